@@ -1,0 +1,66 @@
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT DEVICE DTYPE PYTHON.
+
+PYTHON ?= python3
+PROFILE ?= toy
+DATA ?= toy
+DEVICE ?= cpu
+DTYPE ?= float32
+LIMIT ?=
+VENV := .venv
+STAMP := $(VENV)/.installed
+FORETOKEN := $(VENV)/bin/foretoken
+OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT))
+
+.DEFAULT_GOAL := help
+.PHONY: help install test lint format regress tables zoo bench clean
+
+help: ## list every target
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\n  Variables: PROFILE=toy|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
+	@printf '  Tables 7-11 are Leviathan 1-5; figures are leviathan-1 to -5. `make tables` shows the state of each.\n'
+
+install: $(STAMP) ## create .venv and install the project with its pinned dependencies
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+test: $(STAMP) ## run the tests (2 processes)
+	$(VENV)/bin/python -m pytest -n 2
+
+lint: $(STAMP) ## check style and types; changes nothing
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(STAMP) ## rewrite the sources in the project's style
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+regress: $(STAMP) ## compare a small pinned set of metrics with results/baselines; fails where one moved
+	$(FORETOKEN) regress
+
+reproduce-table-%: $(STAMP) ## run what table % still lacks, then write and print it
+	$(FORETOKEN) table $* --reproduce $(OPTIONS)
+
+table-%: $(STAMP) ## write and print table % from stored records, running nothing
+	$(FORETOKEN) table $* $(OPTIONS)
+
+reproduce-figure-%: $(STAMP) ## run what figure % (leviathan-2, say) still lacks, then draw it
+	$(FORETOKEN) figure $* --reproduce $(OPTIONS)
+
+figure-%: $(STAMP) ## draw figure % from stored records, running nothing
+	$(FORETOKEN) figure $* $(OPTIONS)
+
+tables: $(STAMP) ## show the catalogue of tables and figures with the state of each
+	$(FORETOKEN) tables $(OPTIONS)
+
+zoo: $(STAMP) ## train every model of the zoo that is not cached yet
+	$(FORETOKEN) zoo --data $(DATA)
+
+bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved
+	$(FORETOKEN) bench --data $(DATA)
+
+clean: ## remove the virtual environment (records and the zoo's cache stay)
+	rm -rf $(VENV)

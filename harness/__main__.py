@@ -1,0 +1,7 @@
+"""``python -m harness`` is the same as the console script ``foretoken``."""
+
+import sys
+
+from harness.cli import main
+
+sys.exit(main())

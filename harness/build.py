@@ -1,0 +1,128 @@
+"""From descriptions to objects: models are loaded once, methods are assembled from their parts by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from methods.speculative.beam import SpeculativeBeamSearch
+
+from harness.errors import UsageError
+from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.models import LoadedModel, check_pair, is_ngram_table, load_model, load_ngrams
+from methods.autoregressive import Autoregressive
+from methods.beam import BeamSearch
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.drafters import DRAFTERS, DraftParts
+from methods.speculative.model import ModelDrafter
+from methods.speculative.rules import RULES
+from methods.speculative.schedules import SCHEDULES
+from methods.types import Drafter, Method, Schedule, VerifyRule
+
+Value = TypeVar("Value")
+
+
+@dataclass
+class Models:
+    """Every model that the experiments of one process need, loaded once, on one device and in one dtype."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
+
+    def get(self, spec: ModelSpec) -> LoadedModel:
+        if spec not in self._loaded:
+            self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype)
+        return self._loaded[spec]
+
+    def draft(self, spec: ModelSpec, target: LoadedModel) -> LoadedModel:
+        """A model that drafts for ``target``: refused if their vocabularies or kinds differ."""
+        draft = self.get(spec)
+        check_pair(target, draft)
+        return draft
+
+
+def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
+    """Give a drafter what its description names: a draft model's session or a counted table, and what drafts for it."""
+    session = table = inner = None
+    if spec.model is not None and is_ngram_table(spec.model):
+        table = load_ngrams(spec.model, target)
+    elif spec.model is not None:
+        session = models.draft(spec.model, target).session()
+    if spec.inner is not None:
+        inner = build_drafter(spec.inner, target, models)
+    parts = DraftParts(vocab_size=target.vocab_size, session=session, table=table, inner=inner, inner_draft=spec.inner_gamma)
+    return _choose("drafter", spec.kind, DRAFTERS)(parts)
+
+
+def build_rule(spec: MethodSpec) -> VerifyRule:
+    rule = _choose("rule", spec.rule, RULES)
+    return rule(spec.lenience, as_described=spec.as_described) if spec.rule == "lenience" else rule()
+
+
+def build_schedule(spec: MethodSpec) -> Callable[[], Schedule]:
+    """A factory: every row of every generation has a schedule of its own."""
+    schedule = _choose("schedule", spec.schedule, SCHEDULES)
+    if spec.schedule != "optimal":
+        return lambda: schedule(spec.gamma)
+    if spec.alpha is None or spec.cost is None:
+        raise UsageError("schedule 'optimal': expected --alpha and --cost, as measured by an earlier run")
+    return lambda: schedule(spec.alpha, spec.cost)
+
+
+def _speculative(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    return DraftAndVerify(build_drafter(_drafter_of(spec), target, models), build_rule(spec), build_schedule(spec))
+
+
+def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    drafter = build_drafter(_drafter_of(spec), target, models)
+    if not isinstance(drafter, ModelDrafter):
+        raise UsageError(f"drafter {_drafter_of(spec).kind!r}: speculative beam search needs a draft model: give --draft")
+    return SpeculativeBeamSearch(drafter.session, spec.num_beams, max(spec.draft_beams, spec.num_beams), spec.gamma)
+
+
+METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
+    "autoregressive": lambda spec, target, models: Autoregressive(),
+    "beam": lambda spec, target, models: BeamSearch(spec.num_beams),
+    "speculative": _speculative,
+    "speculative-beam": _speculative_beam,
+}
+
+
+def build_method(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    return _choose("method", spec.name, METHODS)(spec, target, models)
+
+
+def check_names(spec: MethodSpec) -> None:
+    """Refuse what no registry knows and what the parts themselves refuse, before anything is trained, downloaded or loaded."""
+    _choose("method", spec.name, METHODS)
+    if spec.name == "speculative":
+        build_rule(spec)
+        build_schedule(spec)()
+    if spec.drafter is not None:
+        _choose("drafter", spec.drafter.kind, DRAFTERS)
+
+
+def specs_of(experiment: Experiment) -> list[ModelSpec]:
+    """Every model and table that an experiment names, the target first."""
+
+    def of_drafter(spec: DrafterSpec | None) -> list[ModelSpec]:
+        if spec is None:
+            return []
+        return ([spec.model] if spec.model is not None else []) + of_drafter(spec.inner)
+
+    found = [experiment.target, *of_drafter(experiment.method.drafter)]
+    for drafter in experiment.overlap:
+        found += of_drafter(drafter)
+    return list(dict.fromkeys(found))
+
+
+def _drafter_of(spec: MethodSpec) -> DrafterSpec:
+    if spec.drafter is None:
+        raise UsageError(f"method {spec.name!r}: expected a drafter; name a model with --draft or a kind with --drafter")
+    return spec.drafter
+
+
+def _choose(field_name: str, name: str, known: dict[str, Value]) -> Value:
+    if name not in known:
+        raise UsageError(f"{field_name} {name!r}: expected one of {', '.join(sorted(known))}")
+    return known[name]

@@ -1,0 +1,206 @@
+"""Which models, data and sizes stand for those of Leviathan et al. in each profile, and the experiments made of them."""
+
+from dataclasses import dataclass, replace
+
+from harness.catalogue import published
+from harness.catalogue.base import Settings
+from harness.errors import UsageError
+from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from methods.sampling import Sampling
+
+PAPER = "leviathan"
+LENIENCES = (1.0, 0.5, 0.3, 0.1)
+LAMDA_TOP_K = 40
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A role that a profile cannot fill, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One of the paper's settings: its task here, the role of its target, and its drafters by the paper's names."""
+
+    task: str
+    target: str
+    drafts: dict[str, str]
+    ngrams: str | None = None
+    prompt_style: str = "instruction"
+    top_k: int | None = None
+
+
+T5_DRAFTS = {"T5-small": "t5-small", "T5-base": "t5-base", "T5-large": "t5-large"}
+SETUPS = {
+    "GPT-like (97M)": Setup(task="text", target="gpt-target", drafts={"GPT-like (6M)": "gpt-draft"}, ngrams="ngram-gpt"),
+    "EnDe": Setup(task="wmt-en-de", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-en-de", prompt_style="t5"),
+    "CNNDM": Setup(task="cnndm", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-cnndm", prompt_style="t5"),
+    "LaMDA (137B)": Setup(
+        task="text",
+        target="lamda-137b",
+        drafts={"LaMDA (100M)": "lamda-100m", "LaMDA (2B)": "lamda-2b", "LaMDA (8B)": "lamda-8b"},
+        top_k=LAMDA_TOP_K,
+    ),
+}
+
+TABLES_OF_COUNTS = {name: f"zoo:{name}" for name in ("ngram-gpt", "ngram-t5-en-de", "ngram-t5-cnndm")}
+ZOO: dict[str, str | Absent] = {
+    **{name: f"zoo:{name}" for name in ("t5-xxl", "t5-large", "t5-base", "t5-small", "gpt-target", "gpt-draft")},
+    **TABLES_OF_COUNTS,
+    "lamda-137b": "zoo:llama-target",
+    "lamda-8b": "zoo:llama-draft-large",
+    "lamda-2b": Absent("the zoo trains two drafts for its Llama-shaped target, not three"),
+    "lamda-100m": "zoo:llama-draft-small",
+}
+ROLES: dict[str, dict[str, str | Absent]] = {
+    "toy": ZOO,
+    "test": ZOO,
+    "small": {
+        "t5-xxl": "google-t5/t5-large",
+        "t5-large": Absent("T5-large is this profile's target"),
+        "t5-base": "google-t5/t5-base",
+        "t5-small": "google-t5/t5-small",
+        "gpt-target": "openai-community/gpt2-large",
+        "gpt-draft": "distilbert/distilgpt2",
+        **TABLES_OF_COUNTS,
+        "lamda-137b": "HuggingFaceTB/SmolLM2-1.7B",
+        "lamda-8b": Absent("SmolLM2 has two smaller sizes, not three"),
+        "lamda-2b": "HuggingFaceTB/SmolLM2-360M",
+        "lamda-100m": "HuggingFaceTB/SmolLM2-135M",
+    },
+    "paper": {
+        "t5-xxl": "google-t5/t5-11b",
+        "t5-large": "google-t5/t5-large",
+        "t5-base": "google-t5/t5-base",
+        "t5-small": "google-t5/t5-small",
+        "gpt-target": "zoo:gpt-target",
+        "gpt-draft": "zoo:gpt-draft",
+        **TABLES_OF_COUNTS,
+        "lamda-137b": "meta-llama/Llama-3.1-70B",
+        "lamda-8b": "meta-llama/Llama-3.1-8B",
+        "lamda-2b": "meta-llama/Llama-3.2-3B",
+        "lamda-100m": "meta-llama/Llama-3.2-1B",
+    },
+}
+
+# Sizes per profile. At the paper's size alpha sees about 10 K tokens a setting; LIMIT raises the others to that.
+ALPHA_LIMITS = {"toy": {"text": 40, "wmt-en-de": 80, "cnndm": 50}, "test": {}, "small": {}, "paper": {}}
+ALPHA_LIMIT = {"toy": 50, "test": 4, "small": 100, "paper": 400}
+SPEED_LIMIT = {"toy": 20, "test": 3, "small": 20, "paper": 100}
+SPEED_REPEATS = {"toy": 3, "test": 1, "small": 3, "paper": 3}
+MAX_NEW_TOKENS = {"toy": 80, "test": 24, "small": 128, "paper": 128}
+MAX_T5_SOURCE = {"toy": 160, "test": 160, "small": 512, "paper": 512}
+
+
+def model_of(settings: Settings, role: str) -> str | Absent:
+    """The model that fills a role: the user's, else the profile's."""
+    if settings.profile not in ROLES:
+        raise UsageError(f"profile {settings.profile!r}: expected one of {', '.join(ROLES)}")
+    known = ROLES[settings.profile]
+    chosen = dict(settings.models)
+    if unknown := sorted(set(chosen) - set(known)):
+        raise UsageError(f"model role {unknown[0]!r}: expected one of {', '.join(known)}")
+    return chosen.get(role, known[role])
+
+
+def drafter(settings: Settings, setup: Setup, name: str) -> DrafterSpec | Absent:
+    """A drafter by the paper's name for it, "Unigram" and "Bigram" included."""
+    role = setup.ngrams if name in ("Unigram", "Bigram") else setup.drafts[name]
+    if role is None:
+        return Absent(f"the paper has no {name} here")
+    model = model_of(settings, role)
+    if isinstance(model, Absent):
+        return model
+    return DrafterSpec(kind=name.lower() if role == setup.ngrams else "model", model=ModelSpec(name=model))
+
+
+def drafters(settings: Settings, setup: Setup, names: tuple[str, ...]) -> tuple[DrafterSpec, ...]:
+    """Those of the named drafters that the profile has."""
+    found = (drafter(settings, setup, name) for name in names)
+    return tuple(spec for spec in found if isinstance(spec, DrafterSpec))
+
+
+def autoregressive(
+    settings: Settings,
+    setup: Setup,
+    temperature: float,
+    *,
+    timed: bool,
+    overlap: tuple[DrafterSpec, ...] = (),
+    leniences: tuple[float, ...] = (1.0,),
+) -> Experiment:
+    """The target alone. ``timed`` chooses the size of a speed measurement instead of that of an alpha measurement."""
+    target = model_of(settings, setup.target)
+    if isinstance(target, Absent):
+        raise UsageError(f"target {setup.target!r} in profile {settings.profile!r}: {target.why}; name one for that role")
+    profile = settings.profile
+    limit = SPEED_LIMIT[profile] if timed else ALPHA_LIMITS[profile].get(setup.task, ALPHA_LIMIT[profile])
+    repeats = (settings.repeats or SPEED_REPEATS[profile]) if timed else 1
+    return Experiment(
+        task=setup.task,
+        source=settings.source,
+        profile=profile,
+        target=ModelSpec(name=target),
+        method=MethodSpec(name="autoregressive"),
+        sampling=Sampling(temperature=temperature, top_k=setup.top_k if temperature > 0 else None),
+        seed=settings.seed,
+        limit=settings.limit or limit,
+        repeats=repeats,
+        max_new_tokens=MAX_NEW_TOKENS[profile],
+        max_input_tokens=MAX_T5_SOURCE[profile] if setup.prompt_style == "t5" else None,
+        prompt_style=setup.prompt_style,
+        overlap=overlap,
+        leniences=leniences,
+        device=settings.device,
+        dtype=settings.dtype,
+        num_threads=settings.num_threads,
+    )
+
+
+def speculative(baseline: Experiment, draft: DrafterSpec, gamma: int, lenience: float | None = None) -> Experiment:
+    """The same with a draft; ``lenience`` also chooses the lenient rule."""
+    method = MethodSpec(name="speculative", drafter=draft, gamma=gamma)
+    if lenience is not None:
+        method = replace(method, rule="lenience", lenience=lenience)
+    return baseline.replace(method=method, overlap=(), leniences=(1.0,))
+
+
+def temperatures(rows: tuple[published.Row, ...]) -> list[float]:
+    return sorted({float(row["temp"]) for row in rows})
+
+
+def model_notes(settings: Settings, roles: list[str]) -> list[str]:
+    """Which model fills which role, and how it differs from the paper's."""
+    filled = {role: name for role in roles if isinstance(name := model_of(settings, role), str)}
+    notes = [f"Models here: {', '.join(f'{role} = {name}' for role, name in filled.items())}."]
+    if any(name.startswith("zoo:") and not name.startswith("zoo:ngram") for name in filled.values()):
+        notes.append("zoo: models of the paper's architecture, small, trained here on the training part of the same data.")
+    if any(name.startswith("google-t5/") for name in filled.values()):
+        notes.append(
+            "T5 is the public v1.0 multi-task checkpoint: the paper's v1.1 models, fine-tuned per task, are not public."
+        )
+    return notes
+
+
+def trace_arms(settings: Settings) -> dict[str, Experiment]:
+    """Figure 5: translation at temperature 0 with the small draft at gamma 7 and 3, and without; a few examples once."""
+    setup = SETUPS["EnDe"]
+    plain = autoregressive(settings, setup, 0.0, timed=True).replace(repeats=1, limit=settings.limit or 5)
+    draft = drafter(settings, setup, "T5-small")
+    if isinstance(draft, Absent):
+        raise UsageError(f"figure leviathan-5 in profile {settings.profile!r}: {draft.why}; name a model for the role t5-small")
+    return {"gamma = 7": speculative(plain, draft, 7), "gamma = 3": speculative(plain, draft, 3), "no draft": plain}
+
+
+def generation_arm(settings: Settings) -> Experiment:
+    """Figure 1: text by the GPT-like pair at temperature 1, one example."""
+    setup = SETUPS["GPT-like (97M)"]
+    draft = drafter(settings, setup, "GPT-like (6M)")
+    if isinstance(draft, Absent):
+        raise UsageError(
+            f"figure leviathan-1 in profile {settings.profile!r}: {draft.why}; name a model for the role gpt-draft"
+        )
+    plain = autoregressive(settings, setup, 1.0, timed=False).replace(limit=1, max_new_tokens=64)
+    return speculative(plain, draft, 5)

@@ -1,0 +1,33 @@
+"""``foretoken figure NAME``: draw a figure, from stored records or after running what is missing."""
+
+import argparse
+
+from harness.commands.options import add_common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="as in the catalogue, such as leviathan-2")
+    parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
+    parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
+    add_common(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from harness.catalogue import get_figure
+    from harness.estimate import print_plan
+    from harness.models import load_tokenizer
+    from harness.reproduce import Store, folder_of, run_plan, settings_of
+
+    figure, settings, store = get_figure(args.name), settings_of(args), Store(args.records)
+    if args.dry_run:
+        print_plan([store.comparison(comparison) for comparison in figure.plan(settings)], args.records)
+        return 0
+    if args.reproduce:
+        run_plan(figure.plan(settings), store, args.quiet)
+
+    def pieces_of(experiment):  # type: ignore[no-untyped-def]
+        return load_tokenizer(store.pinned(experiment).target).decode
+
+    for path in figure.draw(settings, store.records_of, folder_of(settings) / "figures", pieces_of):
+        print(path)
+    return 0

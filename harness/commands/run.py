@@ -1,0 +1,170 @@
+"""``foretoken run``: one ad-hoc experiment. The last line of the output is one JSON document."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from harness.commands.options import add_common, checked_device, positive, source_of
+from harness.errors import UsageError
+from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from methods.sampling import Sampling
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_common(parser)
+    _add_what(parser)
+    _add_method(parser)
+    _add_limits(parser)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("task and models").add_argument
+    add("--task", required=True, help="squad, wmt-en-de, ..., cnndm, xsum, text")
+    add("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME")
+    add("--target-revision", metavar="COMMIT", help="pins a Hub id")
+    add("--draft", metavar="MODEL", help="the draft model, likewise; for n-gram drafters the zoo's table")
+    add("--draft-revision", metavar="COMMIT", help="pins a Hub id")
+    add("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
+    add("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
+
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("method and sampling").add_argument
+    add("--method", default="autoregressive", help="autoregressive, beam, speculative, speculative-beam")
+    add("--drafter", help="model (with --draft), unigram, bigram, copy, random, hierarchical")
+    add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
+    add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
+    add("--rule", default="speculative-sampling", help="speculative-sampling or lenience")
+    add("--lenience", type=float, default=1.0, help="l of rule lenience, 0 < l <= 1 (default: 1)")
+    add("--as-described", action="store_true", help="the paper's printed form where it differs from what it must mean")
+    add("--schedule", default="constant", help='constant, heuristic ("+2 / -1") or optimal (with --alpha and --cost)')
+    add("--gamma", type=int, default=5, help="how many tokens to draft a round (default: 5)")
+    add("--alpha", type=float, help="measured acceptance rate, for schedule optimal")
+    add("--cost", type=float, help="measured draft/target cost ratio, for schedule optimal")
+    add("--num-beams", type=positive("--num-beams"), default=4, help="width of beam search (default: 4)")
+    add("--draft-beams", type=positive("--draft-beams"), help="draft width of speculative-beam (default: twice the width)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
+    add("--top-k", type=int, help="keep the k largest logits")
+    add("--top-p", type=float, help="keep the nucleus of this mass")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("limits").add_argument
+    add("--repeats", type=positive("--repeats"), default=1, help="how often each example is run (default: 1)")
+    add("--batch-size", type=positive("--batch-size"), default=1, help="rows decoded together (default: 1)")
+    add("--max-new-tokens", type=positive("--max-new-tokens"), help="default: the task's own")
+    add("--max-input-tokens", type=positive("--max-input-tokens"), help="cut a prompt's longest field down to this")
+    add("--ignore-eos", action="store_true", help="always generate the full length")
+    add("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from harness.audit import audit
+    from harness.measures import measure_run
+    from harness.runner import Runner, pin
+
+    comparison = Comparison(tuple(pin(experiment) for experiment in experiments(args).arms))
+    if args.dry_run:
+        from harness.estimate import print_plan
+
+        print_plan([comparison], args.records)
+        return 0
+    runner = Runner(args.records, quiet=args.quiet)
+    runner.run(comparison, f"{args.task} {args.method}")
+    records = [runner.records(arm) for arm in comparison.arms]
+    method = comparison.arms[-1]
+    metrics = measure_run(comparison, records)
+    document = {
+        "signature": method.signature,
+        "records": str(runner.path(method)),
+        "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
+        "audit": audit(comparison, records, runner),
+        "metrics": {name: estimate.as_dict() for name, estimate in metrics.items()},
+    }
+    _print_metrics(metrics, document["audit"])
+    print(json.dumps(document, ensure_ascii=False))
+    failed = sum(record.status == "failed" for record in records[-1])
+    if failed:
+        print(f"foretoken: {failed} of {len(records[-1])} examples failed; their records say why", file=sys.stderr)
+    return 1 if failed == len(records[-1]) else 0
+
+
+def experiments(args: argparse.Namespace) -> Comparison:
+    """The plain arm, on whose output alpha is measured, and the arm that was asked for."""
+    from harness.models import is_encoder_decoder
+    from tasks import get_task
+
+    if args.method.startswith("speculative") and args.gamma < 1:
+        raise UsageError(f"gamma {args.gamma}: expected an integer >= 1; for plain decoding use --method autoregressive")
+    task = get_task(args.task)
+    target = ModelSpec(name=_model_name(args.target), revision=args.target_revision)
+    drafter = _drafter(args)
+    base = Experiment(
+        task=args.task,
+        source=source_of(args.data),
+        profile=args.profile,
+        target=target,
+        method=MethodSpec(name="autoregressive"),
+        sampling=Sampling(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p),
+        seed=args.seed,
+        limit=args.limit or 20,
+        repeats=args.repeats,
+        batch_size=args.batch_size,
+        max_new_tokens=args.max_new_tokens or task.max_new_tokens,
+        max_input_tokens=args.max_input_tokens,
+        ignore_eos=args.ignore_eos,
+        prompt_style="t5" if is_encoder_decoder(target, args.profile, source_of(args.data)) else "instruction",
+        prompt_template=args.prompt_template,
+        chat_template=args.chat_template,
+        overlap=(drafter,) if drafter is not None else (),
+        leniences=tuple(sorted({1.0, args.lenience}, reverse=True)),
+        device=checked_device(args.device),
+        dtype=args.dtype,
+        num_threads=args.threads,
+    )
+    if args.method == "autoregressive":
+        return Comparison((base,))
+    if args.method == "speculative-beam":
+        base = base.replace(method=MethodSpec(name="beam", num_beams=args.num_beams), overlap=())
+    return Comparison((base, base.replace(method=_method(args, drafter), overlap=(), leniences=(1.0,))))
+
+
+def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
+    return MethodSpec(
+        name=args.method,
+        drafter=drafter,
+        rule="lenience" if args.lenience != 1.0 else args.rule,
+        lenience=args.lenience,
+        as_described=args.as_described,
+        schedule=args.schedule,
+        gamma=args.gamma,
+        alpha=args.alpha,
+        cost=args.cost,
+        num_beams=args.num_beams if "beam" in args.method else 1,
+        draft_beams=(args.draft_beams or 2 * args.num_beams) if args.method == "speculative-beam" else 1,
+    )
+
+
+def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
+    model = ModelSpec(name=_model_name(args.draft), revision=args.draft_revision) if args.draft else None
+    kind = args.drafter or ("model" if model is not None else None)
+    if kind is None:
+        if args.method.startswith("speculative"):
+            raise UsageError(f"method {args.method!r}: expected --draft MODEL, or --drafter copy, which needs no model")
+        return None
+    inner = DrafterSpec(kind="model", model=ModelSpec(name=_model_name(args.inner_draft))) if args.inner_draft else None
+    return DrafterSpec(kind=kind, model=model, inner=inner, inner_gamma=args.inner_gamma)
+
+
+def _model_name(text: str) -> str:
+    """Local folders are made absolute, so that a record names the same model from everywhere."""
+    path = Path(text).expanduser()
+    return str(path.resolve()) if path.is_dir() else text
+
+
+def _print_metrics(metrics: dict, audit: dict) -> None:
+    for name, estimate in metrics.items():
+        spread = "" if estimate.low is None else f"  [{estimate.low:.4g}, {estimate.high:.4g}]"
+        print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n} {estimate.unit}")
+    print(f"audit: {audit['verdict']}: {audit['summary']}")

@@ -1,0 +1,34 @@
+"""``foretoken table N``: write and print a table, from stored records or after running what is missing."""
+
+import argparse
+import sys
+
+from harness.commands.options import add_common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("number", type=int, help="as in the catalogue: `foretoken tables` lists them")
+    parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
+    parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
+    add_common(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from harness.catalogue import get_table
+    from harness.estimate import print_plan
+    from harness.render.files import write_table
+    from harness.render.text import terminal_table
+    from harness.reproduce import Store, folder_of, header_of, run_plan, settings_of
+
+    table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
+    if args.dry_run:
+        print_plan([store.comparison(comparison) for comparison in table.plan(settings)], args.records)
+        return 0
+    if args.reproduce:
+        run_plan(table.plan(settings), store, args.quiet)
+    cells = table.cells(settings, store.records_of)
+    header = header_of("table", str(table.number), settings, store)
+    paths = write_table(table, settings, cells, header, folder_of(settings) / "tables")
+    print(terminal_table(table, settings, cells))
+    print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
+    return 0

@@ -1,0 +1,160 @@
+"""What is run: a frozen description whose signature covers every field.
+
+Two experiments that differ in anything have different signatures, and a record file belongs to exactly one signature.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from harness.errors import UsageError
+from methods.sampling import Sampling
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model by name: ``zoo:NAME``, a local folder, or a Hub id.
+
+    ``revision`` pins what the name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub.
+    """
+
+    name: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterSpec:
+    """A drafter by kind; ``model`` for "model" and "hierarchical" (whose own drafter is ``inner``, drafting ``inner_gamma``).
+
+    For the n-gram kinds ``model`` names the counted table.
+    """
+
+    kind: str
+    model: ModelSpec | None = None
+    inner: "DrafterSpec | None" = None
+    inner_gamma: int = 2
+
+    @property
+    def label(self) -> str:
+        if self.kind == "model" and self.model is not None:
+            return Path(self.model.name).name.removeprefix("zoo:")
+        return self.kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec:
+    """A decoding method by name with what is plugged into it; see harness.build for the names."""
+
+    name: str
+    drafter: DrafterSpec | None = None
+    rule: str = "speculative-sampling"
+    lenience: float = 1.0
+    as_described: bool = False
+    schedule: str = "constant"
+    gamma: int = 5
+    alpha: float | None = None
+    cost: float | None = None
+    num_beams: int = 1
+    draft_beams: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One arm: a task, models, a method, how to sample, how often, on what.
+
+    ``source_fingerprint`` pins the data. ``overlap`` names the drafters whose sum of min(p, q) with the target is measured by
+    teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)).
+    """
+
+    task: str
+    source: str = "toy"
+    source_fingerprint: str = ""
+    profile: str = "toy"
+    target: ModelSpec
+    method: MethodSpec
+    sampling: Sampling = Sampling()
+    seed: int = 0
+    limit: int = 20
+    repeats: int = 1
+    batch_size: int = 1
+    max_new_tokens: int = 128
+    max_input_tokens: int | None = None
+    ignore_eos: bool = False
+    prompt_style: str = "instruction"
+    prompt_template: str | None = None
+    chat_template: bool = False
+    overlap: tuple[DrafterSpec, ...] = ()
+    leniences: tuple[float, ...] = (1.0,)
+    device: str = "cpu"
+    dtype: str = "float32"
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("limit", 1), ("repeats", 1), ("batch_size", 1), ("max_new_tokens", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} {getattr(self, name)!r}: expected an integer >= {least}")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
+        if self.method.name.startswith("speculative") and self.method.gamma < 1:
+            raise UsageError(
+                f"gamma {self.method.gamma}: expected an integer >= 1; for plain decoding use --method autoregressive"
+            )
+
+    def replace(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    def to_json(self) -> str:
+        """Canonical: keys sorted, floats at full precision."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def signature(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return _revive(cls, values)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms that share task, data and target and run interleaved, example by example; one arm alone is a comparison too."""
+
+    arms: tuple[Experiment, ...]
+
+    def __post_init__(self) -> None:
+        shared = {
+            (arm.task, arm.source, arm.target, arm.seed, arm.limit, arm.repeats, arm.device, arm.dtype, arm.num_threads)
+            for arm in self.arms
+        }
+        if len(shared) != 1:
+            raise UsageError(
+                "comparison: arms differ in task, data, target, seed, limit, repeats, device or dtype; expected the same"
+            )
+
+
+_NESTED = {"target": ModelSpec, "model": ModelSpec, "method": MethodSpec, "drafter": DrafterSpec, "inner": DrafterSpec}
+
+
+def _revive(kind: type, values: dict[str, Any]) -> Any:
+    """Rebuild a frozen description from what ``asdict`` and JSON made of it."""
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(values) - known):
+        raise UsageError(f"{kind.__name__} field {unknown[0]!r}: not known to this version; expected some of {sorted(known)}")
+    revived = {}
+    for name, value in values.items():
+        if name in _NESTED and value is not None:
+            value = _revive(_NESTED[name], value)
+        elif name == "sampling":
+            value = Sampling(**value)
+        elif name == "overlap":
+            value = tuple(_revive(DrafterSpec, item) for item in value)
+        elif name == "leniences":
+            value = tuple(value)
+        revived[name] = value
+    assert is_dataclass(kind)
+    return kind(**revived)

@@ -1,0 +1,74 @@
+"""One look for all figures, and files without dates or random identifiers."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.render.files import write_whole
+
+# Okabe and Ito's palette: told apart by readers with any colour vision.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+    "#7F7F7F",
+)
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "svg.hashsalt": "foretoken",
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Everything is drawn and saved inside this."""
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """``name``.svg and ``name``.png, each whole or not at all."""
+    paths = []
+    for kind, metadata in (("svg", {"Date": None, "Creator": "foretoken"}), ("png", {"Software": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.15)
+        paths.append(write_whole(folder / f"{name}.{kind}", buffer.getvalue()))
+    return paths
+
+
+def legends_beside(figure: Figure, axes: Axes, *groups: tuple[str, list]) -> None:
+    """Titled legends stacked to the right of the data, the first on top."""
+    height_inches = axes.get_position().height * figure.get_figheight()
+    top = 1.03
+    for title, handles in groups:
+        legend = axes.legend(handles=handles, title=title, loc="upper left", bbox_to_anchor=(1.01, top), alignment="left")
+        axes.add_artist(legend)
+        # Inside the axes' clip path a legend would not count when the picture is cropped to what is drawn.
+        legend.set_clip_on(False)
+        top -= (0.24 * (len(handles) + 1) + 0.25) / height_inches
+    axes.legend_ = None
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """One line of provenance under the axes."""
+    figure.text(0.01, -0.2 / figure.get_figheight(), text, fontsize=9, color="#555555", va="top")

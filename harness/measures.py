@@ -1,0 +1,172 @@
+"""From records to estimates. Pure: nothing here runs a model, and a failed example never turns into a number.
+
+The acceptance numbers differ by definition (methods/speculative/acceptance.py); each has its own name here and all are
+ratios of sums over examples, with intervals that resample examples. Repeats of an example are summed before that.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from harness.experiment import Comparison
+from harness.pairing import Refused, drifted, num_differing, num_failed, overlap_of, paired, steps_of, succeeded
+from harness.records import Record
+from harness.statistics import Estimate, interval, of_sums, ratio_of_totals, weights
+from methods.speculative import acceptance
+from methods.types import Step
+from tasks import get_task
+from tasks.additive import AdditiveTask
+
+__all__ = ["Refused", "num_differing", "num_failed", "succeeded"]
+
+
+def num_tokens(records: Sequence[Record]) -> int:
+    """Tokens that were emitted, counted from the returned ids (a stopping EOS included)."""
+    return sum(len(record.tokens or ()) for record in succeeded(records))
+
+
+def alpha_overlap(records: Sequence[Record], drafter: str, lenience: float = 1.0) -> Estimate | None:
+    """Mean over output positions of sum min(p / l, q) for a drafter's label (Leviathan, Corollary 3.6 and A.5).
+
+    The paper's alpha, and the only estimator that enters Eq. 1 and Theorem 3.8. None where it was not measured.
+    """
+    found = [(record.example, overlap_of(record, drafter, lenience)) for record in succeeded(records)]
+    return _ratio([(example, sum(values), len(values)) for example, values in found if values is not None])
+
+
+def alpha_ratio(records: Sequence[Record]) -> Estimate | None:
+    """Mean of min(1, p / q) over drafts up to and including the first rejection; lenience is not applied to it."""
+    return _accepted(records, acceptance.alpha_ratio)
+
+
+def accepted_over_verified(records: Sequence[Record]) -> Estimate | None:
+    """Accepted drafts over drafts that were decided on: up to and including the first rejection of a round."""
+    return _accepted(records, acceptance.accepted_over_verified)
+
+
+def accepted_over_drafted(records: Sequence[Record]) -> Estimate | None:
+    """Accepted drafts over all drafts. Not an alpha: 0.538 where alpha is 0.8 and gamma 5."""
+    return _accepted(records, acceptance.accepted_over_drafted)
+
+
+def accepted_per_step(records: Sequence[Record]) -> Estimate | None:
+    """Accepted drafts a round, the bonus token not counted."""
+    return _accepted(records, acceptance.accepted_per_step, "tokens")
+
+
+def tokens_per_step(records: Sequence[Record]) -> Estimate | None:
+    """Emitted tokens a round, the bonus token counted: tokens per run of the target, Eq. 1's left-hand side."""
+    return _accepted(records, acceptance.tokens_per_step, "tokens")
+
+
+def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
+    """Target runs a token of the baseline over those of the method (Section 3.4): each reads weights and cache once.
+
+    The theory's value is Eq. 1 at ``alpha_overlap``. Both arms read the prompt once more; that is left out of both.
+    """
+    rows = paired(baseline, method, lambda record: (len(steps_of(record)), len(record.tokens or ())))
+    if rows is None:
+        return None
+    (base_runs, base_tokens), (runs, tokens) = rows
+    sums = {"base_runs": base_runs, "base_tokens": base_tokens, "runs": runs, "tokens": tokens}
+    return of_sums(sums, lambda total, n: (total["base_runs"] / total["base_tokens"]) / (total["runs"] / total["tokens"]), "x")
+
+
+def operations_factor(records: Sequence[Record]) -> Estimate | None:
+    """Target positions computed for one emitted token: the counted form of Theorem 3.11 with a draft that costs nothing."""
+    rows = [
+        (record.example, sum(len(drafted) + 1 for drafted in record.steps.drafted), len(record.tokens or ()))
+        for record in succeeded(records)
+        if record.steps is not None
+    ]
+    return _ratio(rows, "x")
+
+
+def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Refused | None:
+    """The baseline's seconds per token over the method's, totals over examples that both arms completed.
+
+    Where both emit the same tokens this is exactly the ratio of total times. With sampling, or a lossy rule, their lengths
+    differ and only time per token compares like with like. Refused if the baseline drifted within the run.
+    """
+    if refusal := drifted(baseline):
+        return refusal
+    rows = paired(baseline, method, lambda record: (record.wall_s or np.nan, len(record.tokens or ())))
+    if rows is None:
+        return None
+    (base_s, base_tokens), (method_s, method_count) = rows
+    sums = {"base_s": base_s, "base_tokens": base_tokens, "method_s": method_s, "tokens": method_count}
+    return of_sums(sums, lambda total, n: (total["base_s"] / total["base_tokens"]) / (total["method_s"] / total["tokens"]), "x")
+
+
+def _accepted(
+    records: Sequence[Record], definition: Callable[[Sequence[Step]], tuple[float, float]], unit: str = ""
+) -> Estimate | None:
+    counted = [(record.example, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
+    return _ratio(counted, unit)
+
+
+def _ratio(rows: Sequence[tuple[str, float, float]], unit: str = "") -> Estimate | None:
+    """Sum of numerators over sum of denominators; rows of one example are summed first."""
+    totals: dict[str, np.ndarray] = {}
+    for example, numerator, denominator in rows:
+        totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
+    if not totals:
+        return None
+    numerators, denominators = np.array(list(totals.values()), dtype=float).T
+    return ratio_of_totals(numerators, denominators, unit)
+
+
+def of_task(task: AdditiveTask, records: Sequence[Record]) -> dict[str, Estimate]:
+    """The task's own metrics over the examples that succeeded (first repeat), resampled from their stored statistics."""
+    statistics = [record.statistics for record in succeeded(records) if record.repeat == 0 and record.statistics is not None]
+    if not statistics:
+        return {}
+    n = len(statistics)
+    values = task.aggregate(statistics)
+    draws = task.resample(statistics, weights(n)) if n > 1 else {}
+    bounds = {name: interval(draws[name]) if n > 1 else (None, None) for name in values}
+    return {name: Estimate(metric.value, *bounds[name], n, metric.unit) for name, metric in values.items()}
+
+
+def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
+    """Every acceptance number of a draft-and-verify arm."""
+    measures = (alpha_ratio, accepted_over_verified, accepted_over_drafted, accepted_per_step, tokens_per_step)
+    return {measure.__name__: measure(records) for measure in measures}
+
+
+def failed_frac(records: Sequence[Record]) -> Estimate | None:
+    """Runs that failed, of all: no other number hides them."""
+    return _ratio([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac")
+
+
+def all_metrics(task: AdditiveTask, records: Sequence[Record]) -> dict[str, Estimate]:
+    """What one arm's records say: acceptance where it drafted, alpha where it was measured, length, and the task's metrics."""
+    found: dict[str, Estimate | None] = {"failed_frac": failed_frac(records)}
+    good = succeeded(records)
+    if any(record.steps is not None and any(record.steps.drafted) for record in good):
+        found |= of_decoding(records)
+    for drafter in dict.fromkeys(overlap.drafter for record in good for overlap in record.overlap):
+        for lenience in dict.fromkeys(key for record in good for one in record.overlap for key in one.by_lenience):
+            suffix = "" if lenience == "1" else f"_at_lenience_{lenience}"
+            found[f"alpha_overlap[{drafter}]{suffix}"] = alpha_overlap(records, drafter, float(lenience))
+    lengths = [(record.example, float(len(record.tokens or ())), 1.0) for record in good]
+    found["tokens_per_example"] = _ratio(lengths, "tokens")
+    return {name: value for name, value in found.items() if value is not None} | of_task(task, records)
+
+
+def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, Estimate]:
+    """The metrics of ``foretoken run``: the method's, with alpha and the speed-up over the plain arm beside them."""
+    experiment = comparison.arms[-1]
+    task = get_task(experiment.task)
+    found: dict[str, Estimate | None] = {}
+    plain = comparison.arms[0]
+    for index, drafter in enumerate(plain.overlap):
+        name = "alpha_overlap" if index == 0 else f"alpha_overlap[{drafter.label}]"
+        found[name] = alpha_overlap(records[0], drafter.label)
+        if experiment.method.lenience != 1.0:
+            found[f"{name}_lenient"] = alpha_overlap(records[0], drafter.label, experiment.method.lenience)
+    if len(comparison.arms) > 1:
+        speed = speedup(records[0], records[-1])
+        found["speedup"] = speed if isinstance(speed, Estimate) else None
+    found |= {name: value for name, value in all_metrics(task, records[-1]).items() if not name.startswith("alpha_overlap")}
+    return {name: value for name, value in found.items() if value is not None}

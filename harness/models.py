@@ -1,0 +1,199 @@
+"""Models by name: the zoo's, a local folder's, or the Hub's, loaded as decoder stacks with their tokenizers.
+
+``pin_model`` says what a name means today without loading weights; ``load_model`` loads exactly that.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from harness import zoo
+from harness.errors import UsageError
+from harness.experiment import ModelSpec
+from harness.model_files import (
+    ZOO,
+    Size,
+    eos_ids,
+    estimate,
+    folder_hash,
+    hub_arguments,
+    hub_commit,
+    load_config,
+    local_folder,
+    model_path,
+    one_line,
+)
+from harness.zoo.build import quiet
+from methods.errors import InputError
+from methods.models import stack_for
+from methods.models.base import Stack
+from methods.session import ModelSession
+from methods.speculative.ngram import NGramTable
+
+__all__ = [
+    "LoadedModel", "Size", "check_pair", "estimate", "fits", "is_encoder_decoder", "is_ngram_table",
+    "load_model", "load_ngrams", "load_tokenizer", "pin_model", "scale_of",
+]  # fmt: skip
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to decode. ``path`` is a local folder or a Hub id; sizes are those in memory."""
+
+    name: str
+    path: str
+    stack: Stack
+    tokenizer: PreTrainedTokenizerBase
+    is_encoder_decoder: bool
+    eos_token_ids: tuple[int, ...]
+    num_parameters: int
+    size_bytes: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.stack.vocab_size
+
+    @property
+    def position_limit(self) -> int | None:
+        """The longest row: of a source for an encoder-decoder that limits them, else of prompt and output together."""
+        return self.stack.source_limit if self.is_encoder_decoder else self.stack.position_limit
+
+    def session(self) -> ModelSession:
+        """A new session; all of a model's sessions share its weights."""
+        return ModelSession(self.stack)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A prompt, with the special tokens that this model's prompts have."""
+        return tuple(self.tokenizer(text, verbose=False).input_ids)
+
+    def encode_chat(self, text: str) -> tuple[int, ...]:
+        """One user's turn in the tokenizer's chat template, ready for the answer."""
+        if not self.tokenizer.chat_template:
+            raise UsageError(f"chat_template: {self.name} has none; expected a chat model, or leave the flag out")
+        turns = [{"role": "user", "content": text}]
+        return tuple(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+
+    def encode_continuation(self, text: str) -> tuple[int, ...]:
+        """What follows a prompt (or is an encoder-decoder's output), without special tokens."""
+        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+
+    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
+    """Fill in ``revision``: the recipe's hash (zoo), the files' hash (folder), or the commit (Hub). Loads no weights.
+
+    ``profile`` "test" means the zoo's tiny models, any other its toy ones; ``source`` is what they train on. A Hub id whose
+    commit cannot be looked up (no network) keeps the revision it was given, or "main".
+    """
+    if spec.name.startswith(ZOO):
+        return replace(spec, revision=zoo.recipe_hash(spec.name.removeprefix(ZOO), scale_of(profile), source))
+    if (folder := local_folder(spec.name)) is not None:
+        return replace(spec, revision=folder_hash(folder))
+    return replace(spec, revision=hub_commit(spec))
+
+
+def scale_of(profile: str) -> zoo.Scale:
+    return "test" if profile == "test" else "toy"
+
+
+def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
+    """From the recipe or the config alone."""
+    if spec.name.startswith(ZOO):
+        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).corpus.family == "t5"
+    return bool(load_config(spec).is_encoder_decoder)
+
+
+def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
+    """Raises UsageError if the model is missing, gated, unreachable, unreadable, or of a kind that no stack runs."""
+    path = model_path(spec)
+    config = load_config(spec)
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with quiet(), one_line(spec, path):
+        model: PreTrainedModel = kind.from_pretrained(path, dtype=getattr(torch, dtype), **hub_arguments(spec))
+        tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+    try:
+        stack = stack_for(model.to(device).eval().requires_grad_(False))
+    except InputError as error:
+        raise UsageError(f"model {spec.name}: {error}") from error
+    parameters = list(model.parameters())
+    return LoadedModel(
+        name=spec.name,
+        path=path,
+        stack=stack,
+        tokenizer=tokenizer,
+        is_encoder_decoder=bool(config.is_encoder_decoder),
+        eos_token_ids=eos_ids(model.generation_config, config),
+        num_parameters=sum(p.numel() for p in parameters),
+        size_bytes=sum(p.numel() * p.element_size() for p in parameters),
+    )
+
+
+def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
+    """A counted table, from the zoo or a folder (or file) of one. UsageError unless it has the target's vocabulary."""
+    path = Path(model_path(spec))
+    try:
+        table = NGramTable.load(path / zoo.TABLE if path.is_dir() else path)
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    if table.vocab_size != target.vocab_size:
+        raise UsageError(
+            f"n-gram table {spec.name} has {table.vocab_size} tokens and target {target.name} {target.vocab_size}; "
+            "expected the same vocabulary: count the table with the target's tokenizer"
+        )
+    return table
+
+
+def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
+    """UsageError, naming both sides, unless the draft's tokens mean to the target what they mean to the draft."""
+
+    def refuse(what: str, theirs: object, ours: object, remedy: str) -> None:
+        raise UsageError(f"{what} differ: target {target.name} has {theirs}, draft {draft.name} has {ours}; {remedy}")
+
+    kinds = {True: "an encoder-decoder", False: "a decoder-only model"}
+    if target.is_encoder_decoder != draft.is_encoder_decoder:
+        refuse("kinds", kinds[target.is_encoder_decoder], kinds[draft.is_encoder_decoder], "choose two of one kind")
+    if target.vocab_size != draft.vocab_size:
+        refuse("vocabularies", f"{target.vocab_size} tokens", f"{draft.vocab_size}", "choose models that share a tokenizer")
+    theirs, ours = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    if theirs != ours:
+        token = min(token for token in {**theirs, **ours} if theirs.get(token) != ours.get(token))
+        ids = (f"token {token!r} as {vocab.get(token, 'none')}" for vocab in (theirs, ours))
+        refuse("tokenizers", next(ids), next(ids), "choose models that share a tokenizer")
+    for name in SPECIAL_IDS:
+        ids_pair = getattr(target.tokenizer, name), getattr(draft.tokenizer, name)
+        if ids_pair[0] != ids_pair[1]:
+            refuse("special tokens", f"{name} {ids_pair[0]}", f"{name} {ids_pair[1]}", "choose models that share a tokenizer")
+
+
+def fits(model: LoadedModel, num_prompt: int, num_new: int) -> bool:
+    """Whether a prompt and its output stay within a model's position limit. A draft may have a smaller one than its target."""
+    stack = model.stack
+    if model.is_encoder_decoder:
+        return _within(num_prompt, stack.source_limit) and _within(num_new, stack.position_limit)
+    return _within(num_prompt + num_new, stack.position_limit)
+
+
+def _within(count: int, limit: int | None) -> bool:
+    return limit is None or count <= limit
+
+
+def is_ngram_table(spec: ModelSpec) -> bool:
+    """Whether a name means counted n-grams rather than a network, judged without loading it."""
+    if spec.name.startswith(ZOO):
+        name = spec.name.removeprefix(ZOO)
+        return any(recipes[name].family == "ngram" for recipes in zoo.RECIPES.values() if name in recipes)
+    path = Path(spec.name)
+    return (path.is_file() and path.suffix == ".safetensors") or (path / zoo.TABLE).is_file()
+
+
+def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
+    """A model's tokenizer alone."""
+    path = model_path(spec)
+    with quiet(), one_line(spec, path):
+        return AutoTokenizer.from_pretrained(path, **hub_revision(spec))

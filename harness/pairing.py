@@ -1,0 +1,78 @@
+"""What an arm's records hold, and how two arms are paired: by example and repeat, failures left out and counted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from harness.records import Record
+from harness.statistics import drift
+from methods.types import Step
+
+MAX_DRIFT = 0.2
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A number that was recorded but must not be shown, and why."""
+
+    reason: str
+
+
+def succeeded(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.status == "ok"]
+
+
+def num_failed(records: Sequence[Record]) -> int:
+    return len(records) - len(succeeded(records))
+
+
+def overlap_of(record: Record, drafter: str, lenience: float = 1.0) -> list[float] | None:
+    """A record's overlap at every output position; None where this drafter or lenience was not asked for."""
+    for overlap in record.overlap:
+        if overlap.drafter == drafter:
+            return overlap.by_lenience.get(f"{lenience:g}")
+    return None
+
+
+def steps_of(record: Record) -> list[Step]:
+    """A record's rounds as the objects that the methods room works with."""
+    if record.steps is None:
+        return []
+    columns = {field.name: getattr(record.steps, field.name) for field in fields(record.steps)}
+    filled = {name: values for name, values in columns.items() if values}
+    return [Step(**{name: values[i] for name, values in filled.items()}) for i in range(len(record.steps.drafted))]
+
+
+def drifted(baseline: Sequence[Record]) -> Refused | None:
+    """Whether the machine changed speed while the baseline ran: the median round of its second half against its first."""
+    rounds = [float(np.median(record.steps.round_s)) for record in succeeded(baseline) if record.steps and record.steps.round_s]
+    change = drift(np.array(rounds))
+    if abs(change) <= MAX_DRIFT:
+        return None
+    return Refused(
+        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); run again"
+    )
+
+
+def num_differing(baseline: Sequence[Record], method: Sequence[Record]) -> int:
+    """Outputs whose token ids are not the baseline's, of those that both arms completed."""
+    expected = {record.key: record.tokens for record in succeeded(baseline)}
+    return sum(record.key in expected and record.tokens != expected[record.key] for record in succeeded(method))
+
+
+def paired(
+    baseline: Sequence[Record], method: Sequence[Record], values: Callable[[Record], tuple[float, ...]]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """[m, n] sums of each arm's values over the repeats that both arms completed, for the n examples they share."""
+    first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
+    keys = [key for key in first if key in second]
+    if not keys:
+        return None
+    examples = list(dict.fromkeys(example for example, _ in keys))
+
+    def sums(arm: Mapping[tuple[str, int], Record]) -> np.ndarray:
+        rows = {example: [values(arm[key]) for key in keys if key[0] == example] for example in examples}
+        return np.array([np.sum(rows[example], axis=0) for example in examples], dtype=float).T
+
+    return sums(first), sums(second)

@@ -1,0 +1,170 @@
+"""Records: one line of JSON for one example, one repeat, one arm. Append-only; everything printed is derived from them.
+
+``<folder>/<signature>.jsonl`` holds an experiment's records in the order they were made and ``<signature>.json`` its
+description. A process that is killed leaves at most one torn last line, which the next one cuts off and runs again.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import UsageError
+from harness.experiment import Experiment
+
+
+@dataclass(kw_only=True)
+class Steps:
+    """The rounds of one generation, one list per field of methods.types.Step; times in seconds."""
+
+    drafted: list[list[int]] = field(default_factory=list)
+    num_accepted: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+    target_probs: list[list[float]] = field(default_factory=list)
+    draft_probs: list[list[float]] = field(default_factory=list)
+    draft_s: list[float] = field(default_factory=list)
+    verify_s: list[float] = field(default_factory=list)
+    round_s: list[float] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Overlap:
+    """Per output position sum_x min(p(x)/l, q(x)) of a drafter with the target, one list per lenience l (1.0 is alpha's)."""
+
+    drafter: str
+    by_lenience: dict[str, list[float]]
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What happened to one example. A failure has its message and no numbers, and is counted in denominators."""
+
+    signature: str
+    example: str
+    repeat: int
+    status: Literal["ok", "failed"]
+    error: str | None = None
+    prompt_tokens: int | None = None
+    truncated_tokens: int | None = None
+    tokens: list[int] | None = None
+    text: str | None = None
+    stop_reason: str | None = None
+    wall_s: float | None = None
+    steps: Steps | None = None
+    statistics: dict[str, Any] | None = None
+    overlap: list[Overlap] = field(default_factory=list)
+    environment: str = ""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.example, self.repeat
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"), allow_nan=True) + "\n"
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Record":
+        steps = values.pop("steps", None)
+        overlap = [Overlap(**item) for item in values.pop("overlap", [])]
+        return cls(**values, steps=Steps(**steps) if steps is not None else None, overlap=overlap)
+
+
+class RecordFile:
+    """The records of one experiment on disk. Opening one for writing repairs a torn end."""
+
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.path = folder / f"{experiment.signature}.jsonl"
+
+    def read(self) -> list[Record]:
+        return list(read_records(self.path)) if self.path.exists() else []
+
+    def open(self) -> "RecordWriter":
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(self.path.with_suffix(".json"), self.experiment.to_json() + "\n")
+            _cut_torn_end(self.path)
+            return RecordWriter(self.path)
+        except OSError as error:
+            raise UsageError(
+                f"records {self.path}: cannot be written ({error.strerror}); free space or choose --records"
+            ) from error
+
+
+class RecordWriter:
+    """Appends one record at a time, flushed to the disk before the next example begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, record: Record) -> None:
+        data, start = record.to_line().encode(), self._file.tell()
+        try:
+            written = self._file.write(data)
+            if written != len(data):
+                raise OSError(28, "No space left on device")
+            os.fdatasync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(start)
+            raise UsageError(
+                f"records {self.path}: {error.strerror}; what was recorded before is kept: free space, run it again"
+            ) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "RecordWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """All whole records of a file; a torn last line (no newline) is left out, a malformed whole line is an error."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield Record.from_dict(json.loads(line))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise UsageError(f"{path}:{number}: not a record ({error}); expected lines as a run writes them") from error
+
+
+def load(path: str | Path) -> list[Record]:
+    """The records of a file or of every ``.jsonl`` in a folder, for analysis."""
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"records {path}: not there; expected a .jsonl file or a folder of them, as a run leaves")
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    return [record for file in files for record in read_records(file)]
+
+
+def load_experiment(path: Path) -> Experiment:
+    """The description that lies beside a record file."""
+    try:
+        return Experiment.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf8")))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"experiment {path.with_suffix('.json')}: cannot be read ({error}); it is written beside its records"
+        ) from error
+
+
+def _cut_torn_end(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            file.truncate(whole)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf8")
+    os.replace(temporary, path)

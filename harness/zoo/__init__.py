@@ -1,0 +1,18 @@
+"""Small models of the real architectures, trained here and cached by the hash of their whole recipe."""
+
+from harness.zoo.build import TABLE, ensure
+from harness.zoo.cache import is_complete, model_folder, zoo_folder
+from harness.zoo.recipes import RECIPES, Recipe, Scale, recipe_for, recipe_hash
+
+__all__ = [
+    "RECIPES",
+    "TABLE",
+    "Recipe",
+    "Scale",
+    "ensure",
+    "is_complete",
+    "model_folder",
+    "recipe_for",
+    "recipe_hash",
+    "zoo_folder",
+]

@@ -1,0 +1,86 @@
+"""Where trained models live, outside the repository: one complete folder per hash, or none."""
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from harness.errors import UsageError
+
+DONE = "recipe.json"
+FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EFBIG}
+
+
+def zoo_folder() -> Path:
+    """$FORETOKEN_CACHE, or ~/.cache/foretoken. Looked up at every call."""
+    return Path(os.environ.get("FORETOKEN_CACHE") or "~/.cache/foretoken").expanduser()
+
+
+def model_folder(name: str, digest: str) -> Path:
+    return zoo_folder() / f"{name}-{digest}"
+
+
+def is_complete(folder: Path) -> bool:
+    return (folder / DONE).is_file()
+
+
+def make(folder: Path, build: Callable[[Path], None]) -> None:
+    """Have ``build`` fill a folder beside ``folder``, then rename it. One process at a time; another one waits and reuses.
+
+    What a killed process left in the partial folder is handed to ``build`` again, which may resume from it.
+    """
+    partial = folder.with_name(folder.name + ".partial")
+    with explained(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(folder.name + ".lock")):
+            if is_complete(folder):
+                return
+            partial.mkdir(exist_ok=True)
+            build(partial)
+            if folder.exists():  # no recipe.json: not ours to trust
+                shutil.rmtree(folder)
+            partial.rename(folder)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock, which ends with the process however it ends. Says so on stderr when it must wait."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that holds {path}", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn failures to write into one line that names the folder and the remedy. Other errors pass."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno not in FULL_OR_FORBIDDEN:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cache folder {folder}: cannot write there ({reason}); free some space or set FORETOKEN_CACHE to another folder"
+        ) from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that a reader, or the next run after a kill, sees the old one or the new one, whole."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def unreadable(path: Path, error: Exception) -> UsageError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return UsageError(f"{path}: cannot be read ({reason}); delete {path.parent} and run the command again to rebuild it")

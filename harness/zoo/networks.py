@@ -1,0 +1,130 @@
+"""From a recipe to a freshly initialised transformers model, and the growing of its depth.
+
+A deep narrow model learns little in a few hundred steps. So most steps run only some of the decoder's layers, spread evenly;
+the others are initialised to add nothing, and joining them later changes no output: training goes on where it was.
+"""
+
+import torch
+from torch import nn
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from harness.zoo.recipes import Recipe
+
+# Per family: where the decoder's layers are, and the projections through which a layer adds to the residual stream.
+LAYERS = {"t5": ("decoder", "block"), "llama": ("model", "layers"), "gpt2": ("transformer", "h")}
+WRITERS = {"t5": ("o", "wo"), "llama": ("o_proj", "down_proj"), "gpt2": ("c_proj",)}
+Ids = dict[str, int | None]
+
+
+def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """Weights depend on the recipe and its seed only; the global random state is left as it was."""
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = NETWORKS[recipe.family](recipe, {"vocab_size": len(tokenizer), **ids})
+    if recipe.shallow_frac:
+        for layer in set(decoder_layers(recipe, network)) - set(shallow_layers(recipe, network)):
+            silence(recipe, layer)
+    return network.train()
+
+
+def num_parameters(recipe: Recipe) -> int:
+    """How many weights a recipe has at most: the tokenizer may learn fewer tokens than it is allowed."""
+    with torch.device("meta"):
+        network = NETWORKS[recipe.family](recipe, {"vocab_size": recipe.corpus.vocab_size, "pad_token_id": 0})
+    return network.num_parameters()
+
+
+def decoder_layers(recipe: Recipe, network: PreTrainedModel) -> nn.ModuleList:
+    owner, name = LAYERS[recipe.family]
+    return getattr(getattr(network, owner), name)
+
+
+def shallow_layers(recipe: Recipe, network: PreTrainedModel) -> nn.ModuleList:
+    """The layers that run in the shallow phase: the first (T5 keeps its position bias there), the last, and some between."""
+    layers = decoder_layers(recipe, network)
+    chosen = torch.linspace(0, len(layers) - 1, recipe.shallow_layers).round().int().tolist()
+    return nn.ModuleList([layers[i] for i in chosen])
+
+
+def silence(recipe: Recipe, layer: nn.Module) -> None:
+    """Make a layer add nothing to the residual stream."""
+    for name, module in layer.named_modules():
+        if name.rpartition(".")[2] in WRITERS[recipe.family]:
+            nn.init.zeros_(module.weight)
+
+
+class Depth:
+    """Runs a network's shallow layers only, or all of them, without touching weights or the order in which they are saved."""
+
+    def __init__(self, recipe: Recipe, network: PreTrainedModel) -> None:
+        self.owner, self.name = getattr(network, LAYERS[recipe.family][0]), LAYERS[recipe.family][1]
+        self.all = decoder_layers(recipe, network)
+        self.shallow = shallow_layers(recipe, network) if recipe.shallow_frac else self.all
+
+    def use(self, *, shallow: bool) -> None:
+        setattr(self.owner, self.name, self.shallow if shallow else self.all)
+
+
+def _llama(recipe: Recipe, ids: Ids) -> PreTrainedModel:
+    config = LlamaConfig(
+        **ids,
+        hidden_size=recipe.width,
+        intermediate_size=recipe.ff_width,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_heads,
+        max_position_embeddings=recipe.position_limit,
+        initializer_range=0.5 * recipe.width**-0.5,
+        tie_word_embeddings=True,
+    )
+    return _with_generation(LlamaForCausalLM(config))
+
+
+def _gpt2(recipe: Recipe, ids: Ids) -> PreTrainedModel:
+    config = GPT2Config(
+        **ids,
+        n_embd=recipe.width,
+        n_inner=recipe.ff_width,
+        n_layer=recipe.num_layers,
+        n_head=recipe.num_heads,
+        n_positions=recipe.position_limit,
+        initializer_range=0.5 * recipe.width**-0.5,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    return _with_generation(GPT2LMHeadModel(config))
+
+
+def _t5(recipe: Recipe, ids: Ids) -> PreTrainedModel:
+    config = T5Config(
+        **ids,
+        d_model=recipe.width,
+        d_ff=recipe.ff_width,
+        d_kv=recipe.width // recipe.num_heads,
+        num_heads=recipe.num_heads,
+        num_layers=recipe.num_encoder_layers,
+        num_decoder_layers=recipe.num_layers,
+        dropout_rate=0.0,
+        decoder_start_token_id=ids["pad_token_id"],
+    )
+    return _with_generation(T5ForConditionalGeneration(config))
+
+
+def _with_generation(network: PreTrainedModel) -> PreTrainedModel:
+    network.generation_config = GenerationConfig.from_model_config(network.config)
+    return network
+
+
+NETWORKS = {"t5": _t5, "llama": _llama, "gpt2": _gpt2}

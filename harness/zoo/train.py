@@ -1,0 +1,186 @@
+"""Trains one recipe: a fixed number of steps on one thread, so that the same recipe gives the same weights anywhere.
+
+Every ``CHECKPOINT_S`` seconds the whole state is saved; a killed training resumes there and ends with the very same weights.
+"""
+
+import io
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+from transformers import AutoTokenizer, PreTrainedModel
+
+from harness import environment
+from harness.zoo.batches import Batch, batches_for
+from harness.zoo.cache import replace_file, unreadable
+from harness.zoo.corpus import Encoded, read_corpus
+from harness.zoo.networks import Depth, build_network
+from harness.zoo.recipes import CODE_VERSION, Recipe
+
+CHECKPOINT_S = 20.0
+CHECKPOINT = "checkpoint.pt"
+BETAS, CLIP_NORM = (0.9, 0.98), 1.0
+
+
+@dataclass
+class Spent:
+    """Training time so far, over all resumptions: seconds of wall clock and of this process's processor."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+def train(recipe: Recipe, corpus_folder: Path, folder: Path, source: str, *, position: int = 0) -> None:
+    """Train ``recipe`` in ``folder`` (which may hold a checkpoint) and leave there a complete transformers model.
+
+    ``position`` is the line of the progress bar on stderr.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(corpus_folder)
+    rows = read_corpus(corpus_folder)
+    with one_thread():
+        network = build_network(recipe, tokenizer)
+        spent = run_steps(recipe, rows, network, folder, position=position)
+        loss = held_out_loss(recipe, rows, network)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    facts = {
+        "recipe": asdict(recipe),
+        "source": source,
+        "code": CODE_VERSION,
+        "held_out_loss_nats": loss,
+        "unigram_entropy_nats": unigram_entropy(recipe, rows),
+        "num_parameters": network.num_parameters(),
+        "train_s": spent.wall_s,
+        "train_cpu_s": spent.cpu_s,
+        "environment": environment.describe(),
+    }
+    (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def run_steps(
+    recipe: Recipe, rows: Encoded, network: PreTrainedModel, folder: Path, *, position: int = 0, stop_at: int | None = None
+) -> Spent:
+    """From the checkpoint, if there is one, to the last step (or to ``stop_at``, leaving a checkpoint there)."""
+    optimizer, depth, batches = build_optimizer(recipe, network), Depth(recipe, network), batches_for(recipe, rows)
+    start, before = _restore(folder, network, optimizer)
+    began, began_cpu = time.perf_counter(), time.process_time()
+    saved_at = began
+    last = recipe.steps if stop_at is None else min(stop_at, recipe.steps)
+
+    def spent() -> Spent:
+        return Spent(before.wall_s + time.perf_counter() - began, before.cpu_s + time.process_time() - began_cpu)
+
+    bar = tqdm(total=recipe.steps, initial=start, desc=f"train {recipe.name}", position=position, mininterval=1.0, leave=True)
+    with bar:
+        for step in range(start, last):
+            depth.use(shallow=step < recipe.shallow_frac * recipe.steps)
+            bar.set_postfix_str(f"loss {train_step(recipe, network, optimizer, batches(step), step):.2f}", refresh=False)
+            bar.update()
+            if time.perf_counter() - saved_at > CHECKPOINT_S:
+                depth.use(shallow=False)
+                _save(folder, step + 1, network, optimizer, spent())
+                saved_at = time.perf_counter()
+    depth.use(shallow=False)
+    if last < recipe.steps:
+        _save(folder, last, network, optimizer, spent())
+    return spent()
+
+
+def train_step(recipe: Recipe, network: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batch, step: int) -> float:
+    """One update; returns the weighted mean loss of the batch (nats a token)."""
+    for group in optimizer.param_groups:
+        group["lr"] = recipe.learning_rate * group["rate_scale"] * schedule(step / recipe.steps, recipe.warmup_frac)
+    losses, weights = token_losses(network, batch)
+    loss = (losses * weights).sum() / weights.sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def schedule(done_frac: float, warmup_frac: float) -> float:
+    """Share of the peak learning rate: a linear rise, then half a cosine down to a hundredth."""
+    if done_frac < warmup_frac:
+        return (done_frac + 1e-3) / (warmup_frac + 1e-3)
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (done_frac - warmup_frac) / (1 - warmup_frac)))
+
+
+def token_losses(network: PreTrainedModel, batch: Batch) -> tuple[Float[Tensor, "M"], Float[Tensor, "M"]]:
+    """Loss (nats) and weight of every position that counts."""
+    logits = network(**batch.inputs, use_cache=False).logits
+    counts = batch.weights > 0
+    return cross_entropy(logits[counts].float(), batch.labels[counts], reduction="none"), batch.weights[counts]
+
+
+def build_optimizer(recipe: Recipe, network: PreTrainedModel) -> torch.optim.Optimizer:
+    """AdamW; matrices decay; norms, biases and embeddings do not, and embeddings have a rate of their own."""
+    embedding = network.get_input_embeddings().weight
+    rest = [parameter for parameter in network.parameters() if parameter is not embedding]
+    groups = [
+        {"params": [embedding], "weight_decay": 0.0, "rate_scale": recipe.embedding_rate_scale},
+        {"params": [p for p in rest if p.ndim > 1], "weight_decay": recipe.weight_decay, "rate_scale": 1.0},
+        {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0, "rate_scale": 1.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=BETAS, fused=True)
+
+
+@torch.no_grad()
+def held_out_loss(recipe: Recipe, rows: Encoded, network: PreTrainedModel) -> float:
+    """Mean nats a target token over rows that training never saw."""
+    network.eval()
+    total = count = 0.0
+    for batch in batches_for(recipe, rows).held_out():
+        losses, weights = token_losses(network, batch)
+        total, count = total + float((losses * weights).sum()), count + float(weights.sum())
+    return total / count
+
+
+def unigram_entropy(recipe: Recipe, rows: Encoded) -> float:
+    """Cross-entropy (nats) of the held-out targets under the training targets' add-one unigram: what any model must beat."""
+    cut = int(rows.target_ends[recipe.corpus.num_held_out - 1])
+    held_out, seen = rows.target[:cut].long(), rows.target[cut:].long()
+    counts = torch.bincount(seen, minlength=int(rows.target.max()) + 1).double() + 1
+    return float(-(counts / counts.sum()).log()[held_out].mean())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """More threads sum in another order: other weights."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _save(folder: Path, step: int, network: PreTrainedModel, optimizer: torch.optim.Optimizer, spent: Spent) -> None:
+    buffer = io.BytesIO()
+    state = {"step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict(), "spent": asdict(spent)}
+    torch.save(state, buffer)
+    replace_file(folder / CHECKPOINT, buffer.getvalue())
+
+
+def _restore(folder: Path, network: PreTrainedModel, optimizer: torch.optim.Optimizer) -> tuple[int, Spent]:
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return 0, Spent()
+    try:
+        state = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
+        raise unreadable(path, error) from error
+    network.load_state_dict(state["network"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"], Spent(**state["spent"])

@@ -1,0 +1,74 @@
+"""Plain decoding, one token a step: the baseline that every other method is compared with, and so kept very lean."""
+
+from collections.abc import Sequence
+
+import torch
+
+from methods.sampling import Sampling, Uniforms
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
+
+
+def token_budgets(target: Session, stop: Stop) -> list[int]:
+    """How many tokens each row of a prefilled session may emit: max_new_tokens, or what the position limit leaves.
+
+    Emitting t tokens caches the pending token and all but the last of them, t entries.
+    """
+    limit = target.position_limit
+    if limit is None:
+        return [stop.max_new_tokens] * len(target.lengths[0])
+    return [min(stop.max_new_tokens, limit - length) for length in target.lengths[0]]
+
+
+class Autoregressive:
+    """Greedy decoding or sampling from the target alone. A row stops at EOS, at its length or at the position limit."""
+
+    guarantee: Guarantee = "identical"
+
+    @torch.inference_mode()
+    def generate(
+        self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
+    ) -> list[Generation]:
+        pending = target.prefill(inputs)
+        generations = [Generation([], [], "length") for _ in pending]
+        budgets = token_budgets(target, stop)
+        running = [row for row, budget in enumerate(budgets) if budget > 0]
+        tokens = torch.tensor(pending, device=target.device).unsqueeze(1)
+        if len(running) < len(pending):
+            tokens, uniforms = _keep(target, tokens, uniforms, running)
+        position, round_s, extend, greedy, ends = 0, float("nan"), target.extend, sampling.greedy, stop.token_ids
+        before = clock() if clock else 0.0
+        while running:
+            logits = extend(tokens)[:, -1]
+            if greedy:
+                tokens = logits.argmax(-1, keepdim=True)
+            else:
+                tokens = sampling.draw(logits, uniforms.sample([position] * len(running))).unsqueeze(1)
+            drawn = tokens.tolist()
+            if clock:
+                now = clock()
+                round_s, before = now - before, now
+            position += 1
+            going_on = []
+            for index, row in enumerate(running):
+                token, generation = drawn[index][0], generations[row]
+                generation.tokens.append(token)
+                step = Step([], 0, 1, round_s=round_s)
+                generation.steps.append(step)
+                if token in ends:
+                    step.stop_reason = generation.stop_reason = "eos"
+                elif position >= budgets[row]:
+                    step.stop_reason = "length"
+                else:
+                    going_on.append(index)
+            if len(going_on) < len(running):
+                running = [running[index] for index in going_on]
+                if running:
+                    tokens, uniforms = _keep(target, tokens, uniforms, going_on)
+        return generations
+
+
+def _keep(target: Session, tokens: torch.Tensor, uniforms: Uniforms, rows: Sequence[int]) -> tuple[torch.Tensor, Uniforms]:
+    """Drop the rows that have ended."""
+    if rows:
+        target.select(rows)
+    return tokens[list(rows)], uniforms.select(rows)

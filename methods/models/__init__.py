@@ -1,0 +1,36 @@
+"""Decoder stacks over the weights of transformers models: ``ModelSession(stack_for(model))`` decodes with one."""
+
+from transformers import PreTrainedModel
+
+from methods.errors import InputError
+from methods.models.bart import BartStack
+from methods.models.base import Stack
+from methods.models.gpt2 import Gpt2Stack
+from methods.models.llama import LlamaStack
+from methods.models.t5 import T5Stack
+
+STACKS: dict[str, type[Stack]] = {
+    "llama": LlamaStack,
+    "mistral": LlamaStack,
+    "qwen2": LlamaStack,
+    "gemma": LlamaStack,
+    "gpt2": Gpt2Stack,
+    "t5": T5Stack,
+    "bart": BartStack,
+    "marian": BartStack,
+}
+
+
+def stack_for(model: PreTrainedModel) -> Stack:
+    """The stack of a language model that is already trained and on its device, in its dtype.
+
+    It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation.
+
+    Raises:
+        InputError: a model type, or a setting of it, that no stack runs.
+    """
+    kind = model.config.model_type
+    if kind not in STACKS or model.get_output_embeddings() is None:
+        head = "" if kind not in STACKS else ", with a language modelling head"
+        raise InputError(f"model type {kind!r} ({type(model).__name__}): expected one of {', '.join(STACKS)}{head}")
+    return STACKS[kind](model.eval())

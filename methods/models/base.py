@@ -1,0 +1,184 @@
+"""What the decoder stacks of all model families share: the frame of one forward pass, attention, norms, activations.
+
+A stack holds references to a transformers model's weights and runs them itself: transformers' own decoder spends most of
+a small forward pass in Python and in small operations. A stack keeps nothing about a generation; sessions share it.
+transformers does not type its modules' attributes, so models and their parts are ``Any`` here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.models.weights import relayout
+
+Activation = Callable[[Tensor], Tensor]
+Norm = Callable[[Tensor], Tensor]
+Cross = tuple[Tensor, Tensor]
+
+
+def _gelu_tanh(hidden: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return F.gelu(hidden, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": F.silu,
+    "swish": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+}
+
+
+@dataclass(slots=True)
+class Frame:
+    """Where one forward pass reads and writes: n new entries behind the cached ones of B rows, in the layers it runs.
+
+    ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
+    asked for. ``keys`` and ``values`` are one [B, kv_heads, end, head_dim] view a layer; ``store(slot, new)`` appends
+    [B, n, 2 kv_heads, head_dim].
+    """
+
+    batch: int
+    num_new: int
+    start: int | None
+    end: int
+    positions: Callable[[], Tensor]
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    slots: tuple[Tensor, ...]
+    store: Callable[[Tensor, Tensor], object]
+    cross: tuple[Cross, ...] = ()
+    cross_mask: Tensor | None = None
+
+
+class Stack(ABC):
+    """The decoder of one transformers model: embedding, layers and head over its own weights.
+
+    ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input.
+    """
+
+    is_encoder_decoder = False
+    start_token: int | None = None
+    source_limit: int | None = None
+
+    def __init__(self, model: Any) -> None:
+        relayout(model)
+        self.model = model
+        head = model.get_output_embeddings().weight
+        self.head_weight: Float[Tensor, "D V"] = head.detach().t()
+        self.device, self.dtype = head.device, head.dtype
+        self.vocab_size: int = head.shape[0]
+        self.input_vocab_size: int = model.get_input_embeddings().weight.shape[0]
+        self.num_layers: int
+        self.num_heads: int
+        self.num_kv_heads: int
+        self.head_dim: int
+        self.position_limit: int | None
+
+    @abstractmethod
+    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+        """Token embeddings, with the position's where the family adds them."""
+
+    @abstractmethod
+    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        """Layers first..last-1, which store their keys and values in the frame."""
+
+    @abstractmethod
+    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+        """Final norm and output projection."""
+
+    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "L B H2 S head_dim"]:
+        """An encoder-decoder's cross-attention keys and values of every layer, keys' heads first."""
+        raise InputError(f"model type {self.model.config.model_type!r}: it has no encoder; give its prompts to the decoder")
+
+    def mask(self, frame: Frame) -> tuple[Float[Tensor, "#B 1 rows end"] | None, bool]:
+        """The additive causal mask, queries packed as ``attend`` packs them, and whether plain causal order says it all."""
+        start, num_new, groups = frame.start, frame.num_new, self.num_heads // self.num_kv_heads
+        if start is not None and (num_new == 1 or start == 0):
+            return None, num_new > 1
+        if start is not None:
+            blocked = torch.full((num_new, frame.end), float("-inf"), dtype=self.dtype, device=self.device).triu_(start + 1)
+            mask = blocked[None, None]
+        else:
+            later = torch.arange(frame.end, device=self.device) > frame.positions().unsqueeze(-1)
+            mask = torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))
+            mask = mask.unsqueeze(1)
+        return (mask.repeat_interleave(groups, -2) if groups > 1 and num_new > 1 else mask), False
+
+
+def attend(
+    query: Float[Tensor, "B n H head_dim"],
+    keys: Float[Tensor, "B K S head_dim"],
+    values: Float[Tensor, "B K S head_dim"],
+    mask: Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "B*n H*head_dim"]:
+    """Attention of H query heads on K key heads; query heads that share a key head are packed as more queries of it."""
+    batch, num_new, heads, head_dim = query.shape
+    num_keys = keys.shape[1]
+    if heads == num_keys or causal:
+        out = F.scaled_dot_product_attention(
+            query.transpose(1, 2), keys, values, mask, is_causal=causal, scale=scale, enable_gqa=heads != num_keys
+        )
+        return out.transpose(1, 2).reshape(batch * num_new, heads * head_dim)
+    groups = heads // num_keys
+    packed = query.view(batch, num_new, num_keys, groups, head_dim).transpose(1, 2)
+    out = F.scaled_dot_product_attention(packed.reshape(batch, num_keys, -1, head_dim), keys, values, mask, scale=scale)
+    out = out.reshape(batch, num_keys, num_new, groups, head_dim).transpose(1, 2)
+    return out.reshape(batch * num_new, heads * head_dim)
+
+
+def rms_norm(weight: Float[Tensor, "D"], eps: float, scale: float = 1.0) -> Norm:
+    """Root mean square norm (times ``scale``) as a function of the hidden states.
+
+    In fp32 and fp64 on a CPU it is ``x / hypot(|x|, sqrt(D eps)) * (sqrt(D) weight)``: four small operations, which take
+    a third of the time of torch's own. Elsewhere torch's fused one, which computes half precision in fp32.
+    """
+    size, dtype = weight.shape[0], weight.dtype
+    weight = weight.detach()
+    if weight.device.type == "cpu" and dtype in (torch.float32, torch.float64):
+        gain, floor = weight * (scale * size**0.5), torch.tensor((eps * size) ** 0.5, dtype=dtype)
+        vector_norm = torch.linalg.vector_norm
+
+        def norm(hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+            length = vector_norm(hidden, dim=-1, keepdim=True).hypot_(floor)
+            return hidden.div(length).mul_(gain)
+
+        return norm
+    scaled = weight * scale
+
+    def fused(hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        if hidden.dtype != dtype:
+            return torch.rms_norm(hidden, (size,), None, eps).to(dtype) * scaled
+        return torch.rms_norm(hidden, (size,), scaled, eps)
+
+    return fused
+
+
+def activation(model: Any, name: str) -> Activation:
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise InputError(f"activation {name!r} of model type {model.config.model_type!r}: expected one of {known}")
+    return ACTIVATIONS[name]
+
+
+def lookup(table: Float[Tensor, "P *rest"], frame: Frame) -> Float[Tensor, "*positions"]:
+    """A table's rows at the frame's positions, [n, ...] or [B, n, ...]; padding past the table's end reads its last row."""
+    if frame.start is not None and frame.end <= table.shape[0]:
+        return table[frame.start : frame.end]
+    return table[frame.positions().clamp(max=table.shape[0] - 1)]
+
+
+def linear(
+    hidden: Float[Tensor, "N d_in"], weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None
+) -> Float[Tensor, "N d_out"]:
+    return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)

@@ -1,0 +1,114 @@
+"""Llama, Mistral, Qwen2 and Gemma (first version): pre-norm, rotary positions, gated feed-forward, grouped key heads."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.models.base import Frame, Norm, Stack, activation, attend, linear, lookup, rms_norm
+from methods.models.weights import fuse
+
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+
+class LlamaStack(Stack):
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        config, body = model.config, model.model
+        self._refuse_unsupported()
+        self.num_layers, self.num_heads = config.num_hidden_layers, config.num_attention_heads
+        self.num_kv_heads = config.num_key_value_heads
+        self.head_dim = body.layers[0].self_attn.head_dim
+        self.position_limit = _position_limit(model)
+        self.act = activation(model, config.hidden_act)
+        self.embedding = body.embed_tokens.weight.detach()
+        scale = getattr(body.embed_tokens, "embed_scale", None)
+        self.embed_scale = None if scale is None else scale.to(self.dtype)
+        self.layers = [self._layer(layer) for layer in body.layers[: self.num_layers]]
+        self.norm = self._norm(body.norm)
+        self._rotary: Float[Tensor, "P 2 1 head_dim"] = torch.empty(0, 2, 1, self.head_dim)
+        identity = torch.stack((torch.ones(self.head_dim), torch.zeros(self.head_dim))).unsqueeze(1)
+        self._identity = identity.to(self.device, self.dtype)
+
+    def _refuse_unsupported(self) -> None:
+        config = self.model.config
+        rope = (config.rope_parameters or {}).get("rope_type", "default")
+        if rope in LENGTH_DEPENDENT_ROPE:
+            raise InputError(
+                f"rope_type {rope!r} of model type {config.model_type!r}: its angles change with the length, so a cache of "
+                "keys would be wrong; set config.rope_parameters to a type that does not (default, linear, yarn, llama3)"
+            )
+
+    def _norm(self, module: Any) -> Norm:
+        weight = module.weight.detach()
+        if self.model.config.model_type == "gemma":
+            return rms_norm(1.0 + weight, module.eps)
+        return rms_norm(weight, module.variance_epsilon)
+
+    def _layer(self, layer: Any) -> tuple:
+        attention, mlp = layer.self_attn, layer.mlp
+        return (
+            self._norm(layer.input_layernorm),
+            *fuse((attention.q_proj, attention.k_proj, attention.v_proj)),
+            *fuse((attention.o_proj,)),
+            self._norm(layer.post_attention_layernorm),
+            *fuse((mlp.gate_proj, mlp.up_proj)),
+            *fuse((mlp.down_proj,)),
+        )
+
+    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+        hidden = torch.nn.functional.embedding(tokens, self.embedding)
+        return hidden if self.embed_scale is None else hidden * self.embed_scale
+
+    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        batch, num_new, width = hidden.shape
+        cos, sin = self._rotations(frame)
+        mask, causal = self.mask(frame)
+        heads, head_dim, act, store = self.num_heads, self.head_dim, self.act, frame.store
+        shape, half = (batch, num_new, heads + 2 * self.num_kv_heads, head_dim), head_dim // 2
+        x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * self.num_kv_heads)
+        for layer, keys, values, slot in zip(self.layers[first:last], frame.keys, frame.values, frame.slots, strict=True):
+            norm1, qkv, qkv_bias, out, out_bias, norm2, gate_up, gate_up_bias, down, down_bias = layer
+            y = linear(norm1(x), qkv, qkv_bias).view(shape)
+            y = torch.addcmul(y * cos, y.roll(half, -1), sin)
+            own, new = y.split_with_sizes(sizes, 2)
+            store(slot, new)
+            x = torch.addmm(x, attend(own, keys, values, mask, causal), out)
+            x = x if out_bias is None else x + out_bias
+            gate, up = linear(norm2(x), gate_up, gate_up_bias).chunk(2, -1)
+            x = torch.addmm(x, act(gate).mul_(up), down)
+            x = x if down_bias is None else x + down_bias
+        return x.view(batch, num_new, width)
+
+    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+        batch, num_new, width = hidden.shape
+        return torch.mm(self.norm(hidden.reshape(-1, width)), self.head_weight).view(batch, num_new, -1)
+
+    def _rotations(self, frame: Frame) -> tuple[Float[Tensor, "*rows heads head_dim"], Float[Tensor, "*rows heads head_dim"]]:
+        """Cosines and sines of queries, keys and values alike: values turn by the angle zero, so one product does all."""
+        if frame.end > self._rotary.shape[0]:
+            self._extend_rotary(frame.end)
+        rotary = lookup(self._rotary, frame)
+        turned, kept = self.num_heads + self.num_kv_heads, self.num_kv_heads
+        lead = (-1,) * (rotary.dim() - 2)
+        identity = self._identity.expand(*rotary.shape[:-2], kept, -1)
+        cos, sin = torch.cat((rotary.expand(*lead, turned, -1), identity), -2).unbind(-3)
+        return cos, sin
+
+    def _extend_rotary(self, end: int) -> None:
+        """The model's own angles for at least ``end`` positions; rotate_half's minus sign goes into the sine."""
+        positions = torch.arange(max(2 * end, 256), device=self.device)
+        cos, sin = self.model.model.rotary_emb(self.embedding[:1], positions[None])
+        sin = sin[0].clone()
+        sin[:, : self.head_dim // 2] *= -1
+        self._rotary = torch.stack((cos[0], sin), 1).unsqueeze(2)
+
+
+def _position_limit(model: Any) -> int:
+    """A sliding window is as good as full attention up to its width, and no further."""
+    config = model.config
+    window = getattr(config, "sliding_window", None)
+    active = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
+    return min(config.max_position_embeddings, window) if window and active else config.max_position_embeddings

@@ -1,0 +1,93 @@
+"""T5, version 1.0 (relu, tied and scaled head) and 1.1 / Flan (gated, unscaled): the decoder; transformers encodes."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.models.base import Frame, activation, attend, rms_norm
+from methods.models.encoder_decoder import EncoderDecoderStack
+from methods.models.weights import fuse
+
+
+class T5Stack(EncoderDecoderStack):
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        config, decoder = model.config, model.decoder
+        self.num_layers, self.num_heads = config.num_decoder_layers, config.num_heads
+        self.num_kv_heads, self.head_dim = config.num_heads, config.d_kv
+        self.position_limit = None
+        self.act, self.gated = activation(model, config.dense_act_fn), config.is_gated_act
+        self.embedding = decoder.embed_tokens.weight.detach()
+        self.layers = [_layer(block, self.gated) for block in decoder.block]
+        scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
+        self.norm = rms_norm(decoder.final_layer_norm.weight, decoder.final_layer_norm.variance_epsilon, scale)
+        self._fuse_cross([(block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v) for block in decoder.block])
+        self.max_distance = config.relative_attention_max_distance
+        self.bias_table = self._bias_table(decoder.block[0].layer[0].SelfAttention)
+
+    @torch.no_grad()
+    def _bias_table(self, attention: Any) -> Float[Tensor, "distances H"]:
+        """The bias by key position minus query position, -max_distance..0, and minus infinity for +1 (the future)."""
+        offsets = torch.arange(-self.max_distance, 1, device=self.device)
+        buckets = attention._relative_position_bucket(
+            offsets, False, attention.relative_attention_num_buckets, self.max_distance
+        )
+        bias = attention.relative_attention_bias.weight[buckets]
+        return torch.cat((bias, torch.full_like(bias[:1], float("-inf"))))
+
+    def bias(self, frame: Frame) -> Float[Tensor, "_ H n end"]:
+        """Relative position bias and causal mask in one: distances past max_distance share a bucket, so a clamp finds it."""
+        keys = torch.arange(frame.end, device=self.device)
+        queries = frame.positions() if frame.start is None else keys[None, frame.start :]
+        offsets = (keys - queries.unsqueeze(-1)).clamp_(-self.max_distance, 1).add_(self.max_distance)
+        return F.embedding(offsets, self.bias_table).permute(0, 3, 1, 2).contiguous()
+
+    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+        return F.embedding(tokens, self.embedding)
+
+    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        batch, num_new, width = hidden.shape
+        bias, cross_mask = self.bias(frame), frame.cross_mask
+        heads, head_dim, act, store, gated, mm = self.num_heads, self.head_dim, self.act, frame.store, self.gated, torch.mm
+        x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
+        for layer, keys, values, slot, cross in zip(
+            self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
+        ):
+            norm1, qkv, out, norm2, cross_query, cross_out, norm3, up, down = layer
+            y = mm(norm1(x), qkv).view(batch, num_new, 3 * heads, head_dim)
+            own, new = y.split_with_sizes(sizes, 2)
+            store(slot, new)
+            x = _add(x, attend(own, keys, values, bias, False, 1.0), out)
+            query = mm(norm2(x), cross_query).view(batch, num_new, heads, head_dim)
+            x = _add(x, attend(query, *cross, cross_mask, False, 1.0), cross_out)
+            y = mm(norm3(x), up)
+            if gated:
+                gate, y = y.chunk(2, -1)
+                y = act(gate).mul_(y)
+            else:
+                y = act(y)
+            x = _add(x, y, down)
+        return x.view(batch, num_new, width)
+
+    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+        batch, num_new, width = hidden.shape
+        return torch.mm(self.norm(hidden.reshape(-1, width)), self.head_weight).view(batch, num_new, -1)
+
+
+def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], weight: Float[Tensor, "d_in D"]) -> Float[Tensor, "N D"]:
+    """hidden + y weight. transformers keeps the last feed-forward weight of an fp16 T5 in fp32, and the sum with it."""
+    if hidden.dtype == y.dtype == weight.dtype:
+        return torch.addmm(hidden, y, weight)
+    return hidden + torch.mm(y.to(weight.dtype), weight)
+
+
+def _layer(block: Any, gated: bool) -> tuple:
+    own, cross, feed_forward = block.layer
+    attention, other, dense = own.SelfAttention, cross.EncDecAttention, feed_forward.DenseReluDense
+    norm1, norm2, norm3 = (rms_norm(part.layer_norm.weight, part.layer_norm.variance_epsilon) for part in block.layer)
+    qkv, out = fuse((attention.q, attention.k, attention.v))[0], fuse((attention.o,))[0]
+    up = fuse((dense.wi_0, dense.wi_1) if gated else (dense.wi,))[0]
+    return norm1, qkv, out, norm2, fuse((other.q,))[0], fuse((other.o,))[0], norm3, up, fuse((dense.wo,))[0]

@@ -1,0 +1,113 @@
+"""Standardised sampling (Leviathan 2.2): temperature, argmax, top-k and top-p as adjusted distributions.
+
+Every decoding method draws from ``Sampling.probs(logits)`` by inverting its cumulative distribution at a given uniform,
+so the random numbers are inputs and two methods that are given the same ones can be compared token by token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kernels.verify.reference import inverse_cdf
+from methods.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How logits become a distribution: divide by temperature, keep top-k, then the nucleus of mass top-p.
+
+    ``temperature=0`` is argmax: all mass on the first largest logit. ``top_k=None`` and ``top_p=None`` filter nothing.
+    Ties at the k-th logit are all kept and the token that crosses top_p is kept, as transformers does.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise InputError(f"temperature {self.temperature!r}: expected a number >= 0 (0 is greedy)")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k {self.top_k!r}: expected an integer >= 1, or none to keep all tokens")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top_p {self.top_p!r}: expected 0 < top_p <= 1, or none to keep all tokens")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def probs(self, logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V"]:
+        """The adjusted distribution; fp64 logits stay fp64, everything else is computed in fp32."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.greedy:
+            return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        scaled = logits if self.temperature == 1 else logits / self.temperature
+        if self.top_k is not None and self.top_k < scaled.shape[-1]:
+            kth = scaled.topk(self.top_k, dim=-1).values[..., -1:]
+            scaled = scaled.masked_fill(scaled < kth, float("-inf"))
+        if self.top_p is not None and self.top_p < 1:
+            ordered, index = scaled.sort(dim=-1, stable=True)
+            drop = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            drop[..., -1] = False
+            scaled = scaled.masked_fill(drop.scatter(-1, index, drop), float("-inf"))
+        return scaled.softmax(-1)
+
+    def draw(self, logits: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+        """One token a row; greedy takes the argmax and leaves the uniforms unused."""
+        if self.greedy:
+            return logits.argmax(-1)
+        return inverse_cdf(self.probs(logits), uniforms)
+
+
+class Uniforms:
+    """Uniform numbers keyed by the position of the emitted token, one independent stream a row and a purpose.
+
+    Keying by position makes a row's output independent of the batch it is in and of how others advance. A number may be
+    looked at twice (a drafted position that was never verified is drafted again), but nothing that was emitted ever
+    depended on the first look, so the emitted tokens keep their law. Plain sampling and a round that starts at position t
+    both draw their final token with ``sample[t]``.
+
+    Args:
+        seeds: one a row.
+        length: the number of positions: max_new_tokens. What a ragged batch reads beyond it is padding.
+    """
+
+    DRAFT, ACCEPT, SAMPLE = range(3)
+
+    def __init__(self, seeds: Sequence[int], length: int, device: torch.device | str = "cpu", level: int = 0) -> None:
+        self.seeds, self.length, self.level = tuple(seeds), length, level
+        rows = [torch.rand(3, length, dtype=torch.float64, generator=_generator(seed, level)) for seed in self.seeds]
+        self.table: Float[Tensor, "B 3 length"] = torch.stack(rows).to(device)
+
+    def draft(self, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
+        return self._window(self.DRAFT, starts, count)
+
+    def verify(self, starts: Sequence[int], count: int) -> Float[Tensor, "B count_plus_1"]:
+        """``count`` acceptance uniforms followed by the one that draws the round's last token."""
+        return torch.cat((self._window(self.ACCEPT, starts, count), self._window(self.SAMPLE, starts, 1)), -1)
+
+    def sample(self, starts: Sequence[int]) -> Float[Tensor, "B"]:
+        return self._window(self.SAMPLE, starts, 1).squeeze(-1)
+
+    def nested(self) -> "Uniforms":
+        """Independent numbers for a drafter that itself drafts and verifies."""
+        return Uniforms(self.seeds, self.length, self.table.device, self.level + 1)
+
+    def select(self, rows: Sequence[int]) -> "Uniforms":
+        chosen = object.__new__(Uniforms)
+        chosen.seeds, chosen.length, chosen.level = tuple(self.seeds[r] for r in rows), self.length, self.level
+        chosen.table = self.table[list(rows)]
+        return chosen
+
+    def _window(self, stream: int, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
+        if len(starts) == 1:
+            return self.table[:, stream, starts[0] : starts[0] + count]
+        columns = torch.tensor(starts, device=self.table.device).unsqueeze(-1) + torch.arange(count, device=self.table.device)
+        return self.table[:, stream].gather(-1, columns.clamp(max=self.length - 1))
+
+
+def _generator(seed: int, level: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed + level * 0x9E3779B97F4A7C15) % 2**63)

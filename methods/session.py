@@ -1,0 +1,254 @@
+"""A model with its key/value cache, for a batch whose rows may have different lengths.
+
+The cache is one tensor [layers, B, capacity, 2 kv_heads, head_dim], keys' heads first: one call makes the views of all
+layers, one copy stores keys and values. Rewinding only lowers a count; what lies behind it is overwritten or masked.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.models.base import Frame, Stack
+from methods.types import Inputs
+
+MIN_CAPACITY = 128
+SLACK = 64
+
+
+class ModelSession:
+    """Implements ``methods.types.Session`` over a stack. Cheap to make: sessions share the stack's weights.
+
+    Logits and hidden states are inference tensors: compute with them freely, clone before autograd or in-place changes.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.vocab_size, self.num_layers = stack.vocab_size, stack.num_layers
+        self.position_limit, self.device = stack.position_limit, stack.device
+        self.lengths: list[tuple[int, ...]] = []
+        self._cache = torch.empty(0, device=stack.device, dtype=stack.dtype)
+        self._source: _Source | None = None
+
+    @torch.inference_mode()
+    def prefill(self, inputs: Inputs) -> list[int]:
+        """Start anew: cache all of each prompt but its last token and return these; or encode the sources.
+
+        Raises:
+            InputError: no prompt, an empty one, a token outside the vocabulary, or one longer than the position limit.
+        """
+        stack = self.stack
+        _check(inputs, stack.input_vocab_size, stack.source_limit if stack.is_encoder_decoder else stack.position_limit)
+        batch = inputs.batch
+        self.lengths = [(0,) * batch] * self.num_layers
+        shape = (self.num_layers, batch, 0, 2 * stack.num_kv_heads, stack.head_dim)
+        self._cache = torch.zeros(shape, device=stack.device, dtype=stack.dtype)
+        if stack.is_encoder_decoder:
+            self._source = _Source(stack, inputs)
+            assert stack.start_token is not None
+            return [stack.start_token] * batch
+        cached = [prompt[:-1] for prompt in inputs.prompts]
+        longest = max(map(len, cached))
+        if longest:
+            tokens = torch.tensor([list(row) + [0] * (longest - len(row)) for row in cached], device=stack.device)
+            self.run_layers(self.embed(tokens), 0, self.num_layers)
+            self.lengths = [tuple(map(len, cached))] * self.num_layers
+        return [prompt[-1] for prompt in inputs.prompts]
+
+    @torch.inference_mode()
+    def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
+        """Append n tokens to every row; the logits that follow each. Rows of a larger batch may end in padding.
+
+        Raises:
+            InputError: a row is at the position limit (in a batch of one: the last token is past it).
+        """
+        frame = self._frame(tokens, 0, self.num_layers)
+        hidden = self.stack.embed(tokens, frame)
+        hidden = self.stack.run(hidden, 0, self.num_layers, frame)
+        self._advance(frame, 0, self.num_layers)
+        return self.stack.head(hidden)
+
+    @torch.inference_mode()
+    def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
+        return self.stack.embed(tokens, self._frame(tokens, 0, 0))
+
+    @torch.inference_mode()
+    def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
+        """Run layers first..last-1, whose cached lengths must be the same."""
+        frame = self._frame(hidden, first, last)
+        hidden = self.stack.run(hidden, first, last, frame)
+        self._advance(frame, first, last)
+        return hidden
+
+    @torch.inference_mode()
+    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+        return self.stack.head(hidden)
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        def shorten(lengths: tuple[int, ...]) -> tuple[int, ...]:
+            shorter = tuple(length - count for length, count in zip(lengths, counts, strict=True))
+            if min(shorter) < 0 or min(counts) < 0:
+                raise InputError(f"rewind {list(counts)}: expected counts between 0 and the cached lengths {list(lengths)}")
+            return shorter
+
+        self.lengths = _map_same(shorten, self.lengths)
+
+    @torch.inference_mode()
+    def select(self, rows: Sequence[int]) -> None:
+        rows = list(rows)
+        batch = self._cache.shape[1]
+        if rows == list(range(batch)):
+            return
+        used = max(max(lengths) for lengths in self.lengths)
+        chosen = self._cache[:, :, :used].index_select(1, _to_device(rows, self.device))
+        if len(rows) == batch:
+            self._cache[:, :, :used].copy_(chosen)
+        else:
+            shape = (self.num_layers, len(rows), *self._cache.shape[2:])
+            self._cache = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
+            self._cache[:, :, :used].copy_(chosen)
+        self.lengths = _map_same(lambda lengths: tuple(lengths[row] for row in rows), self.lengths)
+        if self._source is not None:
+            self._source.select(rows)
+
+    def _frame(self, new: Tensor, first: int, last: int) -> Frame:
+        batch, num_new = new.shape[0], new.shape[1]
+        lengths = self.lengths[first]
+        if self.lengths[first:last].count(lengths) != last - first:
+            raise InputError(f"layers {first} to {last - 1}: their cached lengths differ, run them one by one")
+        longest = max(lengths)
+        end = longest + num_new
+        limit = self.position_limit
+        if limit is not None and (end if batch == 1 else longest + 1) > limit:
+            raise InputError(
+                f"position limit {limit}: {longest} tokens are cached and {num_new} more do not fit; "
+                "lower max_new_tokens or shorten the prompt"
+            )
+        start = longest if batch == 1 or min(lengths) == longest else None
+        positions = _Positions(lengths, num_new, self.device)
+        if first == last:
+            return Frame(batch, num_new, start, end, positions, (), (), (), Tensor.copy_)
+        self._reserve(end)
+        region, heads = self._cache[first:last], self.stack.num_kv_heads
+        cached = region[:, :, :end].transpose(2, 3)
+        keys, values = cached[:, :, :heads].unbind(0), cached[:, :, heads:].unbind(0)
+        if start is None:
+            store, slots = _scatter(positions()), region.unbind(0)
+        else:
+            store, slots = Tensor.copy_, region[:, :, start:end].unbind(0)
+        source = self._source
+        cross, cross_mask = (source.views, source.mask) if source is not None else ((), None)
+        return Frame(batch, num_new, start, end, positions, keys, values, slots, store, cross, cross_mask)
+
+    def _advance(self, frame: Frame, first: int, last: int) -> None:
+        longer = tuple([length + frame.num_new for length in self.lengths[first]])
+        self.lengths[first:last] = [longer] * (last - first)
+
+    def _reserve(self, end: int) -> None:
+        capacity = self._cache.shape[2]
+        if end <= capacity:
+            return
+        larger = max(end, 2 * capacity, MIN_CAPACITY)
+        if self.position_limit is not None:
+            larger = max(end, min(larger, self.position_limit + SLACK))
+        shape = (*self._cache.shape[:2], larger, *self._cache.shape[3:])
+        grown = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
+        grown[:, :, :capacity].copy_(self._cache)
+        self._cache = grown
+
+
+class _Positions:
+    """The positions [B, n] of a frame's new tokens, computed when first asked for."""
+
+    def __init__(self, lengths: Sequence[int], num_new: int, device: torch.device) -> None:
+        self.lengths, self.num_new, self.device = lengths, num_new, device
+        self.table: Int[Tensor, "B n"] | None = None
+
+    def __call__(self) -> Int[Tensor, "B n"]:
+        if self.table is None:
+            starts = _to_device(self.lengths, self.device).unsqueeze(1)
+            self.table = starts + torch.arange(self.num_new, device=self.device)
+        return self.table
+
+
+class _Source:
+    """An encoder-decoder's cross-attention cache, stored once a source however many rows (beams) read it."""
+
+    def __init__(self, stack: Stack, inputs: Inputs) -> None:
+        lengths = [len(prompt) for prompt in inputs.prompts]
+        longest, device = max(lengths), stack.device
+        padded = [list(prompt) + [0] * (longest - len(prompt)) for prompt in inputs.prompts]
+        mask = None
+        if min(lengths) < longest:
+            mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).long().to(device)
+        self._heads = stack.num_kv_heads
+        self._states = stack.encode(torch.tensor(padded, device=device), mask)
+        self._mask = None
+        if mask is not None:
+            blocked = torch.zeros(mask.shape, device=device, dtype=stack.dtype).masked_fill_(mask == 0, float("-inf"))
+            self._mask = blocked[:, None, None]
+        self._arrange(list(range(inputs.batch)))
+
+    def select(self, rows: Sequence[int]) -> None:
+        sources = [self._sources[row] for row in rows]
+        if sources != self._sources:
+            self._arrange(sources)
+
+    def _arrange(self, sources: list[int]) -> None:
+        """The views that row r needs to read source ``sources[r]``: expanded where all read one, else copied."""
+        self._sources = sources
+        if len(set(sources)) == 1:
+            one, batch = sources[0], len(sources)
+            states = self._states[:, one : one + 1].expand(-1, batch, -1, -1, -1)
+            self.mask = None if self._mask is None else self._mask[one : one + 1]
+        elif sources == list(range(self._states.shape[1])):
+            states, self.mask = self._states, self._mask
+        else:
+            index = _to_device(sources, self._states.device)
+            states = self._states.index_select(1, index)
+            self.mask = None if self._mask is None else self._mask.index_select(0, index)
+        heads = self._heads
+        self.views = tuple(zip(states[:, :, :heads].unbind(0), states[:, :, heads:].unbind(0), strict=True))
+
+
+def _scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
+    """How rows of different lengths append: by row and position."""
+    rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
+
+    def store(slot: Tensor, new: Tensor) -> None:
+        slot[rows, positions] = new
+
+    return store
+
+
+def _to_device(values: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
+    """Through pinned memory on a GPU, so that the host does not wait."""
+    if device.type == "cuda":
+        return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
+    return torch.tensor(values)
+
+
+def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Apply a change to every layer's lengths, once where layers agree."""
+    changed = {old: change(old) for old in set(lengths)}
+    return [changed[old] for old in lengths]
+
+
+def _check(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
+    if not inputs.prompts:
+        raise InputError("prompts (): expected at least one row; give a prompt")
+    for row, prompt in enumerate(inputs.prompts):
+        if not prompt:
+            raise InputError(f"prompt of row {row}: it has 0 tokens, expected at least 1; begin it with the model's BOS token")
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            token = next(token for token in prompt if not 0 <= token < vocab_size)
+            raise InputError(
+                f"prompt of row {row}: token {token} is outside the vocabulary of {vocab_size}; use the model's own tokenizer"
+            )
+        if limit is not None and len(prompt) > limit:
+            raise InputError(
+                f"prompt of row {row}: it has {len(prompt)} tokens, the model's position limit is {limit}; "
+                "shorten the prompt or choose a model with a larger limit"
+            )

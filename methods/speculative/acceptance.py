@@ -1,0 +1,71 @@
+"""Every definition of acceptance that the literature uses, from steps; they differ and are never interchangeable.
+
+Each is a ratio of sums, so an example contributes (numerator, denominator) and an interval resamples examples. A round's
+steps are taken as verified, before EOS or the length limit cut them; only ``tokens_per_step`` counts what was emitted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from methods.types import Step
+
+Statistic = tuple[float, float]
+
+
+def alpha_ratio(steps: Iterable[Step]) -> Statistic:
+    """Mean of min(1, target / draft) over the drafts up to and including the first rejection: an alpha of the drafts."""
+    ratios = [min(1.0, target / draft) for step in steps for target, draft in _verified(step)]
+    return sum(ratios), float(len(ratios))
+
+
+def accepted_over_verified(steps: Iterable[Step]) -> Statistic:
+    """Accepted drafts over those up to and including the first rejection: what happened where alpha_ratio has chances."""
+    pairs = [(step.num_accepted, _num_verified(step)) for step in steps]
+    return float(sum(accepted for accepted, _ in pairs)), float(sum(verified for _, verified in pairs))
+
+
+def accepted_over_drafted(steps: Iterable[Step]) -> Statistic:
+    """Accepted over all drafts. Not an alpha: drafts behind a rejection count against it (0.538 at alpha 0.8, gamma 5)."""
+    pairs = [(step.num_accepted, len(step.drafted)) for step in steps]
+    return float(sum(accepted for accepted, _ in pairs)), float(sum(drafted for _, drafted in pairs))
+
+
+def accepted_per_step(steps: Iterable[Step]) -> Statistic:
+    """Accepted drafts a run of the target, the token that the target adds left out."""
+    counts = [step.num_accepted for step in steps]
+    return float(sum(counts)), float(len(counts))
+
+
+def tokens_per_step(steps: Iterable[Step]) -> Statistic:
+    """Emitted tokens a run of the target, the one it adds included: what Eq. 1 expects."""
+    counts = [step.emitted for step in steps]
+    return float(sum(counts)), float(len(counts))
+
+
+ACCEPTANCE: dict[str, Callable[[Iterable[Step]], Statistic]] = {
+    "alpha_ratio": alpha_ratio,
+    "accepted_over_verified": accepted_over_verified,
+    "accepted_over_drafted": accepted_over_drafted,
+    "accepted_per_step": accepted_per_step,
+    "tokens_per_step": tokens_per_step,
+}
+
+
+def acceptance_statistics(steps: Sequence[Step]) -> Mapping[str, Statistic]:
+    """All of them for one example."""
+    return {name: statistic(steps) for name, statistic in ACCEPTANCE.items()}
+
+
+def pooled(statistics: Iterable[Statistic]) -> float | None:
+    """The ratio of sums over examples; None where nothing was counted (no draft was ever verified, say)."""
+    pairs = list(statistics)
+    total = sum(denominator for _, denominator in pairs)
+    return sum(numerator for numerator, _ in pairs) / total if total else None
+
+
+def _num_verified(step: Step) -> int:
+    return min(step.num_accepted + 1, len(step.drafted))
+
+
+def _verified(step: Step) -> list[tuple[float, float]]:
+    count = _num_verified(step)
+    return list(zip(step.target_probs[:count], step.draft_probs[:count], strict=True))

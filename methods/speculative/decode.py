@@ -1,0 +1,132 @@
+"""Draft and verify: Algorithm 1 of Leviathan et al. with drafter, rule and schedule plugged in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from methods.autoregressive import token_budgets
+from methods.sampling import Sampling, Uniforms
+from methods.types import (
+    Clock,
+    Drafter,
+    Generation,
+    Guarantee,
+    Inputs,
+    Outcome,
+    Proposal,
+    Schedule,
+    Session,
+    Step,
+    Stop,
+    StopReason,
+    Verdict,
+    VerifyRule,
+)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One row while it is generated."""
+
+    pending: int
+    budget: int
+    schedule: Schedule
+    tokens: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+
+
+class DraftAndVerify:
+    """The one speculative loop. ``schedule_factory`` makes a schedule for each row of each generation.
+
+    A round never drafts more than what is left less one, since it always emits a token of the target's own; so the last
+    token of a full-length output is a plain step. The target's positions bound the output as they do in plain decoding.
+    """
+
+    def __init__(self, drafter: Drafter, rule: VerifyRule, schedule_factory: Callable[[], Schedule]) -> None:
+        self.drafter, self.rule, self.schedule_factory = drafter, rule, schedule_factory
+        self.guarantee: Guarantee = rule.guarantee
+
+    @torch.inference_mode()
+    def generate(
+        self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
+    ) -> list[Generation]:
+        pending = target.prefill(inputs)
+        self.drafter.begin(inputs, pending, uniforms)
+        budgets = token_budgets(target, stop)
+        rows = [_Row(token, budget, self.schedule_factory()) for token, budget in zip(pending, budgets, strict=True)]
+        everyone, active = rows, [row for row in rows if row.budget > 0]
+        while active:
+            if len(active) < len(everyone):
+                kept = [index for index, row in enumerate(everyone) if row.stop_reason is None and row.budget > 0]
+                uniforms = self._select(target, uniforms, kept)
+            self._round(target, active, sampling, uniforms, stop, clock)
+            everyone, active = active, [row for row in active if row.stop_reason is None]
+        return [Generation(row.tokens, row.steps, row.stop_reason or "length") for row in rows]
+
+    def _select(self, target: Session, uniforms: Uniforms, kept: Sequence[int]) -> Uniforms:
+        """Rows that have ended leave the batch."""
+        target.select(kept)
+        self.drafter.select(kept)
+        return uniforms.select(kept)
+
+    def _round(
+        self,
+        target: Session,
+        active: Sequence[_Row],
+        sampling: Sampling,
+        uniforms: Uniforms,
+        stop: Stop,
+        clock: Clock | None,
+    ) -> None:
+        started = clock() if clock else 0.0
+        positions = [len(row.tokens) for row in active]
+        num_draft = [min(row.schedule.next(), row.budget - len(row.tokens) - 1) for row in active]
+        proposal = self.drafter.propose(num_draft, positions, sampling)
+        drafted = clock() if clock else 0.0
+        pending = torch.tensor([[row.pending] for row in active], device=proposal.tokens.device)
+        logits = target.extend(torch.cat((pending, proposal.tokens), 1))
+        longest = proposal.tokens.shape[1]
+        verdict = self.rule.verify(proposal, logits, sampling, uniforms.verify(positions, longest))
+        host_rows = _to_host(proposal, verdict)
+        verified = clock() if clock else 0.0
+        for row, length, numbers in zip(active, proposal.lengths, host_rows, strict=True):
+            _take(row, length, numbers, longest, stop)
+        outcome = Outcome(tuple(row.steps[-1].num_accepted for row in active), tuple(row.pending for row in active))
+        if any(row.stop_reason is None for row in active):
+            target.rewind([longest - count for count in outcome.num_accepted])
+            self.drafter.commit(outcome)
+        if clock:
+            _stamp(active, drafted - started, verified - drafted, clock() - started)
+
+
+def _to_host(proposal: Proposal, verdict: Verdict) -> list[list[float]]:
+    """All of a round's results in one transfer; fp32 holds token ids exactly up to 2**24."""
+    columns = (verdict.num_accepted.unsqueeze(1), verdict.next_token.unsqueeze(1), proposal.tokens)
+    return torch.cat((*columns, verdict.target_probs, verdict.draft_probs), 1).tolist()
+
+
+def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: Stop) -> None:
+    """Emit the accepted drafts and the token behind them, cut at the first stopping token or the length limit."""
+    num_accepted, row.pending = int(numbers[0]), int(numbers[1])
+    drafted = [int(token) for token in numbers[2 : 2 + length]]
+    emitted = [*drafted[:num_accepted], row.pending][: row.budget - len(row.tokens)]
+    ends = [index for index, token in enumerate(emitted) if token in stop.token_ids] if stop.token_ids else []
+    if ends:
+        emitted, row.stop_reason = emitted[: ends[0] + 1], "eos"
+    row.tokens += emitted
+    if row.stop_reason is None and len(row.tokens) >= row.budget:
+        row.stop_reason = "length"
+    target_probs, draft_probs = 2 + longest, 2 + 2 * longest
+    step = Step(drafted, num_accepted, len(emitted), stop_reason=row.stop_reason)
+    step.target_probs = list(numbers[target_probs : target_probs + length])
+    step.draft_probs = list(numbers[draft_probs : draft_probs + length])
+    row.steps.append(step)
+    row.schedule.observe(length, num_accepted)
+
+
+def _stamp(active: Sequence[_Row], draft_s: float, verify_s: float, round_s: float) -> None:
+    for row in active:
+        step = row.steps[-1]
+        step.draft_s, step.verify_s, step.round_s = draft_s, verify_s, round_s

@@ -1,0 +1,123 @@
+"""Drafting with a smaller model and its own key/value cache (the paper's M_q)."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from methods.sampling import Sampling, Uniforms
+from methods.speculative.overlap import teacher_logits
+from methods.types import Inputs, Outcome, Proposal, Session
+
+
+class DraftCache:
+    """A draft session and, per row, the text's last tokens that it has not seen yet (at least the pending one).
+
+    Rows that feed different numbers of tokens are padded on the right and the padding is rewound.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def begin(self, inputs: Inputs) -> None:
+        self.unseen = [[token] for token in self.session.prefill(inputs)]
+
+    def fitting(self, num_draft: Sequence[int]) -> tuple[int, ...]:
+        """As many drafts as the model has positions for; drafting n caches the unseen tokens and n - 1 drafts.
+
+        The last position stays free: a row that drafts nothing takes part in other rows' passes with padding.
+        """
+        limit = self.session.position_limit
+        if limit is None:
+            return tuple(num_draft)
+        cached = self.session.lengths[0]
+        rooms = (limit - length - len(unseen) for length, unseen in zip(cached, self.unseen, strict=True))
+        return tuple(max(0, min(count, room)) for count, room in zip(num_draft, rooms, strict=True))
+
+    def feed(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "B width V"]:
+        """Caches each row's tokens; the logits behind them, meaningless in the padding."""
+        width = max(map(len, rows))
+        padded = [[*row, *[0] * (width - len(row))] for row in rows]
+        logits = self.session.extend(torch.tensor(padded, device=self.session.device))
+        self.rewind([width - len(row) for row in rows])
+        return logits
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        if any(counts):
+            self.session.rewind(counts)
+
+    def revise(self, counts: Sequence[int], tokens: Sequence[int]) -> None:
+        """Forget the last ``counts[row]`` tokens of each text, seen or not, and append one."""
+        seen = [max(0, count - len(unseen)) for count, unseen in zip(counts, self.unseen, strict=True)]
+        self.rewind(seen)
+        for unseen, count, token in zip(self.unseen, counts, tokens, strict=True):
+            del unseen[max(0, len(unseen) - count) :]
+            unseen.append(token)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.session.select(rows)
+        self.unseen = [list(self.unseen[row]) for row in rows]
+
+
+class ModelDrafter:
+    """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.cache = session, DraftCache(session)
+
+    def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
+        self.uniforms = uniforms
+        self.cache.begin(inputs)
+
+    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        lengths = self.cache.fitting(num_draft)
+        self.proposal = self._draw(lengths, positions, sampling)
+        return self.proposal
+
+    def _draw(self, lengths: tuple[int, ...], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        longest = max(lengths)
+        if longest == 0:
+            return Proposal(torch.zeros(len(lengths), 0, dtype=torch.long, device=self.session.device), lengths, None, sampling)
+        uniforms = self.uniforms.draft(positions, longest)
+        logits, tokens = [self._first(lengths)], []
+        for step in range(longest):
+            if step:
+                logits.append(self.session.extend(tokens[-1])[:, -1])
+                self.cache.rewind([int(length <= step) for length in lengths])
+            tokens.append(sampling.draw(logits[-1], uniforms[:, step]).unsqueeze(-1))
+        drawn = None if sampling.greedy else torch.stack(logits, 1)
+        return Proposal(torch.cat(tokens, 1), lengths, drawn, sampling)
+
+    def _first(self, lengths: Sequence[int]) -> Float[Tensor, "B V"]:
+        """Logits of the first draft; rows that draft nothing feed nothing."""
+        rows = [unseen if length else [] for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
+        logits = self.cache.feed(rows)
+        self.cache.unseen = [[] if length else unseen for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
+        if len(rows) == 1:
+            return logits[:, -1]
+        last = torch.tensor([max(0, len(row) - 1) for row in rows], device=logits.device)
+        return logits[torch.arange(len(rows), device=logits.device), last]
+
+    def commit(self, outcome: Outcome) -> None:
+        """Keep the accepted drafts that are cached; a last draft that stood is not, so it waits with the next token."""
+        lengths = self.proposal.lengths
+        in_cache = [max(0, length - 1) for length in lengths]
+        kept = [min(count, cached) for count, cached in zip(outcome.num_accepted, in_cache, strict=True)]
+        self.cache.rewind([cached - count for cached, count in zip(in_cache, kept, strict=True)])
+        for row, (count, token) in enumerate(zip(outcome.num_accepted, outcome.next_token, strict=True)):
+            last = [int(self.proposal.tokens[row, count - 1])] if count > kept[row] else []
+            self.cache.unseen[row] += [*last, token]
+
+    def revise(self, counts: Sequence[int], tokens: Sequence[int]) -> None:
+        self.cache.revise(counts, tokens)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.cache.select(rows)
+        self.uniforms = self.uniforms.select(rows)
+
+    def teacher_probs(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
+    ) -> Iterator[Float[Tensor, "chunk V"]]:
+        """The adjusted law of the draft before each token of a given output (one row), in chunks."""
+        return (sampling.probs(logits) for logits in teacher_logits(self.session, inputs, output)[1])

@@ -1,0 +1,82 @@
+"""alpha as the paper measures it: the mean over a given text of sum_x min(target, draft) (Corollary 3.6, Section 4.2)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from methods.sampling import Sampling
+from methods.speculative.rules import Lenience
+from methods.types import Inputs, Session
+
+CHUNK = 256
+
+
+@runtime_checkable
+class TeacherForced(Protocol):
+    """A drafter that can say what it would have drafted along a given text."""
+
+    def teacher_probs(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
+    ) -> Iterator[Float[Tensor, "chunk V"]]:
+        """The law of the first draft before each output token (one row); the chunks' lengths add up to the output's."""
+
+
+def teacher_logits(
+    session: Session, inputs: Inputs, output: Sequence[int]
+) -> tuple[list[int], Iterator[Float[Tensor, "chunk V"]]]:
+    """The pending token of one row, and the logits before each of its output tokens, at most CHUNK at a time."""
+    pending = session.prefill(inputs)
+    text = [*pending, *output[:-1]] if output else []
+    pieces = (torch.tensor([text[start : start + CHUNK]], device=session.device) for start in range(0, len(text), CHUNK))
+    return pending, (session.extend(piece)[0] for piece in pieces)
+
+
+def overlap(
+    target: Session,
+    drafter: TeacherForced,
+    inputs: Inputs,
+    output: Sequence[int],
+    sampling: Sampling,
+    leniences: Sequence[float] = (1.0,),
+) -> dict[float, Float[Tensor, "T"]]:
+    """Per position of one row's output: the chance that a draft would stand, for each lenience (A.5).
+
+    Lenience 1 is ``sum_x min(target, draft)`` of the adjusted laws: at temperature 0, whether the argmaxes agree. Below 1
+    it is ``sum_x min(target / lenience, draft)``; at temperature 0 the draft's mass on tokens whose temperature-1 target
+    probability is at least lenience times the largest.
+    """
+    pending, target_chunks = teacher_logits(target, inputs, output)
+    parts: dict[float, list[Tensor]] = {lenience: [] for lenience in leniences}
+    draft_rows = _Rows(drafter.teacher_probs(inputs, pending, output, sampling))
+    for logits in target_chunks:
+        draft_probs = draft_rows.take(len(logits)).to(logits.device)
+        for lenience, values in parts.items():
+            values.append(acceptance(logits, draft_probs, sampling, lenience).double().cpu())
+    return {lenience: torch.cat(values) if values else torch.zeros(0) for lenience, values in parts.items()}
+
+
+def acceptance(
+    target_logits: Float[Tensor, "T V"], draft_probs: Float[Tensor, "T V"], sampling: Sampling, lenience: float
+) -> Float[Tensor, "T"]:
+    """The chance, by position, that a token drawn from ``draft_probs`` stands."""
+    if sampling.greedy and lenience < 1:
+        return (draft_probs * Lenience(lenience).greedy_accepts(target_logits)).sum(-1)
+    return torch.minimum(sampling.probs(target_logits) / lenience, draft_probs).sum(-1)
+
+
+class _Rows:
+    """Hands out rows of a stream of chunks in the numbers that are asked for."""
+
+    def __init__(self, chunks: Iterator[Tensor]) -> None:
+        self.chunks = chunks
+        self.held: list[Tensor] = []
+
+    def take(self, count: int) -> Float[Tensor, "count V"]:
+        while sum(map(len, self.held)) < count:
+            self.held.append(next(self.chunks))
+        rows = torch.cat(self.held)
+        self.held = [rows[count:]]
+        return rows[:count]

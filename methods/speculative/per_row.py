@@ -1,0 +1,106 @@
+"""Drafters written for one row, lifted to a batch.
+
+A row drafter is a pure function of the text so far: ``propose(text, num_draft, uniforms, sampling)`` returns a Proposal of
+one row with at most ``num_draft`` tokens. The adapter keeps each row's text (prompt, or source and start token, then the
+output), so a row drafter holds no state, needs no roll-back, and one object serves every row.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from methods.sampling import Sampling, Uniforms
+from methods.types import Inputs, Outcome, Proposal
+
+
+@runtime_checkable
+class RowDrafter(Protocol):
+    """``vocab_size`` is V; ``uniforms`` has one number for each token that may be drafted."""
+
+    vocab_size: int
+
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, "n"], sampling: Sampling) -> Proposal: ...
+
+
+class PerRow:
+    """A Drafter from a row drafter."""
+
+    def __init__(self, row_drafter: RowDrafter) -> None:
+        self.row_drafter = row_drafter
+
+    def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
+        self.uniforms = uniforms
+        self.texts = [opening(prompt, token) for prompt, token in zip(inputs.prompts, pending, strict=True)]
+        self.drafted: list[list[int]] = [[] for _ in self.texts]
+
+    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        uniforms = self.uniforms.draft(positions, max(num_draft))
+        proposals = [
+            self.row_drafter.propose(text, count, row[:count], sampling) if count else _nothing(row, sampling)
+            for text, count, row in zip(self.texts, num_draft, uniforms, strict=True)
+        ]
+        self.drafted = [one.tokens[0].tolist() for one in proposals]
+        return proposals[0] if len(proposals) == 1 else _batch(proposals, self.row_drafter.vocab_size)
+
+    def commit(self, outcome: Outcome) -> None:
+        for row, (count, token) in enumerate(zip(outcome.num_accepted, outcome.next_token, strict=True)):
+            self.texts[row] += [*self.drafted[row][:count], token]
+
+    def revise(self, counts: Sequence[int], tokens: Sequence[int]) -> None:
+        """Forget the last ``counts[row]`` tokens of each text and append one."""
+        for text, count, token in zip(self.texts, counts, tokens, strict=True):
+            del text[len(text) - count :]
+            text.append(token)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.uniforms = self.uniforms.select(rows)
+        self.texts = [list(self.texts[row]) for row in rows]
+
+    def teacher_probs(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
+    ) -> Iterator[Float[Tensor, "chunk V"]]:
+        """The law of the first draft before each token of a given output (one row); 0 everywhere where there is none."""
+        text = opening(inputs.prompts[0], pending[0])
+        for token in output:
+            proposal = self.row_drafter.propose(text, 1, torch.zeros(1, dtype=torch.float64), sampling)
+            yield _first_law(proposal, self.row_drafter.vocab_size)
+            text.append(token)
+
+
+def opening(prompt: Sequence[int], pending: int) -> list[int]:
+    """The text before the first output token: a prompt ends in its pending token, a source is followed by the start token."""
+    return [*prompt] if prompt and prompt[-1] == pending else [*prompt, pending]
+
+
+def point_mass(tokens: Sequence[int], sampling: Sampling, device: torch.device) -> Proposal:
+    """One row of tokens that were chosen, not drawn."""
+    return Proposal(torch.tensor([tokens], dtype=torch.long, device=device), (len(tokens),), None, sampling)
+
+
+def _nothing(row: Float[Tensor, "n"], sampling: Sampling) -> Proposal:
+    return point_mass([], sampling, row.device)
+
+
+def _first_law(proposal: Proposal, vocab_size: int) -> Float[Tensor, "1 V"]:
+    if proposal.lengths[0] == 0:
+        return torch.zeros(1, vocab_size, device=proposal.tokens.device)
+    if proposal.logits is not None:
+        return proposal.sampling.probs(proposal.logits[0, :1])
+    return torch.nn.functional.one_hot(proposal.tokens[0, :1], vocab_size).float()
+
+
+def _batch(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
+    """Right-pads rows to the longest; rows that propose nothing take no part in whether there are logits."""
+    lengths = tuple(one.lengths[0] for one in proposals)
+    longest = max(lengths)
+    tokens = proposals[0].tokens.new_zeros(len(proposals), longest)
+    drawn = [one for one in proposals if one.logits is not None]
+    logits = drawn[0].logits.new_zeros(len(proposals), longest, vocab_size) if drawn else None
+    for row, one in enumerate(proposals):
+        tokens[row, : lengths[row]] = one.tokens[0]
+        if one.logits is not None:
+            logits[row, : lengths[row]] = one.logits[0]
+    return Proposal(tokens, lengths, logits, (drawn or proposals)[0].sampling)

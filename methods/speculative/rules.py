@@ -1,0 +1,105 @@
+"""Rules that decide which drafts stand (Leviathan 2.3, Algorithm 1 and A.5); RULES names them all."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kernels.verify import reference
+from methods.errors import InputError
+from methods.sampling import Sampling
+from methods.types import Guarantee, Proposal, Verdict, VerifyRule
+
+
+class SpeculativeSampling:
+    """Lossless: the emitted tokens have the target's law whatever the draft (Leviathan A.1); greedy ones are its argmax."""
+
+    guarantee: Guarantee = "same_distribution"
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict:
+        if sampling.greedy:
+            best = target_logits.argmax(-1)
+            return _greedy_verdict(proposal, best, proposal.tokens == best[:, :-1])
+        return _sampled_verdict(proposal, sampling.probs(target_logits), uniforms, 1.0)
+
+
+class Lenience:
+    """Lossy: multiplies the draft's probability by ``lenience`` before the comparison (Leviathan A.5).
+
+    No token is emitted with more than 1 / lenience times its target probability. At temperature 0 a draft stands where
+    its temperature-1 target probability, before any adjustment, is at least ``lenience`` times the largest.
+
+    Differs from the paper: it does not say which residual follows a rejection; here it stays ``max(0, target - draft)``,
+    under which the bound holds. At temperature 0 the paper prints ``<=``, which at lenience 1 accepts every draft;
+    ``as_described=True`` keeps that.
+    """
+
+    guarantee: Guarantee = "lossy"
+
+    def __init__(self, lenience: float, as_described: bool = False) -> None:
+        if not 0 < lenience <= 1:
+            raise InputError(f"lenience {lenience!r}: expected 0 < lenience <= 1 (1 changes nothing)")
+        self.lenience, self.as_described = lenience, as_described
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict:
+        if not sampling.greedy:
+            return _sampled_verdict(proposal, sampling.probs(target_logits), uniforms, self.lenience)
+        accepted = self.greedy_accepts(target_logits[:, :-1]).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
+        return _greedy_verdict(proposal, target_logits.argmax(-1), accepted)
+
+    def greedy_accepts(self, target_logits: Float[Tensor, "*batch V"]) -> Bool[Tensor, "*batch V"]:
+        """Which tokens stand at temperature 0: the ratio of two probabilities is the exponential of a logit difference."""
+        below_best = target_logits - target_logits.amax(-1, keepdim=True)
+        bound = math.log(self.lenience)
+        return below_best <= bound if self.as_described else below_best >= bound
+
+
+RULES: dict[str, type[VerifyRule]] = {"speculative-sampling": SpeculativeSampling, "lenience": Lenience}
+
+
+def guarantee_of(rule: VerifyRule, sampling: Sampling) -> Guarantee:
+    """What a rule promises under a sampling: a law that is kept is a token that is kept where the law is a point mass."""
+    return "identical" if rule.guarantee == "same_distribution" and sampling.greedy else rule.guarantee
+
+
+def _lengths(proposal: Proposal) -> Int[Tensor, "B"] | None:
+    """None where no row is padded."""
+    if min(proposal.lengths) == proposal.tokens.shape[1]:
+        return None
+    return torch.tensor(proposal.lengths, device=proposal.tokens.device)
+
+
+def _draft_probs(proposal: Proposal) -> Float[Tensor, "B n V"] | None:
+    return None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
+
+
+def _sampled_verdict(
+    proposal: Proposal, target_probs: Float[Tensor, "B n_plus_1 V"], uniforms: Float[Tensor, "B n_plus_1"], lenience: float
+) -> Verdict:
+    draft_probs, tokens = _draft_probs(proposal), proposal.tokens
+    num_accepted, next_token = reference.verify(target_probs, draft_probs, tokens, _lengths(proposal), uniforms, lenience)
+    return Verdict(num_accepted, next_token, *reference.drafted_probs(target_probs, draft_probs, tokens))
+
+
+def _greedy_verdict(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], accepted: Bool[Tensor, "B n"]) -> Verdict:
+    """At temperature 0 no number is drawn: what follows the accepted drafts is the target's argmax there."""
+    num_accepted = reference.count_accepted(accepted, _lengths(proposal))
+    next_token = best.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
+    target_probs = (proposal.tokens == best[:, :-1]).float()
+    if proposal.logits is None:
+        return Verdict(num_accepted, next_token, target_probs, torch.ones_like(target_probs))
+    draft_probs = proposal.sampling.probs(proposal.logits).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
+    return Verdict(num_accepted, next_token, target_probs, draft_probs)

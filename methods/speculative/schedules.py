@@ -1,0 +1,57 @@
+"""How many tokens to draft next (Leviathan 3.5); one object a row and generation. SCHEDULES names them all."""
+
+from methods.errors import InputError
+from methods.speculative import theory
+from methods.types import Schedule
+
+
+class Constant:
+    """The same number every round: the paper's gamma."""
+
+    def __init__(self, num_draft: int) -> None:
+        self.num_draft = _at_least_one("num_draft", num_draft)
+
+    def next(self) -> int:
+        return self.num_draft
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        """A constant learns nothing."""
+
+
+class Heuristic:
+    """Two more after a round in which every draft stood, one fewer after any other, never below one.
+
+    A round in which nothing was drafted says nothing and changes nothing.
+    """
+
+    def __init__(self, start: int = 5) -> None:
+        self.num_draft = _at_least_one("start", start)
+
+    def next(self) -> int:
+        return self.num_draft
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        if num_drafted > 0:
+            self.num_draft = self.num_draft + 2 if num_accepted == num_drafted else max(1, self.num_draft - 1)
+
+
+class Optimal:
+    """The number that maximises Theorem 3.8 for a measured alpha and cost ratio; 0 where no drafting pays."""
+
+    def __init__(self, alpha: float, cost_ratio: float, maximum: int = 64) -> None:
+        self.num_draft = theory.optimal_gamma(alpha, cost_ratio, maximum)
+
+    def next(self) -> int:
+        return self.num_draft
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        """The optimum is of the mean alpha; single rounds do not move it."""
+
+
+SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "heuristic": Heuristic, "optimal": Optimal}
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} {value!r}: expected an integer >= 1; to draft nothing use the autoregressive method")
+    return value

@@ -1,0 +1,186 @@
+"""The nouns that decoding methods share. B: rows of a batch, n: drafted tokens, V: vocabulary size.
+
+A round starts with one *pending* token a row: emitted (or the end of the prompt), not yet in the cache. The target is
+extended by ``[pending, drafted...]`` and so yields n + 1 rows of logits. Plain decoding is the round with n = 0.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.sampling import Sampling, Uniforms
+
+Guarantee = Literal["identical", "same_distribution", "lossy"]
+StopReason = Literal["eos", "length"]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a batch is generated from: token ids, one tuple a row, never padded.
+
+    For a decoder-only model ``prompts`` are the prompts (at least one token each). For an encoder-decoder they are the
+    encoder's sources, and the decoder begins with the model's own start token.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+
+    @property
+    def batch(self) -> int:
+        return len(self.prompts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When a row ends: after ``max_new_tokens`` tokens or with the first of ``token_ids`` (which is emitted)."""
+
+    max_new_tokens: int
+    token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a drafter proposes: n is the longest of ``lengths``; columns past a row's length are padding.
+
+    ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
+    ``sampling`` is what the tokens were drawn with, which may differ from the target's.
+    """
+
+    tokens: Int[Tensor, "B n"]
+    lengths: tuple[int, ...]
+    logits: Float[Tensor, "B n V"] | None
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule decides. The probabilities are the adjusted ones of each drafted token (greedy: 0 or 1)."""
+
+    num_accepted: Int[Tensor, "B"]
+    next_token: Int[Tensor, "B"]
+    target_probs: Float[Tensor, "B n"]
+    draft_probs: Float[Tensor, "B n"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a round, on the host: accepted drafts and the token that follows them, per row, before any stop."""
+
+    num_accepted: tuple[int, ...]
+    next_token: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Step:
+    """One round of one row as it happened.
+
+    ``emitted`` counts what entered the output after EOS and length limit cut the round (drafted and bonus alike).
+    Times are seconds of the whole batch's round; NaN where no clock was given.
+    """
+
+    drafted: list[int]
+    num_accepted: int
+    emitted: int
+    target_probs: list[float] = field(default_factory=list)
+    draft_probs: list[float] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    draft_s: float = float("nan")
+    verify_s: float = float("nan")
+    round_s: float = float("nan")
+
+
+@dataclass(slots=True)
+class Generation:
+    """One row's output: the ids that were emitted (a stopping EOS included) and the steps that made them."""
+
+    tokens: list[int]
+    steps: list[Step]
+    stop_reason: StopReason
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One model with its key/value cache, for a batch whose rows may have different lengths.
+
+    ``lengths[layer][row]`` tokens are cached. Nobody but the session touches a cache.
+    """
+
+    vocab_size: int
+    num_layers: int
+    position_limit: int | None
+    device: torch.device
+    lengths: list[tuple[int, ...]]
+
+    def prefill(self, inputs: Inputs) -> list[int]:
+        """Start anew: cache all of the prompt but its last token and return that pending token of every row."""
+
+    def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
+        """Append n tokens to every row; the logits that follow each."""
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        """Forget the last ``counts[row]`` tokens of each row; costs no copy."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; a row may be named more than once (beams)."""
+
+    def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
+        """The hidden state that enters layer 0, at the positions that layer 0 would cache next."""
+
+    def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
+        """Run layers first..last-1 on hidden states, appending n entries to these layers' caches only."""
+
+    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+        """Final norm and output projection."""
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Proposes tokens. begin, then propose and commit in turn; ``select`` when rows of the batch have ended."""
+
+    def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None: ...
+
+    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        """Draft ``num_draft[row]`` tokens (0 allowed) for the emitted positions ``positions[row]`` on."""
+
+    def commit(self, outcome: Outcome) -> None: ...
+
+    def select(self, rows: Sequence[int]) -> None: ...
+
+
+@runtime_checkable
+class VerifyRule(Protocol):
+    """Decides which drafts stand and what follows them. Pure: raw logits and uniforms in, a verdict out."""
+
+    guarantee: Guarantee
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict: ...
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """How many tokens to draft next; one object a row and generation."""
+
+    def next(self) -> int: ...
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None: ...
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Produces tokens with a target session. Holds no tokenizer and prints nothing; a clock may be handed in."""
+
+    guarantee: Guarantee
+
+    def generate(
+        self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
+    ) -> list[Generation]: ...

@@ -1,0 +1,67 @@
+"""CNN/DailyMail (Hermann et al. 2015, See et al. 2017) and XSum (Narayan et al. 2018); prompt of PPD Table 1, prefix of T5."""
+
+from functools import partial
+
+import numpy as np
+
+from tasks.additive import AdditiveTask, Sums, percent_of_mean
+from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
+from tasks.scoring import rouge
+from tasks.sources.dataset import Dataset, HubFiles, Row, id_field, text_field
+from tasks.world import cnndm_row, xsum_row
+
+
+def _example(article: str, summary: str, row: Row, where: str, row_id: str) -> Example:
+    inputs = {"article": text_field(row, article, where)}
+    return Example(id_field(row, row_id, where), inputs, (text_field(row, summary, where),))
+
+
+CNNDM = Dataset(
+    name="cnndm",
+    folders=("cnn_dailymail", "cnndm"),
+    hub=HubFiles(
+        repository="abisee/cnn_dailymail",
+        revision="96df5e686bee6baa90b8bee7c28b81fa3fa6223d",
+        train="3.0.0/train-*.parquet",
+        test="3.0.0/test-*.parquet",
+    ),
+    toy_row=cnndm_row,
+    example=partial(_example, "article", "highlights"),
+    group=lambda example: example.id,
+)
+XSUM = Dataset(
+    name="xsum",
+    folders=("xsum",),
+    # A commit of the Hub's own conversion: the main branch held a loading script and no Parquet when this was pinned.
+    hub=HubFiles(
+        repository="EdinburghNLP/xsum",
+        revision="5484b3547a597693f9c099954c1cd6a8192a4573",
+        train="default/xsum-train.parquet",
+        test="default/xsum-test.parquet",
+    ),
+    toy_row=xsum_row,
+    example=partial(_example, "document", "summary"),
+    group=lambda example: example.id,
+)
+
+
+class Summarization(AdditiveTask):
+    """ROUGE F-measures with stemming, in percent. Articles are never cut here: the model's limit is the harness's business."""
+
+    max_new_tokens = 128
+
+    def __init__(self, dataset: Dataset, metrics: tuple[str, ...]) -> None:
+        self.name, self.dataset, self.metrics = dataset.name, dataset, metrics
+
+    def prompt(self, example: Example, style: PromptStyle) -> str:
+        article = example.inputs["article"]
+        return f"summarize: {article}" if style == "t5" else f"# Article\n{article}\n# Summarize the article\n### Assistant:"
+
+    def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
+        return rouge.rouge_statistics(output_text.strip(), example.references, self.metrics)
+
+    def values_from_sums(self, sums: Sums) -> dict[str, np.ndarray]:
+        return percent_of_mean(sums, self.metrics)
+
+    def signature(self, metric: str) -> str:
+        return rouge.signature()

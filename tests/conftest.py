@@ -1,0 +1,37 @@
+"""Shared fixtures. Shapes in annotations are checked while the tests run."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+hook = install_import_hook(["methods", "kernels"], "beartype.beartype")
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real data and checkpoints of the development machines; users do not have them."""
+    if not SHARED.is_dir():
+        pytest.skip("the real data and checkpoints are not on this machine")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def zoo_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty cache for the zoo, one for the whole session (and for all of xdist's workers): what a test trains, others reuse."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "zoo"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORETOKEN_CACHE", str(folder))
+        yield folder

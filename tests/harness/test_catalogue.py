@@ -1,0 +1,185 @@
+"""The catalogue: every table is listed, none invents a number, and each fills from records."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.catalogue import FIGURES, TABLES, Figure, Planned, Settings, Table, get_figure, get_table, published
+from harness.catalogue.base import NOT_RECOVERED, Cell, cell_of
+from harness.catalogue.leviathan_setup import ROLES
+from harness.errors import UsageError
+from harness.experiment import Experiment
+from harness.measures import Refused
+from harness.records import Record
+from harness.statistics import Estimate
+from tasks import TASKS
+
+MADE = {number: table for number, table in TABLES.items() if isinstance(table, Table)}
+PUBLISHED = {7: "table_1", 8: "table_2", 9: "table_3", 10: "table_4", 11: "table_5"}
+
+
+def nothing(experiment: Experiment) -> list[Record]:
+    return []
+
+
+def test_all_tables_and_figures_are_listed() -> None:
+    assert list(TABLES) == list(range(1, 35))
+    assert {table.name for table in TABLES.values()} >= {"ppd-2", "leviathan-3", "specdec-19", "optimized-5"}
+    assert len({table.name for table in TABLES.values()}) == 34
+    assert len(FIGURES) == 19
+    assert set(MADE) == {7, 8, 9, 10, 11}
+    assert {figure.name for figure in FIGURES.values() if isinstance(figure, Figure)} == {f"leviathan-{n}" for n in range(1, 6)}
+    assert all(isinstance(table, Planned) for number, table in TABLES.items() if number not in MADE)
+
+
+def test_unknown_and_unmade_are_refused_in_one_line() -> None:
+    for call, argument in ((get_table, 35), (get_table, 1), (get_figure, "leviathan-9"), (get_figure, "ppd-1")):
+        with pytest.raises(UsageError, match=r"^(figure '|table \d).*(expected|not implemented)"):
+            call(argument)
+    with pytest.raises(UsageError, match="profile 'huge'"):
+        get_table(9).plan(Settings(profile="huge"))
+    with pytest.raises(UsageError, match="model role 'gpt5'"):
+        get_table(9).plan(Settings(models=(("gpt5", "somewhere"),)))
+
+
+def test_the_tradeoff_table_equals_the_printed_digits() -> None:
+    cells = get_table(7).cells(Settings(), nothing)
+    assert len(cells) == 12
+    for cell in cells:
+        assert cell.status == "computed"
+        assert f"{cell.measured:.2f}" == f"{cell.published:.2f}", cell
+
+
+@pytest.mark.parametrize("number", sorted(MADE))
+@pytest.mark.parametrize("profile", sorted(ROLES))
+def test_without_records_no_cell_has_a_measurement(number: int, profile: str) -> None:
+    table, settings = MADE[number], Settings(profile=profile)
+    cells = table.cells(settings, nothing)
+    assert len({(cell.row, cell.column) for cell in cells}) == len(cells) >= 12
+    for cell in cells:
+        assert cell.column in table.columns
+        assert len(cell.row.split(" / ")) == len(table.row_heads)
+        is_setting = cell.status == "computed" and (number == 7 or cell.column == "gamma" or "Theorem 3.8" in cell.row)
+        assert is_setting or cell.status == "not run" or cell.status.startswith("impossible: "), cell
+        assert not cell.row.startswith("LaMDA") or cell.status.startswith("impossible: LaMDA is not public"), cell
+
+
+@pytest.mark.parametrize("number", sorted(MADE))
+def test_every_published_number_is_in_the_table(number: int) -> None:
+    """Counted from the CSV files, so that a dropped row cannot go unseen."""
+    columns = {7: ("operations_x", "speed_x"), 8: ("alpha", "speed_x"), 9: ("alpha",), 10: ("alpha", "c", "exp_x", "emp_x")}
+    rows = published.read("leviathan", PUBLISHED[number])
+    expected = sorted(float(row[name]) for row in rows for name in columns.get(number, ("alpha", "speed_x")) if row[name])
+    cells = [cell for cell in MADE[number].cells(Settings(), nothing) if cell.column not in ("gamma", "tokens")]
+    shown = sorted(cell.published for cell in cells if cell.published is not None and "Theorem 3.8" not in cell.row)
+    assert shown == expected
+    assert len(expected) >= 12
+
+
+@pytest.mark.parametrize("number", [8, 9, 10, 11])
+def test_with_records_every_runnable_cell_fills(number: int, synthetic: SimpleNamespace) -> None:
+    table, settings = MADE[number], Settings()
+    cells = table.cells(settings, synthetic.run_all(table.plan(settings)))
+    assert len(cells) >= 36
+    for cell in cells:
+        assert cell.status in ("measured", "computed") or cell.row.startswith("LaMDA"), cell
+        if cell.status == "measured" and cell.column != "tokens":
+            assert cell.low <= cell.measured + 1e-9, cell
+            assert cell.measured <= cell.high + 1e-9, cell
+            assert cell.n >= 20, cell
+
+
+def test_alpha_cells_show_their_own_drafter(synthetic: SimpleNamespace) -> None:
+    table = MADE[9]
+    cells = {(c.row, c.column): c for c in table.cells(Settings(), synthetic.run_all(table.plan(Settings())))}
+    means = {"Unigram": 0.08, "Bigram": 0.2, "T5-small": 0.6, "T5-base": 0.7, "T5-large": 0.75}
+    for draft, mean in means.items():
+        cell = cells[f"T5-XXL (EnDe) / {draft} / 0", "alpha"]
+        assert cell.measured == pytest.approx(mean, abs=0.005)
+    assert cells["T5-XXL (EnDe) / T5-small / 0", "alpha"].published == 0.75
+    assert cells["T5-XXL (EnDe) / T5-small / 0", "tokens"].published == 10_000
+    assert any(row.startswith("stand-in: llama-target") for row, _ in cells)
+
+
+def test_plans_are_comparisons_of_known_tasks_without_shared_timed_arms() -> None:
+    """An arm that two timed comparisons shared would be recorded with the first and miss from the second's interleaving."""
+    for profile in ROLES:
+        settings = Settings(profile=profile)
+        timed = {c for number in (8, 11) for c in MADE[number].plan(settings) if len(c.arms) > 1}
+        signatures = [arm.signature for comparison in timed for arm in comparison.arms]
+        assert len(signatures) == len(set(signatures)) >= 20
+        assert MADE[8].plan(settings) == MADE[10].plan(settings)
+        for number, table in MADE.items():
+            for comparison in table.plan(settings):
+                assert all(arm.task in TASKS for arm in comparison.arms)
+                assert len({arm.signature for arm in comparison.arms}) == len(comparison.arms), number
+
+
+def test_settings_reach_the_experiments() -> None:
+    settings = Settings(source="folder", limit=7, repeats=2, seed=3, dtype="float64", models=(("t5-small", "my/draft"),))
+    arms = [arm for comparison in MADE[8].plan(settings) for arm in comparison.arms]
+    assert {(a.source, a.limit, a.repeats, a.seed, a.dtype) for a in arms} == {("folder", 7, 2, 3, "float64")}
+    names = {arm.method.drafter.model.name for arm in arms if arm.method.drafter}
+    assert names == {"my/draft", "zoo:t5-base", "zoo:t5-large"}
+
+
+def test_lenience_theory_row_contradicts_the_print_where_the_paper_does() -> None:
+    rows = {(row["temp"], row["lenience"]): row for row in published.read("leviathan", "table_5") if row["speed_x"]}
+    cells = [cell for cell in MADE[11].cells(Settings(), nothing) if cell.row.startswith("speed by Theorem 3.8")]
+    assert len(cells) == len(rows) == 8
+    for cell in cells:
+        row = rows[cell.row.rsplit(" / ", 1)[1], cell.column.removeprefix("l = ")]
+        assert cell.measured == pytest.approx(float(row["speed_computed_thm3_8"]), abs=6e-4)
+        assert bool(cell.note) == cell.row.endswith("/ 1"), cell
+
+
+def test_a_drifting_baseline_leaves_failed_cells_with_the_reason(synthetic: SimpleNamespace) -> None:
+    table, settings = MADE[8], Settings()
+    records_of = synthetic.run_all(table.plan(settings))
+
+    def slowing(experiment: Experiment) -> list[Record]:
+        records = records_of(experiment)
+        if experiment.method.name == "autoregressive":
+            for record in records[len(records) // 2 :]:
+                record.steps.round_s = [1.5 * seconds for seconds in record.steps.round_s]
+        return records
+
+    cells = [cell for cell in table.cells(settings, slowing) if cell.column == "speed"]
+    assert len(cells) == 12
+    assert all(cell.status == "failed" and cell.measured is None and "drifted by +50%" in cell.note for cell in cells)
+
+
+def test_cells_count_failures_and_say_what_is_missing(synthetic: SimpleNamespace) -> None:
+    experiment = synthetic.plain_experiment(limit=4)
+    good, bad = synthetic.plain(experiment, "a"), synthetic.failed(experiment, "b")
+
+    def made(records: list[Record], result: Estimate | Refused | None) -> Cell:
+        return cell_of("r", "c", 0.5, [(experiment, records)], lambda: result)
+
+    one = Estimate(0.4, 0.3, 0.5, 1)
+    assert made([], one).status == "not run"
+    assert made([bad], one).status == "failed"
+    assert "RuntimeError: broken" in made([bad], one).note
+    assert made([good], None).status == "failed"
+    assert made([good], Refused("why")).note == "why"
+    cell = made([good, bad], one)
+    assert cell.status == "measured"
+    assert "1 of 2 runs failed" in cell.note
+    assert "2 of at most 4 runs" in cell.note
+    with pytest.raises(ValueError, match="status"):
+        Cell("r", "c", status="done")
+    with pytest.raises(ValueError, match="value"):
+        Cell("r", "c", status="measured")
+
+
+def test_lost_and_absent_published_numbers_are_told_apart() -> None:
+    assert published.value({"speed": "", "source": "not recovered"}, "speed") == NOT_RECOVERED
+    assert published.value({"speed": "", "source": "paper text"}, "speed") is None
+    assert published.value({"speed": "2.5", "source": "paper text"}, "speed") == 2.5
+
+
+def test_published_numbers_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "FOLDER", tmp_path)
+    with pytest.raises(UsageError, match=r"table_99\.csv"):
+        published.read("leviathan", "table_99")

@@ -1,0 +1,92 @@
+"""A signature covers every field, and a description survives JSON."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from harness.errors import UsageError
+from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from methods.sampling import Sampling
+
+BASE = Experiment(
+    task="text",
+    target=ModelSpec(name="zoo:gpt-target"),
+    method=MethodSpec(name="speculative", drafter=DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))),
+    overlap=(DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-gpt")),),
+)
+
+
+def changed(value: Any) -> Any:
+    """A different valid value of the same kind."""
+    if value is None:
+        return 1
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, tuple):
+        return value[:-1] if value else ("x",)
+    raise AssertionError(f"no variant of {value!r}")
+
+
+def variants(thing: Any) -> list[Any]:
+    """Every copy of a description that differs in one field, nested ones included."""
+    found = []
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if is_dataclass(value):
+            found += [replace(thing, **{field.name: inner}) for inner in variants(value)]
+        elif field.name == "dtype":
+            found.append(replace(thing, dtype="float64"))
+        elif field.name == "overlap":
+            found.append(replace(thing, overlap=()))
+        elif field.name == "top_p":
+            found.append(replace(thing, top_p=0.5))
+        elif field.name == "inner":
+            found.append(replace(thing, inner=DrafterSpec(kind="copy")))
+        else:
+            found.append(replace(thing, **{field.name: changed(value)}))
+    return found
+
+
+def test_signature_covers_every_field() -> None:
+    all_variants = variants(BASE)
+    assert len(all_variants) >= 35
+    signatures = {variant.signature for variant in all_variants} | {BASE.signature}
+    assert len(signatures) == len(all_variants) + 1
+
+
+def test_signature_keeps_full_precision() -> None:
+    close = [BASE.replace(sampling=Sampling(temperature=t)) for t in (0.1, 0.1 + 1e-15)]
+    assert close[0].signature != close[1].signature
+
+
+def test_description_survives_json() -> None:
+    import json
+
+    experiment = BASE.replace(sampling=Sampling(temperature=0.7, top_k=5), leniences=(1.0, 0.3))
+    assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment
+
+
+def test_unknown_field_is_refused() -> None:
+    with pytest.raises(UsageError, match="'colour'"):
+        Experiment.from_dict({"colour": 1})
+
+
+@pytest.mark.parametrize(("field", "value"), [("limit", 0), ("repeats", 0), ("batch_size", -1), ("dtype", "int4")])
+def test_impossible_values_are_refused(field: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{field} {value!r}"):
+        BASE.replace(**{field: value})
+
+
+def test_gamma_zero_is_refused() -> None:
+    with pytest.raises(UsageError, match="gamma 0"):
+        BASE.replace(method=replace(BASE.method, gamma=0))
+
+
+def test_a_comparison_shares_what_makes_it_fair() -> None:
+    with pytest.raises(UsageError, match="arms differ"):
+        Comparison((BASE, BASE.replace(seed=1)))

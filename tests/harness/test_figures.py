@@ -1,0 +1,77 @@
+"""Figures draw from records without a warning (pytest turns them into errors), the same bytes twice, and refuse to invent."""
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.catalogue import Settings, get_figure
+from harness.errors import UsageError
+from harness.experiment import Experiment
+from harness.figures import draw
+from harness.figures.leviathan_theory import points
+from harness.figures.leviathan_trace import spans
+
+NAMES = [f"leviathan-{number}" for number in range(1, 6)]
+
+
+def decoder(experiment: Experiment) -> Callable[[list[int]], str]:
+    """Latin, umlauts, a dollar sign (no formula), a line break and a character that the font lacks."""
+    words = ["The", " fox", " ü", " $5$", "\n", " 漢", " dog"]
+    return lambda ids: "".join(words[token % len(words)] for token in ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_draw_from_records(name: str, synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    figure, settings = get_figure(name), Settings(limit=4)
+    records_of = synthetic.run_all(figure.plan(settings))
+    paths = draw(figure, settings, records_of, tmp_path, decoder)
+    assert {path.name for path in paths} >= {f"{name}.svg", f"{name}.png"}
+    png, svg = (tmp_path / f"{name}.png").read_bytes(), (tmp_path / f"{name}.svg").read_text()
+    assert png.startswith(b"\x89PNG")
+    assert svg.startswith("<?xml")
+    assert not re.search(r"<dc:date>", svg)
+
+
+@pytest.mark.parametrize("name", ["leviathan-2", "leviathan-5"])
+def test_the_same_records_give_the_same_bytes(name: str, synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    figure, settings = get_figure(name), Settings(limit=3)
+    records_of = synthetic.run_all(figure.plan(settings))
+    first, second = (draw(figure, settings, records_of, tmp_path / folder) for folder in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@pytest.mark.parametrize("name", ["leviathan-2", "leviathan-3", "leviathan-4"])
+def test_theory_is_drawn_without_records(name: str, tmp_path: Path) -> None:
+    assert len(draw(get_figure(name), Settings(), lambda experiment: [], tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", ["leviathan-1", "leviathan-5"])
+def test_a_picture_of_records_needs_records(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"make reproduce-figure-{name}"):
+        draw(get_figure(name), Settings(), lambda experiment: [], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_measured_points_are_the_tables(synthetic: SimpleNamespace) -> None:
+    settings = Settings(limit=6)
+    found = points(settings, synthetic.run_all(get_figure("leviathan-2").plan(settings)))
+    assert len(found) == 12
+    assert {point.gamma for point in found} == {3, 5, 7}
+    for point in found:
+        assert point.operations.value == pytest.approx((point.gamma + 1) / point.tokens_per_step.value)
+
+
+def test_spans_fill_the_wall_clock(synthetic: SimpleNamespace) -> None:
+    plain = synthetic.plain_experiment()
+    record = synthetic.drafted(synthetic.drafted_experiment(plain, gamma=3), "a", 9, start_s=0.03)
+    drawn = spans(record)
+    assert sum(seconds for _, _, seconds in drawn) == pytest.approx(record.wall_s)
+    for (_, start, seconds), (_, following, _) in pairwise(drawn):
+        assert start + seconds == pytest.approx(following)
+    assert sum(kind == "draft" for kind, _, _ in drawn) == 9
+    alone = spans(synthetic.plain(plain, "a", 9, ar_s=0.01, start_s=0.03))
+    assert sum(seconds for kind, _, seconds in alone if kind == "target") == pytest.approx(0.09)

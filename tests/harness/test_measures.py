@@ -1,0 +1,217 @@
+"""Estimates from synthetic records, against arithmetic done by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from harness import measures
+from harness.costs import account
+from harness.experiment import Comparison
+from harness.measures import Refused
+from harness.records import Record
+from harness.statistics import Estimate
+from methods.speculative import theory
+from tasks import get_task
+
+
+def value(estimate: Estimate | Refused | None) -> float:
+    assert isinstance(estimate, Estimate)
+    return estimate.value
+
+
+@pytest.fixture
+def arms(synthetic: SimpleNamespace) -> SimpleNamespace:
+    plain = synthetic.plain_experiment()
+    return SimpleNamespace(plain=plain, drafted=synthetic.drafted_experiment(plain, gamma=3))
+
+
+def test_alpha_overlap_pools_positions_and_not_examples(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    records = [
+        synthetic.plain(arms.plain, "a", 2, overlap={"t5-small": [0.2, 0.4]}),
+        synthetic.plain(arms.plain, "b", 6, overlap={"t5-small": [0.9] * 6}),
+        synthetic.failed(arms.plain, "c"),
+    ]
+    estimate = measures.alpha_overlap(records, "t5-small")
+    assert value(estimate) == pytest.approx((0.6 + 5.4) / 8)
+    assert estimate.n == 2
+    assert measures.alpha_overlap(records, "t5-base") is None
+    assert measures.alpha_overlap(records, "t5-small", lenience=0.5) is None
+    assert measures.num_failed(records) == 1
+    assert measures.num_tokens(records) == 8
+
+
+def test_acceptance_counts_by_hand(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Three rounds of gamma 3 accept 2, 0, 3: verified 3 + 1 + 3, emitted 3 + 1 + 4."""
+    records = [synthetic.drafted(arms.drafted, "a", 8, accepted=(2, 0, 3))]
+    assert value(measures.accepted_over_drafted(records)) == pytest.approx(5 / 9)
+    assert value(measures.accepted_over_verified(records)) == pytest.approx(5 / 7)
+    assert value(measures.alpha_ratio(records)) == pytest.approx((5 * 1 + 2 * 0.2) / 7)
+    assert value(measures.accepted_per_step(records)) == pytest.approx(5 / 3)
+    assert value(measures.tokens_per_step(records)) == pytest.approx(8 / 3)
+    assert value(measures.operations_factor(records)) == pytest.approx(12 / 8)
+    assert measures.tokens_per_step(records).low is None
+
+
+def test_length_limit_cuts_tokens_but_not_acceptance(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    records = [synthetic.drafted(arms.drafted, "a", 5, accepted=(3,))]
+    assert value(measures.tokens_per_step(records)) == pytest.approx(5 / 2)
+    assert value(measures.accepted_per_step(records)) == pytest.approx(3)
+
+
+def test_plain_decoding_drafts_nothing(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    records = [synthetic.plain(arms.plain, "a"), synthetic.plain(arms.plain, "b")]
+    assert measures.accepted_over_drafted(records) is None
+    assert value(measures.tokens_per_step(records)) == 1
+    assert value(measures.operations_factor(records)) == 1
+
+
+def test_bootstrap_intervals_cover_the_truth(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """30 experiments of 40 examples with true alpha 0.5; a 95 % interval fails on 6 or more with probability 0.003."""
+    generator = np.random.default_rng(7)
+    covered = 0
+    for _ in range(30):
+        records = [
+            synthetic.plain(arms.plain, str(i), 5, overlap={"t5-small": generator.uniform(0, 1, 5).tolist()}) for i in range(40)
+        ]
+        estimate = measures.alpha_overlap(records, "t5-small")
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert covered >= 25
+
+
+def test_speedup_is_the_ratio_of_totals_where_outputs_are_equal(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    plain = [synthetic.plain(arms.plain, "a", 12), synthetic.plain(arms.plain, "b", 30, start_s=0.1)]
+    drafted = [synthetic.drafted(arms.drafted, "a", 12), synthetic.drafted(arms.drafted, "b", 30)]
+    expected = sum(r.wall_s for r in plain) / sum(r.wall_s for r in drafted)
+    estimate = measures.speedup(plain, drafted)
+    assert value(estimate) == pytest.approx(expected)
+    assert estimate.low <= expected <= estimate.high
+
+
+def test_speedup_compares_time_per_token_where_lengths_differ(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    plain = [synthetic.plain(arms.plain, "a", 10, ar_s=0.01), synthetic.plain(arms.plain, "b", 10, ar_s=0.01)]
+    drafted = [synthetic.drafted(arms.drafted, name, 30, (3,), verify_s=0.01, fixed_s=0.004, draft_s=0.002) for name in "ab"]
+    seconds = 0.02 * 8 / 30
+    assert value(measures.speedup(plain, drafted)) == pytest.approx(0.01 / seconds)
+
+
+def test_speedup_pairs_by_example_and_repeat_and_leaves_failures_out(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    plain = [
+        synthetic.plain(arms.plain, "a", repeat=0),
+        synthetic.plain(arms.plain, "a", repeat=1),
+        synthetic.plain(arms.plain, "b"),
+    ]
+    slow = synthetic.drafted(arms.drafted, "z", verify_s=9.0)
+    drafted = [synthetic.drafted(arms.drafted, "a", repeat=1), synthetic.failed(arms.drafted, "b"), slow]
+    assert value(measures.speedup(plain, drafted)) == pytest.approx(plain[1].wall_s / drafted[0].wall_s)
+    assert measures.speedup(plain, [synthetic.failed(arms.drafted, "a")]) is None
+    assert measures.speedup([], []) is None
+
+
+@pytest.mark.parametrize(("second", "refused"), [(0.0125, True), (0.0118, False), (0.0075, True), (0.0085, False)])
+def test_a_drifting_baseline_is_refused(
+    synthetic: SimpleNamespace, arms: SimpleNamespace, second: float, refused: bool
+) -> None:
+    plain = [synthetic.plain(arms.plain, str(i), 5 + i, ar_s=0.01 if i < 4 else second) for i in range(8)]
+    drafted = [synthetic.drafted(arms.drafted, str(i), 5 + i) for i in range(8)]
+    for result in (measures.speedup(plain, drafted), account(plain, drafted, "t5-small", 3)):
+        assert isinstance(result, Refused) == refused
+        assert not refused or "drifted" in result.reason
+
+
+def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    plain = [synthetic.plain(arms.plain, "a", 12)]
+    drafted = [synthetic.drafted(arms.drafted, "a", 12, accepted=(3,))]
+    assert value(measures.memory_access_factor(plain, drafted)) == pytest.approx(4)
+    assert value(measures.memory_access_factor(plain, drafted)) == pytest.approx(theory.expected_tokens(1.0, 3))
+
+
+def test_differing_outputs_are_counted(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    plain = [synthetic.plain(arms.plain, name) for name in "abc"]
+    drafted = [synthetic.drafted(arms.drafted, name) for name in "ab"]
+    assert measures.num_differing(plain, drafted) == 0
+    drafted[1].tokens[-1] += 1
+    assert measures.num_differing(plain, drafted) == 1
+
+
+def costs_case(synthetic: SimpleNamespace, arms: SimpleNamespace, start_s: float = 0.0) -> dict[str, Estimate]:
+    alphas = {"a": 0.7, "b": 0.5, "c": 0.6}
+    plain = [
+        synthetic.plain(arms.plain, name, 12, 0.01, {"t5-small": [alpha] * 12}, start_s=start_s)
+        for name, alpha in alphas.items()
+    ]
+    drafted = [synthetic.drafted(arms.drafted, name, 12, (2, 0, 3, 1), 0.002, 0.012, 0.001, start_s=start_s) for name in alphas]
+    found = account(plain, drafted, "t5-small", 3)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_costs_and_predictions_by_hand(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Rounds emit 3, 1, 4, 2, then 2 of 3: five rounds of 19 ms for 12 tokens of 10 ms each."""
+    found = costs_case(synthetic, arms)
+    expected = {
+        "alpha": 0.6,
+        "ar_s": 0.01,
+        "draft_s": 0.002,
+        "verify_s": 0.012,
+        "fixed_s": 0.001,
+        "cost_ratio": 0.2,
+        "verify_ratio": 1.2,
+        "fixed_ratio": 0.1,
+        "tokens_per_step": 2.4,
+        "tokens_per_step_eq1": 2.176,
+        "predicted_theorem": 2.176 / 1.6,
+        "predicted_iid": 2.176 * 10 / 19,
+        "predicted_costs": 24 / 19,
+        "speedup": 120 / 95,
+        "residual_iid": (2.4 - 2.176) * 10 / 19,
+        "residual_unexplained": 0.0,
+        "outside_rounds": 0.0,
+    }
+    assert found.keys() == expected.keys()
+    for name, number in expected.items():
+        assert value(found[name]) == pytest.approx(number, abs=1e-12), name
+    assert found["alpha"].low < 0.6 < found["alpha"].high
+
+
+def test_time_outside_rounds_is_what_is_unexplained(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    found = costs_case(synthetic, arms, start_s=0.05)
+    assert value(found["outside_rounds"]) == pytest.approx(50 / 145)
+    assert value(found["speedup"]) == pytest.approx(170 / 145)
+    assert value(found["residual_unexplained"]) == pytest.approx(170 / 145 - 24 / 19)
+
+
+def test_costs_without_a_clock_or_overlap_are_absent(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    plain = [synthetic.plain(arms.plain, name) for name in "ab"]
+    drafted = [synthetic.drafted(arms.drafted, name) for name in "ab"]
+    for record in drafted:
+        record.steps.draft_s = record.steps.verify_s = record.steps.round_s = []
+    found = account(plain, drafted, "t5-small", 3)
+    assert isinstance(found, dict)
+    assert {name for name, estimate in found.items() if estimate is not None} == {"ar_s", "tokens_per_step", "speedup"}
+    assert account(plain, [], "t5-small", 3) is None
+
+
+def with_statistics(records: list[Record], rows: list[dict[str, float]]) -> list[Record]:
+    for record, row in zip(records, rows, strict=True):
+        record.statistics = row
+    return records
+
+
+def test_task_metrics_and_run_summary(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    rows = [
+        {"log_prob_sum": -4.0, "num_tokens": 4.0, "num_bytes": 10.0},
+        {"log_prob_sum": -12.0, "num_tokens": 4.0, "num_bytes": 10.0},
+    ]
+    comparison = Comparison((arms.plain.replace(task="text"), arms.drafted.replace(task="text")))
+    plain, drafted = comparison.arms
+    first = [synthetic.plain(plain, name, overlap={"t5-small": [0.5] * 12}) for name in "ab"]
+    second = with_statistics([synthetic.drafted(drafted, name) for name in "ab"], rows)
+    second.append(synthetic.failed(drafted, "c"))
+    found = measures.measure_run(comparison, [first, second])
+    assert value(found["perplexity"]) == pytest.approx(np.exp(2))
+    assert found["perplexity"].low == pytest.approx(np.exp(1))
+    assert value(found["alpha_overlap"]) == pytest.approx(0.5)
+    assert value(found["failed_frac"]) == pytest.approx(1 / 3)
+    assert {"alpha_ratio", "accepted_over_drafted", "accepted_per_step", "tokens_per_step", "speedup"} <= found.keys()
+    assert measures.of_task(get_task("text"), [synthetic.failed(drafted, "c")]) == {}

@@ -1,0 +1,226 @@
+"""Models by name: what is loaded, what two models must share, and what is said when one cannot be had."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from harness import model_files, zoo
+from harness.errors import UsageError
+from harness.experiment import ModelSpec
+from harness.models import (
+    LoadedModel,
+    check_pair,
+    estimate,
+    fits,
+    is_encoder_decoder,
+    load_model,
+    load_ngrams,
+    pin_model,
+)
+from methods.types import Inputs
+
+NAMES = ("gpt-target", "gpt-draft", "t5-small", "ngram-gpt", "ngram-t5-en-de")
+
+
+@pytest.fixture(scope="module")
+def folders(zoo_cache: Path) -> dict[str, Path]:
+    return zoo.ensure(NAMES, "test", "toy", workers=0)
+
+
+def from_zoo(name: str) -> LoadedModel:
+    return load_model(pin_model(ModelSpec(name=f"zoo:{name}"), "test", "toy"))
+
+
+@pytest.fixture(scope="module")
+def gpt(folders: dict[str, Path]) -> LoadedModel:
+    return from_zoo("gpt-target")
+
+
+@pytest.fixture
+def copied(folders: dict[str, Path], tmp_path: Path) -> Path:
+    """A local folder that a test may damage."""
+    return Path(shutil.copytree(folders["gpt-draft"], tmp_path / "copied"))
+
+
+def refusal(spec: ModelSpec) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_model(spec)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_zoo_and_folder_are_the_same_model(folders: dict[str, Path], gpt: LoadedModel) -> None:
+    again = load_model(ModelSpec(name=str(folders["gpt-target"])))
+    reference = AutoModelForCausalLM.from_pretrained(folders["gpt-target"]).eval()
+    prompt = gpt.encode("A fire destroyed the factory")
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt])).logits[:, -1]
+    for model in (gpt, again):
+        session = model.session()
+        logits = session.extend(torch.tensor([session.prefill(Inputs((prompt,)))]))
+        torch.testing.assert_close(logits[:, -1], expected, rtol=1e-4, atol=1e-4)
+    assert gpt.num_parameters == reference.num_parameters()
+    assert gpt.size_bytes == 4 * gpt.num_parameters
+    assert not any(parameter.requires_grad for parameter in gpt.stack.model.parameters())
+
+
+def test_text_survives(gpt: LoadedModel) -> None:
+    text = "Police said that 12 people were hurt."
+    assert gpt.decode(gpt.encode(text)) == text
+    assert gpt.decode([*gpt.encode_continuation(text), *gpt.eos_token_ids]) == text
+
+
+def test_encoder_decoder_is_recognised_without_weights(folders: dict[str, Path]) -> None:
+    assert is_encoder_decoder(ModelSpec(name="zoo:t5-small"), "test", "toy")
+    assert not is_encoder_decoder(ModelSpec(name="zoo:gpt-draft"), "test", "toy")
+    assert is_encoder_decoder(ModelSpec(name=str(folders["t5-small"])), "test", "toy")
+    assert from_zoo("t5-small").is_encoder_decoder
+
+
+def test_pin_follows_the_files(copied: Path) -> None:
+    spec = ModelSpec(name=str(copied))
+    first = pin_model(spec, "toy", "toy")
+    assert first.revision == pin_model(spec, "toy", "toy").revision
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"note": "x"}))
+    assert pin_model(spec, "toy", "toy").revision != first.revision
+
+
+def test_pin_of_a_zoo_model_follows_scale_and_source(folders: dict[str, Path]) -> None:
+    spec = ModelSpec(name="zoo:gpt-draft")
+    assert pin_model(spec, "test", "toy").revision == zoo.recipe_hash("gpt-draft", "test", "toy")
+    assert pin_model(spec, "small", "toy").revision == zoo.recipe_hash("gpt-draft", "toy", "toy")
+
+
+def test_all_end_tokens_count(copied: Path) -> None:
+    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 1]}))
+    assert load_model(ModelSpec(name=str(copied))).eos_token_ids == (7, 1)
+
+
+def test_pairs_of_one_group_match(gpt: LoadedModel) -> None:
+    check_pair(gpt, from_zoo("gpt-draft"))
+
+
+def test_pairs_that_differ_are_refused_by_name(gpt: LoadedModel, copied: Path) -> None:
+    with pytest.raises(UsageError, match=r"kinds differ: target zoo:gpt-target .* draft zoo:t5-small"):
+        check_pair(gpt, from_zoo("t5-small"))
+    draft = from_zoo("gpt-draft")
+    tokenizer = AutoTokenizer.from_pretrained(copied)
+    tokenizer.add_tokens(["<new>"])
+    with pytest.raises(UsageError, match=r"tokenizers differ: .*zoo:gpt-target has token '<new>' as none.* draft"):
+        check_pair(gpt, dataclasses.replace(draft, tokenizer=tokenizer))
+    other = AutoTokenizer.from_pretrained(copied)
+    other.pad_token = other.eos_token
+    with pytest.raises(UsageError, match=r"special tokens differ: .*pad_token_id"):
+        check_pair(gpt, dataclasses.replace(draft, tokenizer=other))
+
+
+def test_vocabularies_that_differ_are_refused(gpt: LoadedModel, copied: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(copied)
+    model.resize_token_embeddings(gpt.vocab_size + 8, mean_resizing=False)
+    model.save_pretrained(copied)
+    with pytest.raises(UsageError, match=rf"vocabularies differ: .*{gpt.vocab_size} tokens.*{gpt.vocab_size + 8}"):
+        check_pair(gpt, load_model(ModelSpec(name=str(copied))))
+
+
+def test_fits_at_the_limit(gpt: LoadedModel) -> None:
+    limit = gpt.position_limit
+    assert limit is not None
+    assert fits(gpt, limit - 10, 10)
+    assert not fits(gpt, limit - 10, 11)
+    assert fits(from_zoo("t5-small"), 10_000, 10_000)
+
+
+def test_ngrams_need_the_targets_vocabulary(gpt: LoadedModel, folders: dict[str, Path]) -> None:
+    table = load_ngrams(pin_model(ModelSpec(name="zoo:ngram-gpt"), "test", "toy"), gpt)
+    assert table.vocab_size == gpt.vocab_size
+    wide = dataclasses.replace(gpt, stack=from_zoo("t5-small").stack)
+    if wide.vocab_size != gpt.vocab_size:
+        with pytest.raises(UsageError, match=r"zoo:ngram-gpt has \d+ tokens and target"):
+            load_ngrams(pin_model(ModelSpec(name="zoo:ngram-gpt"), "test", "toy"), wide)
+
+
+def test_missing_models_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert "no such folder" in refusal(ModelSpec(name=str(tmp_path / "none")))
+    (tmp_path / "empty").mkdir()
+    assert "no config.json" in refusal(ModelSpec(name=str(tmp_path / "empty")))
+    assert "foretoken zoo t5-xxl" in refusal(ModelSpec(name="zoo:t5-xxl", revision="0" * 16))
+    assert "neither a folder nor a Hub id" in refusal(ModelSpec(name="a b"))
+
+
+def test_unreadable_files_are_named(copied: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert refusal(ModelSpec(name=str(copied))).startswith(f"model folder {copied}: cannot be read")
+    with pytest.raises(UsageError, match=r"model\.safetensors: cannot be read"):
+        estimate(ModelSpec(name=str(copied)))
+    (copied / "config.json").write_text("{")
+    assert "cannot be read" in refusal(ModelSpec(name=str(copied)))
+    monkeypatch.setenv("FORETOKEN_CACHE", str(copied.parent))
+    broken = copied.rename(copied.parent / "gpt-draft-0123456789abcdef")
+    said = refusal(ModelSpec(name="zoo:gpt-draft", revision="0123456789abcdef"))
+    assert str(broken) in said
+    assert "delete that folder" in said
+
+
+def test_model_types_without_a_stack_are_refused(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"model_type": "no-such-type"}))
+    assert "cannot be read" in refusal(ModelSpec(name=str(copied)))
+
+
+def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is retried, nothing printed; pinning and estimating say what is known: nothing."""
+
+    def offline(*_: object, **__: object) -> None:
+        raise model_files.OfflineModeIsEnabled("offline")
+
+    model_files.hub_answers.cache_clear()
+    monkeypatch.setattr(model_files, "get_session", offline)
+    monkeypatch.setattr(model_files.HfApi, "model_info", offline)
+    spec = ModelSpec(name="nobody/none-such")
+    assert pin_model(spec, "paper", "hub").revision == "main"
+    assert pin_model(dataclasses.replace(spec, revision="abc"), "paper", "hub").revision == "abc"
+    assert estimate(spec) == model_files.Size(None, None, None)
+    assert "the Hub cannot be reached" in refusal(spec)
+    model_files.hub_answers.cache_clear()
+
+
+def test_gated_and_unknown_models_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(kind: type[Exception]) -> None:
+        error = kind.__new__(kind)
+        monkeypatch.setattr(model_files.HfApi, "model_info", lambda *_, **__: (_ for _ in ()).throw(error))
+
+    answer(model_files.GatedRepoError)
+    spec = ModelSpec(name="someone/gated")
+    assert estimate(spec).gated
+    with pytest.raises(UsageError, match="it is gated; accept its terms"):
+        pin_model(spec, "paper", "hub")
+    answer(model_files.RepositoryNotFoundError)
+    with pytest.raises(UsageError, match="no such model"):
+        pin_model(spec, "paper", "hub")
+
+
+def test_estimates_without_loading(folders: dict[str, Path], gpt: LoadedModel) -> None:
+    size = estimate(ModelSpec(name="zoo:gpt-target"), scale="test")
+    assert size.num_parameters == gpt.num_parameters
+    assert estimate(ModelSpec(name=str(folders["gpt-target"])), "bfloat16").memory_bytes == pytest.approx(
+        2 * gpt.num_parameters, rel=0.01
+    )
+    assert estimate(ModelSpec(name="zoo:ngram-gpt")).num_parameters == 0
+
+
+def test_real_checkpoints_load_and_pair(shared: Path) -> None:
+    """Contexts of 512 and 256 do not keep two models apart; what exceeds the smaller one is reported."""
+    target, draft = (load_model(ModelSpec(name=str(shared / "models" / n))) for n in ("stories260K", "llama2xs-tok512"))
+    check_pair(target, draft)
+    assert (target.position_limit, draft.position_limit) == (512, 256)
+    assert fits(target, 200, 100)
+    assert not fits(draft, 200, 100)
+    assert target.eos_token_ids == (1, 2)
+    assert target.num_parameters == 260_032

@@ -1,0 +1,81 @@
+"""Records survive a kill at any byte, a full disk, and JSON."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from harness.experiment import Experiment, MethodSpec, ModelSpec
+from harness.records import Overlap, Record, RecordFile, Steps, load, read_records
+
+EXPERIMENT = Experiment(task="text", target=ModelSpec(name="m"), method=MethodSpec(name="autoregressive"))
+
+
+def record(index: int) -> Record:
+    steps = Steps(drafted=[[1, 2]], num_accepted=[1], emitted=[2], target_probs=[[0.5, 0.1]], draft_probs=[[0.25, 1.0]])
+    overlap = [Overlap(drafter="bigram", by_lenience={"1": [0.5, 0.25]})]
+    return Record(
+        signature="s", example=f"é{index}", repeat=0, status="ok", tokens=[1, 2], text="naïve\n", steps=steps, overlap=overlap
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, EXPERIMENT)
+    written = [record(i) for i in range(3)]
+    with file.open() as writer:
+        for one in written:
+            writer.append(one)
+    assert file.read() == written
+    assert load(tmp_path) == written
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_cut_at_any_byte_loses_at_most_the_torn_record(data: st.DataObject) -> None:
+    whole = b"".join(record(i).to_line().encode() for i in range(3))
+    cut = data.draw(st.integers(0, len(whole)))
+    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"foretoken-cut-{os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    file = RecordFile(folder, EXPERIMENT)
+    file.path.write_bytes(whole[:cut])
+    expected = whole[:cut].count(b"\n")
+    assert len(file.read()) == expected
+    with file.open() as writer:
+        writer.append(record(9))
+    assert [r.example for r in file.read()] == [f"é{i}" for i in range(expected)] + ["é9"]
+    file.path.unlink()
+
+
+def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(record(0).to_line().encode() + b'{"nonsense": 1}\n')
+    with pytest.raises(UsageError, match=r"x\.jsonl:2: not a record"):
+        list(read_records(path))
+
+
+def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) -> None:
+    """A limit on the file's size fails the write as a full disk does: part of a record fits, the rest does not."""
+    file, size = RecordFile(tmp_path, EXPERIMENT), len(record(0).to_line().encode())
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with file.open() as writer:
+        writer.append(record(0))
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, before[1]))
+            with pytest.raises(UsageError, match="what was recorded before is kept"):
+                writer.append(record(1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+        assert file.read() == [record(0)]
+        writer.append(record(2))
+    assert file.read() == [record(0), record(2)]
+
+
+def test_missing_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not there"):
+        load(tmp_path / "none.jsonl")

@@ -1,0 +1,162 @@
+"""Tables as files and a generation in colours."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.catalogue import TABLES, Settings, Table
+from harness.catalogue.base import NOT_RECOVERED, Cell
+from harness.errors import UsageError
+from harness.render import Header, coloured_rounds, markdown_table, terminal_table, to_html, to_terminal, write_table
+from harness.render.coloured import Token
+
+HEADER = Header(command="make reproduce-table-9", commit="abc123", environment={"torch": "2.13.0"}, record_files=("x.jsonl",))
+MADE = [table for table in TABLES.values() if isinstance(table, Table)]
+SMALL = Table(
+    number=9,
+    paper="leviathan",
+    paper_number=3,
+    title="small & odd_title",
+    row_heads=("target", "draft"),
+    blocks=(("alpha",), ("ratio",)),
+    plan=lambda settings: [],
+    cells=lambda settings, records_of: [],
+    notes=lambda settings: ["a note"],
+)
+CELLS = [
+    Cell("big / small", "alpha", 0.75, 0.7123, 0.69, 0.7349, 20, "", "measured", "2 failed"),
+    Cell("big / lost", "alpha", NOT_RECOVERED, status="not run"),
+    Cell("big / secret", "alpha", 0.5, status="impossible: it, is not public"),
+    Cell("big / none", "alpha", None, 0.2, 0.1, 0.3, 4, "", "measured", "2 failed"),
+    Cell("big / small", "ratio", None, 1 / 3, unit="x", status="computed"),
+    Cell("big / none", "ratio", None, unit="x", status="failed", note="it drifted"),
+]
+
+
+def test_csv_has_the_agreed_columns_and_full_precision(tmp_path: Path) -> None:
+    write_table(SMALL, Settings(), CELLS, HEADER, tmp_path)
+    text = (tmp_path / "leviathan-3.csv").read_text()
+    assert text.splitlines()[0] == "row,column,published,measured,low,high,n,unit,status"
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == len(CELLS)
+    for row, cell in zip(rows, CELLS, strict=True):
+        for name in ("published", "measured", "low", "high", "n"):
+            expected = getattr(cell, name)
+            if expected is None or isinstance(expected, str):
+                assert row[name] == (expected or "")
+            else:
+                assert float(row[name]) == expected
+        assert (row["row"], row["column"], row["unit"], row["status"]) == (cell.row, cell.column, cell.unit, cell.status)
+
+
+def test_markdown_puts_published_beside_measured(tmp_path: Path) -> None:
+    write_table(SMALL, Settings(), CELLS, HEADER, tmp_path)
+    page = (tmp_path / "leviathan-3.md").read_text()
+    assert re.search(r"\| big +\| small +\| 0\.75 +\| 0\.71 \[0\.69, 0\.73\] \(1\) +\| 20", page)
+    assert re.search(r"\| big +\| lost +\| not recovered \| not run", page)
+    assert re.search(r"\| big +\| none +\| +\| 0\.20 \[0\.10, 0\.30\] \(1\)", page)
+    assert "- (1) 2 failed" in page
+    assert "- (2) it, is not public" in page
+    assert "- (3) it drifted" in page
+    for fact in ("make reproduce-table-9", "abc123", "torch 2.13.0", "x.jsonl", "a note"):
+        assert fact in page
+
+
+def test_markdown_columns_are_aligned() -> None:
+    for block in markdown_table(SMALL, CELLS).split("\n\n")[:2]:
+        lines = block.strip().splitlines()
+        assert len(lines) >= 4
+        assert len({len(line) for line in lines}) == 1
+        assert len({tuple(m.start() for m in re.finditer(r"\|", line)) for line in lines}) == 1
+
+
+def test_json_and_latex(tmp_path: Path) -> None:
+    write_table(SMALL, Settings(limit=3), CELLS, HEADER, tmp_path)
+    document = json.loads((tmp_path / "leviathan-3.json").read_text())
+    assert document["settings"]["limit"] == 3
+    assert document["header"]["commit"] == "abc123"
+    assert [Cell(**cell) for cell in document["cells"]] == CELLS
+    tex = (tmp_path / "leviathan-3.tex").read_text()
+    assert r"small \& odd\_title" in tex
+    assert tex.count(r"\toprule") == tex.count(r"\bottomrule") == 2
+    for block in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", tex, flags=re.DOTALL):
+        rows = [line for line in block[1].splitlines() if line.endswith(r"\\")]
+        assert len(rows) >= 3
+        assert all(row.count(" & ") == len(block[0]) - 1 for row in rows)
+
+
+def test_writing_twice_gives_the_same_bytes_and_leaves_nothing_else(tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in write_table(SMALL, Settings(), CELLS, HEADER, tmp_path)]
+    second = [path.read_bytes() for path in write_table(SMALL, Settings(), CELLS, HEADER, tmp_path)]
+    assert first == second
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"leviathan-3.{ending}" for ending in ("csv", "json", "md", "tex")
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"leviathan-3\.md: cannot be written"):
+        write_table(SMALL, Settings(), CELLS, HEADER, tmp_path / "file")
+
+
+@pytest.mark.parametrize("table", MADE, ids=lambda table: table.name)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_every_table_renders(table: Table, recorded: bool, synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    settings = Settings()
+    records_of = synthetic.run_all(table.plan(settings)) if recorded else lambda experiment: []
+    cells = table.cells(settings, records_of)
+    paths = write_table(table, settings, cells, HEADER, tmp_path)
+    assert [path.name for path in paths] == [f"{table.name}.{ending}" for ending in ("md", "csv", "json", "tex")]
+    text = terminal_table(table, settings, cells)
+    assert ("not run" in text) == (not recorded and table.number != 7)
+    assert text.count("\n| ") >= 7
+
+
+def test_table_9_shows_the_papers_alpha_beside_ours(synthetic: SimpleNamespace) -> None:
+    table = TABLES[9]
+    text = terminal_table(table, Settings(), table.cells(Settings(), synthetic.run_all(table.plan(Settings()))))
+    assert re.search(r"\| T5-XXL \(EnDe\) +\| T5-small +\| 0 +\| 0\.75 +\| 0\.60 \[0\.\d\d, 0\.\d\d\] +\| 10000", text)
+    assert re.search(r"\| LaMDA \(137B\) +\| LaMDA \(2B\) +\| 1 +\| 0\.71 +\| impossible \(\d\)", text)
+
+
+WORDS = {10: "Ein", 11: " <Haus>", 12: " am", 13: " See", 14: ".", 15: "\n", 900: " Hund", 901: " Kuh", 902: " Esel"}
+
+
+def decode(ids: list[int]) -> str:
+    return "".join(WORDS[token] for token in ids).removeprefix(" ")
+
+
+def test_rounds_are_coloured_by_what_became_of_each_token(synthetic: SimpleNamespace) -> None:
+    experiment = synthetic.drafted_experiment(synthetic.plain_experiment(), gamma=2)
+    rounds = coloured_rounds(synthetic.drafted(experiment, "a", 6, accepted=(1, 0, 2)), decode)
+    assert rounds[0] == [Token("Ein", "accepted"), Token(" Kuh", "rejected"), Token(" <Haus>", "corrected")]
+    assert rounds[1] == [Token(" Hund", "rejected"), Token(" Kuh", "dropped"), Token(" am", "corrected")]
+    assert rounds[2] == [Token(" See", "accepted"), Token(".", "accepted"), Token("⏎", "bonus")]
+
+
+def test_coloured_text_is_the_output(synthetic: SimpleNamespace) -> None:
+    experiment = synthetic.drafted_experiment(synthetic.plain_experiment(), gamma=3)
+    for num_tokens in (1, 2, 3, 4, 5):
+        record = synthetic.drafted(experiment, "a", num_tokens, accepted=(2, 3, 0))
+        kept = [t.text for row in coloured_rounds(record, decode) for t in row if t.kind in ("accepted", "corrected", "bonus")]
+        assert "".join(kept) == decode(record.tokens)
+
+
+def test_terminal_and_page(synthetic: SimpleNamespace) -> None:
+    experiment = synthetic.drafted_experiment(synthetic.plain_experiment(), gamma=2)
+    record = synthetic.drafted(experiment, "a", 6, accepted=(1, 0, 2))
+    marked = to_terminal(record, decode, colour=False)
+    assert marked.splitlines()[0] == "1  Ein[- Kuh-][+ <Haus>+]"
+    assert "6 tokens in 3 runs of the target: 2.00 tokens a run" in marked
+    assert re.sub(r"\x1b\[[0-9;]*m", "", to_terminal(record, decode)).splitlines()[0] == "1  Ein Kuh <Haus>"
+    page = to_html(record, decode, "a < b")
+    assert "&lt;Haus&gt;" in page
+    assert "<Haus>" not in page
+    assert page.count("<li>") == page.count("</li>") == 3
+    with pytest.raises(UsageError, match="status failed"):
+        to_html(synthetic.failed(experiment, "a"), decode)

@@ -1,0 +1,289 @@
+"""The zoo at test scale: recipes have identities, training is exact and resumable, the cache is used and explained."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from harness import zoo
+from harness.errors import UsageError
+from harness.zoo import build, cache, recipes
+from harness.zoo.batches import BlockBatches, PairBatches
+from harness.zoo.corpus import NUM_TAIL, encode_sources, read_corpus
+from harness.zoo.networks import Depth, build_network, decoder_layers, num_parameters
+from harness.zoo.recipes import RECIPES, digest
+from harness.zoo.tokenizers import train_tokenizer
+from harness.zoo.train import run_steps, schedule, unigram_entropy
+
+TRAINED = ("gpt-target", "gpt-draft", "t5-xxl", "t5-small", "ngram-gpt", "ngram-t5-cnndm")
+
+
+@pytest.fixture(scope="module")
+def folders(zoo_cache: Path) -> dict[str, Path]:
+    return zoo.ensure(TRAINED, "test", "toy", workers=0)
+
+
+def shortened(name: str, steps: int = 6) -> recipes.Recipe:
+    return dataclasses.replace(RECIPES["test"][name], steps=steps)
+
+
+def corpus_of(recipe: recipes.Recipe) -> Path:
+    return build.folder_of(recipe.corpus, "toy")
+
+
+@pytest.mark.parametrize("scale", ["toy", "test"])
+def test_groups_share_a_corpus_and_every_architecture_is_there(scale: zoo.Scale) -> None:
+    groups = {}
+    for recipe in RECIPES[scale].values():
+        groups.setdefault(recipe.corpus.name, set()).add(recipe.corpus)
+    assert {name: len(corpora) for name, corpora in groups.items()} == {"llama": 1, "t5": 1, "gpt": 1}
+    assert {recipe.family for recipe in RECIPES[scale].values()} == {"llama", "t5", "gpt2", "ngram"}
+    if scale == "toy":
+        assert all(RECIPES[scale][name].num_layers >= 12 for name in ("llama-target", "t5-xxl", "gpt-target"))
+
+
+def test_hash_covers_every_field() -> None:
+    recipe = RECIPES["test"]["t5-xxl"]
+    digests = {digest(recipe, "toy")}
+    changed = 0
+    for description, wrap in (
+        (recipe, lambda values: dataclasses.replace(recipe, **values)),
+        (recipe.corpus, lambda values: dataclasses.replace(recipe, corpus=dataclasses.replace(recipe.corpus, **values))),
+    ):
+        for field in dataclasses.fields(description):
+            value = getattr(description, field.name)
+            if field.name in ("corpus", "parts"):
+                continue
+            other = value + 1e-9 if isinstance(value, float) else value + 1 if isinstance(value, int) else f"{value}x"
+            digests.add(digest(wrap({field.name: other}), "toy"))
+            changed += 1
+    first, *rest = recipe.corpus.parts
+    fewer = dataclasses.replace(recipe.corpus, parts=(dataclasses.replace(first, num_examples=7), *rest))
+    digests.add(digest(dataclasses.replace(recipe, corpus=fewer), "toy"))
+    assert changed >= 25
+    assert len(digests) == changed + 2
+
+
+def test_hash_covers_data_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = zoo.recipe_hash("gpt-draft", "test", "toy")
+    assert zoo.recipe_hash("gpt-draft", "test", "toy", seed=1) != before
+    monkeypatch.setattr(recipes, "CODE_VERSION", recipes.CODE_VERSION + 1)
+    assert zoo.recipe_hash("gpt-draft", "test", "toy") != before
+    monkeypatch.undo()
+    monkeypatch.setattr(recipes.tasks, "fingerprint", lambda name, source: "other data")
+    assert zoo.recipe_hash("gpt-draft", "test", "toy") != before
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"'t5-huge': expected one of llama-target"):
+        zoo.ensure(["t5-huge"], "test", "toy")
+    with pytest.raises(UsageError, match="'enormous': expected one of toy, test"):
+        zoo.recipe_hash("t5-xxl", "enormous", "toy")
+
+
+def test_learned_something(folders: dict[str, Path]) -> None:
+    """Held-out loss is below what the unigram distribution gives, and a complete folder says how it came about."""
+    for name in TRAINED[:4]:
+        facts = json.loads((folders[name] / "recipe.json").read_text())
+        assert facts["held_out_loss_nats"] < facts["unigram_entropy_nats"] - 0.1, name
+        assert facts["train_cpu_s"] > 0
+        assert {path.name for path in folders[name].iterdir()} >= {"model.safetensors", "config.json", "tokenizer.json"}
+        assert not (folders[name] / "checkpoint.pt").exists()
+
+
+def test_second_call_trains_nothing(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "run", lambda *_: pytest.fail("trained again"))
+    assert zoo.ensure(TRAINED, "test", "toy") == folders
+
+
+@pytest.mark.parametrize("name", ["gpt-target", "t5-xxl"])
+def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """Stopped after 2 of 6 steps (still shallow) and after 5 (deep): the weights are the same bit for bit."""
+    recipe = shortened(name)
+    rows, tokenizer = read_corpus(corpus_of(recipe)), AutoTokenizer.from_pretrained(corpus_of(recipe))
+    whole, broken = build_network(recipe, tokenizer), None
+    (tmp_path / "whole").mkdir()
+    run_steps(recipe, rows, whole, tmp_path / "whole")
+    for stop_at in (2, 5, None):
+        broken = build_network(recipe, tokenizer)
+        run_steps(recipe, rows, broken, tmp_path, stop_at=stop_at)
+    assert broken is not None
+    untrained = build_network(recipe, tokenizer).state_dict()
+    for key, weight in whole.state_dict().items():
+        assert torch.equal(weight, broken.state_dict()[key]), key
+    assert any(not torch.equal(weight, untrained[key]) for key, weight in whole.state_dict().items())
+
+
+def test_unreadable_checkpoint_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    recipe = shortened("gpt-draft")
+    (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    rows, tokenizer = read_corpus(corpus_of(recipe)), AutoTokenizer.from_pretrained(corpus_of(recipe))
+    with pytest.raises(UsageError, match=r"checkpoint\.pt: cannot be read .* delete"):
+        run_steps(recipe, rows, build_network(recipe, tokenizer), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gpt-target", "t5-xxl", "llama-target"])
+def test_layers_that_join_late_change_nothing(name: str) -> None:
+    recipe = RECIPES["test"][name]
+    tokenizer = train_tokenizer(recipe.corpus.family, ["a small text of words"], 300)
+    network = build_network(recipe, tokenizer).double()
+    depth, tokens = Depth(recipe, network), torch.arange(3, 13)[None]
+    inputs = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if recipe.family == "t5" else {})
+    outputs = []
+    with torch.no_grad():
+        for shallow in (True, False):
+            depth.use(shallow=shallow)
+            assert len(decoder_layers(recipe, network)) == (recipe.shallow_layers if shallow else recipe.num_layers)
+            outputs.append(network(**inputs, use_cache=False).logits)
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
+
+
+def test_num_parameters_is_what_the_file_holds(folders: dict[str, Path]) -> None:
+    for name in TRAINED[:4]:
+        facts = json.loads((folders[name] / "recipe.json").read_text())
+        assert facts["num_parameters"] == num_parameters(RECIPES["test"][name])
+
+
+def test_batches_never_show_held_out_rows_and_cover_the_others(folders: dict[str, Path]) -> None:
+    """One epoch of pairs is a permutation of all rows but the held-out ones; batches are functions of the step alone."""
+    recipe = RECIPES["test"]["t5-xxl"]
+    rows = read_corpus(corpus_of(recipe))
+    batches = PairBatches(recipe, rows)
+    held_out = recipe.corpus.num_held_out
+    assert sorted(row for batch in batches.plan for row in batch) == list(range(held_out, len(rows)))
+    late = batches(len(batches.plan) + 3)
+    assert batches(0).labels.tolist() == PairBatches(recipe, rows)(0).labels.tolist()
+    assert batches(len(PairBatches(recipe, rows).plan) + 3).labels.tolist() == late.labels.tolist()
+    sizes = [batch.labels.numel() + batch.inputs["input_ids"].numel() / 2 for batch in map(batches, range(20))]
+    assert max(sizes) <= recipe.batch_tokens
+
+
+def test_pairs_are_fed_shifted_and_padding_counts_nothing(folders: dict[str, Path]) -> None:
+    recipe = RECIPES["test"]["t5-xxl"]
+    batch = PairBatches(recipe, read_corpus(corpus_of(recipe)))(0)
+    assert torch.equal(batch.inputs["decoder_input_ids"][:, 1:], batch.labels[:, :-1])
+    assert batch.inputs["decoder_input_ids"][:, 0].eq(0).all()
+    assert torch.equal(batch.weights > 0, batch.labels != 0)
+    assert torch.equal(batch.inputs["attention_mask"].bool(), batch.inputs["input_ids"] != 0)
+
+
+def test_blocks_are_full_and_positions_reach_the_limit(folders: dict[str, Path]) -> None:
+    recipe = RECIPES["test"]["gpt-target"]
+    batches = BlockBatches(recipe, read_corpus(corpus_of(recipe)))
+    seen = [batches(step) for step in range(40)]
+    assert {tuple(batch.labels.shape) for batch in seen} == {(batches.num_rows, recipe.block_length - 1)}
+    last = max(int(batch.inputs["position_ids"].max()) for batch in seen)
+    assert recipe.position_limit * 0.8 < last < recipe.position_limit
+
+
+@pytest.mark.parametrize("family", ["t5", "llama", "gpt2"])
+def test_tokenizers_return_any_text_and_are_deterministic(family: recipes.Family) -> None:
+    texts = ["The old man went to Zürich.", "Der alte Mann fuhr nach Zürich.", "Two dogs ran; two cats sat."] * 3
+    tokenizer, again = (train_tokenizer(family, texts, 320) for _ in range(2))
+    assert tokenizer.get_vocab() == again.get_vocab()
+    assert len(tokenizer) <= 320
+    for text in (*texts, "Ünseen «text», 漢字 and 5 %!"):
+        ids = tokenizer(text).input_ids
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    ends = {"t5": (None, tokenizer.eos_token_id), "llama": (tokenizer.bos_token_id, None), "gpt2": (None, None)}[family]
+    plain = tokenizer(texts[0], add_special_tokens=False).input_ids
+    assert tokenizer(texts[0]).input_ids == [*([ends[0]] if ends[0] is not None else []), *plain, *ends[1:] * (ends[1] is not None)]
+
+
+def test_long_prompts_keep_their_instruction() -> None:
+    corpus = dataclasses.replace(RECIPES["test"]["llama-target"].corpus, max_source=40)
+    tokenizer = train_tokenizer("llama", ["words and words"], 300)
+    text = "x y z " * 50 + "Summary:"
+    (ids,), whole = encode_sources(corpus, tokenizer, [text]), tokenizer(text).input_ids
+    assert len(ids) == 40
+    assert (ids[0], ids[-NUM_TAIL:]) == (tokenizer.bos_token_id, whole[-NUM_TAIL:])
+
+
+def test_unigram_entropy_against_counting(folders: dict[str, Path]) -> None:
+    recipe = RECIPES["test"]["gpt-draft"]
+    rows = read_corpus(corpus_of(recipe))
+    targets = [rows.row(i)[1].tolist() for i in range(len(rows))]
+    held_out, seen = targets[: recipe.corpus.num_held_out], targets[recipe.corpus.num_held_out :]
+    flat = [token for row in seen for token in row]
+    num_tokens = max(max(row) for row in targets) + 1
+    losses = [-math.log((flat.count(t) + 1) / (len(flat) + num_tokens)) for row in held_out[:2] for t in row]
+    sums = unigram_entropy(dataclasses.replace(recipe, corpus=dataclasses.replace(recipe.corpus, num_held_out=2)), rows)
+    assert sums == pytest.approx(sum(losses) / len(losses), rel=0.02)
+
+
+def test_schedule_rises_then_falls() -> None:
+    values = [schedule(step / 1000, 0.1) for step in range(1000)]
+    assert max(values) == pytest.approx(1.0)
+    assert values.index(max(values)) == 100
+    assert values[0] < 0.02 > values[-1] > 0
+
+
+def test_ngram_tables_hold_their_part_only(folders: dict[str, Path]) -> None:
+    """The table of summaries counts exactly the summaries' tokens; the start token is a context and no output."""
+    from methods.speculative.ngram import NGramTable
+
+    table = NGramTable.load(folders["ngram-t5-cnndm"] / zoo.TABLE)
+    rows = read_corpus(corpus_of(RECIPES["test"]["t5-xxl"]))
+    summaries = [rows.row(i)[1].tolist() for i in range(len(rows)) if int(rows.part[i]) == 1]
+    assert int(table.unigram_counts.sum()) == sum(map(len, summaries))
+    assert int(table.unigram_counts[0]) == 0
+    first = max({row[0] for row in summaries}, key=[row[0] for row in summaries].count)
+    assert int(table.bigram_log_probs(0).argmax()) == first
+
+
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "elsewhere"))
+    assert zoo.zoo_folder() == tmp_path / "elsewhere"
+    monkeypatch.delenv("FORETOKEN_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert zoo.zoo_folder() == tmp_path / ".cache" / "foretoken"
+
+
+def test_unwritable_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UsageError, match=r"cache folder .*file/cache.*set FORETOKEN_CACHE") as caught:
+        zoo.ensure(["gpt-draft"], "test", "toy", workers=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_full_disk_is_one_line_and_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match=r"No space left on device.*free some space"):
+        cache.make(tmp_path / "model-0", fill)
+    assert not (tmp_path / "model-0").exists()
+
+
+def test_what_a_killed_build_left_is_handed_on(tmp_path: Path) -> None:
+    (tmp_path / "model-0.partial").mkdir()
+    (tmp_path / "model-0.partial" / "checkpoint.pt").write_text("half")
+
+    def finish(folder: Path) -> None:
+        (folder / "recipe.json").write_text((folder / "checkpoint.pt").read_text())
+
+    cache.make(tmp_path / "model-0", finish)
+    assert (tmp_path / "model-0" / "recipe.json").read_text() == "half"
+    assert not (tmp_path / "model-0.partial").exists()
+
+
+def _fail(position: int) -> None:
+    raise ValueError("the reason")
+
+
+def _die(position: int) -> None:
+    import os
+
+    os._exit(9)
+
+
+def test_failing_workers_speak_in_the_parent() -> None:
+    with pytest.raises(RuntimeError, match="zoo a-model: ValueError: the reason"):
+        build.run([("a-model", _fail)], workers=1)
+    with pytest.raises(UsageError, match="zoo a-model: its process was killed"):
+        build.run([("a-model", _die)], workers=1)

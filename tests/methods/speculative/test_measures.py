@@ -1,0 +1,157 @@
+"""Drafters that are tables and copies, the overlap that alpha is measured with, and the definitions of acceptance."""
+
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from table_session import TableSession, next_probs, random_table
+
+from methods.errors import InputError
+from methods.sampling import Sampling, Uniforms
+from methods.speculative import overlap as overlap_module
+from methods.speculative import theory
+from methods.speculative.acceptance import ACCEPTANCE, acceptance_statistics, pooled
+from methods.speculative.copying import CopyDrafter
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.drafters import DRAFTERS, DraftParts
+from methods.speculative.ngram import NGramDrafter, NGramTable
+from methods.speculative.overlap import overlap
+from methods.speculative.per_row import PerRow
+from methods.speculative.rules import SpeculativeSampling, guarantee_of
+from methods.speculative.schedules import Constant
+from methods.types import Inputs, Step, Stop
+
+VOCAB = 7
+TEXTS = [[1, 2, 3, 1, 2], [2, 2, 4], [], [5]]
+TARGET = random_table(VOCAB, seed=1)
+DRAFT = TARGET + random_table(VOCAB, seed=2, scale=1.0)
+DRAWN, GREEDY = Sampling(temperature=1.0), Sampling()
+
+
+def test_ngrams_are_counted_within_texts() -> None:
+    table = NGramTable.count(TEXTS, VOCAB)
+    assert table.unigram_counts.tolist() == [0, 2, 4, 1, 1, 1, 0]
+    pairs = {(a, b): 0 for a in range(VOCAB) for b in range(VOCAB)}
+    for text in TEXTS:
+        for a, b in pairwise(text):
+            pairs[a, b] += 1
+    for context in range(VOCAB):
+        counts = np.array([pairs[context, token] for token in range(VOCAB)], dtype=float)
+        expected = counts / counts.sum() if counts.sum() else table.unigram_counts.numpy() / 9
+        np.testing.assert_allclose(table.bigram_log_probs(context).exp().numpy(), expected, atol=1e-7)
+
+
+def test_tables_survive_a_file_and_bad_ones_are_refused(tmp_path: Path) -> None:
+    table = NGramTable.count(TEXTS, VOCAB)
+    table.save(tmp_path / "table.safetensors")
+    loaded = NGramTable.load(tmp_path / "table.safetensors")
+    for context in range(VOCAB):
+        assert torch.equal(loaded.bigram_log_probs(context), table.bigram_log_probs(context))
+    (tmp_path / "broken").write_bytes(b"no table")
+    for name in ("broken", "missing"):
+        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+            NGramTable.load(tmp_path / name)
+    with pytest.raises(InputError, match="expected 0 to 2"):
+        NGramTable.count(TEXTS, 3)
+    with pytest.raises(InputError, match="no token was counted"):
+        NGramTable.count([[]], VOCAB)
+
+
+def test_copying_takes_the_longest_match_and_the_latest_of_equals() -> None:
+    def copied(text: list[int], num_draft: int = 3, **limits: int) -> list[int]:
+        drafter = CopyDrafter(VOCAB, **limits)
+        return drafter.propose(text, num_draft, torch.zeros(num_draft), GREEDY).tokens[0].tolist()
+
+    assert copied([1, 2, 3, 6, 2, 3, 5, 1, 2, 3]) == [6, 2, 3]
+    assert copied([1, 2, 3, 6, 2, 3, 5, 1, 2, 3], max_match=2) == [5, 1, 2]
+    assert copied([3, 4, 3, 5, 3], 1) == [5]
+    assert copied([1, 2, 1, 2], 5) == [1, 2, 1, 2, 1]
+    assert copied([1, 2, 3]) == []
+    assert copied([5, 2, 1, 2], min_match=2) == []
+
+
+@pytest.mark.parametrize("sampling", [DRAWN, GREEDY, Sampling(temperature=0.7, top_k=3)], ids=str)
+@pytest.mark.parametrize("name", sorted(DRAFTERS))
+def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each position against fresh forwards, over chunk borders; drafts that cannot be drawn count nothing."""
+    monkeypatch.setattr(overlap_module, "CHUNK", 4)
+    table = NGramTable.count([[1, 2, 3, 1, 2, 6, 0, 4, 5, 1]], VOCAB)
+    inner = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
+    drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=TableSession(DRAFT), table=table, inner=inner))
+    prompt, output = (1, 2, 3), [1, 2, 6, 1, 1, 4, 0, 3, 2, 5]
+    measured = overlap(TableSession(TARGET), drafter, Inputs((prompt,)), output, sampling, (1.0, 0.3))
+    assert {len(values) for values in measured.values()} == {len(output)}
+    for position in range(len(output)):
+        text = [*prompt, *output[:position]]
+        raw = next_probs(TableSession(TARGET), prompt, output[:position])
+        target = sampling.probs(raw.log())
+        draft = {
+            "model": sampling.probs(next_probs(TableSession(DRAFT), prompt, output[:position]).log()),
+            "unigram": sampling.probs(table.unigram_log_probs),
+            "bigram": sampling.probs(table.bigram_log_probs(text[-1])),
+            "random": torch.full((VOCAB,), 1 / VOCAB),
+            "copy": point_of_copy(text),
+        }[name.replace("hierarchical", "model")]
+        expected = theory.acceptance_rate(target.numpy(), draft.numpy())
+        np.testing.assert_allclose(measured[1.0][position], expected, atol=1e-6)
+        lenient = theory.acceptance_rate(target.numpy(), draft.numpy(), 0.3)
+        if sampling.greedy:
+            lenient = float(draft[raw >= 0.3 * raw.max()].sum())
+        np.testing.assert_allclose(measured[0.3][position], lenient, atol=1e-6)
+
+
+def point_of_copy(text: list[int]) -> torch.Tensor:
+    law = torch.zeros(VOCAB)
+    tokens = CopyDrafter(VOCAB).propose(text, 1, torch.zeros(1), GREEDY).tokens[0]
+    law[tokens] = 1.0
+    return law
+
+
+def test_acceptance_definitions_on_steps_by_hand() -> None:
+    steps = [
+        Step([1, 2, 3], 1, 2, target_probs=[0.6, 0.1, 0.9], draft_probs=[0.3, 0.4, 0.3]),
+        Step([4, 5], 2, 1, target_probs=[0.2, 0.5], draft_probs=[0.4, 0.5], stop_reason="eos"),
+        Step([], 0, 1),
+    ]
+    assert acceptance_statistics(steps) == {
+        "alpha_ratio": (1 + 0.25 + 0.5 + 1, 4.0),
+        "accepted_over_verified": (3.0, 4.0),
+        "accepted_over_drafted": (3.0, 5.0),
+        "accepted_per_step": (3.0, 3.0),
+        "tokens_per_step": (4.0, 3.0),
+    }
+    assert pooled([(1.0, 2.0), (2.0, 2.0)]) == 0.75
+    assert pooled([(0.0, 0.0)]) is None
+
+
+def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:
+    """Random drafts against a fixed target law: i.i.d. acceptance, so all estimators have known values."""
+    flat = random_table(VOCAB, seed=4)[:1].expand_as(TARGET).contiguous()
+    alpha = float(theory.acceptance_rate(flat[0].softmax(-1).numpy(), np.full(VOCAB, 1 / VOCAB)))
+    drafter = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
+    method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 3))
+    stop = Stop(max_new_tokens=1500)
+    row = method.generate(TableSession(flat), Inputs(((1,),)), DRAWN, Uniforms([0], 1500), stop)[0]
+    measured = {name: pooled([statistic(row.steps)]) for name, statistic in ACCEPTANCE.items()}
+    tokens = float(theory.expected_tokens(alpha, 3))
+    expected = {
+        "alpha_ratio": alpha,
+        "accepted_over_verified": alpha,
+        "accepted_over_drafted": (tokens - 1) / 3,
+        "accepted_per_step": tokens - 1,
+        "tokens_per_step": tokens,
+    }
+    assert measured.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(measured[name], value, rtol=0.12, err_msg=name)
+
+
+def test_guarantees() -> None:
+    assert guarantee_of(SpeculativeSampling(), GREEDY) == "identical"
+    assert guarantee_of(SpeculativeSampling(), DRAWN) == "same_distribution"
+    with pytest.raises(InputError, match="order 3"):
+        NGramDrafter(NGramTable.count(TEXTS, VOCAB), 3)
+    assert PerRow(CopyDrafter(VOCAB)).row_drafter.vocab_size == VOCAB

@@ -1,0 +1,31 @@
+"""The examples of CONTRIBUTING.md, executed as they stand: extracted, registered by their one line, and run on real models."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"`([a-z_/]+\.py)`:\n\n```python\n(.*?)```\n\nIn `([A-Z]+)` of `([a-z_/]+\.py)`:\n\n```python\n(.*?)```", re.S)
+EXAMPLES = {match[0]: match for match in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf8"))}
+
+
+def register(path: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Execute an example as the module it would be and add its line to the dictionary; the name it is known by."""
+    _, source, registry, home, line = EXAMPLES[path]
+    assert len(source.splitlines()) <= 40
+    name = path.removesuffix(".py").replace("/", ".")
+    module = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(source, path, "exec"), module.__dict__)
+    home_module = sys.modules[home.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")]
+    known = {**vars(home_module), **vars(module)}
+    [(key, value)] = eval("{" + line + "}", known).items()
+    monkeypatch.setitem(getattr(home_module, registry), key, value)
+    return key
+
+
+def test_there_is_an_example_of_each() -> None:
+    assert set(EXAMPLES) == {"tasks/recite.py", "methods/speculative/echo.py", "methods/speculative/threshold.py"}

@@ -1,0 +1,295 @@
+"""Files and folders in every accepted layout, their separation into train and test, and what is said of bad ones."""
+
+import json
+import re
+
+import pytest
+
+from tasks import TASKS, get_task
+from tasks.errors import DataError
+from tasks.sources import hub
+from tasks.world import cnndm_row, squad_row, wmt_row, xsum_row
+
+ROWS = {"squad": squad_row, "cnndm": cnndm_row, "xsum": xsum_row, "wmt-en-de": lambda *key: wmt_row("de", *key)}
+
+
+def rows_of(name, num_rows, split="train"):
+    return [ROWS[name](0, split, index) for index in range(num_rows)]
+
+
+def write_jsonl(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8")
+    return path
+
+
+def write_parquet(path, rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def both_splits(name, source):
+    return [list(get_task(name).examples(str(source), split, None, 0)) for split in ("train", "test")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "saved"])
+def test_one_set_of_rows_reads_the_same_in_every_form(name, form, tmp_path):
+    rows = rows_of(name, 60)
+    if form == "jsonl":
+        source = write_jsonl(tmp_path / "rows.jsonl", rows)
+    elif form == "parquet":
+        source = write_parquet(tmp_path / "rows.parquet", rows)
+    else:
+        import datasets
+
+        source = tmp_path / "saved"
+        datasets.Dataset.from_list(rows).save_to_disk(str(source))
+    train, test = both_splits(name, source)
+    assert test
+    assert len(train) + len(test) == 60
+    assert {example.id for example in train + test} == {row["id"] for row in rows}
+    expected = {example.id: example for example in get_task(name).examples("toy", "train", 60, 0)}
+    assert all(expected[example.id] == example for example in train + test)
+
+
+def test_saved_dataset_dict_keeps_its_splits(tmp_path):
+    import datasets
+
+    parts = {split: datasets.Dataset.from_list(rows_of("xsum", 8, split)) for split in ("train", "test")}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "xsum"))
+    for source in (tmp_path, tmp_path / "xsum"):
+        train, test = both_splits("xsum", source)
+        assert {example.id for example in train} == {f"toy-train-{index}" for index in range(8)}
+        assert {example.id for example in test} == {f"toy-test-{index}" for index in range(8)}
+
+
+def test_hub_snapshot_layout(tmp_path):
+    write_parquet(tmp_path / "plain_text/train-00000-of-00002.parquet", rows_of("squad", 4))
+    write_parquet(tmp_path / "plain_text/train-00001-of-00002.parquet", [squad_row(0, "train", index) for index in range(4, 9)])
+    write_parquet(tmp_path / "plain_text/validation-00000-of-00001.parquet", rows_of("squad", 5, "test"))
+    train, test = both_splits("squad", tmp_path)
+    assert (len(train), len(test)) == (9, 5)
+
+
+def test_wmt_layout(tmp_path):
+    test_rows = rows_of("wmt-en-de", 10, "test")
+    write_jsonl(tmp_path / "wmt/newstest2014.en-de.jsonl", test_rows)
+    write_jsonl(tmp_path / "wmt/multi30k_val.en-de.jsonl", rows_of("wmt-en-de", 5))
+    write_jsonl(
+        tmp_path / "wmt/train/tatoeba.en-de.jsonl", [{**row, "id": f"t{row['id']}"} for row in rows_of("wmt-en-de", 20)]
+    )
+    news = [{**wmt_row("de", 7, "train", index), "id": f"n{index}"} for index in range(6)]
+    write_jsonl(tmp_path / "wmt/train/newstest2008-2012.en-de.jsonl", [*news, test_rows[0]])
+    for source in (tmp_path, tmp_path / "wmt"):
+        train, test = both_splits("wmt-en-de", source)
+        assert [example.id for example in test] == [f"toy-test-{index}" for index in range(10)]
+        assert len(train) == 26
+        assert "toy-test-0" not in {example.id for example in train}
+        few = [example.id for example in get_task("wmt-en-de").examples(str(source), "train", 6, 0)]
+        assert sorted(few) == [f"n{index}" for index in range(6)]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_limits_sample_by_seed_and_grow(name, tmp_path):
+    task, source = get_task(name), str(write_jsonl(tmp_path / "rows.jsonl", rows_of(name, 80)))
+
+    def ids(limit, seed):
+        return [example.id for example in task.examples(source, "train", limit, seed)]
+
+    assert ids(10, 0) == ids(30, 0)[:10]
+    assert ids(10, 0) != ids(10, 1)
+    assert set(ids(1000, 3)) == set(ids(None, 0))
+    with pytest.raises(DataError, match="limit 0: expected at least 1"):
+        ids(0, 0)
+
+
+def test_titles_and_duplicates_stay_on_one_side(tmp_path):
+    rows = [{**row, "title": f"title {at % 6}"} for at, row in enumerate(rows_of("squad", 120))]
+    train, test = both_splits("squad", write_jsonl(tmp_path / "rows.jsonl", rows))
+    assert not {example.inputs["title"] for example in train} & {example.inputs["title"] for example in test}
+    rows = [{**row, "id": str(at)} for at, row in enumerate(rows_of("xsum", 30) * 3)]
+    train, test = both_splits("xsum", write_jsonl(tmp_path / "x.jsonl", rows))
+    assert test
+    assert not {example.inputs["article"] for example in train} & {example.inputs["article"] for example in test}
+
+
+def test_a_tiny_file_still_has_a_test_row(tmp_path):
+    for num_rows in range(2, 8):
+        train, test = both_splits("xsum", write_jsonl(tmp_path / f"{num_rows}.jsonl", rows_of("xsum", num_rows)))
+        assert test
+        assert len(train) + len(test) == num_rows
+
+
+BAD_LINES = [
+    ("{oops", "not JSON"),
+    ("[1, 2]", "is list, expected one JSON object"),
+    ('{"id": "1", "document": "d"}', "field 'summary' is missing"),
+    ('{"id": "1", "document": "d", "summary": 7}', "field 'summary' is int '7', expected text"),
+    ('{"id": "1", "document": "  ", "summary": "s"}', "field 'document' is empty"),
+    ('{"id": "1", "document": null, "summary": "s"}', "field 'document' is NoneType"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_LINES)
+@pytest.mark.parametrize("limit", [None, 1])
+def test_malformed_rows_name_file_and_line(line, message, limit, tmp_path):
+    good = [json.dumps(row) for row in rows_of("xsum", 3)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([*good, "", line, *good]), encoding="utf-8")
+    with pytest.raises(DataError, match=re.escape(f"{path}:5: {message}")) as error:
+        list(get_task("xsum").examples(str(path), "test", limit, 0))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("squad", {"id": "1", "context": "c", "question": "q"}, "field 'answers' is missing"),
+        ("squad", {"id": "1", "context": "c", "question": "q", "answers": {"text": []}}, "at least one answer"),
+        ("squad", {"id": "1", "context": "c", "question": "q", "answers": ["x"]}, "field 'answers' is list"),
+        ("wmt-en-de", {"en": "a", "de": "b"}, "field 'translation' is missing"),
+        ("wmt-en-de", {"translation": {"en": "a", "fr": "b"}}, "translation: field 'de' is missing (found: en, fr)"),
+        ("text", {"content": "a b c d"}, "field 'text' is missing"),
+    ],
+)
+def test_malformed_fields(name, row, message, tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", [row])
+    with pytest.raises(DataError, match=re.escape(message)):
+        list(get_task(name).examples(str(path), "train", None, 0))
+
+
+def test_unreadable_files(tmp_path):
+    (tmp_path / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    with pytest.raises(DataError, match=r"latin.jsonl:1: not UTF-8"):
+        list(get_task("text").examples(str(tmp_path / "latin.jsonl"), "train", None, 0))
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nonsense")
+    with pytest.raises(DataError, match=r"broken.parquet: not a readable Parquet file"):
+        list(get_task("text").examples(str(tmp_path / "broken.parquet"), "train", None, 0))
+    with pytest.raises(DataError, match="no such file or folder; expected 'toy', 'hub', or a folder with squad/test"):
+        get_task("squad").examples(str(tmp_path / "nowhere"), "test", None, 0)
+    with pytest.raises(DataError, match="nothing for cnndm here; expected a folder with cnn_dailymail/test"):
+        get_task("cnndm").examples(str(tmp_path), "test", None, 0)
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    with pytest.raises(DataError, match=r"cannot read a '\.csv' file for squad"):
+        get_task("squad").examples(str(tmp_path / "rows.csv"), "test", None, 0)
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"no row for the test split of squad in .*empty\.jsonl"):
+        get_task("squad").examples(str(tmp_path / "empty.jsonl"), "test", None, 0)
+
+
+LONG = "word " * 30 + "end."
+WRAPPED = "\n".join(["some words and then a line end"] * 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("".join(f"Paragraph {at}, {LONG}\n" for at in range(9)), 9),
+        ("".join(f"Paragraph {at},\n{WRAPPED}\n\n" for at in range(9)), 9),
+        ("".join(f"Story {at}, {LONG}\n\nIts second part, {LONG}\n\nIts end, {LONG}\n" for at in range(9)), 9),
+        ("".join(f"Paragraph {at}, {LONG}\n\n" for at in range(9)), 9),
+        ("".join(f"Book {at}, {LONG}\n<|endoftext|>\n" for at in range(9)), 9),
+        ("\ufeffÄpfel und Birnen 🍐 " + LONG, 1),
+    ],
+)
+def test_layouts_of_text_files(content, expected, tmp_path):
+    path = tmp_path / "some.txt"
+    path.write_text(content, encoding="utf-8")
+    task = get_task("text")
+    if expected == 1:
+        (only,) = task.examples(str(path), "test", None, 0)
+        assert only.inputs["prompt"].startswith("Äpfel und Birnen 🍐")
+        return
+    train, test = both_splits("text", path)
+    texts = [example.inputs["prompt"] + example.inputs["continuation"] for example in train + test]
+    assert len(texts) == expected
+    assert len({text.split(",")[0] for text in texts}) == expected
+
+
+def test_short_paragraphs_train_and_do_not_test(tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("".join(f"Only four words {at}.\n" for at in range(200)))
+    task = get_task("text")
+    assert 120 < len(list(task.examples(str(path), "train", None, 0))) < 200
+    with pytest.raises(DataError, match="no row for the test split of text"):
+        task.examples(str(path), "test", None, 0)
+
+
+class FakeRows:
+    """What ``datasets.load_dataset(..., streaming=True)`` gives, as far as it is used."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def shuffle(self, seed, buffer_size):
+        return sorted(self.rows, key=lambda row: hash((seed, row["id"])))
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def test_hub_asks_for_pinned_parquet_files(monkeypatch):
+    import datasets
+
+    asked = []
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *args, **options: asked.append((args, options)) or FakeRows(rows_of("squad", 9))
+    )
+    found = list(get_task("squad").examples("hub", "test", 4, 0))
+    assert len(found) == 4
+    ((repository,), options) = asked[0]
+    assert repository == "rajpurkar/squad"
+    assert options["streaming"]
+    assert options["data_files"] == {"test": "plain_text/validation-*.parquet"}
+    assert len(list(get_task("squad").examples("hub", "train", None, 0))) == 9
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_hub_revisions_are_commits(name):
+    files = TASKS[name].dataset.hub
+    assert re.fullmatch("[0-9a-f]{40}", files.revision)
+    assert files.train.endswith(".parquet")
+    assert files.test.endswith(".parquet")
+    assert files.train != files.test
+
+
+def test_a_gone_or_gated_dataset_says_why(monkeypatch):
+    import datasets
+    from datasets.exceptions import DatasetNotFoundError
+
+    for text, expected in [
+        ("Dataset 'x' is a gated dataset on the Hub.\nVisit.", "gated: accept its terms"),
+        ("Dataset 'x' doesn't exist", "doesn't exist"),
+    ]:
+
+        def fail(*_, text=text, **__):
+            raise DatasetNotFoundError(text)
+
+        monkeypatch.setattr(datasets, "load_dataset", fail)
+        with pytest.raises(DataError, match=expected) as error:
+            next(hub.hub_rows(get_task("squad").dataset.hub, "test", None))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["squad", "wmt-en-de", "wmt-ro-en", "cnndm", "xsum", "text"])
+def test_real_data(name, shared):
+    task, source = TASKS[name], str(shared / "data")
+
+    def contents(split, limit):
+        examples = list(task.examples(source, split, limit, 0))
+        assert len(examples) == limit
+        return {example.inputs["title"] if name == "squad" else tuple(example.inputs.values()) for example in examples}
+
+    assert not contents("test", 20) & contents("train", 300)
+
+
+def test_real_stories_are_whole(shared):
+    examples = list(get_task("text").examples(str(shared / "data/lm/tinystories_sample.txt"), "test", 20, 0))
+    assert len(examples) == 20
+    assert all(example.inputs["prompt"][0].isupper() or example.inputs["prompt"][0] == '"' for example in examples)
+    assert sum("\n\n" in "".join(example.inputs.values()) for example in examples) > 10
