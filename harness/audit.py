@@ -5,20 +5,26 @@ closer than rounding can move them and replays of both arms in fp64 agree with e
 Sampling: the rule's output law on this run's own target and draft distributions is integrated over its uniforms.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from harness.build import Models, build_method
+from harness.build import Models, build_drafter, build_method, build_rule
 from harness.experiment import Comparison, Experiment
 from harness.prompts import Prompt, make_prompt
 from harness.records import Record
 from harness.runner import Runner, generate
+from methods.exactness import largest_deviation
+from methods.sampling import Sampling
+from methods.speculative.overlap import teacher_logits
 from methods.types import Inputs, Session
 from tasks import get_task
 
 NEAR_TIE_FLOAT32 = 1e-4
 ULPS = 8
+LAW_BOUND = 1e-6
+EXAMPLES, DRAFTS, KEPT = 3, 2, 48
 
 
 @dataclass(frozen=True)
@@ -109,3 +115,38 @@ def _replay(experiment: Experiment, record: Record, models: Models) -> list[int]
     method = build_method(experiment.method, target, models)
     prompts = [_prompt(experiment, record, models)]
     return generate(experiment, method, prompts, target, target.session(), record.repeat)[0][0].tokens
+
+
+def _sampled(comparison: Comparison, records: list[list[Record]], models: Models) -> dict:
+    """Tier (a) on real distributions: those of the run's own models along its own outputs, cut to their likeliest tokens."""
+    experiment = comparison.arms[-1]
+    chosen = [record for record in records[-1] if record.status == "ok" and len(record.tokens or ()) > DRAFTS][:EXAMPLES]
+    found = [deviation for record in chosen for deviation in _deviations(experiment, record, models)]
+    if not found:
+        return _finding("unknown", "no output is long enough to check the rule's law on")
+    worst = max(found)
+    verdict = "same distribution" if worst <= LAW_BOUND else "biased"
+    summary = (
+        f"integrated over its uniforms, the rule's law is within {worst:.1e} of the target's (limit {LAW_BOUND:g}) "
+        f"on {len(found)} windows of {DRAFTS} drafts and a bonus from this run"
+    )
+    return _finding(verdict, summary, windows=len(found), largest_deviation=worst)
+
+
+def _deviations(experiment: Experiment, record: Record, models: Models) -> Iterator[float]:
+    """The largest deviation of the emitted law in a few windows of one output."""
+    target = models.get(experiment.target)
+    assert experiment.method.drafter is not None
+    drafter = build_drafter(experiment.method.drafter, target, models)
+    rule, sampling, tokens = build_rule(experiment.method), experiment.sampling, record.tokens or []
+    inputs = Inputs((_prompt(experiment, record, models).tokens,))
+    pending, chunks = teacher_logits(target.session(), inputs, tokens)
+    logits = torch.cat(list(chunks)).double().cpu()
+    laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double().cpu()
+    for start in sorted({0, (len(laws) - DRAFTS - 1) // 2, len(laws) - DRAFTS - 1}):
+        window = slice(start, start + DRAFTS + 1)
+        kept = torch.cat((logits[window].topk(KEPT).indices, laws[window].topk(KEPT).indices)).unique()
+        draft = laws[window, kept][:DRAFTS]
+        if (draft.sum(-1) > 0).all():
+            draft_logits = (draft / draft.sum(-1, keepdim=True)).log()
+            yield largest_deviation(rule, logits[window][:, kept], draft_logits, sampling, Sampling(temperature=1.0))

@@ -196,4 +196,4 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     """A model's tokenizer alone."""
     path = model_path(spec)
     with quiet(), one_line(spec, path):
-        return AutoTokenizer.from_pretrained(path, **hub_revision(spec))
+        return AutoTokenizer.from_pretrained(path, **hub_arguments(spec))

@@ -75,9 +75,7 @@ def measure(runner: Runner) -> dict[str, dict]:
         runner.run(comparison, name)
         records = [runner.records(arm) for arm in comparison.arms]
         metrics = {
-            metric: estimate.as_dict()
-            for metric, estimate in measure_run(comparison, records).items()
-            if metric not in TIMED
+            metric: estimate.as_dict() for metric, estimate in measure_run(comparison, records).items() if metric not in TIMED
         }
         measured[name] = {"verdict": audit(comparison, records, runner)["verdict"], "metrics": metrics}
     return measured

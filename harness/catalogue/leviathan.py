@@ -5,6 +5,7 @@ from harness.catalogue.base import Cell, RecordsOf, Settings, Table, cell_of, co
 from harness.catalogue.leviathan_setup import (
     LENIENCES,
     PAPER,
+    ROLES,
     SETUPS,
     Absent,
     autoregressive,
@@ -105,12 +106,12 @@ def _impossible_pair(name: str, alpha: published.Published, why: str) -> list[Ce
 
 def _standin(settings: Settings, draft: str) -> str:
     """Why a LaMDA row cannot run and which public pair stands in for it."""
-    setup = SETUPS[LAMDA]
-    target, name = model_of(settings, setup.target), model_of(settings, setup.drafts[draft])
-    if isinstance(target, Absent) or isinstance(name, Absent):
-        why = name.why if isinstance(name, Absent) else target.why  # type: ignore[union-attr]
-        return f"LaMDA is not public, and no stand-in for this draft: {why}"
-    return f"LaMDA is not public; {target} with {name} stands in, see its row below"
+    role, public = SETUPS[LAMDA].drafts[draft], ROLES["paper"]
+    why = f"LaMDA is not public; with PROFILE=paper {public[SETUPS[LAMDA].target]} with {public[role]} stands in"
+    if settings.profile == "paper":
+        return why.replace("with PROFILE=paper ", "") + ", see its row below"
+    name = model_of(settings, role)
+    return f"{why}; here {name.why if isinstance(name, Absent) else f'{name} does, see its row below'}"
 
 
 def _standin_cells(settings: Settings, draft: str, temperature: float, arm: Experiment, records: list[Record]) -> list[Cell]:

@@ -49,10 +49,10 @@ TABLES_OF_COUNTS = {name: f"zoo:{name}" for name in ("ngram-gpt", "ngram-t5-en-d
 ZOO: dict[str, str | Absent] = {
     **{name: f"zoo:{name}" for name in ("t5-xxl", "t5-large", "t5-base", "t5-small", "gpt-target", "gpt-draft")},
     **TABLES_OF_COUNTS,
-    "lamda-137b": "zoo:llama-target",
-    "lamda-8b": "zoo:llama-draft-large",
-    "lamda-2b": Absent("the zoo trains two drafts for its Llama-shaped target, not three"),
-    "lamda-100m": "zoo:llama-draft-small",
+    "lamda-137b": "zoo:gpt-target",
+    "lamda-8b": Absent("no draft of that size stands in"),
+    "lamda-2b": Absent("no draft of that size stands in"),
+    "lamda-100m": "zoo:gpt-draft",
 }
 ROLES: dict[str, dict[str, str | Absent]] = {
     "toy": ZOO,

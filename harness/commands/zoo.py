@@ -7,22 +7,22 @@ from harness.commands.options import source_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which models (default: all)")
-    parser.add_argument("--scale", choices=("toy", "test", "paper"), default="toy", help="sizes (default: toy)")
+    parser.add_argument("--scale", choices=("toy", "test"), default="toy", help="sizes (default: toy)")
     parser.add_argument("--data", default="toy", metavar="SOURCE", help='what to train on: "toy", "hub" or a folder')
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained and what is cached")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from harness.zoo import ensure, is_cached
-    from harness.zoo.recipes import RECIPES, recipe_for, recipe_hash
+    from harness.zoo import RECIPES, ensure, is_complete, model_folder, recipe_for, recipe_hash
 
     source = source_of(args.data)
     names = args.names or list(RECIPES[args.scale])
     recipes = {name: recipe_for(name, args.scale) for name in names}
     if args.dry_run:
         for name, recipe in recipes.items():
-            state = "cached" if is_cached(name, args.scale, source) else f"to train: {recipe.steps} steps"
-            print(f"{name:20s} {recipe.family:6s} {recipe_hash(name, args.scale, source)}  {state}")
+            digest = recipe_hash(name, args.scale, source)
+            cached = is_complete(model_folder(name, digest))
+            print(f"{name:20s} {recipe.family:6s} {digest}  {'cached' if cached else f'to train: {recipe.steps} steps'}")
         return 0
     for name, folder in ensure(names, args.scale, source).items():
         print(f"{name:20s} {folder}")

@@ -36,7 +36,7 @@ class BlockBatches:
     """Decoder-only: documents in a new order each epoch, strung together and cut into blocks of equal length."""
 
     def __init__(self, recipe: Recipe, rows: Encoded) -> None:
-        self.recipe, self.epoch = recipe, -1
+        self.recipe, self.rows, self.epoch = recipe, rows, -1
         self.documents = [_document(rows, i, recipe.prompt_weight) for i in range(len(rows))]
         self.num_rows = max(1, recipe.batch_tokens // recipe.block_length)
         kept = self.documents[recipe.corpus.num_held_out :]
@@ -51,10 +51,10 @@ class BlockBatches:
         return _shifted(tokens, weights, offset)
 
     def held_out(self) -> list[Batch]:
-        """One document a batch; where prompts weigh less than 1 they weigh nothing here."""
-        longest = self.recipe.block_length
-        documents = self.documents[: self.recipe.corpus.num_held_out]
-        return [_shifted(ids[None, :longest], weights[None, :longest].floor()) for ids, weights in documents]
+        """One document a batch; prompts do not count."""
+        documents = [_document(self.rows, i, prompt_weight=0.0) for i in range(self.recipe.corpus.num_held_out)]
+        longest = self.recipe.position_limit
+        return [_shifted(ids[None, :longest], weights[None, :longest]) for ids, weights in documents]
 
     def _string(self, epoch: int) -> tuple[Int[Tensor, "M n"], Float[Tensor, "M n"]]:
         first, length = self.recipe.corpus.num_held_out, self.recipe.block_length

@@ -14,7 +14,16 @@ from safetensors import SafetensorError
 from harness.errors import UsageError
 
 DONE = "recipe.json"
-FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EFBIG}
+FULL_OR_FORBIDDEN = {
+    errno.EEXIST,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EFBIG,
+}
 
 
 def zoo_folder() -> Path:

@@ -88,15 +88,15 @@ def toy() -> dict[str, Recipe]:
     """The zoo proper: minutes on two cores."""
     llama, t5, gpt = _llama_corpus(2048, 1.0), _t5_corpus(2048, 1.0), _gpt_corpus(2048, 1.0)
     recipes = [
-        _llama("llama-target", llama, 16, 128, 400, 3e-3, shallow_frac=0.6, shallow_layers=4),
-        _llama("llama-draft-large", llama, 4, 128, 400, 3e-3),
-        _llama("llama-draft-small", llama, 2, 64, 400, 5e-3),
-        _t5("t5-xxl", t5, 12, 3, 128, 700, 3e-3, shallow_frac=0.7, shallow_layers=3),
-        _t5("t5-large", t5, 4, 2, 96, 500, 3e-3),
-        _t5("t5-base", t5, 2, 2, 80, 500, 4e-3),
-        _t5("t5-small", t5, 1, 1, 64, 500, 5e-3),
-        _gpt2("gpt-target", gpt, 12, 128, 350, 3e-3, shallow_frac=0.6, shallow_layers=3),
-        _gpt2("gpt-draft", gpt, 2, 64, 350, 5e-3),
+        _llama("llama-target", llama, 16, 128, 1300, 1.0e-3, shallow_frac=0.75, shallow_layers=4),
+        _llama("llama-draft-large", llama, 4, 128, 1000, 1.0e-3),
+        _llama("llama-draft-small", llama, 2, 64, 1000, 1.5e-3),
+        _t5("t5-xxl", t5, 12, 3, 128, 2000, 1.0e-3, shallow_frac=0.9, shallow_layers=3),
+        _t5("t5-large", t5, 4, 2, 96, 1000, 1.0e-3),
+        _t5("t5-base", t5, 2, 2, 80, 900, 1.2e-3),
+        _t5("t5-small", t5, 1, 1, 64, 900, 1.5e-3),
+        _gpt2("gpt-target", gpt, 12, 128, 900, 1.5e-3, shallow_frac=0.75, shallow_layers=3),
+        _gpt2("gpt-draft", gpt, 2, 64, 800, 2.0e-3),
         *_tables(gpt, t5),
     ]
     return {recipe.name: recipe for recipe in recipes}
@@ -106,15 +106,15 @@ def tiny() -> dict[str, Recipe]:
     """The same shapes, tiny: seconds, for tests and continuous integration."""
     llama, t5, gpt = _llama_corpus(448, 0.03), _t5_corpus(448, 0.03), _gpt_corpus(448, 0.03)
     recipes = [
-        _llama("llama-target", llama, 4, 64, 60, 6e-3, shallow_frac=0.5, shallow_layers=2),
-        _llama("llama-draft-large", llama, 2, 48, 60, 6e-3),
-        _llama("llama-draft-small", llama, 1, 32, 60, 8e-3),
-        _t5("t5-xxl", t5, 4, 2, 64, 80, 6e-3, shallow_frac=0.5, shallow_layers=2),
-        _t5("t5-large", t5, 2, 1, 48, 60, 6e-3),
-        _t5("t5-base", t5, 1, 1, 48, 60, 6e-3),
-        _t5("t5-small", t5, 1, 1, 32, 60, 8e-3),
-        _gpt2("gpt-target", gpt, 4, 64, 60, 6e-3, shallow_frac=0.5, shallow_layers=2),
-        _gpt2("gpt-draft", gpt, 1, 32, 60, 8e-3),
+        _llama("llama-target", llama, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2),
+        _llama("llama-draft-large", llama, 2, 48, 80, 2e-3),
+        _llama("llama-draft-small", llama, 1, 32, 80, 3e-3),
+        _t5("t5-xxl", t5, 4, 2, 64, 120, 2e-3, shallow_frac=0.5, shallow_layers=2),
+        _t5("t5-large", t5, 2, 1, 48, 120, 2e-3),
+        _t5("t5-base", t5, 1, 1, 48, 120, 2e-3),
+        _t5("t5-small", t5, 1, 1, 32, 120, 3e-3),
+        _gpt2("gpt-target", gpt, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2),
+        _gpt2("gpt-draft", gpt, 1, 32, 80, 3e-3),
         *_tables(gpt, t5),
     ]
     return {recipe.name: recipe for recipe in recipes}
@@ -144,21 +144,22 @@ def _gpt_corpus(vocab_size: int, size: float) -> Corpus:
 def _llama(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
     return Recipe(
         name=name, corpus=corpus, family="llama", num_layers=layers, width=width, num_heads=4, ff_width=2 * width,
-        position_limit=1024, steps=steps, batch_tokens=1024, block_length=512, prompt_weight=0.3, learning_rate=rate, **other,
+        position_limit=1024, steps=steps, batch_tokens=320, block_length=320, prompt_weight=0.5, learning_rate=rate,
+        embedding_rate_scale=24.0, **other,
     )  # fmt: skip
 
 
 def _gpt2(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
     return Recipe(
         name=name, corpus=corpus, family="gpt2", num_layers=layers, width=width, num_heads=4, ff_width=4 * width,
-        position_limit=512, steps=steps, batch_tokens=768, block_length=256, learning_rate=rate, **other,
+        position_limit=512, steps=steps, batch_tokens=256, block_length=256, learning_rate=rate, embedding_rate_scale=8.0, **other,
     )  # fmt: skip
 
 
 def _t5(name: str, corpus: Corpus, layers: int, encoder: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
     return Recipe(
         name=name, corpus=corpus, family="t5", num_layers=layers, num_encoder_layers=encoder, width=width, num_heads=4,
-        ff_width=2 * width, steps=steps, batch_tokens=256, learning_rate=rate, embedding_rate_scale=40.0, **other,
+        ff_width=2 * width, steps=steps, batch_tokens=256, learning_rate=rate, embedding_rate_scale=250.0, **other,
     )  # fmt: skip
 
 

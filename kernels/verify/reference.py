@@ -20,11 +20,12 @@ def verify(
 ) -> tuple[Int[Tensor, "B"], Int[Tensor, "B"]]:
     """Algorithm 1 of Leviathan et al., lines 3 to 5, for rows that drafted ``lengths`` tokens: (num_accepted, next_token).
 
-    ``lengths=None`` says that every row drafted all n.
     ``uniforms`` are n acceptance numbers and the one that draws the next token by inverse CDF. ``draft_probs=None`` is a
-    point mass on each drafted token. A draft stands where ``uniform * lenience * draft_prob <= target_prob`` (A.5;
-    lenience 1 is the lossless rule), except that a token of target probability 0 never does: the paper's ``r > ratio``
-    would let it pass at r = 0, which floating-point generators do return.
+    point mass on each drafted token, ``lengths=None`` says that every row drafted all n. A draft stands where
+    ``uniform * lenience * draft_prob <= target_prob`` (A.5; lenience 1 is the lossless rule).
+
+    Differs from the paper: a token of target probability 0 never stands. The printed ``r > ratio`` would let it pass at
+    r = 0, which floating-point generators do return.
     """
     drafted_target_probs, drafted_draft_probs = drafted_probs(target_probs, draft_probs, tokens)
     accepted = (uniforms[:, :-1] * (lenience * drafted_draft_probs) <= drafted_target_probs) & (drafted_target_probs > 0)
@@ -61,18 +62,24 @@ def next_token_weights(
     Only the row of the first rejection is looked at. A draft that equals the target up to rounding leaves no residual
     although rounding let it be rejected; the target row then stands in, which is its limit.
     """
-    rows = torch.arange(num_accepted.shape[0], device=num_accepted.device)
-    target = target_probs[rows, num_accepted]
+    target = _pick(target_probs, num_accepted)
     if tokens.shape[1] == 0:
         return target
     num_draft = tokens.shape[1]
     rejected = (num_accepted < (num_draft if lengths is None else lengths)).unsqueeze(-1)
     column = num_accepted.clamp(max=num_draft - 1)
     if draft_probs is None:
-        residual = target.scatter(-1, tokens[rows, column].unsqueeze(-1), 0.0)
+        residual = target.scatter(-1, tokens.gather(-1, column.unsqueeze(-1)), 0.0)
     else:
-        residual = (target - draft_probs[rows, column]).clamp_(min=0)
+        residual = (target - _pick(draft_probs, column)).clamp_(min=0)
     return torch.where(rejected & residual.any(-1, keepdim=True), residual, target)
+
+
+def _pick(probs: Float[Tensor, "B n V"], columns: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
+    """One row of each batch entry; selecting is several times faster than indexing where there is one entry."""
+    if len(columns) == 1:
+        return probs[0].index_select(0, columns)
+    return probs[torch.arange(len(columns), device=columns.device), columns]
 
 
 def inverse_cdf(weights: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:

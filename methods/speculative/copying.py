@@ -29,10 +29,10 @@ class CopyDrafter:
         self.vocab_size, self.min_match, self.max_match = vocab_size, min_match, max_match
 
     def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, "n"], sampling: Sampling) -> Proposal:
-        start = self._match(text)
-        copied = list(text)
-        for offset in range(0 if start is None else num_draft):
-            copied.append(copied[start + offset])  # may read what was just copied: a loop goes on
+        start, copied = self._match(text), list(text)
+        if start is not None:
+            for index in range(start, start + num_draft):
+                copied.append(copied[index])  # may read what was just copied: a loop goes on
         return point_mass(copied[len(text) :], sampling, uniforms.device)
 
     def _match(self, text: Sequence[int]) -> int | None:

@@ -80,7 +80,7 @@ class ModelDrafter:
         if longest == 0:
             return Proposal(torch.zeros(len(lengths), 0, dtype=torch.long, device=self.session.device), lengths, None, sampling)
         uniforms = self.uniforms.draft(positions, longest)
-        logits, tokens = [self._first(lengths)], []
+        logits, tokens = [self._first(lengths)], list[Tensor]()
         for step in range(longest):
             if step:
                 logits.append(self.session.extend(tokens[-1])[:, -1])

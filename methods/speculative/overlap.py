@@ -27,9 +27,14 @@ class TeacherForced(Protocol):
 def teacher_logits(
     session: Session, inputs: Inputs, output: Sequence[int]
 ) -> tuple[list[int], Iterator[Float[Tensor, "chunk V"]]]:
-    """The pending token of one row, and the logits before each of its output tokens, at most CHUNK at a time."""
+    """The pending token of one row, and the logits before each of its output tokens, at most CHUNK at a time.
+
+    Output tokens that lie past the session's position limit are left out.
+    """
     pending = session.prefill(inputs)
     text = [*pending, *output[:-1]] if output else []
+    if session.position_limit is not None:
+        text = text[: session.position_limit - session.lengths[0][0]]
     pieces = (torch.tensor([text[start : start + CHUNK]], device=session.device) for start in range(0, len(text), CHUNK))
     return pending, (session.extend(piece)[0] for piece in pieces)
 
@@ -53,6 +58,7 @@ def overlap(
     draft_rows = _Rows(drafter.teacher_probs(inputs, pending, output, sampling))
     for logits in target_chunks:
         draft_probs = draft_rows.take(len(logits)).to(logits.device)
+        logits = logits[: len(draft_probs)]
         for lenience, values in parts.items():
             values.append(acceptance(logits, draft_probs, sampling, lenience).double().cpu())
     return {lenience: torch.cat(values) if values else torch.zeros(0) for lenience, values in parts.items()}
@@ -75,8 +81,11 @@ class _Rows:
         self.held: list[Tensor] = []
 
     def take(self, count: int) -> Float[Tensor, "count V"]:
-        while sum(map(len, self.held)) < count:
-            self.held.append(next(self.chunks))
+        """``count`` rows, or as many as are left."""
+        while sum(map(len, self.held)) < count and (chunk := next(self.chunks, None)) is not None:
+            self.held.append(chunk)
+        if not self.held:
+            return torch.empty(0, 0)
         rows = torch.cat(self.held)
         self.held = [rows[count:]]
         return rows[:count]

@@ -97,10 +97,11 @@ def _batch(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
     lengths = tuple(one.lengths[0] for one in proposals)
     longest = max(lengths)
     tokens = proposals[0].tokens.new_zeros(len(proposals), longest)
-    drawn = [one for one in proposals if one.logits is not None]
-    logits = drawn[0].logits.new_zeros(len(proposals), longest, vocab_size) if drawn else None
+    drawn = [one.logits for one in proposals if one.logits is not None]
+    logits = drawn[0].new_zeros(len(proposals), longest, vocab_size) if drawn else None
     for row, one in enumerate(proposals):
         tokens[row, : lengths[row]] = one.tokens[0]
-        if one.logits is not None:
+        if logits is not None and one.logits is not None:
             logits[row, : lengths[row]] = one.logits[0]
-    return Proposal(tokens, lengths, logits, (drawn or proposals)[0].sampling)
+    sampling = next((one.sampling for one in proposals if one.logits is not None), proposals[0].sampling)
+    return Proposal(tokens, lengths, logits, sampling)

@@ -99,7 +99,7 @@ def test_alpha_cells_show_their_own_drafter(synthetic: SimpleNamespace) -> None:
         assert cell.measured == pytest.approx(mean, abs=0.005)
     assert cells["T5-XXL (EnDe) / T5-small / 0", "alpha"].published == 0.75
     assert cells["T5-XXL (EnDe) / T5-small / 0", "tokens"].published == 10_000
-    assert any(row.startswith("stand-in: llama-target") for row, _ in cells)
+    assert any(row.startswith("stand-in: gpt-target") for row, _ in cells)
 
 
 def test_plans_are_comparisons_of_known_tasks_without_shared_timed_arms() -> None:

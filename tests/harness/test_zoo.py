@@ -191,7 +191,11 @@ def test_tokenizers_return_any_text_and_are_deterministic(family: recipes.Family
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
     ends = {"t5": (None, tokenizer.eos_token_id), "llama": (tokenizer.bos_token_id, None), "gpt2": (None, None)}[family]
     plain = tokenizer(texts[0], add_special_tokens=False).input_ids
-    assert tokenizer(texts[0]).input_ids == [*([ends[0]] if ends[0] is not None else []), *plain, *ends[1:] * (ends[1] is not None)]
+    assert tokenizer(texts[0]).input_ids == [
+        *([ends[0]] if ends[0] is not None else []),
+        *plain,
+        *ends[1:] * (ends[1] is not None),
+    ]
 
 
 def test_long_prompts_keep_their_instruction() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"`([a-z_/]+\.py)`:\n\n```python\n(.*?)```\n\nIn `([A-Z]+)` of `([a-z_/]+\.py)`:\n\n```python\n(.*?)```", re.S)
+BLOCK = re.compile(
+    r"`([a-z_/]+\.py)`:\n\n```python\n(.*?)```\n\nIn `([A-Z]+)` of `([a-z_/]+\.py)`:\n\n```python\n(.*?)```", re.S
+)
 EXAMPLES = {match[0]: match for match in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf8"))}
 
 

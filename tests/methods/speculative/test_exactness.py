@@ -10,7 +10,8 @@ from table_session import TableSession, greedy_output, random_table
 from torch import Tensor
 
 from kernels.verify import reference
-from methods.exactness import FALSE_ALARM, emitted_law, goodness_of_fit, largest_deviation, sampled_fits
+from methods.exactness import emitted_law, largest_deviation
+from methods.goodness import FALSE_ALARM, goodness_of_fit, sampled_fits
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DRAFTERS, DraftParts
@@ -22,7 +23,7 @@ from methods.types import Drafter, Proposal, Verdict, VerifyRule
 
 TOLERANCE = 1e-6
 DRAWN = Sampling(temperature=1.0)
-NUM_SAMPLES = {"model": 4000, "hierarchical": 4000}  # drafters that run row by row are slower and get 800
+NUM_SAMPLES = {"model": 3000, "hierarchical": 3000}  # drafters that run row by row are slower and get 800
 NUM_DRAFT = 2
 VOCAB = 4
 TARGET = random_table(VOCAB, seed=1, scale=1.5)
@@ -161,7 +162,7 @@ def build(name: str) -> Drafter:
     return DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=TableSession(DRAFT), table=table(), inner=inner, inner_draft=1))
 
 
-def failures(drafter: Drafter, rule: VerifyRule, sampling: Sampling = DRAWN, num_samples: int = 4000) -> list[str]:
+def failures(drafter: Drafter, rule: VerifyRule, sampling: Sampling = DRAWN, num_samples: int = 3000) -> list[str]:
     """Which of the per-position, per-place and bonus tests fail, at a family-wise false alarm of 1e-6."""
     method = DraftAndVerify(drafter, rule, partial(Constant, NUM_DRAFT))
     fits = sampled_fits(method, TableSession(TARGET), (1, 2, 1), sampling, NUM_DRAFT, range(num_samples), num_positions=4)

@@ -133,8 +133,8 @@ def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:
     alpha = float(theory.acceptance_rate(flat[0].softmax(-1).numpy(), np.full(VOCAB, 1 / VOCAB)))
     drafter = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
     method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 3))
-    stop = Stop(max_new_tokens=1500)
-    row = method.generate(TableSession(flat), Inputs(((1,),)), DRAWN, Uniforms([0], 1500), stop)[0]
+    stop = Stop(max_new_tokens=1000)
+    row = method.generate(TableSession(flat), Inputs(((1,),)), DRAWN, Uniforms([0], 1000), stop)[0]
     measured = {name: pooled([statistic(row.steps)]) for name, statistic in ACCEPTANCE.items()}
     tokens = float(theory.expected_tokens(alpha, 3))
     expected = {
@@ -146,7 +146,7 @@ def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:
     }
     assert measured.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(measured[name], value, rtol=0.12, err_msg=name)
+        np.testing.assert_allclose(measured[name], value, rtol=0.15, err_msg=name)
 
 
 def test_guarantees() -> None:

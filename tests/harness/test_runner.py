@@ -1,0 +1,134 @@
+"""Runs: resumed after a kill they leave the records of an uninterrupted one; order and batches change nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import runner as runner_module
+from harness import zoo
+from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.records import Record, load
+from harness.runner import Runner, pin
+from methods.errors import InputError
+from methods.sampling import Sampling
+
+DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models(zoo_cache: Path) -> None:
+    zoo.ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+
+
+def comparison(**changes: object) -> Comparison:
+    plain = Experiment(
+        task="text",
+        profile="test",
+        target=ModelSpec(name="zoo:gpt-target"),
+        method=MethodSpec(name="autoregressive"),
+        sampling=Sampling(temperature=1.0),
+        limit=6,
+        max_new_tokens=12,
+        overlap=(DRAFT,),
+        num_threads=1,
+        dtype="float64",
+    ).replace(**changes)
+    drafted = plain.replace(method=MethodSpec(name="speculative", drafter=DRAFT, gamma=3), overlap=())
+    return Comparison((pin(plain), pin(drafted)))
+
+
+def timeless(record: Record) -> Record:
+    """A record without what a clock saw."""
+    steps = record.steps and replace(record.steps, draft_s=[], verify_s=[], round_s=[])
+    return replace(record, wall_s=None, steps=steps)
+
+
+def outputs(runner: Runner, experiment: Experiment) -> dict[tuple[str, int], list[int] | None]:
+    return {record.key: record.tokens for record in runner.records(experiment)}
+
+
+def test_second_run_loads_no_model_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arms, runner = comparison(limit=2), Runner(tmp_path, quiet=True)
+    runner.run(arms)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    assert len(before) == 2
+    assert runner.is_complete(arms)
+    monkeypatch.setattr(runner_module.Models, "get", lambda *_: pytest.fail("a model was loaded"))
+    Runner(tmp_path, quiet=True).run(arms)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == before
+
+
+def test_arms_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    generate = runner_module.generate
+
+    def spy(experiment: Experiment, *rest: object, **named: object) -> object:
+        order.append(experiment.method.name)
+        return generate(experiment, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner_module, "generate", spy)
+    Runner(tmp_path, quiet=True).run(comparison(limit=4))
+    timed = order[2:]  # one warm-up each
+    assert timed == ["autoregressive", "speculative", "speculative", "autoregressive"] * 2
+
+
+def test_results_do_not_depend_on_batch_or_limit(tmp_path: Path) -> None:
+    single, batched, longer = comparison(limit=5), comparison(limit=5, batch_size=3), comparison(limit=7)
+    runner = Runner(tmp_path, quiet=True)
+    for arms in (single, batched, longer):
+        runner.run(arms)
+    for index in range(2):
+        alone = outputs(runner, single.arms[index])
+        assert len(alone) == 5
+        assert alone == outputs(runner, batched.arms[index])
+        assert alone.items() <= outputs(runner, longer.arms[index]).items()
+
+
+def test_failure_is_a_record_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arms = comparison(limit=3)
+    generate, calls = runner_module.generate, []
+
+    def fail_once(*arguments: object, **named: object) -> object:
+        calls.append(1)
+        if len(calls) == 4:
+            raise InputError("draft: out of positions")
+        return generate(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner_module, "generate", fail_once)
+    runner = Runner(tmp_path, quiet=True)
+    runner.run(arms)
+    records = [record for arm in arms.arms for record in runner.records(arm)]
+    failed = [record for record in records if record.status == "failed"]
+    assert (len(records), len(failed)) == (6, 1)
+    assert failed[0].error == "InputError: draft: out of positions"
+    assert failed[0].tokens is None
+    assert failed[0].wall_s is None
+
+
+def test_killed_run_resumes_to_the_same_records(tmp_path: Path, zoo_cache: Path) -> None:
+    arguments = [
+        sys.executable, "-m", "harness", "run", "--quiet", "--profile", "test", "--task", "text", "--target", "zoo:gpt-target",
+        "--draft", "zoo:gpt-draft", "--method", "speculative", "--temperature", "1", "--limit", "12",
+        "--max-new-tokens", "16", "--threads", "1",
+    ]  # fmt: skip
+    environment = {**os.environ, "FORETOKEN_CACHE": str(zoo_cache), "OMP_NUM_THREADS": "1"}
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen([*arguments, "--records", str(killed)], env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while sum(path.read_bytes().count(b"\n") for path in killed.glob("*.jsonl")) < 6:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 6 <= len(load(killed)) < 24
+    for folder in (killed, whole):
+        subprocess.run([*arguments, "--records", str(folder)], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert len(load(whole)) == 24
+    assert [timeless(record) for record in load(killed)] == [timeless(record) for record in load(whole)]
