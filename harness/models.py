@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -88,7 +89,7 @@ class LoadedModel:
 def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """Fill in ``revision``: the recipe's hash (zoo), the files' hash (folder), or the commit (Hub). Loads no weights.
 
-    ``profile`` "test" means the zoo's tiny models, any other its toy ones; ``source`` is what they train on. A Hub id whose
+    ``profile`` chooses the zoo's sizes and ``source`` what they train on. A Hub id whose
     commit cannot be looked up (no network) keeps the revision it was given, or "main".
     """
     if spec.name.startswith(ZOO):
@@ -99,7 +100,7 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
 
 
 def scale_of(profile: str) -> zoo.Scale:
-    return "test" if profile == "test" else "toy"
+    return cast(zoo.Scale, profile) if profile in zoo.RECIPES else "toy"
 
 
 def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:

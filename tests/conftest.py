@@ -29,7 +29,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def zoo_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty cache for the zoo, one for the whole session (and for all of xdist's workers): what a test trains, others reuse."""
+    """An empty cache for the zoo, one for the session and all of xdist's workers: what a test trains, others reuse."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "zoo"
     with pytest.MonkeyPatch.context() as patch:

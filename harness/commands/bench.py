@@ -23,19 +23,16 @@ def execute(args: argparse.Namespace) -> int:
     import torch
 
     from harness import environment
-    from harness.bench import FAMILIES, Row, Sizes, bench_family, bench_memory
+    from harness.bench import FAMILIES, Row, Sizes, bench_family
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     rows: list[Row] = []
     sizes = Sizes(args.gamma, args.prompts, args.repeats, args.tokens)
     for family in [args.only] if args.only else FAMILIES:
-        found, target, prompts = bench_family(FAMILIES[family], sizes, args.profile, source_of(args.data))
-        rows += found
-        if family == "llama" or args.only:
-            rows += [row for row in [bench_memory(target, prompts, args.examples)] if row is not None]
-    for row in rows:
-        print(row.as_text())
+        for row in bench_family(FAMILIES[family], sizes, args.profile, source_of(args.data), args.examples):
+            print(row.as_text(), flush=True)
+            rows.append(row)
     path = RESULTS / "bench" / f"loops-{args.profile}-{Path(args.data).name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"environment": environment.describe(), "rows": [row.as_dict() for row in rows]}

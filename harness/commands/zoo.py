@@ -7,7 +7,7 @@ from harness.commands.options import source_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which models (default: all)")
-    parser.add_argument("--scale", choices=("toy", "test"), default="toy", help="sizes (default: toy)")
+    parser.add_argument("--scale", choices=("toy", "test", "small", "paper"), default="toy", help="sizes (default: toy)")
     parser.add_argument("--data", default="toy", metavar="SOURCE", help='what to train on: "toy", "hub" or a folder')
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained and what is cached")
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Int
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tasks
 from harness.errors import UsageError
+from harness.zoo.cache import unreadable
 from harness.zoo.recipes import Corpus, Part
-from harness.zoo.tokenizers import train_tokenizer
+from harness.zoo.tokenizers import tokenizer_for, vocab_size
 
 DATA = "corpus.safetensors"
 NUM_TAIL = 24  # tokens kept of the end of a prompt that is too long: where the instruction is
@@ -49,7 +51,7 @@ def build_corpus(corpus: Corpus, source: str, folder: Path) -> None:
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(corpus.seed)).tolist()
     rows = [rows[i] for i in order]
     texts = [text for _, prompt, reference in rows for text in (prompt, reference) if text]
-    tokenizer = train_tokenizer(corpus.family, texts, corpus.vocab_size)
+    tokenizer = tokenizer_for(corpus, texts)
     sources = encode_sources(corpus, tokenizer, [prompt for _, prompt, _ in rows])
     targets = encode_targets(corpus, tokenizer, [reference for *_, reference in rows])
     tensors = {"part": torch.tensor([index for index, *_ in rows])}
@@ -58,12 +60,24 @@ def build_corpus(corpus: Corpus, source: str, folder: Path) -> None:
         tensors[f"{name}_ends"] = torch.tensor([len(ids) for ids in lists]).cumsum(0)
     (folder / DATA).write_bytes(save(tensors))
     tokenizer.save_pretrained(folder)
-    facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(rows), "vocab_size": len(tokenizer)}
+    facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(rows), "vocab_size": vocab_size(corpus, tokenizer)}
     (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
 
 
 def read_corpus(folder: Path) -> Encoded:
-    return Encoded(**load_file(folder / DATA))
+    """What ``build_corpus`` wrote; UsageError if it cannot be read."""
+    try:
+        return Encoded(**load_file(folder / DATA))
+    except (OSError, SafetensorError, TypeError) as error:
+        raise unreadable(folder / DATA, error) from error
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer that ``build_corpus`` wrote; UsageError if it cannot be read."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise unreadable(folder / "tokenizer.json", error) from error
 
 
 def documents(part: Part, source: str, seed: int) -> list[tuple[str, str]]:

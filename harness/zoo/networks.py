@@ -1,6 +1,6 @@
 """From a recipe to a freshly initialised transformers model, and the growing of its depth.
 
-A deep narrow model learns little in a few hundred steps. So most steps run only some of the decoder's layers, spread evenly;
+A deep narrow model learns little in a few hundred steps. So most steps run only some of its layers, spread evenly;
 the others are initialised to add nothing, and joining them later changes no output: training goes on where it was.
 """
 
@@ -20,8 +20,8 @@ from transformers import (
 
 from harness.zoo.recipes import Recipe
 
-# Per family: where the decoder's layers are, and the projections through which a layer adds to the residual stream.
-LAYERS = {"t5": ("decoder", "block"), "llama": ("model", "layers"), "gpt2": ("transformer", "h")}
+# Per family: where the layers are, and the projections through which a layer adds to the residual stream.
+LAYERS = {"t5": ("decoder.block", "encoder.block"), "llama": ("model.layers",), "gpt2": ("transformer.h",)}
 WRITERS = {"t5": ("o", "wo"), "llama": ("o_proj", "down_proj"), "gpt2": ("c_proj",)}
 Ids = dict[str, int | None]
 
@@ -33,8 +33,10 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         torch.manual_seed(recipe.seed)
         network = NETWORKS[recipe.family](recipe, {"vocab_size": len(tokenizer), **ids})
     if recipe.shallow_frac:
-        for layer in set(decoder_layers(recipe, network)) - set(shallow_layers(recipe, network)):
-            silence(recipe, layer)
+        for path in LAYERS[recipe.family]:
+            layers = network.get_submodule(path)
+            for layer in set(layers) - set(spread(layers, recipe.shallow_layers)):
+                silence(recipe, layer)
     return network.train()
 
 
@@ -45,15 +47,9 @@ def num_parameters(recipe: Recipe) -> int:
     return network.num_parameters()
 
 
-def decoder_layers(recipe: Recipe, network: PreTrainedModel) -> nn.ModuleList:
-    owner, name = LAYERS[recipe.family]
-    return getattr(getattr(network, owner), name)
-
-
-def shallow_layers(recipe: Recipe, network: PreTrainedModel) -> nn.ModuleList:
+def spread(layers: nn.ModuleList, count: int) -> nn.ModuleList:
     """The layers that run in the shallow phase: the first (T5 keeps its position bias there), the last, and some between."""
-    layers = decoder_layers(recipe, network)
-    chosen = torch.linspace(0, len(layers) - 1, recipe.shallow_layers).round().int().tolist()
+    chosen = torch.linspace(0, len(layers) - 1, min(count, len(layers))).round().int().tolist()
     return nn.ModuleList([layers[i] for i in chosen])
 
 
@@ -68,12 +64,15 @@ class Depth:
     """Runs a network's shallow layers only, or all of them, without touching weights or the order in which they are saved."""
 
     def __init__(self, recipe: Recipe, network: PreTrainedModel) -> None:
-        self.owner, self.name = getattr(network, LAYERS[recipe.family][0]), LAYERS[recipe.family][1]
-        self.all = decoder_layers(recipe, network)
-        self.shallow = shallow_layers(recipe, network) if recipe.shallow_frac else self.all
+        self.network = network
+        self.all = {path: network.get_submodule(path) for path in LAYERS[recipe.family]}
+        count = recipe.shallow_layers if recipe.shallow_frac else recipe.num_layers
+        self.shallow = {path: spread(layers, count) for path, layers in self.all.items()}
 
     def use(self, *, shallow: bool) -> None:
-        setattr(self.owner, self.name, self.shallow if shallow else self.all)
+        for path, layers in (self.shallow if shallow else self.all).items():
+            owner, _, name = path.rpartition(".")
+            setattr(self.network.get_submodule(owner), name, layers)
 
 
 def _llama(recipe: Recipe, ids: Ids) -> PreTrainedModel:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import tasks
 from harness.errors import UsageError
 
-Scale = Literal["toy", "test"]
+Scale = Literal["toy", "test", "small", "paper"]
 Family = Literal["llama", "t5", "gpt2", "ngram"]
 Style = Literal["instruction", "t5", "plain"]
 
@@ -34,7 +34,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Training text and the tokenizer learned from it. Lengths are tokens; longer sources lose their middle or their end."""
+    """Training text and its tokenizer. Lengths are tokens; longer sources lose their middle or their end.
+
+    ``tokenizer`` is learned from the text ("bpe", "wordpiece"), or the Hub id of a public one, whose models' padded
+    vocabulary is then ``vocab_size``.
+    """
 
     name: str
     family: Family
@@ -43,6 +47,7 @@ class Corpus:
     max_source: int
     max_target: int
     num_held_out: int
+    tokenizer: str = "bpe"
     seed: int = 0
 
 
@@ -50,7 +55,7 @@ class Corpus:
 class Recipe:
     """A model, how to train it, and on what.
 
-    Depth grows: until ``shallow_frac`` of the steps only ``shallow_layers`` decoder layers run (see zoo.networks). A batch is
+    Depth grows: until ``shallow_frac`` of the steps only ``shallow_layers`` layers run (see zoo.networks). A batch is
     about ``batch_tokens`` tokens: in all (decoder-only, in blocks of ``block_length``) or of targets plus half the sources
     (encoder-decoder). T5's embeddings are of order 1 and learn ``embedding_rate_scale`` times as fast as the rest. An n-gram
     table has no layers; ``table_task`` names the part whose targets it counts.
@@ -76,6 +81,7 @@ class Recipe:
     shallow_frac: float = 0.0
     shallow_layers: int = 0
     table_task: str | None = None
+    wants_gpu: bool = False
     seed: int = 0
 
     @property
@@ -91,10 +97,10 @@ def toy() -> dict[str, Recipe]:
         _llama("llama-target", llama, 16, 128, 1300, 1.0e-3, shallow_frac=0.75, shallow_layers=4),
         _llama("llama-draft-large", llama, 4, 128, 1000, 1.0e-3),
         _llama("llama-draft-small", llama, 2, 64, 1000, 1.5e-3),
-        _t5("t5-xxl", t5, 12, 3, 128, 2000, 1.0e-3, shallow_frac=0.9, shallow_layers=3),
-        _t5("t5-large", t5, 4, 2, 96, 1000, 1.0e-3),
-        _t5("t5-base", t5, 2, 2, 80, 900, 1.2e-3),
-        _t5("t5-small", t5, 1, 1, 64, 900, 1.5e-3),
+        _t5("t5-xxl", t5, 12, 128, 1700, 1.0e-3, shallow_frac=0.92, shallow_layers=3),
+        _t5("t5-large", t5, 4, 96, 850, 1.0e-3),
+        _t5("t5-base", t5, 2, 80, 900, 1.2e-3),
+        _t5("t5-small", t5, 1, 64, 900, 1.5e-3),
         _gpt2("gpt-target", gpt, 12, 128, 900, 1.5e-3, shallow_frac=0.75, shallow_layers=3),
         _gpt2("gpt-draft", gpt, 2, 64, 800, 2.0e-3),
         *_tables(gpt, t5),
@@ -109,15 +115,37 @@ def tiny() -> dict[str, Recipe]:
         _llama("llama-target", llama, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2),
         _llama("llama-draft-large", llama, 2, 48, 80, 2e-3),
         _llama("llama-draft-small", llama, 1, 32, 80, 3e-3),
-        _t5("t5-xxl", t5, 4, 2, 64, 120, 2e-3, shallow_frac=0.5, shallow_layers=2),
-        _t5("t5-large", t5, 2, 1, 48, 120, 2e-3),
-        _t5("t5-base", t5, 1, 1, 48, 120, 2e-3),
-        _t5("t5-small", t5, 1, 1, 32, 120, 3e-3),
+        _t5("t5-xxl", t5, 4, 64, 120, 2e-3, shallow_frac=0.5, shallow_layers=2),
+        _t5("t5-large", t5, 2, 48, 120, 2e-3),
+        _t5("t5-base", t5, 1, 48, 120, 2e-3),
+        _t5("t5-small", t5, 1, 32, 120, 3e-3),
         _gpt2("gpt-target", gpt, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2),
         _gpt2("gpt-draft", gpt, 1, 32, 80, 3e-3),
         *_tables(gpt, t5),
     ]
     return {recipe.name: recipe for recipe in recipes}
+
+
+def small() -> dict[str, Recipe]:
+    """Counted n-grams over the tokenizers of public models; the models themselves come from the Hub."""
+    gpt = replace(_gpt_corpus(50257, 2.0), name="gpt-public", tokenizer="openai-community/gpt2")
+    return {recipe.name: recipe for recipe in _tables(gpt, _public_t5_corpus())}
+
+
+def paper() -> dict[str, Recipe]:
+    """The GPT-like pair at the paper's size (Leviathan 4.2): 768/3072/12 layers/12 heads and 256/1024/2/4, an 8 k vocabulary.
+
+    Differs from the paper: it trains on the text task's data instead of lm1b, whose Hub dataset is a loading script.
+    """
+    corpus = replace(_gpt_corpus(8192, 125.0), name="gpt-paper", tokenizer="wordpiece")
+    sizes = {"steps": 100_000, "batch_tokens": 65_536, "block_length": 512, "embedding_rate_scale": 1.0, "wants_gpu": True}
+    target = replace(_gpt2("gpt-target", corpus, 12, 768, 0, 6e-4), num_heads=12, **sizes)
+    draft = replace(_gpt2("gpt-draft", corpus, 2, 256, 0, 1e-3), num_heads=4, **sizes)
+    return {recipe.name: recipe for recipe in (target, draft, *_tables(corpus, _public_t5_corpus()))}
+
+
+def _public_t5_corpus() -> Corpus:
+    return replace(_t5_corpus(32128, 4.0), name="t5-public", tokenizer="google-t5/t5-small")
 
 
 def _parts(size: float, style: Style, **counts: int) -> tuple[Part, ...]:
@@ -152,13 +180,15 @@ def _llama(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate:
 def _gpt2(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
     return Recipe(
         name=name, corpus=corpus, family="gpt2", num_layers=layers, width=width, num_heads=4, ff_width=4 * width,
-        position_limit=512, steps=steps, batch_tokens=256, block_length=256, learning_rate=rate, embedding_rate_scale=8.0, **other,
+        position_limit=512, steps=steps, batch_tokens=256, block_length=256, learning_rate=rate,
+        embedding_rate_scale=8.0, **other,
     )  # fmt: skip
 
 
-def _t5(name: str, corpus: Corpus, layers: int, encoder: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
+def _t5(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
+    """As deep in the encoder as in the decoder: transformers' generate sizes the decoder's cache by the encoder."""
     return Recipe(
-        name=name, corpus=corpus, family="t5", num_layers=layers, num_encoder_layers=encoder, width=width, num_heads=4,
+        name=name, corpus=corpus, family="t5", num_layers=layers, num_encoder_layers=layers, width=width, num_heads=4,
         ff_width=2 * width, steps=steps, batch_tokens=256, learning_rate=rate, embedding_rate_scale=250.0, **other,
     )  # fmt: skip
 
@@ -168,7 +198,7 @@ def _tables(gpt: Corpus, t5: Corpus) -> list[Recipe]:
     return [Recipe(name=name, corpus=corpus, family="ngram", table_task=task) for name, corpus, task in kinds]
 
 
-RECIPES: dict[Scale, dict[str, Recipe]] = {"toy": toy(), "test": tiny()}
+RECIPES: dict[Scale, dict[str, Recipe]] = {"toy": toy(), "test": tiny(), "small": small(), "paper": paper()}
 
 
 def recipe_for(name: str, scale: Scale, seed: int = 0) -> Recipe:

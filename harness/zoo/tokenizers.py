@@ -1,14 +1,15 @@
-"""Byte-level BPE tokenizers learned from a corpus, saved as a transformers tokenizer folder.
+"""Tokenizers of corpora: byte-level BPE learned from the text, BERT-like word pieces, or a public model's.
 
 Byte-level: any text of any language survives encoding and decoding, whatever the training text was.
 """
 
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from harness.zoo.recipes import Family
+from harness.errors import UsageError
+from harness.zoo.recipes import Corpus, Family
 
 # pad, then what ends a text; Llama's also begins with a token of its own, as the real ones' do.
 SPECIAL = {
@@ -16,6 +17,39 @@ SPECIAL = {
     "llama": {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"},
     "gpt2": {"pad_token": "<pad>", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"},
 }
+
+
+def tokenizer_for(corpus: Corpus, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """The corpus's own tokenizer, learned from its text, or the public one that it names."""
+    if corpus.tokenizer == "bpe":
+        return train_tokenizer(corpus.family, texts, corpus.vocab_size)
+    if corpus.tokenizer == "wordpiece":
+        return train_wordpiece(texts, corpus.vocab_size)
+    try:
+        return AutoTokenizer.from_pretrained(corpus.tokenizer)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {str(error).splitlines()[0]}; it is on the Hub: check "
+            "the network, or choose PROFILE=toy"
+        ) from error
+
+
+def vocab_size(corpus: Corpus, tokenizer: PreTrainedTokenizerFast) -> int:
+    """How many tokens a model of this corpus has; public models pad theirs beyond the tokenizer's."""
+    return len(tokenizer) if corpus.tokenizer in ("bpe", "wordpiece") else corpus.vocab_size
+
+
+def train_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """Lower-cased word pieces as BERT's (the paper's tokenization), with an end of text."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]", "bos_token": "[SEP]"}
+    names = list(dict.fromkeys(special.values()))
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=names, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
 
 
 def train_tokenizer(family: Family, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:

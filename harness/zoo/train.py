@@ -18,12 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from harness import environment
 from harness.zoo.batches import Batch, batches_for
 from harness.zoo.cache import replace_file, unreadable
-from harness.zoo.corpus import Encoded, read_corpus
+from harness.zoo.corpus import Encoded, read_corpus, read_tokenizer
 from harness.zoo.networks import Depth, build_network
 from harness.zoo.recipes import CODE_VERSION, Recipe
 
@@ -45,13 +45,13 @@ def train(recipe: Recipe, corpus_folder: Path, folder: Path, source: str, *, pos
 
     ``position`` is the line of the progress bar on stderr.
     """
-    tokenizer = AutoTokenizer.from_pretrained(corpus_folder)
+    tokenizer = read_tokenizer(corpus_folder)
     rows = read_corpus(corpus_folder)
     with one_thread():
-        network = build_network(recipe, tokenizer)
+        network = build_network(recipe, tokenizer).to(device_of(recipe))
         spent = run_steps(recipe, rows, network, folder, position=position)
         loss = held_out_loss(recipe, rows, network)
-    network.save_pretrained(folder)
+    network.cpu().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     facts = {
         "recipe": asdict(recipe),
@@ -66,6 +66,11 @@ def train(recipe: Recipe, corpus_folder: Path, folder: Path, source: str, *, pos
     }
     (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
     (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def device_of(recipe: Recipe) -> str:
+    """The zoo trains on one CPU thread, so that weights repeat; the paper's sizes on a GPU where there is one."""
+    return "cuda" if recipe.wants_gpu and torch.cuda.is_available() else "cpu"
 
 
 def run_steps(
@@ -119,9 +124,11 @@ def schedule(done_frac: float, warmup_frac: float) -> float:
 
 def token_losses(network: PreTrainedModel, batch: Batch) -> tuple[Float[Tensor, "M"], Float[Tensor, "M"]]:
     """Loss (nats) and weight of every position that counts."""
-    logits = network(**batch.inputs, use_cache=False).logits
-    counts = batch.weights > 0
-    return cross_entropy(logits[counts].float(), batch.labels[counts], reduction="none"), batch.weights[counts]
+    device = network.device
+    logits = network(**{name: values.to(device) for name, values in batch.inputs.items()}, use_cache=False).logits
+    weights, labels = batch.weights.to(device), batch.labels.to(device)
+    counts = weights > 0
+    return cross_entropy(logits[counts].float(), labels[counts], reduction="none"), weights[counts]
 
 
 def build_optimizer(recipe: Recipe, network: PreTrainedModel) -> torch.optim.Optimizer:
@@ -178,7 +185,7 @@ def _restore(folder: Path, network: PreTrainedModel, optimizer: torch.optim.Opti
     if not path.exists():
         return 0, Spent()
     try:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location=network.device)
     except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
         raise unreadable(path, error) from error
     network.load_state_dict(state["network"])

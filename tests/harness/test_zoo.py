@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
 from harness import zoo
 from harness.errors import UsageError
 from harness.zoo import build, cache, recipes
 from harness.zoo.batches import BlockBatches, PairBatches
-from harness.zoo.corpus import NUM_TAIL, encode_sources, read_corpus
-from harness.zoo.networks import Depth, build_network, decoder_layers, num_parameters
+from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer
+from harness.zoo.networks import LAYERS, Depth, build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest
 from harness.zoo.tokenizers import train_tokenizer
 from harness.zoo.train import run_steps, schedule, unigram_entropy
@@ -104,7 +104,7 @@ def test_second_call_trains_nothing(folders: dict[str, Path], monkeypatch: pytes
 def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Stopped after 2 of 6 steps (still shallow) and after 5 (deep): the weights are the same bit for bit."""
     recipe = shortened(name)
-    rows, tokenizer = read_corpus(corpus_of(recipe)), AutoTokenizer.from_pretrained(corpus_of(recipe))
+    rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     whole, broken = build_network(recipe, tokenizer), None
     (tmp_path / "whole").mkdir()
     run_steps(recipe, rows, whole, tmp_path / "whole")
@@ -121,9 +121,18 @@ def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_p
 def test_unreadable_checkpoint_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
     recipe = shortened("gpt-draft")
     (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
-    rows, tokenizer = read_corpus(corpus_of(recipe)), AutoTokenizer.from_pretrained(corpus_of(recipe))
+    rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     with pytest.raises(UsageError, match=r"checkpoint\.pt: cannot be read .* delete"):
         run_steps(recipe, rows, build_network(recipe, tokenizer), tmp_path)
+
+
+def test_unreadable_corpus_is_named(tmp_path: Path) -> None:
+    (tmp_path / DATA).write_bytes(b"short")
+    with pytest.raises(UsageError, match=rf"{DATA}: cannot be read .* delete {tmp_path}"):
+        read_corpus(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UsageError, match=r"tokenizer\.json: cannot be read"):
+        read_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["gpt-target", "t5-xxl", "llama-target"])
@@ -137,9 +146,17 @@ def test_layers_that_join_late_change_nothing(name: str) -> None:
     with torch.no_grad():
         for shallow in (True, False):
             depth.use(shallow=shallow)
-            assert len(decoder_layers(recipe, network)) == (recipe.shallow_layers if shallow else recipe.num_layers)
+            counts = {len(network.get_submodule(path)) for path in LAYERS[recipe.family]}
+            assert counts == {recipe.shallow_layers if shallow else recipe.num_layers}
             outputs.append(network(**inputs, use_cache=False).logits)
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
+
+
+def test_transformers_can_generate_with_every_t5(folders: dict[str, Path]) -> None:
+    """It sizes the decoder's cache by the encoder's depth, so a deeper decoder would fail."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["t5-xxl"])
+    assert model.generate(torch.tensor([[5, 6, 1]]), max_new_tokens=3).shape[1] == 4
+    assert all(r.num_encoder_layers >= r.num_layers for rs in RECIPES.values() for r in rs.values() if r.family == "t5")
 
 
 def test_num_parameters_is_what_the_file_holds(folders: dict[str, Path]) -> None:

@@ -31,3 +31,24 @@ def register(path: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_there_is_an_example_of_each() -> None:
     assert set(EXAMPLES) == {"tasks/recite.py", "methods/speculative/echo.py", "methods/speculative/threshold.py"}
+
+
+def test_they_run_together_on_real_models(
+    zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """The task, decoded with the drafter, verified by the rule: one command, as a contributor would try it."""
+    import json
+
+    import tasks  # noqa: F401
+    from harness import zoo
+    from harness.cli import main
+
+    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    task, drafter, rule = (register(path, monkeypatch) for path in EXAMPLES)
+    arguments = ["run", "--quiet", "--profile", "test", "--task", task, "--target", "zoo:gpt-target", "--method", "speculative"]
+    arguments += ["--drafter", drafter, "--rule", rule, "--limit", "3", "--temperature", "1", "--records", str(tmp_path)]
+    assert main([*arguments, "--threads", "1"]) == 0
+    document = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert document["audit"]["verdict"] == "lossy"
+    assert document["metrics"]["words_in_place"]["n"] == 3
+    assert 0 <= document["metrics"]["accepted_over_drafted"]["value"] < 1
