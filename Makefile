@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 PROFILE ?= toy
-DATA ?= toy
+DATA ?= $(if $(filter small paper,$(PROFILE)),hub,toy)
 DEVICE ?= cpu
 DTYPE ?= float32
 LIMIT ?=
@@ -57,10 +57,10 @@ tables: $(STAMP) ## show the catalogue of tables and figures with the state of e
 	$(FORETOKEN) tables $(OPTIONS)
 
 zoo: $(STAMP) ## train every model of the zoo that is not cached yet
-	$(FORETOKEN) zoo --data $(DATA)
+	$(FORETOKEN) zoo --scale $(PROFILE) --data $(DATA)
 
 bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved
-	$(FORETOKEN) bench --data $(DATA)
+	$(FORETOKEN) bench --profile $(PROFILE) --data $(DATA) $(if $(LIMIT),--prompts $(LIMIT))
 
 clean: ## remove the virtual environment (records and the zoo's cache stay)
 	rm -rf $(VENV)

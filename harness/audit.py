@@ -6,58 +6,41 @@ Sampling: the rule's output law on this run's own target and draft distributions
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict
 
 import torch
 
 from harness.build import Models, build_drafter, build_method, build_rule
+from harness.decode import must_equal
 from harness.experiment import Comparison, Experiment
+from harness.models import LoadedModel
 from harness.prompts import Prompt, make_prompt
 from harness.records import Record
-from harness.runner import Runner, generate
+from harness.runner import Runner
 from methods.exactness import largest_deviation
 from methods.sampling import Sampling
 from methods.speculative.overlap import teacher_logits
-from methods.types import Inputs, Session
+from methods.types import Inputs
 from tasks import get_task
 
-NEAR_TIE_FLOAT32 = 1e-4
-ULPS = 8
 LAW_BOUND = 1e-6
 EXAMPLES, DRAFTS, KEPT = 2, 2, 24
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """Where an example's two outputs part, how close the decision was, and what a replay in fp64 says."""
-
-    example: str
-    repeat: int
-    position: int
-    margin: float
-    bound: float
-    replays_agree: bool
-
-    @property
-    def kind(self) -> str:
-        return "near-tie" if self.margin < self.bound and self.replays_agree else "bug"
-
-
 def audit(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict:
     """Verdict ("identical", "near-tie", "bug", "same distribution", "biased", "lossy", "baseline"), summary and evidence."""
-    method = comparison.arms[-1]
+    baseline, experiment = comparison.arms[0], comparison.arms[-1]
     if len(comparison.arms) == 1:
         return _finding("baseline", "plain decoding is what others are compared with")
-    if comparison.arms[0].method.name == "beam":
-        return _identity(comparison, records, runner)
-    models = runner.models(method)
-    guarantee = build_method(method.method, models.get(method.target), models).guarantee
-    if guarantee == "lossy":
-        same = sum(a.tokens == b.tokens for a, b in _pairs(records[0], records[-1]))
+    models = runner.models(experiment)
+    method = build_method(experiment.method, models.get(experiment.target), models)
+    if must_equal(baseline, experiment, method):
+        return _identity(records[-1])
+    if method.guarantee == "lossy":
+        plain = {record.key: record.tokens for record in records[0]}
+        same = sum(record.tokens is not None and plain.get(record.key) == record.tokens for record in records[-1])
         return _finding("lossy", f"by its definition; {same} of {len(records[-1])} outputs equal plain decoding's")
-    if method.sampling.greedy:
-        return _identity(comparison, records, runner)
-    return _sampled(comparison, records, models)
+    return _sampled(experiment, records[-1], models)
 
 
 def _finding(verdict: str, summary: str, **evidence: object) -> dict:
@@ -69,58 +52,24 @@ def _pairs(baseline: list[Record], method: list[Record]) -> list[tuple[Record, R
     return [(other[record.key], record) for record in method if record.status == "ok" and record.key in other]
 
 
-def _identity(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict:
-    pairs = _pairs(records[0], records[-1])
-    parted = [_divergence(comparison, plain, other, runner) for plain, other in pairs if plain.tokens != other.tokens]
-    bugs = sum(found.kind == "bug" for found in parted)
-    verdict = "bug" if bugs else "near-tie" if parted else "identical"
-    tokens = sum(len(record.tokens or ()) for _, record in pairs)
+def _identity(method: list[Record]) -> dict:
+    """From what the runner found when it recorded: see harness.divergence."""
+    good = [record for record in method if record.status == "ok"]
+    parted = [record for record in good if record.divergence is not None]
+    bugs = sum(record.divergence.kind == "bug" for record in parted if record.divergence)
+    verdict = "bug" if bugs else "near-tie" if parted else "identical" if good else "unknown"
+    tokens = sum(len(record.tokens or ()) for record in good)
     summary = (
-        f"{len(pairs) - len(parted)} of {len(pairs)} outputs ({tokens} tokens) equal the baseline's, "
+        f"{len(good) - len(parted)} of {len(good)} outputs ({tokens} tokens) equal the baseline's, "
         f"{len(parted) - bugs} part at a near-tie, {bugs} at a bug"
     )
-    return _finding(verdict, summary, compared=len(pairs), divergences=[vars(found) | {"kind": found.kind} for found in parted])
+    evidence = [asdict(r.divergence) | {"example": r.example, "repeat": r.repeat} for r in parted if r.divergence]
+    return _finding(verdict, summary, compared=len(good), divergences=evidence)
 
 
-def _divergence(comparison: Comparison, plain: Record, other: Record, runner: Runner) -> Divergence:
-    baseline, method = comparison.arms[0], comparison.arms[-1]
-    ours, theirs = plain.tokens or [], other.tokens or []
-    position = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-    logits = _logits_at(baseline, plain, position, runner.models(baseline))
-    top = logits.double().topk(2).values
-    bound = NEAR_TIE_FLOAT32
-    if method.dtype in ("bfloat16", "float16"):
-        bound = ULPS * torch.finfo(getattr(torch, method.dtype)).eps * float(logits.abs().max())
-    exact = Models(method.device, "float64")
-    replays = [_replay(arm, plain, exact) for arm in (baseline, method)]
-    return Divergence(plain.example, plain.repeat, position, float(top[0] - top[1]), bound, replays[0] == replays[1])
-
-
-def _prompt(experiment: Experiment, record: Record, models: Models) -> Prompt:
-    task = get_task(experiment.task)
-    examples = task.examples(experiment.source, "test", experiment.limit, experiment.seed)
-    example = next(example for example in examples if example.id == record.example)
-    return make_prompt(task, example, experiment, models.get(experiment.target))
-
-
-def _logits_at(experiment: Experiment, record: Record, position: int, models: Models) -> torch.Tensor:
-    session: Session = models.get(experiment.target).session()
-    pending = session.prefill(Inputs((_prompt(experiment, record, models).tokens,)))
-    fed = [pending[0], *(record.tokens or [])[:position]]
-    return session.extend(torch.tensor([fed], device=experiment.device))[0, -1]
-
-
-def _replay(experiment: Experiment, record: Record, models: Models) -> list[int]:
-    target = models.get(experiment.target)
-    method = build_method(experiment.method, target, models)
-    prompts = [_prompt(experiment, record, models)]
-    return generate(experiment, method, prompts, target, target.session(), record.repeat)[0][0].tokens
-
-
-def _sampled(comparison: Comparison, records: list[list[Record]], models: Models) -> dict:
+def _sampled(experiment: Experiment, records: list[Record], models: Models) -> dict:
     """Tier (a) on real distributions: those of the run's own models along its own outputs, cut to their likeliest tokens."""
-    experiment = comparison.arms[-1]
-    chosen = [record for record in records[-1] if record.status == "ok" and len(record.tokens or ()) > DRAFTS][:EXAMPLES]
+    chosen = [record for record in records if record.status == "ok" and len(record.tokens or ()) > DRAFTS][:EXAMPLES]
     found = [deviation for record in chosen for deviation in _deviations(experiment, record, models)]
     if not found:
         return _finding("unknown", "no output is long enough to check the rule's law on")
@@ -139,7 +88,7 @@ def _deviations(experiment: Experiment, record: Record, models: Models) -> Itera
     assert experiment.method.drafter is not None
     drafter = build_drafter(experiment.method.drafter, target, models)
     rule, sampling, tokens = build_rule(experiment.method), experiment.sampling, record.tokens or []
-    inputs = Inputs((_prompt(experiment, record, models).tokens,))
+    inputs = Inputs((_prompt(experiment, record, target).tokens,))
     pending, chunks = teacher_logits(target.session(), inputs, tokens)
     logits = torch.cat(list(chunks)).double().cpu()
     laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double().cpu()
@@ -150,3 +99,9 @@ def _deviations(experiment: Experiment, record: Record, models: Models) -> Itera
         if (draft.sum(-1) > 0).all():
             draft_logits = (draft / draft.sum(-1, keepdim=True)).log()
             yield largest_deviation(rule, logits[window][:, kept], draft_logits, sampling, Sampling(temperature=1.0))
+
+
+def _prompt(experiment: Experiment, record: Record, target: LoadedModel) -> Prompt:
+    task = get_task(experiment.task)
+    examples = task.examples(experiment.source, "test", experiment.limit, experiment.seed)
+    return make_prompt(task, next(example for example in examples if example.id == record.example), experiment, target)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.pairing import Refused, drifted, overlap_of, succeeded
+from harness.pairing import Refused, incomparable, overlap_of, succeeded
 from harness.records import Record
 from harness.statistics import Estimate, interval
 from methods.speculative import theory
@@ -48,7 +48,7 @@ def account(
     Seconds are medians: of an example's rounds, then of examples. A quantity is None where its parts were not measured
     (no overlap with ``drafter``, no clock); the whole is None where the arms share no completed example.
     """
-    if refusal := drifted(baseline):
+    if refusal := incomparable(baseline, method):
         return refusal
     columns = _columns(baseline, method, drafter)
     if columns is None:
@@ -71,7 +71,7 @@ def _columns(baseline: Sequence[Record], method: Sequence[Record], drafter: str)
     first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
     examples: dict[str, tuple[list[Record], list[Record]]] = {}
     for key, record in first.items():
-        if key in second:
+        if key in second and second[key].run == record.run:
             mine, theirs = examples.setdefault(key[0], ([], []))
             mine.append(record)
             theirs.append(second[key])

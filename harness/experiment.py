@@ -5,7 +5,7 @@ Two experiments that differ in anything have different signatures, and a record 
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,7 +67,8 @@ class Experiment:
     """One arm: a task, models, a method, how to sample, how often, on what.
 
     ``source_fingerprint`` pins the data. ``overlap`` names the drafters whose sum of min(p, q) with the target is measured by
-    teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)).
+    teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)). ``beside`` says what
+    a plain arm was interleaved with, so that its times belong to one comparison alone.
     """
 
     task: str
@@ -89,6 +90,7 @@ class Experiment:
     chat_template: bool = False
     overlap: tuple[DrafterSpec, ...] = ()
     leniences: tuple[float, ...] = (1.0,)
+    beside: str = ""
     device: str = "cpu"
     dtype: str = "float32"
     num_threads: int | None = None
@@ -97,6 +99,9 @@ class Experiment:
         for name, least in (("limit", 1), ("repeats", 1), ("batch_size", 1), ("max_new_tokens", 1)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} {getattr(self, name)!r}: expected an integer >= {least}")
+        labels = [drafter.label for drafter in self.overlap]
+        if len(set(labels)) != len(labels):
+            raise UsageError(f"overlap {', '.join(labels)}: two drafters share a name; rename a model's folder")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
         if self.method.name.startswith("speculative") and self.method.gamma < 1:
@@ -127,14 +132,11 @@ class Comparison:
     arms: tuple[Experiment, ...]
 
     def __post_init__(self) -> None:
-        shared = {
-            (arm.task, arm.source, arm.target, arm.seed, arm.limit, arm.repeats, arm.device, arm.dtype, arm.num_threads)
-            for arm in self.arms
-        }
-        if len(shared) != 1:
-            raise UsageError(
-                "comparison: arms differ in task, data, target, seed, limit, repeats, device or dtype; expected the same"
-            )
+        own = {"method", "overlap", "leniences", "beside"}
+        for field in fields(Experiment):
+            values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
+            if len(values) > 1:
+                raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
 
 
 _NESTED = {"target": ModelSpec, "model": ModelSpec, "method": MethodSpec, "drafter": DrafterSpec, "inner": DrafterSpec}
@@ -156,5 +158,7 @@ def _revive(kind: type, values: dict[str, Any]) -> Any:
         elif name == "leniences":
             value = tuple(value)
         revived[name] = value
-    assert is_dataclass(kind)
-    return kind(**revived)
+    try:
+        return kind(**revived)
+    except TypeError as error:
+        raise UsageError(f"{kind.__name__}: {error}; expected every field that has no default") from error

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from harness.experiment import Comparison
-from harness.pairing import Refused, drifted, num_differing, num_failed, overlap_of, paired, steps_of, succeeded
+from harness.pairing import Refused, incomparable, num_failed, overlap_of, paired, steps_of, succeeded
 from harness.records import Record
 from harness.statistics import Estimate, interval, of_sums, ratio_of_totals, weights
-from methods.speculative import acceptance
+from methods.speculative import acceptance, theory
 from methods.types import Step
 from tasks import get_task
 from tasks.additive import AdditiveTask
 
-__all__ = ["Refused", "num_differing", "num_failed", "succeeded"]
+__all__ = ["Refused", "num_failed", "succeeded"]
 
 
 def num_tokens(records: Sequence[Record]) -> int:
@@ -86,9 +86,9 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | 
     """The baseline's seconds per token over the method's, totals over examples that both arms completed.
 
     Where both emit the same tokens this is exactly the ratio of total times. With sampling, or a lossy rule, their lengths
-    differ and only time per token compares like with like. Refused if the baseline drifted within the run.
+    differ and only time per token compares like with like. Refused as pairing.incomparable says.
     """
-    if refusal := drifted(baseline):
+    if refusal := incomparable(baseline, method):
         return refusal
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan, len(record.tokens or ())))
     if rows is None:
@@ -147,7 +147,7 @@ def all_metrics(task: AdditiveTask, records: Sequence[Record]) -> dict[str, Esti
         found |= of_decoding(records)
     for drafter in dict.fromkeys(overlap.drafter for record in good for overlap in record.overlap):
         for lenience in dict.fromkeys(key for record in good for one in record.overlap for key in one.by_lenience):
-            suffix = "" if lenience == "1" else f"_at_lenience_{lenience}"
+            suffix = "" if lenience == "1.0" else f"_at_lenience_{lenience}"
             found[f"alpha_overlap[{drafter}]{suffix}"] = alpha_overlap(records, drafter, float(lenience))
     lengths = [(record.example, float(len(record.tokens or ())), 1.0) for record in good]
     found["tokens_per_example"] = _ratio(lengths, "tokens")
@@ -165,6 +165,11 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
         found[name] = alpha_overlap(records[0], drafter.label)
         if experiment.method.lenience != 1.0:
             found[f"{name}_lenient"] = alpha_overlap(records[0], drafter.label, experiment.method.lenience)
+        factor = memory_access_factor(records[0], records[-1]) if len(comparison.arms) > 1 else None
+        if index == 0 and factor is not None and (alpha := found["alpha_overlap"]) is not None:
+            found["memory_access_factor"] = factor
+            theory_factor = float(theory.expected_tokens(min(alpha.value, 1.0), experiment.method.gamma))
+            found["memory_access_factor_eq1"] = Estimate(theory_factor, None, None, alpha.n, "x")
     if len(comparison.arms) > 1:
         speed = speedup(records[0], records[-1])
         found["speedup"] = speed if isinstance(speed, Estimate) else None

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import HfApi, get_session
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import (
@@ -24,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness import zoo
-from harness.errors import UsageError
+from harness.errors import Unavailable, UsageError
 from harness.experiment import ModelSpec
 from harness.zoo.cache import unreadable
 from harness.zoo.networks import num_parameters
@@ -57,6 +58,14 @@ def local_folder(name: str) -> Path | None:
     return None
 
 
+def table_file(name: str) -> Path | None:
+    """The file of counted n-grams that a local name means: a .safetensors file, or that of a folder. None for other names."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path if path.suffix == ".safetensors" else None
+    return path / zoo.TABLE if (path / zoo.TABLE).is_file() else None
+
+
 def zoo_folder_of(spec: ModelSpec) -> Path:
     """A pinned zoo model's folder in the cache; UsageError if it is not there."""
     name = spec.name.removeprefix(ZOO)
@@ -69,9 +78,11 @@ def zoo_folder_of(spec: ModelSpec) -> Path:
 
 
 def model_path(spec: ModelSpec) -> str:
-    """What from_pretrained is given: a folder, or the Hub id."""
+    """What from_pretrained is given: a folder, or the Hub id. For counted n-grams: their file, or their folder of the zoo."""
     if spec.name.startswith(ZOO):
         return str(zoo_folder_of(spec))
+    if (table := table_file(spec.name)) is not None:
+        return str(table)
     folder = local_folder(spec.name)
     return spec.name if folder is None else str(folder)
 
@@ -104,7 +115,11 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
 
 def folder_hash(folder: Path) -> str:
     """sha256 (16 digits) over the names, sizes and contents of a folder's files; hidden files and folders are left out."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return hash_of(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
+
+
+def hash_of(files: Sequence[Path]) -> str:
+    """sha256 (16 digits) over the names, sizes and contents of files."""
     stats = [path.stat() for path in files]
     return _hash_files(tuple(zip(files, (s.st_size for s in stats), (s.st_mtime_ns for s in stats), strict=True)))
 
@@ -176,22 +191,33 @@ def _hub_size(spec: ModelSpec, dtype: str) -> Size:
 
 @contextmanager
 def one_line(spec: ModelSpec, path: str) -> Iterator[None]:
-    """Turn what transformers raises about a model's files into a UsageError that names the model and the remedy."""
+    """Turn what transformers raises about a model's files into a UsageError that names the model and the remedy.
+
+    RuntimeError: weights of other shapes than the config's, or no memory. ImportError: a package that this model needs.
+    """
     try:
         yield
-    except (OSError, ValueError, KeyError, SafetensorError, json.JSONDecodeError) as error:
+    except UsageError:
+        raise
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, json.JSONDecodeError) as error:
         raise explain(spec, path, error) from error
 
 
 def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
+    """What to say of a model that could not be loaded; Unavailable where it is the Hub's and cannot be had."""
     causes = list(_chain(error))
+    if isinstance(error, ImportError):
+        return UsageError(f"model {spec.name}: a package that it needs is missing ({_first_line(error)}); install that package")
+    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+        return UsageError(f"model {spec.name}: no memory for it ({_first_line(error)}); choose a smaller model or dtype")
     if Path(path).is_dir():
         return _unreadable_folder(spec, path, error)
     name = f"model {spec.name!r}" + (f" at revision {spec.revision!r}" if spec.revision else "")
     for kinds, text in REASONS:
         if any(isinstance(cause, kinds) for cause in causes):
-            return UsageError(f"{name}: {text}")
-    return UsageError(f"{name}: cannot be loaded ({_first_line(error)}); expected a folder, a Hub id, or zoo:NAME")
+            return (UsageError if HFValidationError in kinds else Unavailable)(f"{name}: {text}")
+    kind = Unavailable if isinstance(error, OSError) else UsageError
+    return kind(f"{name}: cannot be loaded ({_first_line(error)}); expected a folder, a Hub id, or zoo:NAME")
 
 
 REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (

@@ -19,12 +19,14 @@ from harness.model_files import (
     eos_ids,
     estimate,
     folder_hash,
+    hash_of,
     hub_arguments,
     hub_commit,
     load_config,
     local_folder,
     model_path,
     one_line,
+    table_file,
 )
 from harness.zoo.build import quiet
 from methods.errors import InputError
@@ -87,13 +89,15 @@ class LoadedModel:
 
 
 def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
-    """Fill in ``revision``: the recipe's hash (zoo), the files' hash (folder), or the commit (Hub). Loads no weights.
+    """Fill in ``revision``: the recipe's hash (zoo), the files' (folder, counted table), or the commit (Hub). Loads no weights.
 
     ``profile`` chooses the zoo's sizes and ``source`` what they train on. A Hub id whose
     commit cannot be looked up (no network) keeps the revision it was given, or "main".
     """
     if spec.name.startswith(ZOO):
         return replace(spec, revision=zoo.recipe_hash(spec.name.removeprefix(ZOO), scale_of(profile), source))
+    if (table := table_file(spec.name)) is not None:
+        return replace(spec, revision=hash_of([table]))
     if (folder := local_folder(spec.name)) is not None:
         return replace(spec, revision=folder_hash(folder))
     return replace(spec, revision=hub_commit(spec))
@@ -118,8 +122,9 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     with quiet(), one_line(spec, path):
         model: PreTrainedModel = kind.from_pretrained(path, dtype=getattr(torch, dtype), **hub_arguments(spec))
         tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+        model.to(device)
     try:
-        stack = stack_for(model.to(device).eval().requires_grad_(False))
+        stack = stack_for(model.eval().requires_grad_(False))
     except InputError as error:
         raise UsageError(f"model {spec.name}: {error}") from error
     parameters = list(model.parameters())
@@ -189,8 +194,7 @@ def is_ngram_table(spec: ModelSpec) -> bool:
     if spec.name.startswith(ZOO):
         name = spec.name.removeprefix(ZOO)
         return any(recipes[name].family == "ngram" for recipes in zoo.RECIPES.values() if name in recipes)
-    path = Path(spec.name)
-    return (path.is_file() and path.suffix == ".safetensors") or (path / zoo.TABLE).is_file()
+    return table_file(spec.name) is not None
 
 
 def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:

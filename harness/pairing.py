@@ -31,7 +31,7 @@ def overlap_of(record: Record, drafter: str, lenience: float = 1.0) -> list[floa
     """A record's overlap at every output position; None where this drafter or lenience was not asked for."""
     for overlap in record.overlap:
         if overlap.drafter == drafter:
-            return overlap.by_lenience.get(f"{lenience:g}")
+            return overlap.by_lenience.get(repr(float(lenience)))
     return None
 
 
@@ -55,18 +55,29 @@ def drifted(baseline: Sequence[Record]) -> Refused | None:
     )
 
 
-def num_differing(baseline: Sequence[Record], method: Sequence[Record]) -> int:
-    """Outputs whose token ids are not the baseline's, of those that both arms completed."""
-    expected = {record.key: record.tokens for record in succeeded(baseline)}
-    return sum(record.key in expected and record.tokens != expected[record.key] for record in succeeded(method))
+def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Refused | None:
+    """Why no speed may be shown: a wrong output, a machine that changed, or arms that did not take turns in one process."""
+    if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
+        return Refused(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
+    if refusal := drifted(baseline):
+        return refusal
+    runs = {record.key: record.run for record in succeeded(baseline)}
+    shared = [record for record in succeeded(method) if record.key in runs]
+    if shared and not any(record.run == runs[record.key] for record in shared):
+        return Refused("refused: the two arms ran in different processes, not interleaved; run them as one comparison")
+    return None
+
+
+def num_near_ties(method: Sequence[Record]) -> int:
+    return sum(record.divergence is not None and record.divergence.kind == "near-tie" for record in method)
 
 
 def paired(
     baseline: Sequence[Record], method: Sequence[Record], values: Callable[[Record], tuple[float, ...]]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """[m, n] sums of each arm's values over the repeats that both arms completed, for the n examples they share."""
+    """[m, n] sums of each arm's values over the repeats that both arms completed, for the n examples shared in one process."""
     first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
-    keys = [key for key in first if key in second]
+    keys = [key for key in first if key in second and first[key].run == second[key].run]
     if not keys:
         return None
     examples = list(dict.fromkeys(example for example, _ in keys))

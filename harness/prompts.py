@@ -72,13 +72,17 @@ def _cut_longest_field(
     task: Task, example: Example, experiment: Experiment, model: LoadedModel, room: int
 ) -> tuple[int, tuple[int, ...]]:
     """Drop words from the end of the longest field until the rendered prompt fits; instructions around it stay whole."""
-    name = max(example.inputs, key=lambda field: len(example.inputs[field]))
+    whole = _render(task, example, experiment)
+
+    def with_field(name: str, text: str) -> Example:
+        return replace(example, inputs={**example.inputs, name: text})
+
+    shown = [name for name in example.inputs if _render(task, with_field(name, ""), experiment) != whole]
+    name = max(shown, key=lambda field: len(example.inputs[field]))
     words = example.inputs[name].split(" ")
-    full = len(_encode(task, example, experiment, model))
 
     def encoded(count: int) -> tuple[int, ...]:
-        shorter = replace(example, inputs={**example.inputs, name: " ".join(words[:count])})
-        return _encode(task, shorter, experiment, model)
+        return _encode(task, with_field(name, " ".join(words[:count])), experiment, model)
 
     keep = _largest(len(words), lambda count: len(encoded(count)) <= room)
     if keep is None:
@@ -86,7 +90,7 @@ def _cut_longest_field(
             f"max_input_tokens {room}: the prompt of example {example.id!r} exceeds it without any {name!r}; give more"
         )
     tokens = encoded(keep)
-    return full - len(tokens), tokens
+    return len(_encode(task, example, experiment, model)) - len(tokens), tokens
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int | None:

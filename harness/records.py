@@ -4,6 +4,7 @@
 description. A process that is killed leaves at most one torn last line, which the next one cuts off and runs again.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -37,9 +38,27 @@ class Overlap:
     by_lenience: dict[str, list[float]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Where an output that should equal the plain arm's parts from it, and what explains it; see harness.divergence.
+
+    ``margin`` is between the two largest logits there, ``bound`` what rounding can move; None between beams.
+    """
+
+    position: int
+    margin: float | None
+    bound: float | None
+    replays_agree: bool
+    kind: Literal["near-tie", "bug"]
+
+
 @dataclass(kw_only=True)
 class Record:
-    """What happened to one example. A failure has its message and no numbers, and is counted in denominators."""
+    """What happened to one example. A failure has its message and no numbers, and is counted in denominators.
+
+    ``run`` is the process that made it: times are compared only within one. ``divergence`` is None where the output equals
+    the plain arm's or need not.
+    """
 
     signature: str
     example: str
@@ -55,6 +74,8 @@ class Record:
     steps: Steps | None = None
     statistics: dict[str, Any] | None = None
     overlap: list[Overlap] = field(default_factory=list)
+    divergence: Divergence | None = None
+    run: str = ""
     environment: str = ""
 
     @property
@@ -62,13 +83,19 @@ class Record:
         return self.example, self.repeat
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"), allow_nan=True) + "\n"
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Record":
         steps = values.pop("steps", None)
+        divergence = values.pop("divergence", None)
         overlap = [Overlap(**item) for item in values.pop("overlap", [])]
-        return cls(**values, steps=Steps(**steps) if steps is not None else None, overlap=overlap)
+        return cls(
+            **values,
+            steps=Steps(**steps) if steps is not None else None,
+            overlap=overlap,
+            divergence=Divergence(**divergence) if divergence is not None else None,
+        )
 
 
 class RecordFile:
@@ -79,13 +106,16 @@ class RecordFile:
         self.path = folder / f"{experiment.signature}.jsonl"
 
     def read(self) -> list[Record]:
-        return list(read_records(self.path)) if self.path.exists() else []
+        """Every key once: the first record of an example and repeat counts."""
+        found: dict[tuple[str, int], Record] = {}
+        for record in read_records(self.path) if self.path.exists() else ():
+            found.setdefault(record.key, record)
+        return list(found.values())
 
     def open(self) -> "RecordWriter":
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _write_whole(self.path.with_suffix(".json"), self.experiment.to_json() + "\n")
-            _cut_torn_end(self.path)
             return RecordWriter(self.path)
         except OSError as error:
             raise UsageError(
@@ -99,9 +129,23 @@ class RecordWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise UsageError(f"records {path}: another process is writing them; wait for it, or choose --records") from error
+
+        self._cut_torn_end()
+
+    def _cut_torn_end(self) -> None:
+        """What a killed process left of its last line goes; only the holder of the lock may do this."""
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            self._file.truncate(whole)
 
     def append(self, record: Record) -> None:
-        data, start = record.to_line().encode(), self._file.tell()
+        data, start = record.to_line().encode(), os.fstat(self._file.fileno()).st_size
         try:
             written = self._file.write(data)
             if written != len(data):
@@ -154,17 +198,20 @@ def load_experiment(path: Path) -> Experiment:
         ) from error
 
 
-def _cut_torn_end(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        data = file.read()
-        whole = data.rfind(b"\n") + 1
-        if whole != len(data):
-            file.truncate(whole)
-
-
 def _write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf8")
     os.replace(temporary, path)
+
+
+def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) -> None:
+    """``<folder>/environments/<hash>.json``: what a record's environment hash stands for."""
+    path = folder / "environments" / f"{digest}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(path, json.dumps(facts, indent=1) + "\n")
+
+
+def read_environment(folder: Path, digest: str) -> dict[str, str | int]:
+    path = folder / "environments" / f"{digest}.json"
+    return json.loads(path.read_text(encoding="utf8")) if path.exists() else {"environment": f"unknown ({digest})"}

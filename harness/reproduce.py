@@ -1,23 +1,28 @@
 """From a table or figure of the catalogue to its files: run what is missing (or nothing), then render from records."""
 
 import argparse
+import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from harness import environment
-from harness.catalogue.base import Settings
+from harness.catalogue.base import Cell, Settings
 from harness.commands.options import RESULTS, checked_device, source_of
-from harness.errors import UsageError
+from harness.errors import Unavailable, UsageError
 from harness.experiment import Comparison, Experiment
-from harness.records import Record, RecordFile
+from harness.records import Record, RecordFile, read_environment
 from harness.render.files import Header
 from harness.runner import Runner, ensure_models, pin
+from tasks.errors import DataError
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
     return Settings(
         profile=args.profile,
-        source=source_of(args.data),
+        source=source_of(args.data, args.profile),
         limit=args.limit,
         seed=args.seed,
         device=checked_device(args.device),
@@ -48,12 +53,13 @@ def folder_of(settings: Settings) -> Path:
 
 
 class Store:
-    """The stored records of any experiment of the catalogue; pins each description once."""
+    """The stored records of any experiment of the catalogue; pins each description once and remembers what it read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._pinned: dict[Experiment, Experiment] = {}
-        self.read: dict[str, Path] = {}
+        self.read: dict[str, list[Record]] = {}
+        self.unavailable: list[str] = []
 
     def pinned(self, experiment: Experiment) -> Experiment:
         if experiment not in self._pinned:
@@ -64,43 +70,89 @@ class Store:
         return Comparison(tuple(self.pinned(arm) for arm in comparison.arms))
 
     def records_of(self, experiment: Experiment) -> list[Record]:
-        file = RecordFile(self.folder, self.pinned(experiment))
-        if file.path.exists():
-            self.read[file.path.name] = file.path
-        return file.read()
+        try:
+            file = RecordFile(self.folder, self.pinned(experiment))
+        except Unavailable as error:
+            self._note(error)
+            return []
+        records = file.read()
+        if records:
+            self.read[file.path.name] = records
+        return records
 
+    def run(self, plan: list[Comparison], quiet: bool) -> None:
+        """Run every comparison that is not complete; what is complete costs a look at its records and nothing else.
 
-def run_plan(plan: list[Comparison], store: Store, quiet: bool) -> None:
-    """Run every comparison that is not complete; what is complete costs a look at its records and nothing else."""
-    runner = Runner(store.folder, quiet=quiet)
-    missing = [pinned for pinned in map(store.comparison, plan) if not runner.is_complete(pinned)]
-    ensure_models(arm for comparison in missing for arm in comparison.arms)
-    for number, comparison in enumerate(missing, start=1):
-        first = comparison.arms[0]
-        runner.run(comparison, f"[{number}/{len(missing)}] {first.task} t={first.sampling.temperature:g}")
+        A model or data set that cannot be had from the Hub stops its own comparison only.
+        """
+        runner, missing = Runner(self.folder, quiet=quiet), []
+        for comparison in plan:
+            with self._noting(comparison):
+                pinned = self.comparison(comparison)
+                if not runner.is_complete(pinned):
+                    missing.append(pinned)
+        for number, comparison in enumerate(missing, start=1):
+            if number == 1:
+                ensure_models(arm for comparison in missing for arm in comparison.arms)
+            first = comparison.arms[0]
+            with self._noting(comparison):
+                runner.run(comparison, f"[{number}/{len(missing)}] {first.task} t={first.sampling.temperature:g}")
+
+    @contextmanager
+    def _noting(self, comparison: Comparison) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable as error:
+            self._note(error)
+        except DataError as error:
+            if comparison.arms[0].source != "hub":
+                raise
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        if (reason := str(error)) not in self.unavailable:
+            self.unavailable.append(reason)
+
+    def explained(self, cells: list[Cell]) -> list[Cell]:
+        """Cells that could not be run because of what is not available say so."""
+        if not self.unavailable:
+            return cells
+        status = "impossible: " + "; ".join(" ".join(reason.split()) for reason in self.unavailable)
+        return [replace(cell, status=status) if cell.status == "not run" else cell for cell in cells]
 
 
 def header_of(kind: str, name: str, settings: Settings, store: Store) -> Header:
-    """How to make it again, and from what it was made."""
-    facts = environment.describe(settings.device)
+    """How to make it again, and from what it was made: the environments are those of the records."""
+    digests = sorted({record.environment for records in store.read.values() for record in records})
+    environments = [read_environment(store.folder, digest) for digest in digests] or [environment.describe(settings.device)]
+    commits = ", ".join(dict.fromkeys(str(facts.get("commit", "unknown")) for facts in environments))
+    merged = {key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in environments[0]}
+    merged.pop("commit", None)
     return Header(
         command=command_of(kind, name, settings),
-        commit=str(facts["commit"]),
-        environment={key: value for key, value in facts.items() if key != "commit"},
+        commit=commits,
+        environment=merged,
         record_files=tuple(sorted(store.read)),
     )
 
 
 def command_of(kind: str, name: str, settings: Settings) -> str:
-    parts = ["make", f"reproduce-{kind}-{name}"]
+    """The make target where its variables say it all, else the command behind it."""
     default = Settings()
-    fields = {"PROFILE": "profile", "DATA": "source", "LIMIT": "limit", "DEVICE": "device", "DTYPE": "dtype"}
-    for variable, field in fields.items():
-        value = getattr(settings, field)
-        if value != getattr(default, field):
-            shown = Path(value).name if variable == "DATA" and Path(value).exists() else value
-            parts.append(f"{variable}={shlex.quote(str(shown))}")
-    return " ".join(parts)
+    fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
+    changed = {key: _shown(getattr(settings, key)) for key in fields if getattr(settings, key) != getattr(default, key)}
+    if settings.seed == default.seed and not settings.models:
+        return " ".join(["make", f"reproduce-{kind}-{name}", *(f"{fields[key]}={value}" for key, value in changed.items())])
+    flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
+    flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
+    flags += [f"--model {role}={_shown(model)}" for role, model in settings.models]
+    return " ".join([f"foretoken {kind} {name} --reproduce", *flags])
+
+
+def _shown(value: object) -> str:
+    """Paths are shown from here, so that no machine's folders enter a file."""
+    text = str(value)
+    return shlex.quote(os.path.relpath(text) if os.path.isabs(text) else text)
 
 
 def state_of(plan: list[Comparison], store: Store) -> str:

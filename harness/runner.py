@@ -5,32 +5,34 @@ is recorded already is not run again; what fails is recorded as failed.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from tqdm import tqdm
 
 from harness import environment, zoo
 from harness.build import Models, build_drafter, build_method, check_names, specs_of
-from harness.clock import clock_for
+from harness.decode import generate, must_equal
+from harness.divergence import classify
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, Experiment
 from harness.model_files import ZOO
-from harness.models import LoadedModel, pin_model, scale_of
-from harness.prompts import Prompt, make_prompt, seed_of
-from harness.records import Overlap, Record, RecordFile, Steps
+from harness.models import LoadedModel, fits, is_ngram_table, pin_model, scale_of
+from harness.prompts import Prompt, make_prompt
+from harness.records import Divergence, Overlap, Record, RecordFile, Steps, write_environment
 from harness.scoring import score_reference
 from methods.errors import InputError
-from methods.sampling import Uniforms
 from methods.speculative.overlap import overlap
-from methods.types import Drafter, Generation, Inputs, Method, Session, Step, Stop
+from methods.types import Drafter, Generation, Inputs, Method, Session, Step
 from tasks import fingerprint, get_task
-from tasks.base import ReferenceScore, Task
+from tasks.base import Example, ReferenceScore, Task
 
 WARM_UP = 1
-LONGEST_DRAFT = 128
 
 
 def pin(experiment: Experiment) -> Experiment:
@@ -67,13 +69,18 @@ def ensure_models(experiments: Iterable[Experiment]) -> None:
 
 @dataclass
 class Arm:
-    """One experiment made ready: its method, the drafters whose overlap is asked for, and where its records go."""
+    """One experiment made ready: its method, the drafters whose overlap is asked for, its prompts, and what is recorded."""
 
     experiment: Experiment
     method: Method
     overlap: list[tuple[str, Drafter]]
+    prompts: list[Prompt]
     file: RecordFile
-    done: set[tuple[str, int]]
+    done: dict[tuple[str, int], Record]
+    checked: bool
+
+    def lacks(self, chunk: range, repeat: int) -> bool:
+        return any((self.prompts[index].example.id, repeat) not in self.done for index in chunk)
 
 
 class Runner:
@@ -81,22 +88,24 @@ class Runner:
 
     def __init__(self, folder: Path, quiet: bool = False) -> None:
         self.folder, self.quiet = folder, quiet
+        self._id = uuid4().hex[:12]
         self._models: Models | None = None
 
     def path(self, experiment: Experiment) -> Path:
         return RecordFile(self.folder, experiment).path
 
     def records(self, experiment: Experiment) -> list[Record]:
-        """What is stored for an experiment (which must be pinned), in example order."""
+        """What is stored for an experiment (which must be pinned), in the order it was made."""
         return RecordFile(self.folder, experiment).read()
 
     def is_complete(self, comparison: Comparison) -> bool:
         """Whether every record is there, judged by count so that neither data nor model is touched."""
-        for arm in comparison.arms:
-            records = RecordFile(self.folder, arm).read()
-            if not records or len({r.key for r in records}) < self._expected(arm):
-                return False
-        return True
+        return all(len(self.records(arm)) >= arm.limit * arm.repeats for arm in comparison.arms)
+
+    def models(self, experiment: Experiment) -> Models:
+        if self._models is None or (self._models.device, self._models.dtype) != (experiment.device, experiment.dtype):
+            self._models = Models(experiment.device, experiment.dtype)
+        return self._models
 
     def run(self, comparison: Comparison, description: str = "") -> None:
         """Run what is missing. Raises UsageError for what no example can work with; failures of single examples are records."""
@@ -105,55 +114,105 @@ class Runner:
             torch.set_num_threads(first.num_threads)
         task = get_task(first.task)
         examples = list(task.examples(first.source, "test", first.limit, first.seed))
-        if not examples:
-            raise UsageError(f"task {first.task!r} with data {first.source!r}: no examples; expected at least one test row")
+        _check_examples(examples, first)
         keys = {(example.id, repeat) for example in examples for repeat in range(first.repeats)}
-        missing = [arm for arm in comparison.arms if keys - {record.key for record in self.records(arm)}]
-        if missing:
-            ensure_models(missing)
-            target = self.models(first).get(first.target)
-            arms = [self._arm(experiment, target) for experiment in missing]
-            prompts = {arm.signature: [make_prompt(task, example, arm, target) for example in examples] for arm in missing}
-            session = target.session()
-            for arm in arms:
-                for prompt in prompts[arm.experiment.signature][:WARM_UP]:
-                    generate(arm.experiment, arm.method, [prompt], target, session, repeat=0)
-            self._run_all(arms, prompts, task, target, session, description or first.task)
+        if not any(keys - {record.key for record in self.records(arm)} for arm in comparison.arms):
+            return
+        ensure_models(comparison.arms)
+        target = self.models(first).get(first.target)
+        arms = [self._arm(arm, first, task, examples, target) for arm in comparison.arms]
+        session = target.session()
+        for arm in arms:
+            generate(arm.experiment, arm.method, arm.prompts[:WARM_UP], target, session, repeat=0)
+        self._run_all(arms, task, target, session, description or first.task)
 
-    def models(self, experiment: Experiment) -> Models:
-        if self._models is None or (self._models.device, self._models.dtype) != (experiment.device, experiment.dtype):
-            self._models = Models(experiment.device, experiment.dtype)
-        return self._models
-
-    def _expected(self, experiment: Experiment) -> int:
-        return experiment.limit * experiment.repeats
-
-    def _arm(self, experiment: Experiment, target: LoadedModel) -> Arm:
+    def _arm(
+        self, experiment: Experiment, baseline: Experiment, task: Task, examples: Sequence[Example], target: LoadedModel
+    ) -> Arm:
         models = self.models(experiment)
+        prompts = [make_prompt(task, example, experiment, target) for example in examples]
+        _check_drafts(experiment, prompts, target, models)
+        method, file = build_method(experiment.method, target, models), RecordFile(self.folder, experiment)
         overlap = [(spec.label, build_drafter(spec, target, models)) for spec in experiment.overlap]
-        file = RecordFile(self.folder, experiment)
-        return Arm(experiment, build_method(experiment.method, target, models), overlap, file, {r.key for r in file.read()})
+        done = {record.key: record for record in file.read()}
+        return Arm(experiment, method, overlap, prompts, file, done, must_equal(baseline, experiment, method))
 
-    def _run_all(
-        self, arms: list[Arm], prompts: dict[str, list[Prompt]], task: Task, target: LoadedModel, session: Session, title: str
-    ) -> None:
-        num_examples = len(prompts[arms[0].experiment.signature])
-        writers = {arm.experiment.signature: arm.file.open() for arm in arms}
-        total = sum(num_examples * arm.experiment.repeats - len(arm.done) for arm in arms)
+    def _run_all(self, arms: list[Arm], task: Task, target: LoadedModel, session: Session, title: str) -> None:
+        total = sum(len(arm.prompts) * arm.experiment.repeats - len(arm.done) for arm in arms)
         bar = tqdm(total=total, desc=title, unit="ex", disable=self.quiet, delay=2, dynamic_ncols=True)
-        try:
-            for turn, (repeat, chunk) in enumerate(_chunks(arms[0].experiment, num_examples)):
-                for arm in arms[turn % len(arms) :] + arms[: turn % len(arms)]:
-                    due = [prompts[arm.experiment.signature][i] for i in chunk]
-                    due = [prompt for prompt in due if (prompt.example.id, repeat) not in arm.done]
-                    if due:
-                        for record in _records(arm, due, task, target, session, repeat):
-                            writers[arm.experiment.signature].append(record)
-                        bar.update(len(due))
-        finally:
-            bar.close()
-            for writer in writers.values():
-                writer.close()
+        facts = self._environment(arms[0].experiment)
+        with ExitStack() as stack:
+            stack.callback(bar.close)
+            writers = [stack.enter_context(arm.file.open()) for arm in arms]
+            for turn, (repeat, chunk) in enumerate(_chunks(arms[0].experiment, len(arms[0].prompts))):
+                made = self._run_chunk(arms, turn, repeat, chunk, task, target, session, facts)
+                for arm, writer in zip(arms, writers, strict=True):
+                    for record in made[arm.experiment.signature]:
+                        writer.append(record)
+                        arm.done[record.key] = record
+                        bar.update()
+
+    def _run_chunk(
+        self,
+        arms: list[Arm],
+        turn: int,
+        repeat: int,
+        chunk: range,
+        task: Task,
+        target: LoadedModel,
+        session: Session,
+        facts: str,
+    ) -> dict[str, list[Record]]:
+        """The new records of a chunk of examples. A batch is run whole, so that a resumed one rounds as it would have."""
+        made: dict[str, list[Record]] = {arm.experiment.signature: [] for arm in arms}
+        for arm in arms[turn % len(arms) :] + arms[: turn % len(arms)]:
+            if arm.lacks(chunk, repeat):
+                prompts = [arm.prompts[index] for index in chunk]
+                records = _records(arm, prompts, task, target, session, repeat, {"run": self._id, "environment": facts})
+                made[arm.experiment.signature] = [record for record in records if record.key not in arm.done]
+        plain = {**arms[0].done, **{record.key: record for record in made[arms[0].experiment.signature]}}
+        for arm in arms[1:] if len(arms) > 1 else []:
+            for record in made[arm.experiment.signature]:
+                if arm.checked:
+                    record.divergence = self._divergence(arms[0], arm, plain.get(record.key), record)
+        return made
+
+    def _divergence(self, baseline: Arm, arm: Arm, plain: Record | None, record: Record) -> Divergence | None:
+        if plain is None or plain.tokens is None or record.tokens is None or plain.tokens == record.tokens:
+            return None
+        prompt = next(prompt for prompt in arm.prompts if prompt.example.id == record.example)
+        pair = (baseline.experiment, arm.experiment)
+        return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models(arm.experiment))
+
+    def _environment(self, experiment: Experiment) -> str:
+        """Keeps this machine's description beside the records; its hash stands in every one of them."""
+        facts = environment.describe(experiment.device)
+        digest = environment.fingerprint(facts)
+        write_environment(self.folder, digest, facts)
+        return digest
+
+
+def _check_examples(examples: Sequence[Example], experiment: Experiment) -> None:
+    if not examples:
+        raise UsageError(f"data {experiment.source!r}: no test example for task {experiment.task!r}; expected at least one row")
+    counts = Counter(example.id for example in examples)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise UsageError(f"data {experiment.source!r}: id {twice[0]!r} occurs {counts[twice[0]]} times; expected unique ids")
+
+
+def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: LoadedModel, models: Models) -> None:
+    """Prompts that the target holds but a draft does not are refused; a draft that runs out later only drafts less."""
+    for spec in specs_of(experiment)[1:]:
+        if is_ngram_table(spec):
+            continue
+        draft = models.draft(spec, target)
+        for prompt in prompts:
+            if not fits(draft, len(prompt.tokens), 1):
+                raise UsageError(
+                    f"example {prompt.example.id!r}: its prompt of {len(prompt.tokens)} tokens fits target {target.name} "
+                    f"(position limit {target.position_limit}) but not draft {draft.name} (position limit "
+                    f"{draft.position_limit}); pass --max-input-tokens to cut it"
+                )
 
 
 def _chunks(experiment: Experiment, num_examples: int) -> Iterator[tuple[int, range]]:
@@ -162,48 +221,39 @@ def _chunks(experiment: Experiment, num_examples: int) -> Iterator[tuple[int, ra
             yield repeat, range(start, min(start + experiment.batch_size, num_examples))
 
 
-def generate(
-    experiment: Experiment, method: Method, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
-) -> tuple[list[Generation], float]:
-    """The generations of a batch and the seconds it took, sources encoded and prompts prefilled included."""
-    seeds = [seed_of(experiment, prompt.example.id, repeat) for prompt in prompts]
-    uniforms = Uniforms(seeds, experiment.max_new_tokens + LONGEST_DRAFT, experiment.device)
-    stop_ids = frozenset() if experiment.ignore_eos else frozenset(target.eos_token_ids)
-    stop = Stop(max_new_tokens=experiment.max_new_tokens, token_ids=stop_ids)
-    clock = clock_for(experiment.device)
-    inputs = Inputs(tuple(prompt.tokens for prompt in prompts))
-    start = clock()
-    generations = method.generate(session, inputs, experiment.sampling, uniforms, stop, clock)
-    return generations, clock() - start
-
-
 def _records(
-    arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int
-) -> Iterator[Record]:
-    facts = environment.fingerprint(environment.describe(arm.experiment.device))
-    common = {"signature": arm.experiment.signature, "repeat": repeat, "environment": facts}
+    arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: dict[str, str]
+) -> list[Record]:
+    """One record a prompt. What goes wrong while decoding or scoring makes records of failure, with no numbers."""
+    common = {"signature": arm.experiment.signature, "repeat": repeat, **facts}
     try:
         generations, wall_s = generate(arm.experiment, arm.method, prompts, target, session, repeat)
-    except (InputError, RuntimeError) as error:
+        records = [
+            Record(
+                example=prompt.example.id,
+                status="ok",
+                prompt_tokens=len(prompt.tokens),
+                truncated_tokens=prompt.truncated_tokens,
+                tokens=generation.tokens,
+                text=target.decode(generation.tokens),
+                stop_reason=generation.stop_reason,
+                wall_s=wall_s / len(prompts),
+                steps=columns(generation.steps),
+                statistics=_statistics(task, prompt, generation, target, session),
+                overlap=_overlap(arm, prompt, generation, session),
+                **common,
+            )
+            for prompt, generation in zip(prompts, generations, strict=True)
+        ]
+        for record in records:
+            record.to_line()  # a number that JSON cannot hold (NaN) is a failure, found here
+    except (InputError, RuntimeError, ValueError) as error:
         message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        for prompt in prompts:
-            yield Record(example=prompt.example.id, status="failed", error=message, prompt_tokens=len(prompt.tokens), **common)
-        return
-    for prompt, generation in zip(prompts, generations, strict=True):
-        yield Record(
-            example=prompt.example.id,
-            status="ok",
-            prompt_tokens=len(prompt.tokens),
-            truncated_tokens=prompt.truncated_tokens,
-            tokens=generation.tokens,
-            text=target.decode(generation.tokens),
-            stop_reason=generation.stop_reason,
-            wall_s=wall_s / len(prompts),
-            steps=columns(generation.steps),
-            statistics=_statistics(task, prompt, generation, target, session),
-            overlap=_overlap(arm, prompt, generation, session),
-            **common,
-        )
+        return [
+            Record(example=prompt.example.id, status="failed", error=message, prompt_tokens=len(prompt.tokens), **common)
+            for prompt in prompts
+        ]
+    return records
 
 
 def _statistics(task: Task, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session) -> dict:
@@ -215,13 +265,21 @@ def _statistics(task: Task, prompt: Prompt, generation: Generation, target: Load
 
 
 def _overlap(arm: Arm, prompt: Prompt, generation: Generation, session: Session) -> list[Overlap]:
-    inputs, sampling = Inputs((prompt.tokens,)), arm.experiment.sampling
-    found = []
-    for label, drafter in arm.overlap:
-        values = overlap(session, drafter, inputs, generation.tokens, sampling, arm.experiment.leniences)
-        by_lenience = {f"{lenience:g}": [round(v, 7) for v in row.tolist()] for lenience, row in values.items()}
-        found.append(Overlap(drafter=label, by_lenience=by_lenience))
-    return found
+    if not arm.overlap:
+        return []
+    inputs, experiment = Inputs((prompt.tokens,)), arm.experiment
+    drafters = [drafter for _, drafter in arm.overlap]
+    measured = overlap(session, drafters, inputs, generation.tokens, experiment.sampling, experiment.leniences)
+    return [
+        Overlap(
+            drafter=label, by_lenience={repr(float(key)): [round(v, 7) for v in row.tolist()] for key, row in values.items()}
+        )
+        for (label, _), values in zip(arm.overlap, measured, strict=True)
+    ]
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 7) for value in values]
 
 
 def columns(steps: Sequence[Step]) -> Steps:
@@ -230,8 +288,8 @@ def columns(steps: Sequence[Step]) -> Steps:
     for name in (field.name for field in fields(Steps)):
         values = [getattr(step, name) for step in steps]
         if name.endswith("_s"):
-            values = [] if any(math.isnan(v) for v in values) else [round(v, 7) for v in values]
+            values = [] if any(math.isnan(v) for v in values) else _rounded(values)
         elif name.endswith("_probs"):
-            values = [[round(v, 7) for v in row] for row in values]
+            values = [_rounded(row) for row in values]
         setattr(out, name, values)
     return out

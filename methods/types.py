@@ -78,7 +78,9 @@ class Outcome:
 class Step:
     """One round of one row as it happened.
 
-    ``emitted`` counts what entered the output after EOS and length limit cut the round (drafted and bonus alike).
+    ``emitted`` counts what entered the output after EOS and length limit cut the round (drafted and bonus alike), and
+    ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted`` and the probabilities are whole.
+    Beams share no drafts: theirs is empty, and ``num_accepted`` counts steps of the search before any cut.
     Times are seconds of the whole batch's round; NaN where no clock was given.
     """
 

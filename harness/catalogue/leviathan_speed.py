@@ -21,7 +21,7 @@ from harness.catalogue.leviathan_setup import (
 )
 from harness.costs import UNITS, account
 from harness.experiment import Comparison, DrafterSpec, Experiment
-from harness.pairing import Refused, num_differing
+from harness.pairing import Refused, num_near_ties
 from harness.records import Record
 from harness.statistics import Estimate
 
@@ -127,7 +127,7 @@ def _pair_cells(
     result = account(baseline, method, pair.draft.label, pair.method.method.gamma) if baseline and method else None
     cells = [Cell(pair.name, "gamma", gamma, gamma, unit="tokens", status="computed")]
     for column, (name, derived) in columns.items():
-        note = _differing(pair, baseline, method) if name == "speedup" else ""
+        note = _near_ties(method) if name == "speedup" else ""
         status = "computed" if derived else "measured"
         cells.append(cell_of(pair.name, column, printed.get(column), arms, _pick(result, name), UNITS[name], status, note))
     return cells
@@ -137,10 +137,10 @@ def _pick(result: dict[str, Estimate | None] | Refused | None, name: str) -> Cal
     return lambda: result.get(name) if isinstance(result, dict) else result
 
 
-def _differing(pair: Pair, baseline: list[Record], method: list[Record]) -> str:
-    """Greedy outputs must be the baseline's; how many are not is said beside the speed."""
-    count = num_differing(baseline, method) if pair.baseline.sampling.greedy else 0
-    return f"{count} outputs differ from the baseline's: see the audit of the run" if count else ""
+def _near_ties(method: list[Record]) -> str:
+    """Greedy outputs must be the baseline's; how many part from it at a near-tie is said beside the speed."""
+    count = num_near_ties(method)
+    return f"{count} of {len(method)} outputs part from the baseline's at a near-tie of two logits" if count else ""
 
 
 def notes(settings: Settings) -> list[str]:

@@ -16,14 +16,14 @@ def execute(args: argparse.Namespace) -> int:
     from harness.catalogue import get_figure
     from harness.estimate import print_plan
     from harness.models import load_tokenizer
-    from harness.reproduce import Store, folder_of, run_plan, settings_of
+    from harness.reproduce import Store, folder_of, settings_of
 
     figure, settings, store = get_figure(args.name), settings_of(args), Store(args.records)
     if args.dry_run:
         print_plan([store.comparison(comparison) for comparison in figure.plan(settings)], args.records)
         return 0
     if args.reproduce:
-        run_plan(figure.plan(settings), store, args.quiet)
+        store.run(figure.plan(settings), args.quiet)
 
     def pieces_of(experiment):  # type: ignore[no-untyped-def]
         return load_tokenizer(store.pinned(experiment).target).decode

@@ -8,11 +8,13 @@ from harness.experiment import DTYPES
 
 PROFILES = ("toy", "small", "paper", "test")
 RESULTS = Path("results")
+PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
+DATA_HELP = '"toy", "hub", a folder or a file (default: hub for small and paper, else toy)'
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", choices=PROFILES, default="toy", help="which models and sizes (default: toy)")
-    parser.add_argument("--data", default="toy", metavar="SOURCE", help='"toy", "hub", a folder or a file (default: toy)')
+    parser.add_argument("--data", metavar="SOURCE", help=DATA_HELP)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="weights and arithmetic (default: float32)")
     parser.add_argument("--limit", type=positive("--limit"), metavar="N", help="how many examples")
@@ -46,8 +48,13 @@ def checked_device(name: str) -> str:
     return name
 
 
-def source_of(text: str) -> str:
-    """Sources are recorded as given, paths made absolute so that a record means the same from everywhere."""
+def source_of(text: str | None, profile: str = "toy") -> str:
+    """Sources are recorded as given, paths made absolute so that a record means the same from everywhere.
+
+    None is the profile's own: "hub" for small and paper, "toy" otherwise.
+    """
+    if text is None:
+        return "hub" if profile in PUBLIC else "toy"
     if text in ("toy", "hub"):
         return text
     path = Path(text)

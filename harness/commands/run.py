@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from harness.audit import audit
     from harness.measures import measure_run
+    from harness.pairing import incomparable
     from harness.runner import Runner, pin
 
     comparison = Comparison(tuple(pin(experiment) for experiment in experiments(args).arms))
@@ -75,15 +77,18 @@ def execute(args: argparse.Namespace) -> int:
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
     metrics = measure_run(comparison, records)
+    refused = incomparable(records[0], records[-1]) if len(records) > 1 else None
     document = {
         "signature": method.signature,
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
         "audit": audit(comparison, records, runner),
-        "metrics": {name: estimate.as_dict() for name, estimate in metrics.items()},
+        "metrics": {name: _finite(estimate.as_dict()) for name, estimate in metrics.items()},
+        "refused": refused.reason if refused else None,
+        "beam_budget": _beam_budget(method.method),
     }
-    _print_metrics(metrics, document["audit"])
-    print(json.dumps(document, ensure_ascii=False))
+    _print_metrics(metrics, document)
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False))
     failed = sum(record.status == "failed" for record in records[-1])
     if failed:
         print(f"foretoken: {failed} of {len(records[-1])} examples failed; their records say why", file=sys.stderr)
@@ -102,7 +107,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
     drafter = _drafter(args)
     base = Experiment(
         task=args.task,
-        source=source_of(args.data),
+        source=source_of(args.data, args.profile),
         profile=args.profile,
         target=target,
         method=MethodSpec(name="autoregressive"),
@@ -114,7 +119,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
         max_new_tokens=args.max_new_tokens or task.max_new_tokens,
         max_input_tokens=args.max_input_tokens,
         ignore_eos=args.ignore_eos,
-        prompt_style="t5" if is_encoder_decoder(target, args.profile, source_of(args.data)) else "instruction",
+        prompt_style="t5" if is_encoder_decoder(target, args.profile, source_of(args.data, args.profile)) else "instruction",
         prompt_template=args.prompt_template,
         chat_template=args.chat_template,
         overlap=(drafter,) if drafter is not None else (),
@@ -127,7 +132,9 @@ def experiments(args: argparse.Namespace) -> Comparison:
         return Comparison((base,))
     if args.method == "speculative-beam":
         base = base.replace(method=MethodSpec(name="beam", num_beams=args.num_beams), overlap=())
-    return Comparison((base, base.replace(method=_method(args, drafter), overlap=(), leniences=(1.0,))))
+    method = _method(args, drafter)
+    plain = base.replace(beside=repr(method))
+    return Comparison((plain, base.replace(method=method, overlap=(), leniences=(1.0,))))
 
 
 def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
@@ -163,8 +170,22 @@ def _model_name(text: str) -> str:
     return str(path.resolve()) if path.is_dir() else text
 
 
-def _print_metrics(metrics: dict, audit: dict) -> None:
+def _finite(values: dict) -> dict:
+    """JSON has no infinities: what is not finite is unknown."""
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
+
+
+def _beam_budget(method: MethodSpec) -> int | None:
+    """Contexts that a round of speculative beam search may ask the target for, w + u gamma (Leviathan A.4)."""
+    return method.num_beams + method.draft_beams * method.gamma if method.name == "speculative-beam" else None
+
+
+def _print_metrics(metrics: dict, document: dict) -> None:
     for name, estimate in metrics.items():
         spread = "" if estimate.low is None else f"  [{estimate.low:.4g}, {estimate.high:.4g}]"
         print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n} {estimate.unit}")
-    print(f"audit: {audit['verdict']}: {audit['summary']}")
+    print(f"audit: {document['audit']['verdict']}: {document['audit']['summary']}")
+    if document["refused"]:
+        print(f"speedup {document['refused']}")
+    if document["beam_budget"] is not None:
+        print(f"budget: at most {document['beam_budget']} contexts of the target a round (w + u gamma)")

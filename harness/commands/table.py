@@ -18,15 +18,15 @@ def execute(args: argparse.Namespace) -> int:
     from harness.estimate import print_plan
     from harness.render.files import write_table
     from harness.render.text import terminal_table
-    from harness.reproduce import Store, folder_of, header_of, run_plan, settings_of
+    from harness.reproduce import Store, folder_of, header_of, settings_of
 
     table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
     if args.dry_run:
         print_plan([store.comparison(comparison) for comparison in table.plan(settings)], args.records)
         return 0
     if args.reproduce:
-        run_plan(table.plan(settings), store, args.quiet)
-    cells = table.cells(settings, store.records_of)
+        store.run(table.plan(settings), args.quiet)
+    cells = store.explained(table.cells(settings, store.records_of))
     header = header_of("table", str(table.number), settings, store)
     paths = write_table(table, settings, cells, header, folder_of(settings) / "tables")
     print(terminal_table(table, settings, cells))

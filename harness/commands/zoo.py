@@ -2,20 +2,20 @@
 
 import argparse
 
-from harness.commands.options import source_of
+from harness.commands.options import DATA_HELP, source_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which models (default: all)")
     parser.add_argument("--scale", choices=("toy", "test", "small", "paper"), default="toy", help="sizes (default: toy)")
-    parser.add_argument("--data", default="toy", metavar="SOURCE", help='what to train on: "toy", "hub" or a folder')
+    parser.add_argument("--data", metavar="SOURCE", help=f"what to train on: {DATA_HELP}")
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained and what is cached")
 
 
 def execute(args: argparse.Namespace) -> int:
     from harness.zoo import RECIPES, ensure, is_complete, model_folder, recipe_for, recipe_hash
 
-    source = source_of(args.data)
+    source = source_of(args.data, args.scale)
     names = args.names or list(RECIPES[args.scale])
     recipes = {name: recipe_for(name, args.scale) for name in names}
     if args.dry_run:

@@ -70,12 +70,12 @@ def coloured_rounds(record: Record, decode: Decode) -> list[list[Token]]:
 def _round(
     tokens: Sequence[int], start: int, drafted: Sequence[int], num_accepted: int, emitted: int, decode: Decode
 ) -> list[Token]:
-    """A round that EOS or the length limit cut short emits fewer drafts than it accepted."""
+    """A round whose drafts were cut by EOS or the length limit emits none of the target's own, and rejected nothing."""
     stood = min(num_accepted, emitted)
     before = list(tokens[:start])
     out: list[Token] = []
     for offset, token in enumerate(drafted):
-        kind: Kind = "accepted" if offset < stood else "rejected" if offset == num_accepted else "dropped"
+        kind: Kind = "accepted" if offset < stood else "rejected" if offset == stood < emitted else "dropped"
         out.append(Token(piece([*before, *drafted[:offset]], token, decode), kind))
     if emitted > stood:
         own: Kind = "corrected" if num_accepted < len(drafted) else "bonus"

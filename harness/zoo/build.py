@@ -16,7 +16,7 @@ from tqdm import tqdm
 from transformers.utils import logging
 
 from harness.errors import UsageError
-from harness.zoo.cache import is_complete, make, model_folder
+from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.recipes import CODE_VERSION, Corpus, Recipe, Scale, digest, recipe_for
 from methods.errors import InputError
@@ -43,12 +43,17 @@ def ensure(names: Sequence[str], scale: Scale, source: str, seed: int = 0, worke
     recipes = {name: recipe_for(name, scale, seed) for name in names}
     folders = {name: folder_of(recipe, source) for name, recipe in recipes.items()}
     missing = [recipe for name, recipe in recipes.items() if not is_complete(folders[name])]
+    teachers = {folder_of(recipe.teacher, source): recipe.teacher for recipe in missing if recipe.teacher is not None}
+    first = [teacher for folder, teacher in teachers.items() if not is_complete(folder)]
     corpora = {digest(recipe.corpus, source): recipe.corpus for recipe in missing}
     if missing:
         with quiet():
             run([(c.name, partial(_make_corpus, c, source)) for c in corpora.values() if not _is_built(c, source)], workers)
-            missing.sort(key=lambda recipe: -recipe.cost)
-            run([(recipe.name, partial(_make_model, recipe, source)) for recipe in missing], workers)
+            taught = [recipe for recipe in missing if recipe.teacher is not None]
+            others = {folder_of(recipe, source): recipe for recipe in (*first, *missing) if recipe.teacher is None}
+            for wave in (list(others.values()), taught):
+                wave.sort(key=lambda recipe: -recipe.cost)
+                run([(recipe.name, partial(_make_model, recipe, source)) for recipe in wave], workers)
     return folders
 
 
@@ -131,7 +136,8 @@ def _make_model(recipe: Recipe, source: str, position: int) -> None:
     if recipe.family == "ngram":
         make(folder_of(recipe, source), lambda folder: count_table(recipe, corpus_folder, folder, source))
     else:
-        make(folder_of(recipe, source), lambda folder: train(recipe, corpus_folder, folder, source, position=position))
+        teacher = None if recipe.teacher is None else folder_of(recipe.teacher, source)
+        make(folder_of(recipe, source), lambda folder: train(recipe, corpus_folder, folder, source, teacher, position=position))
 
 
 def count_table(recipe: Recipe, corpus_folder: Path, folder: Path, source: str) -> None:
@@ -140,12 +146,19 @@ def count_table(recipe: Recipe, corpus_folder: Path, folder: Path, source: str) 
     part = [part.task for part in recipe.corpus.parts].index(recipe.table_task or "")
     start = [0] if recipe.corpus.family == "t5" else []
     texts = [start + rows.row(i)[1].tolist() for i in torch.nonzero(rows.part == part).flatten().tolist()]
-    vocab_size = json.loads((corpus_folder / "recipe.json").read_text(encoding="utf8"))["vocab_size"]
-    table = NGramTable.count(texts, vocab_size)
+    table = NGramTable.count(texts, _vocab_size(corpus_folder / DONE))
     if start:
         unigram = table.unigram_counts.clone()
         unigram[start] = 0
         table = replace(table, unigram_counts=unigram)
     table.save(folder / TABLE)
     facts = {"recipe": asdict(recipe), "source": source, "code": CODE_VERSION, "num_tokens": sum(map(len, texts))}
-    (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
+    (folder / DONE).write_text(json.dumps(facts, indent=1), encoding="utf8")
+
+
+def _vocab_size(path: Path) -> int:
+    """Of a corpus, as its recipe.json states it."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf8"))["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise unreadable(path, error) from error

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +37,15 @@ def model_folder(name: str, digest: str) -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    return (folder / DONE).is_file()
+    """UsageError for a cache that may not be looked into."""
+    try:
+        return stat.S_ISREG((folder / DONE).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError as error:
+        raise UsageError(
+            f"cache folder {folder}: cannot be read ({error.strerror}); make it readable or set FORETOKEN_CACHE to another one"
+        ) from error
 
 
 def make(folder: Path, build: Callable[[Path], None]) -> None:

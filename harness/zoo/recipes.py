@@ -58,7 +58,8 @@ class Recipe:
     Depth grows: until ``shallow_frac`` of the steps only ``shallow_layers`` layers run (see zoo.networks). A batch is
     about ``batch_tokens`` tokens: in all (decoder-only, in blocks of ``block_length``) or of targets plus half the sources
     (encoder-decoder). T5's embeddings are of order 1 and learn ``embedding_rate_scale`` times as fast as the rest. An n-gram
-    table has no layers; ``table_task`` names the part whose targets it counts.
+    table has no layers; ``table_task`` names the part whose targets it counts. With a ``teacher`` the model learns the
+    teacher's distribution at every position instead of the text's next token.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Recipe:
     shallow_frac: float = 0.0
     shallow_layers: int = 0
     table_task: str | None = None
+    teacher: "Recipe | None" = None
     wants_gpu: bool = False
     seed: int = 0
 
@@ -93,10 +95,11 @@ class Recipe:
 def toy() -> dict[str, Recipe]:
     """The zoo proper: minutes on two cores."""
     llama, t5, gpt = _llama_corpus(2048, 1.0), _t5_corpus(2048, 1.0), _gpt_corpus(2048, 1.0)
+    target = _llama("llama-target", llama, 16, 128, 1300, 1.0e-3, shallow_frac=0.75, shallow_layers=4)
     recipes = [
-        _llama("llama-target", llama, 16, 128, 1300, 1.0e-3, shallow_frac=0.75, shallow_layers=4),
-        _llama("llama-draft-large", llama, 4, 128, 1000, 1.0e-3),
-        _llama("llama-draft-small", llama, 2, 64, 1000, 1.5e-3),
+        target,
+        _llama("llama-draft-large", llama, 3, 128, 900, 1.0e-3, teacher=target),
+        _llama("llama-draft-small", llama, 1, 96, 900, 1.5e-3, teacher=target),
         _t5("t5-xxl", t5, 12, 128, 1700, 1.0e-3, shallow_frac=0.92, shallow_layers=3),
         _t5("t5-large", t5, 4, 96, 850, 1.0e-3),
         _t5("t5-base", t5, 2, 80, 900, 1.2e-3),
@@ -111,10 +114,11 @@ def toy() -> dict[str, Recipe]:
 def tiny() -> dict[str, Recipe]:
     """The same shapes, tiny: seconds, for tests and continuous integration."""
     llama, t5, gpt = _llama_corpus(448, 0.03), _t5_corpus(448, 0.03), _gpt_corpus(448, 0.03)
+    target = _llama("llama-target", llama, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2)
     recipes = [
-        _llama("llama-target", llama, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2),
-        _llama("llama-draft-large", llama, 2, 48, 80, 2e-3),
-        _llama("llama-draft-small", llama, 1, 32, 80, 3e-3),
+        target,
+        _llama("llama-draft-large", llama, 2, 48, 80, 2e-3, teacher=target),
+        _llama("llama-draft-small", llama, 1, 32, 80, 3e-3, teacher=target),
         _t5("t5-xxl", t5, 4, 64, 120, 2e-3, shallow_frac=0.5, shallow_layers=2),
         _t5("t5-large", t5, 2, 48, 120, 2e-3),
         _t5("t5-base", t5, 1, 48, 120, 2e-3),
@@ -207,7 +211,12 @@ def recipe_for(name: str, scale: Scale, seed: int = 0) -> Recipe:
         raise UsageError(f"zoo scale {scale!r}: expected one of {', '.join(RECIPES)}")
     if name not in RECIPES[scale]:
         raise UsageError(f"zoo model {name!r}: expected one of {', '.join(RECIPES[scale])}")
-    return replace(RECIPES[scale][name], seed=seed)
+    return _seeded(RECIPES[scale][name], seed)
+
+
+def _seeded(recipe: Recipe, seed: int) -> Recipe:
+    teacher = None if recipe.teacher is None else _seeded(recipe.teacher, seed)
+    return replace(recipe, seed=seed, teacher=teacher)
 
 
 def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:

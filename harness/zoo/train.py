@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from harness import environment
 from harness.zoo.batches import Batch, batches_for
@@ -40,7 +40,9 @@ class Spent:
     cpu_s: float = 0.0
 
 
-def train(recipe: Recipe, corpus_folder: Path, folder: Path, source: str, *, position: int = 0) -> None:
+def train(
+    recipe: Recipe, corpus_folder: Path, folder: Path, source: str, teacher_folder: Path | None = None, *, position: int = 0
+) -> None:
     """Train ``recipe`` in ``folder`` (which may hold a checkpoint) and leave there a complete transformers model.
 
     ``position`` is the line of the progress bar on stderr.
@@ -49,7 +51,10 @@ def train(recipe: Recipe, corpus_folder: Path, folder: Path, source: str, *, pos
     rows = read_corpus(corpus_folder)
     with one_thread():
         network = build_network(recipe, tokenizer).to(device_of(recipe))
-        spent = run_steps(recipe, rows, network, folder, position=position)
+        teacher = None
+        if teacher_folder is not None:
+            teacher = AutoModelForCausalLM.from_pretrained(teacher_folder).to(network.device).eval().requires_grad_(False)
+        spent = run_steps(recipe, rows, network, folder, teacher, position=position)
         loss = held_out_loss(recipe, rows, network)
     network.cpu().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -74,7 +79,14 @@ def device_of(recipe: Recipe) -> str:
 
 
 def run_steps(
-    recipe: Recipe, rows: Encoded, network: PreTrainedModel, folder: Path, *, position: int = 0, stop_at: int | None = None
+    recipe: Recipe,
+    rows: Encoded,
+    network: PreTrainedModel,
+    folder: Path,
+    teacher: PreTrainedModel | None = None,
+    *,
+    position: int = 0,
+    stop_at: int | None = None,
 ) -> Spent:
     """From the checkpoint, if there is one, to the last step (or to ``stop_at``, leaving a checkpoint there)."""
     optimizer, depth, batches = build_optimizer(recipe, network), Depth(recipe, network), batches_for(recipe, rows)
@@ -90,7 +102,8 @@ def run_steps(
     with bar:
         for step in range(start, last):
             depth.use(shallow=step < recipe.shallow_frac * recipe.steps)
-            bar.set_postfix_str(f"loss {train_step(recipe, network, optimizer, batches(step), step):.2f}", refresh=False)
+            loss = train_step(recipe, network, optimizer, batches(step), step, teacher)
+            bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update()
             if time.perf_counter() - saved_at > CHECKPOINT_S:
                 depth.use(shallow=False)
@@ -102,11 +115,18 @@ def run_steps(
     return spent()
 
 
-def train_step(recipe: Recipe, network: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batch, step: int) -> float:
+def train_step(
+    recipe: Recipe,
+    network: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    step: int,
+    teacher: PreTrainedModel | None = None,
+) -> float:
     """One update; returns the weighted mean loss of the batch (nats a token)."""
     for group in optimizer.param_groups:
         group["lr"] = recipe.learning_rate * group["rate_scale"] * schedule(step / recipe.steps, recipe.warmup_frac)
-    losses, weights = token_losses(network, batch)
+    losses, weights = token_losses(network, batch, teacher)
     loss = (losses * weights).sum() / weights.sum()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
@@ -122,13 +142,20 @@ def schedule(done_frac: float, warmup_frac: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (done_frac - warmup_frac) / (1 - warmup_frac)))
 
 
-def token_losses(network: PreTrainedModel, batch: Batch) -> tuple[Float[Tensor, "M"], Float[Tensor, "M"]]:
-    """Loss (nats) and weight of every position that counts."""
+def token_losses(
+    network: PreTrainedModel, batch: Batch, teacher: PreTrainedModel | None = None
+) -> tuple[Float[Tensor, "M"], Float[Tensor, "M"]]:
+    """Cross-entropy (nats) with the text, or with the teacher's distribution, and weight of every position that counts."""
     device = network.device
     logits = network(**{name: values.to(device) for name, values in batch.inputs.items()}, use_cache=False).logits
     weights, labels = batch.weights.to(device), batch.labels.to(device)
     counts = weights > 0
-    return cross_entropy(logits[counts].float(), labels[counts], reduction="none"), weights[counts]
+    wanted = labels[counts]
+    if teacher is not None:
+        with torch.no_grad():
+            inputs = {name: values.to(device) for name, values in batch.inputs.items()}
+            wanted = teacher(**inputs, use_cache=False).logits[counts].float().softmax(-1)
+    return cross_entropy(logits[counts].float(), wanted, reduction="none"), weights[counts]
 
 
 def build_optimizer(recipe: Recipe, network: PreTrainedModel) -> torch.optim.Optimizer:

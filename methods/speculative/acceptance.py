@@ -1,7 +1,7 @@
 """Every definition of acceptance that the literature uses, from steps; they differ and are never interchangeable.
 
-Each is a ratio of sums, so an example contributes (numerator, denominator) and an interval resamples examples. A round's
-steps are taken as verified, before EOS or the length limit cut them; only ``tokens_per_step`` counts what was emitted.
+Each is a ratio of sums, so an example contributes (numerator, denominator) and an interval resamples examples. Nothing
+behind a stopping EOS counts, neither as accepted nor as verified nor as drafted: the output ended before it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ def accepted_over_verified(steps: Iterable[Step]) -> Statistic:
 
 def accepted_over_drafted(steps: Iterable[Step]) -> Statistic:
     """Accepted over all drafts. Not an alpha: drafts behind a rejection count against it (0.538 at alpha 0.8, gamma 5)."""
-    pairs = [(step.num_accepted, len(step.drafted)) for step in steps]
+    pairs = [(step.num_accepted, _num_drafted(step)) for step in steps]
     return float(sum(accepted for accepted, _ in pairs)), float(sum(drafted for _, drafted in pairs))
 
 
@@ -62,8 +62,14 @@ def pooled(statistics: Iterable[Statistic]) -> float | None:
     return sum(numerator for numerator, _ in pairs) / total if total else None
 
 
+def _num_drafted(step: Step) -> int:
+    """The drafts up to a stopping EOS, or all. A round that emits no token behind its drafts has ended on one of them."""
+    ended = step.stop_reason == "eos" or step.emitted <= step.num_accepted
+    return min(step.emitted, len(step.drafted)) if ended else len(step.drafted)
+
+
 def _num_verified(step: Step) -> int:
-    return min(step.num_accepted + 1, len(step.drafted))
+    return min(step.num_accepted + 1, _num_drafted(step))
 
 
 def _verified(step: Step) -> list[tuple[float, float]]:

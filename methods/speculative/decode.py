@@ -93,7 +93,7 @@ class DraftAndVerify:
         verified = clock() if clock else 0.0
         for row, length, numbers in zip(active, proposal.lengths, host_rows, strict=True):
             _take(row, length, numbers, longest, stop)
-        outcome = Outcome(tuple(row.steps[-1].num_accepted for row in active), tuple(row.pending for row in active))
+        outcome = Outcome(tuple(int(numbers[0]) for numbers in host_rows), tuple(row.pending for row in active))
         if any(row.stop_reason is None for row in active):
             target.rewind([longest - count for count in outcome.num_accepted])
             self.drafter.commit(outcome)
@@ -108,7 +108,10 @@ def _to_host(proposal: Proposal, verdict: Verdict) -> list[list[float]]:
 
 
 def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: Stop) -> None:
-    """Emit the accepted drafts and the token behind them, cut at the first stopping token or the length limit."""
+    """Emit the accepted drafts and the token behind them, cut at the first stopping token or the length limit.
+
+    What was accepted behind the cut never entered the output, so the step does not count it.
+    """
     num_accepted, row.pending = int(numbers[0]), int(numbers[1])
     drafted = [int(token) for token in numbers[2 : 2 + length]]
     emitted = [*drafted[:num_accepted], row.pending][: row.budget - len(row.tokens)]
@@ -119,7 +122,7 @@ def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: 
     if row.stop_reason is None and len(row.tokens) >= row.budget:
         row.stop_reason = "length"
     target_probs, draft_probs = 2 + longest, 2 + 2 * longest
-    step = Step(drafted, num_accepted, len(emitted), stop_reason=row.stop_reason)
+    step = Step(drafted, min(num_accepted, len(emitted)), len(emitted), stop_reason=row.stop_reason)
     step.target_probs = list(numbers[target_probs : target_probs + length])
     step.draft_probs = list(numbers[draft_probs : draft_probs + length])
     row.steps.append(step)

@@ -41,27 +41,31 @@ def teacher_logits(
 
 def overlap(
     target: Session,
-    drafter: TeacherForced,
+    drafters: Sequence[TeacherForced],
     inputs: Inputs,
     output: Sequence[int],
     sampling: Sampling,
     leniences: Sequence[float] = (1.0,),
-) -> dict[float, Float[Tensor, "T"]]:
-    """Per position of one row's output: the chance that a draft would stand, for each lenience (A.5).
+) -> list[dict[float, Float[Tensor, "T"]]]:
+    """For each drafter, per position of one row's output, the chance that a draft would stand at each lenience (A.5).
 
     Lenience 1 is ``sum_x min(target, draft)`` of the adjusted laws: at temperature 0, whether the argmaxes agree. Below 1
     it is ``sum_x min(target / lenience, draft)``; at temperature 0 the draft's mass on tokens whose temperature-1 target
-    probability is at least lenience times the largest.
+    probability is at least lenience times the largest. The target is run once for all drafters. Positions that the target
+    or a drafter cannot hold are left out.
     """
     pending, target_chunks = teacher_logits(target, inputs, output)
-    parts: dict[float, list[Tensor]] = {lenience: [] for lenience in leniences}
-    draft_rows = _Rows(drafter.teacher_probs(inputs, pending, output, sampling))
+    streams = [_Rows(drafter.teacher_probs(inputs, pending, output, sampling)) for drafter in drafters]
+    parts: list[dict[float, list[Tensor]]] = [{lenience: [] for lenience in leniences} for _ in drafters]
     for logits in target_chunks:
-        draft_probs = draft_rows.take(len(logits)).to(logits.device)
-        logits = logits[: len(draft_probs)]
-        for lenience, values in parts.items():
-            values.append(acceptance(logits, draft_probs, sampling, lenience).double().cpu())
-    return {lenience: torch.cat(values) if values else torch.zeros(0) for lenience, values in parts.items()}
+        for stream, by_lenience in zip(streams, parts, strict=True):
+            draft_probs = stream.take(len(logits)).to(logits.device)
+            for lenience, values in by_lenience.items() if len(draft_probs) else ():
+                values.append(acceptance(logits[: len(draft_probs)], draft_probs, sampling, lenience).double().cpu())
+    return [
+        {lenience: torch.cat(values) if values else torch.zeros(0) for lenience, values in by_lenience.items()}
+        for by_lenience in parts
+    ]
 
 
 def acceptance(

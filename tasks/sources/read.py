@@ -3,7 +3,8 @@
 import heapq
 import itertools
 from collections.abc import Iterator
-from hashlib import blake2b, sha256
+from functools import lru_cache
+from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
 
 from tasks.base import Example, Split
@@ -15,7 +16,6 @@ from tasks.sources.locate import Files, locate
 from tasks.world import GENERATOR_VERSION
 
 TEST_PERCENT = 15
-HASHED_BYTES = 1 << 20
 
 
 def read_examples(dataset: Dataset, source: str, split: Split, limit: int | None, seed: int) -> Iterator[Example]:
@@ -104,18 +104,19 @@ def _split_by_hash(dataset: Dataset, files: Files, split: Split) -> Iterator[tup
 
 
 def _digest_of_file(path: Path) -> str:
-    size = path.stat().st_size
+    stat = path.stat()
+    return f"{path.name}:{stat.st_size}:{_content_hash(path.absolute(), stat.st_size, stat.st_mtime_ns)}"
+
+
+@lru_cache(maxsize=1024)
+def _content_hash(path: Path, size: int, mtime_ns: int) -> str:
+    """Of the whole file; size and time of change are there so that a file is read again once it has changed."""
     with path.open("rb") as file:
-        start = file.read(HASHED_BYTES)
-        file.seek(max(0, size - HASHED_BYTES))
-        return f"{path.name}:{size}:{sha256(start + file.read()).hexdigest()}"
+        return file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint_of(dataset: Dataset, source: str) -> str:
-    """16 hex digits that change with the data: generator version, pinned commit, or names, sizes and content of the files.
-
-    Of a file the first and the last MiB are hashed.
-    """
+    """16 hex digits that change with the data: generator version, pinned commit, or names, sizes and content of the files."""
     if source == "toy":
         what = f"toy {GENERATOR_VERSION}"
     elif source == "hub":

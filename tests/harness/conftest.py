@@ -41,7 +41,7 @@ def plain_record(
     """The target alone: one token a round, each ``ar_s`` long. ``overlap`` is at lenience 1 and grows as lenience falls."""
     values = [
         Overlap(
-            drafter=label, by_lenience={f"{value:g}": [min(1.0, x / value**0.3) for x in row] for value in experiment.leniences}
+            drafter=label, by_lenience={repr(value): [min(1.0, x / value**0.3) for x in row] for value in experiment.leniences}
         )
         for label, row in (overlap or {}).items()
     ]

@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import audit as audit_module
+from harness import divergence as divergence_module
 from harness import zoo
-from harness.audit import Divergence, audit
+from harness.audit import audit
+from harness.divergence import classify
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.measures import Refused, speedup
+from harness.prompts import make_prompt
 from harness.records import Record
 from harness.runner import Runner, pin
 from methods.sampling import Sampling
 from methods.speculative.rules import RULES, SpeculativeSampling
 from methods.types import Proposal, Verdict
+from tasks import get_task
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 
@@ -52,24 +56,52 @@ def test_exact_runs_pass(tmp_path: Path) -> None:
     assert sampled["largest_deviation"] < 1e-8
 
 
-def test_a_wrong_token_is_a_bug(tmp_path: Path) -> None:
+class OffByOne(SpeculativeSampling):
+    """Puts a neighbouring token in the place of the target's own: a fault of plumbing."""
+
+    def verify(self, proposal: Proposal, target_logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor) -> Verdict:
+        verdict = super().verify(proposal, target_logits, sampling, uniforms)
+        return replace(verdict, next_token=(verdict.next_token + 1) % target_logits.shape[-1])
+
+
+def test_a_wrong_token_is_a_bug_and_shows_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "off-by-one", OffByOne)
+    comparison, records, runner = run(tmp_path, 0.0, rule="off-by-one")
+    found = audit(comparison, records, runner)
+    assert found["verdict"] == "bug"
+    assert len(found["divergences"]) == 3
+    for divergence in found["divergences"]:
+        assert divergence["kind"] == "bug"
+        assert not divergence["replays_agree"]
+    refused = speedup(records[0], records[-1])
+    assert isinstance(refused, Refused)
+    assert "3 of 3 outputs differ" in refused.reason
+
+
+@pytest.mark.parametrize(("shift", "kind"), [(0.0, "near-tie"), (1.0, "bug")])
+def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, shift: float, kind: str) -> None:
+    """The same exact method, told that its outputs differ: replays agree, so only the margin decides."""
     comparison, records, runner = run(tmp_path, 0.0)
-    tokens = records[-1][1].tokens or []
-    wrong = replace(records[-1][1], tokens=[*tokens[:5], (tokens[5] + 1) % 100, *tokens[6:]])
-    logits = audit_module._logits_at(comparison.arms[0], records[0][1], 5, runner.models(comparison.arms[0]))
-    found = audit(comparison, [records[0], [records[-1][0], wrong, records[-1][2]]], runner)
-    [divergence] = found["divergences"]
-    assert divergence["position"] == 5
-    assert divergence["margin"] == pytest.approx(float(logits.topk(2).values.diff().abs()), abs=1e-6)
-    assert found["verdict"] == ("bug" if divergence["margin"] >= 1e-4 else "near-tie")
-    assert divergence["margin"] >= 1e-4
+    arms, plain = (comparison.arms[0], comparison.arms[-1]), records[0][0]
+    task = get_task("text")
+    models = runner.models(arms[0])
+    example = next(iter(task.examples("toy", "test", 3, 0)))
+    prompt = make_prompt(task, example, arms[0], models.get(arms[0].target))
+    tokens = plain.tokens or []
+    other = [*tokens[:4], tokens[4] + 1, *tokens[5:]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divergence_module, "NEAR_TIE_FLOAT32", 0.0 if shift else 1e9)
+        found = classify(arms, (tokens, other), prompt, 0, models)
+    assert (found.position, found.replays_agree, found.kind) == (4, True, kind)
 
 
-@pytest.mark.parametrize(
-    ("margin", "agree", "kind"), [(1e-5, True, "near-tie"), (1e-5, False, "bug"), (1e-3, True, "bug"), (1e-3, False, "bug")]
-)
-def test_a_near_tie_needs_both_a_small_margin_and_agreeing_replays(margin: float, agree: bool, kind: str) -> None:
-    assert Divergence("a", 0, 3, margin, 1e-4, agree).kind == kind
+def test_times_of_different_processes_are_not_compared(tmp_path: Path) -> None:
+    _, records, _ = run(tmp_path, 0.0)
+    assert not isinstance(speedup(records[0], records[-1]), Refused)
+    elsewhere = [replace(record, run="another") for record in records[-1]]
+    refused = speedup(records[0], elsewhere)
+    assert isinstance(refused, Refused)
+    assert "not interleaved" in refused.reason
 
 
 def test_a_lenient_rule_that_claims_to_be_exact_is_biased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

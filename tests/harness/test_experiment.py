@@ -88,5 +88,5 @@ def test_gamma_zero_is_refused() -> None:
 
 
 def test_a_comparison_shares_what_makes_it_fair() -> None:
-    with pytest.raises(UsageError, match="arms differ"):
+    with pytest.raises(UsageError, match="arms differ in seed"):
         Comparison((BASE, BASE.replace(seed=1)))

@@ -1,5 +1,6 @@
 """Estimates from synthetic records, against arithmetic done by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,8 @@ from harness import measures
 from harness.costs import account
 from harness.experiment import Comparison
 from harness.measures import Refused
-from harness.records import Record
+from harness.pairing import num_near_ties
+from harness.records import Divergence, Record
 from harness.statistics import Estimate
 from methods.speculative import theory
 from tasks import get_task
@@ -126,12 +128,18 @@ def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: Simp
     assert value(measures.memory_access_factor(plain, drafted)) == pytest.approx(theory.expected_tokens(1.0, 3))
 
 
-def test_differing_outputs_are_counted(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+def test_wrong_outputs_show_no_speed_and_near_ties_are_counted(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, name) for name in "abc"]
-    drafted = [synthetic.drafted(arms.drafted, name) for name in "ab"]
-    assert measures.num_differing(plain, drafted) == 0
-    drafted[1].tokens[-1] += 1
-    assert measures.num_differing(plain, drafted) == 1
+    drafted = [synthetic.drafted(arms.drafted, name) for name in "abc"]
+    assert isinstance(measures.speedup(plain, drafted), Estimate)
+    tie = Divergence(position=3, margin=1e-6, bound=1e-4, replays_agree=True, kind="near-tie")
+    drafted[1].divergence = tie
+    assert isinstance(measures.speedup(plain, drafted), Estimate)
+    assert num_near_ties(drafted) == 1
+    drafted[2].divergence = replace(tie, margin=1.0, kind="bug")
+    refused = measures.speedup(plain, drafted)
+    assert isinstance(refused, measures.Refused)
+    assert "1 of 3 outputs differ" in refused.reason
 
 
 def costs_case(synthetic: SimpleNamespace, arms: SimpleNamespace, start_s: float = 0.0) -> dict[str, Estimate]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,18 +11,22 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness import model_files, zoo
-from harness.errors import UsageError
-from harness.experiment import ModelSpec
+from harness.build import Models, build_drafter
+from harness.errors import Unavailable, UsageError
+from harness.experiment import DrafterSpec, ModelSpec
 from harness.models import (
     LoadedModel,
     check_pair,
     estimate,
     fits,
     is_encoder_decoder,
+    is_ngram_table,
     load_model,
     load_ngrams,
     pin_model,
 )
+from methods.speculative.ngram import NGramTable
+from methods.speculative.per_row import PerRow
 from methods.types import Inputs
 
 NAMES = ("gpt-target", "gpt-draft", "t5-small", "ngram-gpt", "ngram-t5-en-de")
@@ -48,8 +53,10 @@ def copied(folders: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def refusal(spec: ModelSpec) -> str:
+    """What is said of a model that is not the Hub's, or is no model's name."""
     with pytest.raises(UsageError) as caught:
         load_model(spec)
+    assert not isinstance(caught.value, Unavailable)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -145,6 +152,49 @@ def test_ngrams_need_the_targets_vocabulary(gpt: LoadedModel, folders: dict[str,
             load_ngrams(pin_model(ModelSpec(name="zoo:ngram-gpt"), "test", "toy"), wide)
 
 
+@pytest.mark.parametrize("form", ["folder", "file"])
+def test_a_counted_table_of_ones_own_is_used(form: str, gpt: LoadedModel, folders: dict[str, Path], tmp_path: Path) -> None:
+    """A folder or a file of counts needs no config.json, and its pin follows its content."""
+    path = tmp_path / (zoo.TABLE if form == "folder" else "mine.safetensors")
+    NGramTable.count([[1, 2, 3]], gpt.vocab_size).save(path)
+    spec = ModelSpec(name=str(tmp_path if form == "folder" else path))
+    assert is_ngram_table(spec)
+    pinned = pin_model(spec, "toy", "toy")
+    assert load_ngrams(pinned, gpt).unigram_counts.tolist()[:5] == [0, 1, 1, 1, 0]
+    assert isinstance(build_drafter(DrafterSpec(kind="bigram", model=pinned), gpt, Models()), PerRow)
+    NGramTable.count([[1, 2, 3, 4]], gpt.vocab_size).save(path)
+    assert pin_model(spec, "toy", "toy").revision != pinned.revision
+    path.write_bytes(b"short")
+    with pytest.raises(UsageError, match=rf"n-gram table {path}: cannot be read"):
+        load_ngrams(pinned, gpt)
+
+
+def test_weights_of_other_shapes_are_one_line(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"n_embd": 2 * config["n_embd"]}))
+    assert refusal(ModelSpec(name=str(copied))).startswith(f"model folder {copied}: cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ImportError("\nAutoTokenizer requires the X library but it was not found\nmore"), "requires the X library .* install"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nmore"), "no memory for it .* smaller model or dtype"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "no memory for it"),
+    ],
+)
+def test_what_a_machine_lacks_is_one_line(
+    error: Exception, expected: str, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
+    said = refusal(ModelSpec(name=str(copied)))
+    assert re.search(expected, said)
+    assert str(copied) in said
+
+
 def test_missing_models_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
     assert "no such folder" in refusal(ModelSpec(name=str(tmp_path / "none")))
     (tmp_path / "empty").mkdir()
@@ -187,7 +237,8 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pin_model(spec, "paper", "hub").revision == "main"
     assert pin_model(dataclasses.replace(spec, revision="abc"), "paper", "hub").revision == "abc"
     assert estimate(spec) == model_files.Size(None, None, None)
-    assert "the Hub cannot be reached" in refusal(spec)
+    with pytest.raises(Unavailable, match="the Hub cannot be reached"):
+        load_model(spec)
     model_files.hub_answers.cache_clear()
 
 
@@ -199,10 +250,10 @@ def test_gated_and_unknown_models_on_the_hub(monkeypatch: pytest.MonkeyPatch) ->
     answer(model_files.GatedRepoError)
     spec = ModelSpec(name="someone/gated")
     assert estimate(spec).gated
-    with pytest.raises(UsageError, match="it is gated; accept its terms"):
+    with pytest.raises(Unavailable, match="it is gated; accept its terms"):
         pin_model(spec, "paper", "hub")
     answer(model_files.RepositoryNotFoundError)
-    with pytest.raises(UsageError, match="no such model"):
+    with pytest.raises(Unavailable, match="no such model"):
         pin_model(spec, "paper", "hub")
 
 

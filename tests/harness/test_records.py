@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(task="text", target=ModelSpec(name="m"), method=MethodSp
 
 def record(index: int) -> Record:
     steps = Steps(drafted=[[1, 2]], num_accepted=[1], emitted=[2], target_probs=[[0.5, 0.1]], draft_probs=[[0.25, 1.0]])
-    overlap = [Overlap(drafter="bigram", by_lenience={"1": [0.5, 0.25]})]
+    overlap = [Overlap(drafter="bigram", by_lenience={"1.0": [0.5, 0.25]})]
     return Record(
         signature="s", example=f"é{index}", repeat=0, status="ok", tokens=[1, 2], text="naïve\n", steps=steps, overlap=overlap
     )

@@ -147,6 +147,12 @@ def test_coloured_text_is_the_output(synthetic: SimpleNamespace) -> None:
         assert "".join(kept) == decode(record.tokens)
 
 
+def test_drafts_behind_a_stopping_draft_are_dropped_not_rejected(synthetic: SimpleNamespace) -> None:
+    record = synthetic.drafted(synthetic.drafted_experiment(synthetic.plain_experiment(), gamma=3), "a", 2, accepted=(2,))
+    assert (record.steps.num_accepted, record.steps.emitted) == ([2], [2])
+    assert [token.kind for token in coloured_rounds(record, decode)[0]] == ["accepted", "accepted", "dropped"]
+
+
 def test_terminal_and_page(synthetic: SimpleNamespace) -> None:
     experiment = synthetic.drafted_experiment(synthetic.plain_experiment(), gamma=2)
     record = synthetic.drafted(experiment, "a", 6, accepted=(1, 0, 2))

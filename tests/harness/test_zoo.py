@@ -272,6 +272,27 @@ def test_unwritable_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "\n" not in str(caught.value)
 
 
+def test_cache_that_may_not_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def forbid(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    assert not cache.is_complete(tmp_path / "model-0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", forbid)
+        with pytest.raises(UsageError, match=rf"cache folder {tmp_path}/model-0: cannot be read \(Permission denied\)"):
+            cache.is_complete(tmp_path / "model-0")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"vocab_size": null}', "{}"])
+def test_a_corpus_whose_recipe_is_broken_is_named(folders: dict[str, Path], tmp_path: Path, content: str) -> None:
+    recipe = RECIPES["test"]["ngram-gpt"]
+    (tmp_path / DATA).write_bytes((corpus_of(recipe) / DATA).read_bytes())
+    (tmp_path / "recipe.json").write_text(content)
+    with pytest.raises(UsageError, match=rf"recipe\.json: cannot be read .* delete {tmp_path}") as caught:
+        build.count_table(recipe, tmp_path, tmp_path, "toy")
+    assert "\n" not in str(caught.value)
+
+
 def test_full_disk_is_one_line_and_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
     def fill(folder: Path) -> None:
         raise OSError(28, "No space left on device")

@@ -1,6 +1,7 @@
 """Files and folders in every accepted layout, their separation into train and test, and what is said of bad ones."""
 
 import json
+import os
 import re
 
 import pytest
@@ -116,6 +117,18 @@ def test_titles_and_duplicates_stay_on_one_side(tmp_path):
     train, test = both_splits("xsum", write_jsonl(tmp_path / "x.jsonl", rows))
     assert test
     assert not {example.inputs["article"] for example in train} & {example.inputs["article"] for example in test}
+
+
+def test_an_edit_in_the_middle_of_a_large_file_changes_the_fingerprint(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"x" * (3 << 20))
+    before = get_task("squad").fingerprint(str(path))
+    assert get_task("squad").fingerprint(str(path)) == before
+    stat = path.stat()
+    path.write_bytes(b"x" * (3 << 19) + b"y" + b"x" * ((3 << 19) - 1))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert path.stat().st_size == stat.st_size
+    assert get_task("squad").fingerprint(str(path)) != before
 
 
 def test_a_tiny_file_still_has_a_test_row(tmp_path):

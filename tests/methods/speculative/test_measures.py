@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from table_session import TableSession, next_probs, random_table
+from table_session import TableSession, greedy_output, next_probs, random_table
 
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
@@ -82,7 +82,7 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
     inner = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
     drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=TableSession(DRAFT), table=table, inner=inner))
     prompt, output = (1, 2, 3), [1, 2, 6, 1, 1, 4, 0, 3, 2, 5]
-    measured = overlap(TableSession(TARGET), drafter, Inputs((prompt,)), output, sampling, (1.0, 0.3))
+    [measured] = overlap(TableSession(TARGET), [drafter], Inputs((prompt,)), output, sampling, (1.0, 0.3))
     assert {len(values) for values in measured.values()} == {len(output)}
     for position in range(len(output)):
         text = [*prompt, *output[:position]]
@@ -113,18 +113,52 @@ def point_of_copy(text: list[int]) -> torch.Tensor:
 def test_acceptance_definitions_on_steps_by_hand() -> None:
     steps = [
         Step([1, 2, 3], 1, 2, target_probs=[0.6, 0.1, 0.9], draft_probs=[0.3, 0.4, 0.3]),
-        Step([4, 5], 2, 1, target_probs=[0.2, 0.5], draft_probs=[0.4, 0.5], stop_reason="eos"),
+        Step([4, 5], 1, 1, target_probs=[0.2, 0.5], draft_probs=[0.4, 0.5], stop_reason="eos"),
         Step([], 0, 1),
     ]
     assert acceptance_statistics(steps) == {
-        "alpha_ratio": (1 + 0.25 + 0.5 + 1, 4.0),
-        "accepted_over_verified": (3.0, 4.0),
-        "accepted_over_drafted": (3.0, 5.0),
-        "accepted_per_step": (3.0, 3.0),
+        "alpha_ratio": (1 + 0.25 + 0.5, 3.0),
+        "accepted_over_verified": (2.0, 3.0),
+        "accepted_over_drafted": (2.0, 4.0),
+        "accepted_per_step": (2.0, 3.0),
         "tokens_per_step": (4.0, 3.0),
     }
     assert pooled([(1.0, 2.0), (2.0, 2.0)]) == 0.75
     assert pooled([(0.0, 0.0)]) is None
+
+
+def test_nothing_behind_a_stopping_eos_counts() -> None:
+    """The draft is the target, so all four drafts stand; the second one of the first row's round is made the EOS."""
+    prompts = ((2,), (1,))
+    first, other = (greedy_output(TableSession(TARGET), prompt, 8, frozenset()) for prompt in prompts)
+    assert first[0] != first[1] not in other[:5]
+    drafter = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=TableSession(TARGET)))
+    method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 4))
+    stop = Stop(max_new_tokens=8, token_ids=frozenset({first[1]}))
+    rows = method.generate(TableSession(TARGET), Inputs(prompts), GREEDY, Uniforms([0, 1], 8), stop)
+    assert (rows[0].tokens, rows[0].stop_reason) == (first[:2], "eos")
+    assert rows[0].steps[0].drafted == first[:4]
+    assert (rows[0].steps[0].num_accepted, rows[0].steps[0].emitted) == (2, 2)
+    assert acceptance_statistics(rows[0].steps) == {
+        "alpha_ratio": (2.0, 2.0),
+        "accepted_over_verified": (2.0, 2.0),
+        "accepted_over_drafted": (2.0, 2.0),
+        "accepted_per_step": (2.0, 1.0),
+        "tokens_per_step": (2.0, 1.0),
+    }
+    assert rows[1].tokens == greedy_output(TableSession(TARGET), prompts[1], 8, stop.token_ids)
+    assert (rows[1].steps[0].num_accepted, rows[1].steps[0].emitted) == (4, 5)
+
+
+def test_a_correction_that_ends_the_output_counts_the_draft_it_replaced() -> None:
+    step = Step([1, 5, 3, 4], 1, 2, target_probs=[0.5, 0.1, 0.9, 0.9], draft_probs=[0.5, 0.4, 0.3, 0.3], stop_reason="eos")
+    assert acceptance_statistics([step]) == {
+        "alpha_ratio": (1.25, 2.0),
+        "accepted_over_verified": (1.0, 2.0),
+        "accepted_over_drafted": (1.0, 2.0),
+        "accepted_per_step": (1.0, 1.0),
+        "tokens_per_step": (2.0, 1.0),
+    }
 
 
 def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:

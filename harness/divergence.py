@@ -1,0 +1,58 @@
+"""Where two outputs that should be equal part, and whether rounding explains it.
+
+A divergence is a "near-tie" only if the two largest logits there are closer than rounding can move them and replays of
+both arms in fp64 agree with each other; anything else is a "bug".
+"""
+
+import torch
+
+from harness.build import Models, build_method
+from harness.decode import generate
+from harness.experiment import Experiment
+from harness.prompts import Prompt
+from harness.records import Divergence
+from methods.types import Inputs
+
+NEAR_TIE_FLOAT32 = 1e-4
+ULPS = 8
+
+
+def classify(
+    arms: tuple[Experiment, Experiment], tokens: tuple[list[int], list[int]], prompt: Prompt, repeat: int, models: Models
+) -> Divergence:
+    """``arms`` and ``tokens`` are the baseline's and the method's. Between beams no margin decides, only the replays."""
+    position = first_difference(*tokens)
+    exact = Models(models.device, "float64")
+    replays = [_replay(arm, prompt, repeat, exact) for arm in arms]
+    agree = replays[0] == replays[1]
+    if arms[0].method.name == "beam":
+        return Divergence(position=position, margin=None, bound=None, replays_agree=agree, kind="near-tie" if agree else "bug")
+    logits = _logits_at(arms[0], tokens[0][:position], prompt, models)
+    top = logits.double().topk(2).values
+    margin, bound = float(top[0] - top[1]), bound_of(arms[1].dtype, logits)
+    kind = "near-tie" if margin < bound and agree else "bug"
+    return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
+
+
+def first_difference(ours: list[int], theirs: list[int]) -> int:
+    same = (index for index, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+    return next(same, min(len(ours), len(theirs)))
+
+
+def bound_of(dtype: str, logits: torch.Tensor) -> float:
+    """How far rounding may move a margin: measured for fp32, a few units in the last place of the largest logit below it."""
+    if dtype in ("bfloat16", "float16"):
+        return ULPS * torch.finfo(getattr(torch, dtype)).eps * float(logits.abs().max())
+    return NEAR_TIE_FLOAT32
+
+
+def _logits_at(experiment: Experiment, before: list[int], prompt: Prompt, models: Models) -> torch.Tensor:
+    session = models.get(experiment.target).session()
+    pending = session.prefill(Inputs((prompt.tokens,)))
+    return session.extend(torch.tensor([[pending[0], *before]], device=session.device))[0, -1]
+
+
+def _replay(experiment: Experiment, prompt: Prompt, repeat: int, models: Models) -> list[int]:
+    target = models.get(experiment.target)
+    method = build_method(experiment.method, target, models)
+    return generate(experiment, method, [prompt], target, target.session(), repeat)[0][0].tokens

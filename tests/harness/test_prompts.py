@@ -1,0 +1,60 @@
+"""Prompts: what is cut to fit, what is refused, and that every example has its own random numbers."""
+
+from pathlib import Path
+
+import pytest
+
+from harness import zoo
+from harness.errors import UsageError
+from harness.experiment import Experiment, MethodSpec, ModelSpec
+from harness.models import LoadedModel, load_model, pin_model
+from harness.prompts import make_prompt, seed_of
+from tasks import get_task
+
+
+@pytest.fixture(scope="module")
+def model(zoo_cache: Path) -> LoadedModel:
+    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    return load_model(pin_model(ModelSpec(name="zoo:gpt-target"), "test", "toy"))
+
+
+def experiment(task: str, **changes: object) -> Experiment:
+    base = Experiment(task=task, target=ModelSpec(name="zoo:gpt-target"), method=MethodSpec(name="autoregressive"))
+    return base.replace(max_new_tokens=8, **changes)
+
+
+@pytest.mark.parametrize("task_name", ["squad", "cnndm", "text", "wmt-en-de"])
+def test_the_longest_field_is_cut_and_the_instruction_stays(model: LoadedModel, task_name: str) -> None:
+    task = get_task(task_name)
+    for example in task.examples("toy", "test", 4, 0):
+        whole = make_prompt(task, example, experiment(task_name), model)
+        room = len(whole.tokens) - 6
+        cut = make_prompt(task, example, experiment(task_name, max_input_tokens=room), model)
+        assert whole.truncated_tokens == 0
+        assert len(cut.tokens) <= room
+        assert cut.truncated_tokens == len(whole.tokens) - len(cut.tokens) > 0
+        ending = {"squad": "### Assistant:", "cnndm": "### Assistant:", "wmt-en-de": "German:", "text": ""}[task_name]
+        assert model.decode(cut.tokens).endswith(ending)
+
+
+def test_what_cannot_fit_is_refused(model: LoadedModel) -> None:
+    task = get_task("squad")
+    example = next(iter(task.examples("toy", "test", 1, 0)))
+    with pytest.raises(UsageError, match="max_input_tokens 3"):
+        make_prompt(task, example, experiment("squad", max_input_tokens=3), model)
+    with pytest.raises(UsageError, match=r"example 'toy-test-\d+': its prompt of \d+ tokens .* --max-input-tokens"):
+        make_prompt(task, example, experiment("squad").replace(max_new_tokens=500), model)
+
+
+def test_templates_take_the_tasks_fields(model: LoadedModel) -> None:
+    task = get_task("squad")
+    example = next(iter(task.examples("toy", "test", 1, 0)))
+    prompt = make_prompt(task, example, experiment("squad", prompt_template=r"Q: {question}\nA:"), model)
+    assert model.decode(prompt.tokens) == f"Q: {example.inputs['question']}\nA:"
+
+
+def test_seeds_differ_by_seed_example_and_repeat() -> None:
+    base = experiment("text")
+    seeds = {seed_of(base.replace(seed=seed), name, repeat) for seed in range(3) for name in "abc" for repeat in range(3)}
+    assert len(seeds) == 27
+    assert all(0 <= seed < 2**63 for seed in seeds)
