@@ -73,7 +73,7 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family(("llama-target", "llama-draft-large", "llama-draft-small"), "wmt-en-fr"),
+    "llama": Family(("llama-target", "llama-draft-large", "llama-draft-small"), "text"),
     "t5": Family(("t5-xxl", "t5-large", "t5-base", "t5-small"), "wmt-en-de"),
     "gpt": Family(("gpt-target", "gpt-draft"), "text"),
 }

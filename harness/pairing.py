@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import cast
 
 import numpy as np
 
 from harness.records import Record
 from harness.statistics import drift
-from methods.types import Step
+from methods.types import Step, StopReason
 
-MAX_DRIFT = 0.2
+# Arms alternate within seconds, so their ratio bears a machine that slows down; beyond this something else happened to it.
+MAX_DRIFT = 0.4
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,10 @@ def steps_of(record: Record) -> list[Step]:
         return []
     columns = {field.name: getattr(record.steps, field.name) for field in fields(record.steps)}
     filled = {name: values for name, values in columns.items() if values}
-    return [Step(**{name: values[i] for name, values in filled.items()}) for i in range(len(record.steps.drafted))]
+    steps = [Step(**{name: values[i] for name, values in filled.items()}) for i in range(len(record.steps.drafted))]
+    if steps and record.stop_reason in ("eos", "length"):
+        steps[-1].stop_reason = cast(StopReason, record.stop_reason)
+    return steps
 
 
 def drifted(baseline: Sequence[Record]) -> Refused | None:
@@ -51,7 +56,7 @@ def drifted(baseline: Sequence[Record]) -> Refused | None:
     if abs(change) <= MAX_DRIFT:
         return None
     return Refused(
-        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); run again"
+        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); remove its records and run again"
     )
 
 

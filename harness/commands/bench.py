@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="SOURCE", help=f"what the zoo is trained and prompted on: {DATA_HELP}")
     parser.add_argument("--profile", choices=("toy", "test"), default="toy", help="sizes of the zoo (default: toy)")
     parser.add_argument("--only", choices=("gpt", "llama", "t5"), help="one family of models")
-    parser.add_argument("--gamma", type=positive("--gamma"), default=4, help="drafted tokens a round (default: 4)")
+    parser.add_argument("--gamma", type=positive("--gamma"), default=5, help="drafted tokens a round (default: 5)")
     parser.add_argument("--prompts", type=positive("--prompts"), default=12, help="how many (default: 12)")
     parser.add_argument("--repeats", type=positive("--repeats"), default=3, help="of each prompt (default: 3)")
     parser.add_argument("--tokens", type=positive("--tokens"), default=64, help="generated a prompt, at most (default: 64)")

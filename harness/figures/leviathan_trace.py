@@ -25,12 +25,13 @@ def spans(record: Record) -> list[Span]:
         return []
     start = max(record.wall_s - sum(steps.round_s), 0.0)
     out: list[Span] = [("encoder and prompt", 0.0, start)]
-    for drafted, draft_s, verify_s, round_s in zip(steps.drafted, steps.draft_s, steps.verify_s, steps.round_s, strict=True):
+    # Plain decoding has neither drafts nor a separate verification: its round is one run of the target.
+    draft_times, verify_times = steps.draft_s or [0.0] * len(steps.drafted), steps.verify_s or steps.round_s
+    for drafted, draft_s, verify_s, round_s in zip(steps.drafted, draft_times, verify_times, steps.round_s, strict=True):
         end = start + round_s
         for _ in drafted:
             out.append(("draft", start, draft_s / len(drafted)))
             start += draft_s / len(drafted)
-        # Plain decoding has no separate verification: its round is one run of the target.
         target_s = verify_s if drafted else round_s
         out += [("target", start, target_s), ("the rest of a round", start + target_s, max(end - start - target_s, 0.0))]
         start = end

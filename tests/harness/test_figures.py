@@ -75,3 +75,12 @@ def test_spans_fill_the_wall_clock(synthetic: SimpleNamespace) -> None:
     assert sum(kind == "draft" for kind, _, _ in drawn) == 9
     alone = spans(synthetic.plain(plain, "a", 9, ar_s=0.01, start_s=0.03))
     assert sum(seconds for kind, _, seconds in alone if kind == "target") == pytest.approx(0.09)
+
+
+def test_trace_of_a_plain_arm_has_only_target_spans(synthetic: SimpleNamespace) -> None:
+    """Records of plain decoding hold no draft or verification times at all."""
+    record = synthetic.plain(synthetic.plain_experiment(), "a", num_tokens=5)
+    record.steps.draft_s, record.steps.verify_s = [], []
+    kinds = [kind for kind, _, seconds in spans(record) if seconds > 0]
+    assert kinds.count("target") == 5
+    assert "draft" not in kinds

@@ -110,7 +110,7 @@ def test_speedup_pairs_by_example_and_repeat_and_leaves_failures_out(synthetic: 
     assert measures.speedup([], []) is None
 
 
-@pytest.mark.parametrize(("second", "refused"), [(0.0125, True), (0.0118, False), (0.0075, True), (0.0085, False)])
+@pytest.mark.parametrize(("second", "refused"), [(0.0145, True), (0.0118, False), (0.0055, True), (0.0085, False)])
 def test_a_drifting_baseline_is_refused(
     synthetic: SimpleNamespace, arms: SimpleNamespace, second: float, refused: bool
 ) -> None:
