@@ -72,6 +72,16 @@ def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -
     return of_sums(sums, lambda total, n: (total["base_runs"] / total["base_tokens"]) / (total["runs"] / total["tokens"]), "x")
 
 
+def repetition_frac(records: Sequence[Record], length: int = 4) -> Estimate | None:
+    """Share of an output's n-grams (n = ``length``) that occurred in it before: a loop inflates every acceptance number."""
+    rows = []
+    for record in succeeded(records):
+        tokens = record.tokens or []
+        grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+        rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
+    return _ratio(rows, "frac")
+
+
 def operations_factor(records: Sequence[Record]) -> Estimate | None:
     """Target positions computed for one emitted token: the counted form of Theorem 3.11 with a draft that costs nothing."""
     rows = [

@@ -56,7 +56,8 @@ def drifted(baseline: Sequence[Record]) -> Refused | None:
     if abs(change) <= MAX_DRIFT:
         return None
     return Refused(
-        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); remove its records and run again"
+        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); "
+        "remove its records and run again"
     )
 
 

@@ -126,8 +126,11 @@ def header_of(kind: str, name: str, settings: Settings, store: Store) -> Header:
     digests = sorted({record.environment for records in store.read.values() for record in records})
     environments = [read_environment(store.folder, digest) for digest in digests] or [environment.describe(settings.device)]
     commits = ", ".join(dict.fromkeys(str(facts.get("commit", "unknown")) for facts in environments))
-    merged = {key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in environments[0]}
-    merged.pop("commit", None)
+    merged: dict[str, str | int] = {
+        key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments))
+        for key in environments[0]
+        if key != "commit"
+    }
     return Header(
         command=command_of(kind, name, settings),
         commit=commits,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -225,7 +226,7 @@ def _records(
     arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: dict[str, str]
 ) -> list[Record]:
     """One record a prompt. What goes wrong while decoding or scoring makes records of failure, with no numbers."""
-    common = {"signature": arm.experiment.signature, "repeat": repeat, **facts}
+    common: dict[str, Any] = {"signature": arm.experiment.signature, "repeat": repeat, **facts}
     try:
         generations, wall_s = generate(arm.experiment, arm.method, prompts, target, session, repeat)
         records = [

@@ -4,7 +4,7 @@ A round starts with one *pending* token a row: emitted (or the end of the prompt
 extended by ``[pending, drafted...]`` and so yields n + 1 rows of logits. Plain decoding is the round with n = 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -151,6 +151,11 @@ class Drafter(Protocol):
     def commit(self, outcome: Outcome) -> None: ...
 
     def select(self, rows: Sequence[int]) -> None: ...
+
+    def teacher_probs(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
+    ) -> Iterator[Float[Tensor, "chunk V"]]:
+        """The law of the first draft before each token of a given output (one row), chunk by chunk, as far as it reaches."""
 
 
 @runtime_checkable

@@ -16,12 +16,13 @@ from harness.catalogue.leviathan_setup import (
     temperatures,
 )
 from harness.experiment import Comparison, Experiment
-from harness.measures import alpha_overlap, num_tokens
+from harness.measures import alpha_overlap, num_tokens, repetition_frac
 from harness.records import Record
 from harness.statistics import Estimate
 from methods.speculative import theory
 
 LAMDA = "LaMDA (137B)"
+MUCH_REPETITION = 0.5
 NGRAMS = ("Unigram", "Bigram")
 
 
@@ -88,9 +89,17 @@ def _alpha_pair(name: str, alpha: published.Published, draft: object, arm: Exper
         return _impossible_pair(name, alpha, draft.why)
     label = draft.label  # type: ignore[attr-defined]
     return [
-        cell_of(name, "alpha", alpha, [(arm, records)], lambda: alpha_overlap(records, label)),
+        cell_of(name, "alpha", alpha, [(arm, records)], lambda: alpha_overlap(records, label), note=_loops(records)),
         cell_of(name, "tokens", tokens, [(arm, records)], lambda: _count(records), "tokens"),
     ]
+
+
+def _loops(records: list[Record]) -> str:
+    """Says where the target's own text is a loop: such an alpha is about repetition, not about the task."""
+    repeated = repetition_frac(records)
+    if repeated is None or repeated.value < MUCH_REPETITION:
+        return ""
+    return f"{repeated.value:.0%} of the output's 4-grams repeat earlier ones: a loop, which inflates alpha"
 
 
 def _count(records: list[Record]) -> Estimate:

@@ -1,7 +1,6 @@
 """alpha as the paper measures it: the mean over a given text of sum_x min(target, draft) (Corollary 3.6, Section 4.2)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -9,19 +8,9 @@ from torch import Tensor
 
 from methods.sampling import Sampling
 from methods.speculative.rules import Lenience
-from methods.types import Inputs, Session
+from methods.types import Drafter, Inputs, Session
 
 CHUNK = 256
-
-
-@runtime_checkable
-class TeacherForced(Protocol):
-    """A drafter that can say what it would have drafted along a given text."""
-
-    def teacher_probs(
-        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
-    ) -> Iterator[Float[Tensor, "chunk V"]]:
-        """The law of the first draft before each output token (one row); the chunks' lengths add up to the output's."""
 
 
 def teacher_logits(
@@ -41,7 +30,7 @@ def teacher_logits(
 
 def overlap(
     target: Session,
-    drafters: Sequence[TeacherForced],
+    drafters: Sequence[Drafter],
     inputs: Inputs,
     output: Sequence[int],
     sampling: Sampling,

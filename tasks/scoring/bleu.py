@@ -5,7 +5,7 @@ Two kinds, both case-sensitive and over sacrebleu's own counting:
 ``bleu``: "tokenised BLEU" as the papers before and Leviathan and SpecDec print it: multi-bleu.perl over tokenised text, which
 knows no smoothing. Differs from the paper: Moses is not at hand offline and its tokens cannot be recovered, so both sides
 are tokenised with mteval-v14's international tokeniser, which cuts like Moses except that it also parts hyphens and
-apostrophes. Expect differences of some tenths of a point.
+apostrophes. By how much the two differ was not measured here.
 """
 
 from collections.abc import Sequence

@@ -223,3 +223,10 @@ def test_task_metrics_and_run_summary(synthetic: SimpleNamespace, arms: SimpleNa
     assert value(found["failed_frac"]) == pytest.approx(1 / 3)
     assert {"alpha_ratio", "accepted_over_drafted", "accepted_per_step", "tokens_per_step", "speedup"} <= found.keys()
     assert measures.of_task(get_task("text"), [synthetic.failed(drafted, "c")]) == {}
+
+
+def test_repetition_counts_what_an_output_said_before(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    loop, fresh = synthetic.plain(arms.plain, "a"), synthetic.plain(arms.plain, "b")
+    loop.tokens, fresh.tokens = [1, 2] * 6, list(range(12))
+    assert value(measures.repetition_frac([loop])) == pytest.approx(7 / 9)
+    assert value(measures.repetition_frac([fresh])) == 0
