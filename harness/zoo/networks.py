@@ -4,6 +4,8 @@ A deep narrow model learns little in a few hundred steps. So most steps run only
 the others are initialised to add nothing, and joining them later changes no output: training goes on where it was.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import (
@@ -23,7 +25,7 @@ from harness.zoo.recipes import Recipe
 # Per family: where the layers are, and the projections through which a layer adds to the residual stream.
 LAYERS = {"t5": ("decoder.block", "encoder.block"), "llama": ("model.layers",), "gpt2": ("transformer.h",)}
 WRITERS = {"t5": ("o", "wo"), "llama": ("o_proj", "down_proj"), "gpt2": ("c_proj",)}
-Ids = dict[str, int | None]
+Ids = dict[str, Any]
 
 
 def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:

@@ -99,7 +99,7 @@ def toy() -> dict[str, Recipe]:
     recipes = [
         target,
         _llama("llama-draft-large", llama, 3, 128, 900, 1.0e-3, teacher=target),
-        _llama("llama-draft-small", llama, 1, 96, 900, 1.5e-3, teacher=target),
+        _llama("llama-draft-small", llama, 1, 96, 2000, 1.5e-3, teacher=target),
         _t5("t5-xxl", t5, 12, 128, 1700, 1.0e-3, shallow_frac=0.92, shallow_layers=3),
         _t5("t5-large", t5, 4, 96, 850, 1.0e-3),
         _t5("t5-base", t5, 2, 80, 900, 1.2e-3),
@@ -142,7 +142,13 @@ def paper() -> dict[str, Recipe]:
     Differs from the paper: it trains on the text task's data instead of lm1b, whose Hub dataset is a loading script.
     """
     corpus = replace(_gpt_corpus(8192, 125.0), name="gpt-paper", tokenizer="wordpiece")
-    sizes = {"steps": 100_000, "batch_tokens": 65_536, "block_length": 512, "embedding_rate_scale": 1.0, "wants_gpu": True}
+    sizes: dict[str, Any] = {
+        "steps": 100_000,
+        "batch_tokens": 65_536,
+        "block_length": 512,
+        "embedding_rate_scale": 1.0,
+        "wants_gpu": True,
+    }
     target = replace(_gpt2("gpt-target", corpus, 12, 768, 0, 6e-4), num_heads=12, **sizes)
     draft = replace(_gpt2("gpt-draft", corpus, 2, 256, 0, 1e-3), num_heads=4, **sizes)
     return {recipe.name: recipe for recipe in (target, draft, *_tables(corpus, _public_t5_corpus()))}
@@ -159,7 +165,7 @@ def _parts(size: float, style: Style, **counts: int) -> tuple[Part, ...]:
 
 def _llama_corpus(vocab_size: int, size: float) -> Corpus:
     parts = _parts(size, "instruction", squad=2500, wmt_en_fr=8000, wmt_en_de=8000, cnndm=1500, text=1500)
-    sizes = {"max_source": 320, "max_target": 96, "num_held_out": 64}
+    sizes: dict[str, Any] = {"max_source": 320, "max_target": 96, "num_held_out": 64}
     return Corpus(name="llama", family="llama", parts=parts, vocab_size=vocab_size, **sizes)
 
 

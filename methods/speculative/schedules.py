@@ -1,5 +1,7 @@
 """How many tokens to draft next (Leviathan 3.5); one object a row and generation. SCHEDULES names them all."""
 
+from collections.abc import Callable
+
 from methods.errors import InputError
 from methods.speculative import theory
 from methods.types import Schedule
@@ -48,7 +50,7 @@ class Optimal:
         """The optimum is of the mean alpha; single rounds do not move it."""
 
 
-SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "heuristic": Heuristic, "optimal": Optimal}
+SCHEDULES: dict[str, Callable[..., Schedule]] = {"constant": Constant, "heuristic": Heuristic, "optimal": Optimal}
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -100,8 +100,20 @@ def test_pin_follows_the_files(copied: Path) -> None:
 
 def test_pin_of_a_zoo_model_follows_scale_and_source(folders: dict[str, Path]) -> None:
     spec = ModelSpec(name="zoo:gpt-draft")
-    assert pin_model(spec, "test", "toy").revision == zoo.recipe_hash("gpt-draft", "test", "toy")
-    assert pin_model(spec, "small", "toy").revision == zoo.recipe_hash("gpt-draft", "toy", "toy")
+    revisions = {profile: pin_model(spec, profile, "toy").revision for profile in ("test", "toy", "paper")}
+    assert revisions == {profile: zoo.recipe_hash("gpt-draft", profile, "toy") for profile in revisions}
+    assert len(set(revisions.values())) == 3
+    with pytest.raises(UsageError, match="expected one of ngram-gpt"):
+        pin_model(spec, "small", "toy")
+
+
+def test_the_papers_gpt_like_pair_has_the_papers_sizes() -> None:
+    """Leviathan 4.2: 97 M and 6 M parameters."""
+    sizes = {
+        name: estimate(ModelSpec(name=f"zoo:{name}"), scale="paper").num_parameters for name in ("gpt-target", "gpt-draft")
+    }
+    assert sizes["gpt-target"] == pytest.approx(97e6, rel=0.06)
+    assert sizes["gpt-draft"] == pytest.approx(6e6, rel=0.4)
 
 
 def test_all_end_tokens_count(copied: Path) -> None:
