@@ -1,7 +1,6 @@
 """What a run says about exactness: its method's guarantee held against the plain arm of the same run.
 
-Greedy: ids are compared, and the first divergence of an example is a "near-tie" only if the two largest logits there are
-closer than rounding can move them and replays of both arms in fp64 agree with each other; anything else is a "bug".
+Greedy: what the runner found when it recorded (harness.divergence): "identical", "near-tie" or "bug".
 Sampling: the rule's output law on this run's own target and draft distributions is integrated over its uniforms.
 """
 
@@ -45,11 +44,6 @@ def audit(comparison: Comparison, records: list[list[Record]], runner: Runner) -
 
 def _finding(verdict: str, summary: str, **evidence: object) -> dict:
     return {"verdict": verdict, "summary": summary, **evidence}
-
-
-def _pairs(baseline: list[Record], method: list[Record]) -> list[tuple[Record, Record]]:
-    other = {record.key: record for record in baseline if record.status == "ok"}
-    return [(other[record.key], record) for record in method if record.status == "ok" and record.key in other]
 
 
 def _identity(method: list[Record]) -> dict:
