@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from methods.speculative.beam import SpeculativeBeamSearch
-
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.models import LoadedModel, check_pair, is_ngram_table, load_model, load_ngrams
+from harness.models import LoadedModel, check_pair, is_ngram_table, load_early_heads, load_model, load_ngrams
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
+from methods.ppd.adaptive import Adaptive
+from methods.ppd.heads import EarlyHead, OwnHead
+from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding
+from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DRAFTERS, DraftParts
 from methods.speculative.model import ModelDrafter
@@ -80,9 +82,26 @@ def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> 
     return SpeculativeBeamSearch(drafter.session, spec.num_beams, max(spec.draft_beams, spec.num_beams), spec.gamma)
 
 
+def early_head(spec: ModelSpec | None, target: LoadedModel) -> EarlyHead:
+    """The model's own head ("N"), or trained ones ("Y") from the zoo or a folder."""
+    return OwnHead() if spec is None else load_early_heads(spec, target)
+
+
+def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> PredictivePipelinedDecoding:
+    """A pipeline; what the specification leaves open is chosen from measurements as it runs."""
+    head, execution = early_head(spec.heads, target), _execution(spec)
+    planner: Planner
+    if spec.early_layer is not None and spec.candidates is not None:
+        planner = Fixed(Plan(early_layer=spec.early_layer, num_candidates=spec.candidates))
+    else:
+        planner = Adaptive(head, spec.early_layer, spec.candidates, execution)
+    return PredictivePipelinedDecoding(target.stack, head, planner, execution)
+
+
 METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
     "autoregressive": lambda spec, target, models: Autoregressive(),
     "beam": lambda spec, target, models: BeamSearch(spec.num_beams),
+    "ppd": build_ppd,
     "speculative": _speculative,
     "speculative-beam": _speculative_beam,
 }
@@ -98,12 +117,14 @@ def check_names(spec: MethodSpec) -> None:
     if spec.name == "speculative":
         build_rule(spec)
         build_schedule(spec)()
+    if spec.name == "ppd":
+        _execution(spec)
     if spec.drafter is not None:
         _choose("drafter", spec.drafter.kind, DRAFTERS)
 
 
 def specs_of(experiment: Experiment) -> list[ModelSpec]:
-    """Every model and table that an experiment names, the target first."""
+    """Every model, table and set of heads that an experiment names, the target first."""
 
     def of_drafter(spec: DrafterSpec | None) -> list[ModelSpec]:
         if spec is None:
@@ -113,13 +134,22 @@ def specs_of(experiment: Experiment) -> list[ModelSpec]:
     found = [experiment.target, *of_drafter(experiment.method.drafter)]
     for drafter in experiment.overlap:
         found += of_drafter(drafter)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found + heads_of(experiment)))
+
+
+def heads_of(experiment: Experiment) -> list[ModelSpec]:
+    """The trained early heads among them."""
+    return [spec for spec in (experiment.method.heads, *(early.heads for early in experiment.early)) if spec is not None]
 
 
 def _drafter_of(spec: MethodSpec) -> DrafterSpec:
     if spec.drafter is None:
         raise UsageError(f"method {spec.name!r}: expected a drafter; name a model with --draft or a kind with --drafter")
     return spec.drafter
+
+
+def _execution(spec: MethodSpec) -> Execution:
+    return _choose("execution", spec.execution, {name: name for name in EXECUTIONS})
 
 
 def _choose(field_name: str, name: str, known: dict[str, Value]) -> Value:

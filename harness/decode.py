@@ -1,6 +1,9 @@
 """One batch of prompts decoded as an experiment says, timed; and what must equal what."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
 
 from harness.clock import clock_for
 from harness.experiment import Experiment
@@ -20,13 +23,31 @@ def generate(
     stop = Stop(max_new_tokens=experiment.max_new_tokens, token_ids=stop_ids)
     clock = clock_for(experiment.device)
     inputs = Inputs(tuple(prompt.tokens for prompt in prompts))
+    if torch.get_num_threads() != (threads := num_threads(experiment)):
+        torch.set_num_threads(threads)
     start = clock()
     generations = method.generate(session, inputs, experiment.sampling, uniforms, stop, clock)
     return generations, clock() - start
 
 
+def num_threads(experiment: Experiment) -> int:
+    """CPU threads of this process; a pipeline lowers them while it decodes."""
+    return experiment.num_threads or default_threads()
+
+
+@lru_cache(maxsize=1)
+def default_threads() -> int:
+    """What torch chose when the process began: all cores, or what the environment says."""
+    return torch.get_num_threads()
+
+
 def must_equal(baseline: Experiment, experiment: Experiment, method: Method) -> bool:
-    """Whether this arm's outputs must be the baseline's token for token: greedy and lossless, or beams of the same width."""
+    """Whether this arm's outputs must be the baseline's token for token.
+
+    Beams of the same width, whatever is lossless when greedy, and what draws from the target alone also when it samples: at the
+    same seeds it draws the same tokens.
+    """
     if baseline.method.name == "beam":
         return experiment.method.name == "speculative-beam" and experiment.method.num_beams == baseline.method.num_beams
-    return method.guarantee != "lossy" and experiment.sampling.greedy and experiment is not baseline
+    lossless = method.guarantee == "identical" or (method.guarantee != "lossy" and experiment.sampling.greedy)
+    return lossless and experiment is not baseline

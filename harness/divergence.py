@@ -1,7 +1,8 @@
 """Where two outputs that should be equal part, and whether rounding explains it.
 
-A divergence is a "near-tie" only if the two largest logits there are closer than rounding can move them and replays of
-both arms in fp64 agree with each other; anything else is a "bug".
+A divergence is a "near-tie" only if the two largest logits there (when sampling: the random number and the border between
+the two tokens' shares) are closer than rounding can move them and replays of both arms in fp64 agree with each other; anything
+else is a "bug".
 """
 
 import torch
@@ -9,8 +10,9 @@ import torch
 from harness.build import Models, build_method
 from harness.decode import generate
 from harness.experiment import Experiment
-from harness.prompts import Prompt
+from harness.prompts import Prompt, seed_of
 from harness.records import Divergence
+from methods.sampling import Uniforms
 from methods.types import Inputs
 
 NEAR_TIE_FLOAT32 = 1e-4
@@ -28,10 +30,21 @@ def classify(
     if arms[0].method.name == "beam":
         return Divergence(position=position, margin=None, bound=None, replays_agree=agree, kind="near-tie" if agree else "bug")
     logits = _logits_at(arms[0], tokens[0][:position], prompt, models)
-    top = logits.double().topk(2).values
-    margin, bound = float(top[0] - top[1]), bound_of(arms[1].dtype, logits)
+    if arms[0].sampling.greedy:
+        top = logits.double().topk(2).values
+        margin = float(top[0] - top[1])
+    else:
+        margin = _distance_to_border(arms[0], logits, prompt, repeat, position)
+    bound = bound_of(arms[1].dtype, logits)
     kind = "near-tie" if margin < bound and agree else "bug"
     return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
+
+
+def _distance_to_border(experiment: Experiment, logits: torch.Tensor, prompt: Prompt, repeat: int, position: int) -> float:
+    """How far the random number that drew a token is from the nearest border between two tokens' shares of [0, 1]."""
+    uniforms = Uniforms([seed_of(experiment, prompt.example.id, repeat)], experiment.max_new_tokens)
+    borders = experiment.sampling.probs(logits.double()).cumsum(-1)
+    return float((borders - uniforms.sample([position])).abs().min())
 
 
 def first_difference(ours: list[int], theirs: list[int]) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness import zoo
-from harness.build import specs_of
+from harness.build import heads_of, specs_of
 from harness.experiment import Comparison, Experiment, ModelSpec
 from harness.model_files import ZOO
 from harness.models import estimate, is_ngram_table, scale_of
@@ -46,6 +46,8 @@ def _model_line(spec: ModelSpec, arm: Experiment) -> str:
         state = ""
     if is_ngram_table(spec):
         return f"model {spec.name}: counted n-grams, {state}"
+    if spec in heads_of(arm):
+        return f"heads {spec.name}: trained early heads of {arm.target.name}, {state or 'local'}"
     size = estimate(spec, arm.dtype, scale_of(arm.profile))
     gated = ", gated: set HF_TOKEN" if size.gated else ""
     parameters = "unknown" if size.num_parameters is None else f"{size.num_parameters / 1e6:.1f} M"

@@ -46,8 +46,25 @@ class DrafterSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlySpec:
+    """Where a match rate is read: after each of ``layers``, by the model's own head (``heads`` None) or by trained ones."""
+
+    layers: tuple[int, ...]
+    heads: ModelSpec | None = None
+
+    @property
+    def label(self) -> str:
+        """The paper's letter."""
+        return "N" if self.heads is None else "Y"
+
+
+@dataclass(frozen=True, kw_only=True)
 class MethodSpec:
-    """A decoding method by name with what is plugged into it; see harness.build for the names."""
+    """A decoding method by name with what is plugged into it; see harness.build for the names.
+
+    For "ppd" ``early_layer`` and ``candidates`` are chosen from measurements where they are None, and ``heads`` names trained
+    early heads in place of the model's own.
+    """
 
     name: str
     drafter: DrafterSpec | None = None
@@ -60,6 +77,10 @@ class MethodSpec:
     cost: float | None = None
     num_beams: int = 1
     draft_beams: int = 1
+    early_layer: int | None = None
+    candidates: int | None = None
+    execution: str = "process"
+    heads: ModelSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +88,10 @@ class Experiment:
     """One arm: a task, models, a method, how to sample, how often, on what.
 
     ``source_fingerprint`` pins the data. ``overlap`` names the drafters whose sum of min(p, q) with the target is measured by
-    teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)). ``beside`` says what
-    a plain arm was interleaved with, so that its times belong to one comparison alone.
+    teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)). ``early`` names the
+    layers and heads whose rank of every emitted token is measured likewise. ``beside`` says what a plain arm was interleaved
+    with, so that its times belong to one comparison alone. ``num_threads`` counts those of one process; None is all cores, and
+    for "ppd" what the cores leave to each of its processes.
     """
 
     task: str
@@ -90,6 +113,7 @@ class Experiment:
     chat_template: bool = False
     overlap: tuple[DrafterSpec, ...] = ()
     leniences: tuple[float, ...] = (1.0,)
+    early: tuple[EarlySpec, ...] = ()
     beside: str = ""
     device: str = "cpu"
     dtype: str = "float32"
@@ -132,14 +156,21 @@ class Comparison:
     arms: tuple[Experiment, ...]
 
     def __post_init__(self) -> None:
-        own = {"method", "overlap", "leniences", "beside"}
+        own = {"method", "overlap", "leniences", "early", "beside", "num_threads"}
         for field in fields(Experiment):
             values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
             if len(values) > 1:
                 raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
 
 
-_NESTED = {"target": ModelSpec, "model": ModelSpec, "method": MethodSpec, "drafter": DrafterSpec, "inner": DrafterSpec}
+_NESTED = {
+    "target": ModelSpec,
+    "model": ModelSpec,
+    "heads": ModelSpec,
+    "method": MethodSpec,
+    "drafter": DrafterSpec,
+    "inner": DrafterSpec,
+}
 
 
 def _revive(kind: type, values: dict[str, Any]) -> Any:
@@ -155,7 +186,9 @@ def _revive(kind: type, values: dict[str, Any]) -> Any:
             value = Sampling(**value)
         elif name == "overlap":
             value = tuple(_revive(DrafterSpec, item) for item in value)
-        elif name == "leniences":
+        elif name == "early":
+            value = tuple(_revive(EarlySpec, item) for item in value)
+        elif name in ("leniences", "layers"):
             value = tuple(value)
         revived[name] = value
     try:

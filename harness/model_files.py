@@ -29,6 +29,7 @@ from harness.errors import Unavailable, UsageError
 from harness.experiment import ModelSpec
 from harness.zoo.cache import unreadable
 from harness.zoo.networks import num_parameters
+from methods.ppd.heads import FILE as HEADS
 
 ZOO = "zoo:"
 TIMEOUT_S = 10.0
@@ -64,6 +65,12 @@ def table_file(name: str) -> Path | None:
     if path.is_file():
         return path if path.suffix == ".safetensors" else None
     return path / zoo.TABLE if (path / zoo.TABLE).is_file() else None
+
+
+def heads_file(name: str) -> Path | None:
+    """The file of trained early heads in a local folder; None for other names."""
+    path = Path(name).expanduser() / HEADS
+    return path if path.is_file() else None
 
 
 def zoo_folder_of(spec: ModelSpec) -> Path:

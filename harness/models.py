@@ -20,6 +20,7 @@ from harness.model_files import (
     estimate,
     folder_hash,
     hash_of,
+    heads_file,
     hub_arguments,
     hub_commit,
     load_config,
@@ -27,17 +28,19 @@ from harness.model_files import (
     model_path,
     one_line,
     table_file,
+    zoo_folder_of,
 )
 from harness.zoo.build import quiet
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
+from methods.ppd.heads import TrainedHeads, load_heads
 from methods.session import ModelSession
 from methods.speculative.ngram import NGramTable
 
 __all__ = [
     "LoadedModel", "Size", "check_pair", "estimate", "fits", "is_encoder_decoder", "is_ngram_table",
-    "load_model", "load_ngrams", "load_tokenizer", "pin_model", "scale_of",
+    "load_early_heads", "load_model", "load_ngrams", "load_tokenizer", "pin_model", "scale_of",
 ]  # fmt: skip
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
@@ -96,7 +99,7 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """
     if spec.name.startswith(ZOO):
         return replace(spec, revision=zoo.recipe_hash(spec.name.removeprefix(ZOO), scale_of(profile), source))
-    if (table := table_file(spec.name)) is not None:
+    if (table := table_file(spec.name) or heads_file(spec.name)) is not None:
         return replace(spec, revision=hash_of([table]))
     if (folder := local_folder(spec.name)) is not None:
         return replace(spec, revision=folder_hash(folder))
@@ -153,6 +156,16 @@ def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
             "expected the same vocabulary: count the table with the target's tokenizer"
         )
     return table
+
+
+def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
+    """Trained early heads, from the zoo or a folder. UsageError unless they are of the target's shape."""
+    if not spec.name.startswith(ZOO) and heads_file(spec.name) is None:
+        raise UsageError(f"heads {spec.name!r}: no such folder; expected one that `foretoken heads` wrote, or zoo:NAME")
+    try:
+        return load_heads(zoo_folder_of(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
+    except InputError as error:
+        raise UsageError(f"heads {spec.name} for {target.name}: {error}") from error
 
 
 def check_pair(target: LoadedModel, draft: LoadedModel) -> None:

@@ -28,6 +28,20 @@ class Steps:
     draft_s: list[float] = field(default_factory=list)
     verify_s: list[float] = field(default_factory=list)
     round_s: list[float] = field(default_factory=list)
+    candidates: list[list[int]] = field(default_factory=list)
+    matched: list[bool | None] = field(default_factory=list)
+    early_layer: list[int] = field(default_factory=list)
+    parts: list[list[float]] = field(default_factory=list)
+    units: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class EarlyRanks:
+    """Per output position the rank of the emitted token among what a head read after an early layer; 0 is its first choice."""
+
+    head: str
+    layer: int
+    ranks: list[int]
 
 
 @dataclass(kw_only=True)
@@ -74,6 +88,7 @@ class Record:
     steps: Steps | None = None
     statistics: dict[str, Any] | None = None
     overlap: list[Overlap] = field(default_factory=list)
+    early: list[EarlyRanks] = field(default_factory=list)
     divergence: Divergence | None = None
     run: str = ""
     environment: str = ""
@@ -90,10 +105,12 @@ class Record:
         steps = values.pop("steps", None)
         divergence = values.pop("divergence", None)
         overlap = [Overlap(**item) for item in values.pop("overlap", [])]
+        early = [EarlyRanks(**item) for item in values.pop("early", [])]
         return cls(
             **values,
             steps=Steps(**steps) if steps is not None else None,
             overlap=overlap,
+            early=early,
             divergence=Divergence(**divergence) if divergence is not None else None,
         )
 

@@ -13,27 +13,29 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import torch
 from tqdm import tqdm
 
 from harness import environment, zoo
-from harness.build import Models, build_drafter, build_method, check_names, specs_of
+from harness.build import Models, build_drafter, build_method, check_names, early_head, heads_of, specs_of
 from harness.decode import generate, must_equal
 from harness.divergence import classify
 from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, Experiment
+from harness.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
 from harness.model_files import ZOO
 from harness.models import LoadedModel, fits, is_ngram_table, pin_model, scale_of
 from harness.prompts import Prompt, make_prompt
-from harness.records import Divergence, Overlap, Record, RecordFile, Steps, write_environment
+from harness.records import Divergence, EarlyRanks, Overlap, Record, RecordFile, Steps, write_environment
 from harness.scoring import score_reference
 from methods.errors import InputError
+from methods.ppd.heads import EarlyHead
+from methods.ppd.match_rate import early_ranks
 from methods.speculative.overlap import overlap
 from methods.types import Drafter, Generation, Inputs, Method, Session, Step
 from tasks import fingerprint, get_task
 from tasks.base import Example, ReferenceScore, Task
 
 WARM_UP = 1
+PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")
 
 
 def pin(experiment: Experiment) -> Experiment:
@@ -42,17 +44,19 @@ def pin(experiment: Experiment) -> Experiment:
     check_names(experiment.method)
     revisions = {spec: pin_model(spec, experiment.profile, experiment.source) for spec in specs_of(experiment)}
 
-    def drafter(spec: DrafterSpec | None) -> DrafterSpec | None:
-        if spec is None:
-            return None
-        model = revisions[spec.model] if spec.model is not None else None
-        return replace(spec, model=model, inner=drafter(spec.inner))
+    def model(spec: ModelSpec | None) -> ModelSpec | None:
+        return None if spec is None else revisions[spec]
 
+    def drafter(spec: DrafterSpec | None) -> DrafterSpec | None:
+        return None if spec is None else replace(spec, model=model(spec.model), inner=drafter(spec.inner))
+
+    method = experiment.method
     return experiment.replace(
         source_fingerprint=fingerprint(task.name, experiment.source),
         target=revisions[experiment.target],
-        method=replace(experiment.method, drafter=drafter(experiment.method.drafter)),
+        method=replace(method, drafter=drafter(method.drafter), heads=model(method.heads)),
         overlap=tuple(drafter(spec) for spec in experiment.overlap),
+        early=tuple(replace(spec, heads=model(spec.heads)) for spec in experiment.early),
     )
 
 
@@ -70,11 +74,12 @@ def ensure_models(experiments: Iterable[Experiment]) -> None:
 
 @dataclass
 class Arm:
-    """One experiment made ready: its method, the drafters whose overlap is asked for, its prompts, and what is recorded."""
+    """One experiment made ready: its method, what is measured over its output, its prompts, and what is recorded."""
 
     experiment: Experiment
     method: Method
     overlap: list[tuple[str, Drafter]]
+    early: list[EarlyHead]
     prompts: list[Prompt]
     file: RecordFile
     done: dict[tuple[str, int], Record]
@@ -111,8 +116,6 @@ class Runner:
     def run(self, comparison: Comparison, description: str = "") -> None:
         """Run what is missing. Raises UsageError for what no example can work with; failures of single examples are records."""
         first = comparison.arms[0]
-        if first.num_threads is not None:
-            torch.set_num_threads(first.num_threads)
         task = get_task(first.task)
         examples = list(task.examples(first.source, "test", first.limit, first.seed))
         _check_examples(examples, first)
@@ -135,8 +138,9 @@ class Runner:
         _check_drafts(experiment, prompts, target, models)
         method, file = build_method(experiment.method, target, models), RecordFile(self.folder, experiment)
         overlap = [(spec.label, build_drafter(spec, target, models)) for spec in experiment.overlap]
+        early = [early_head(spec.heads, target) for spec in experiment.early]
         done = {record.key: record for record in file.read()}
-        return Arm(experiment, method, overlap, prompts, file, done, must_equal(baseline, experiment, method))
+        return Arm(experiment, method, overlap, early, prompts, file, done, must_equal(baseline, experiment, method))
 
     def _run_all(self, arms: list[Arm], task: Task, target: LoadedModel, session: Session, title: str) -> None:
         total = sum(len(arm.prompts) * arm.experiment.repeats - len(arm.done) for arm in arms)
@@ -204,7 +208,7 @@ def _check_examples(examples: Sequence[Example], experiment: Experiment) -> None
 def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: LoadedModel, models: Models) -> None:
     """Prompts that the target holds but a draft does not are refused; a draft that runs out later only drafts less."""
     for spec in specs_of(experiment)[1:]:
-        if is_ngram_table(spec):
+        if is_ngram_table(spec) or spec in heads_of(experiment):
             continue
         draft = models.draft(spec, target)
         for prompt in prompts:
@@ -242,6 +246,7 @@ def _records(
                 steps=columns(generation.steps),
                 statistics=_statistics(task, prompt, generation, target, session),
                 overlap=_overlap(arm, prompt, generation, session),
+                early=_early(arm, prompt, generation, session),
                 **common,
             )
             for prompt, generation in zip(prompts, generations, strict=True)
@@ -279,18 +284,28 @@ def _overlap(arm: Arm, prompt: Prompt, generation: Generation, session: Session)
     ]
 
 
+def _early(arm: Arm, prompt: Prompt, generation: Generation, session: Session) -> list[EarlyRanks]:
+    measured = []
+    for spec, head in zip(arm.experiment.early, arm.early, strict=True):
+        ranks = early_ranks(session, Inputs((prompt.tokens,)), generation.tokens, spec.layers, head).tolist()
+        measured += [EarlyRanks(head=spec.label, layer=layer, ranks=row) for layer, row in zip(spec.layers, ranks, strict=True)]
+    return measured
+
+
 def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 7) for value in values]
 
 
 def columns(steps: Sequence[Step]) -> Steps:
-    """Rounds as columns; times of rounds that no clock saw are left out rather than written as NaN."""
+    """Rounds as columns; times of rounds that no clock saw, and what no round of this method has, are left out."""
     out = Steps()
     for name in (field.name for field in fields(Steps)):
         values = [getattr(step, name) for step in steps]
         if name.endswith("_s"):
             values = [] if any(math.isnan(v) for v in values) else _rounded(values)
-        elif name.endswith("_probs"):
+        elif name.endswith("_probs") or name in ("parts", "units"):
             values = [_rounded(row) for row in values]
+        if name in PIPELINE_COLUMNS and not any(step.early_layer for step in steps):
+            values = []
         setattr(out, name, values)
     return out

@@ -43,8 +43,7 @@ class ModelSession:
         _check(inputs, stack.input_vocab_size, stack.source_limit if stack.is_encoder_decoder else stack.position_limit)
         batch = inputs.batch
         self.lengths = [(0,) * batch] * self.num_layers
-        shape = (self.num_layers, batch, 0, 2 * stack.num_kv_heads, stack.head_dim)
-        self._cache = torch.zeros(shape, device=stack.device, dtype=stack.dtype)
+        self._cache = self._empty_cache(batch)
         if stack.is_encoder_decoder:
             self._source = _Source(stack, inputs)
             assert stack.start_token is not None
@@ -83,8 +82,8 @@ class ModelSession:
         return hidden
 
     @torch.inference_mode()
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
-        return self.stack.head(hidden)
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+        return self.stack.head(hidden, weight)
 
     def rewind(self, counts: Sequence[int]) -> None:
         def shorten(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,6 +111,10 @@ class ModelSession:
         self.lengths = _map_same(lambda lengths: tuple(lengths[row] for row in rows), self.lengths)
         if self._source is not None:
             self._source.select(rows)
+
+    def _empty_cache(self, batch: int) -> Float[Tensor, "L B capacity H2 head_dim"]:
+        shape = (self.num_layers, batch, 0, 2 * self.stack.num_kv_heads, self.stack.head_dim)
+        return torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
 
     def _frame(self, new: Tensor, first: int, last: int) -> Frame:
         batch, num_new = new.shape[0], new.shape[1]

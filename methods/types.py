@@ -82,6 +82,10 @@ class Step:
     ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted`` and the probabilities are whole.
     Beams share no drafts: theirs is empty, and ``num_accepted`` counts steps of the search before any cut.
     Times are seconds of the whole batch's round; NaN where no clock was given.
+
+    A round of the PPD pipeline drafts nothing: ``candidates`` are the tokens that ``early_layer`` predicted for the position it
+    emits, ``matched`` whether that token is among them (None: nothing was predicted), ``parts`` its seconds by
+    ``methods.ppd.pipeline.PARTS`` and ``units`` the begin and end of every sub-process's work, seconds after the round's begin.
     """
 
     drafted: list[int]
@@ -93,6 +97,11 @@ class Step:
     draft_s: float = float("nan")
     verify_s: float = float("nan")
     round_s: float = float("nan")
+    candidates: list[int] = field(default_factory=list)
+    matched: bool | None = None
+    early_layer: int | None = None
+    parts: list[float] = field(default_factory=list)
+    units: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -135,8 +144,8 @@ class Session(Protocol):
     def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1 on hidden states, appending n entries to these layers' caches only."""
 
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
-        """Final norm and output projection."""
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+        """Final norm and output projection; ``weight`` in place of the model's own for a head trained for another layer."""
 
 
 @runtime_checkable

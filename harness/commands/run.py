@@ -5,10 +5,11 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 from harness.commands.options import add_common, checked_device, positive, source_of
 from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from methods.sampling import Sampling
 
 
@@ -30,9 +31,18 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     add("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
 
 
+def early_layer(text: str) -> int | None:
+    """An argparse type: a layer, or None for "auto"."""
+    return None if text == "auto" else positive("--early-layer")(text)
+
+
+def candidates(text: str) -> int | None:
+    return None if text == "auto" else positive("--candidates")(text)
+
+
 def _add_method(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("method and sampling").add_argument
-    add("--method", default="autoregressive", help="autoregressive, beam, speculative, speculative-beam")
+    add("--method", default="autoregressive", help="autoregressive, beam, ppd, speculative, speculative-beam")
     add("--drafter", help="model (with --draft), unigram, bigram, copy, random, hierarchical")
     add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
     add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
@@ -45,6 +55,10 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--cost", type=float, help="measured draft/target cost ratio, for schedule optimal")
     add("--num-beams", type=positive("--num-beams"), default=4, help="width of beam search (default: 4)")
     add("--draft-beams", type=positive("--draft-beams"), help="draft width of speculative-beam (default: twice the width)")
+    add("--early-layer", type=early_layer, metavar="N", help="where ppd predicts, half the depth or more; or auto (default)")
+    add("--candidates", type=candidates, metavar="K", help="tokens that ppd begins early, or auto (default: 1)", default=1)
+    add("--execution", default="process", help="of ppd: process (one a candidate), batched (one for all) or simulated")
+    add("--heads", metavar="FOLDER", help="early heads that `foretoken heads` trained, or zoo:NAME (default: the model's own)")
     add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
     add("--top-k", type=int, help="keep the k largest logits")
     add("--top-p", type=float, help="keep the nucleus of this mass")
@@ -133,7 +147,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
     if args.method == "speculative-beam":
         base = base.replace(method=MethodSpec(name="beam", num_beams=args.num_beams), overlap=())
     method = _method(args, drafter)
-    plain = base.replace(beside=repr(method))
+    plain = base.replace(beside=repr(method), early=_early(method))
     return Comparison((plain, base.replace(method=method, overlap=(), leniences=(1.0,))))
 
 
@@ -150,7 +164,18 @@ def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec
         cost=args.cost,
         num_beams=args.num_beams if "beam" in args.method else 1,
         draft_beams=(args.draft_beams or 2 * args.num_beams) if args.method == "speculative-beam" else 1,
+        **(_pipeline(args) if args.method == "ppd" else {}),
     )
+
+
+def _pipeline(args: argparse.Namespace) -> dict[str, Any]:
+    heads = ModelSpec(name=_model_name(args.heads)) if args.heads else None
+    return {"early_layer": args.early_layer, "candidates": args.candidates, "execution": args.execution, "heads": heads}
+
+
+def _early(method: MethodSpec) -> tuple[EarlySpec, ...]:
+    """What a pipeline's plain arm measures beside it: the match rate of the layer that the pipeline reads."""
+    return (EarlySpec(layers=(method.early_layer,), heads=method.heads),) if method.early_layer is not None else ()
 
 
 def _drafter(args: argparse.Namespace) -> DrafterSpec | None:

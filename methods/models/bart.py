@@ -55,9 +55,10 @@ class BartStack(EncoderDecoderStack):
             x = layer_norm(addmm(down_bias, act(addmm(up_bias, x, up)), down).add_(x), *norm3)
         return x.view(batch, num_new, width)
 
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        return torch.addmm(self.logits_bias, hidden.reshape(-1, width), self.head_weight).view(batch, num_new, -1)
+        weight = self.head_weight if weight is None else weight
+        return torch.addmm(self.logits_bias, hidden.reshape(-1, width), weight).view(batch, num_new, -1)
 
 
 def _norm(norm: Any) -> tuple:

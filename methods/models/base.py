@@ -43,7 +43,8 @@ class Frame:
 
     ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
     asked for. ``keys`` and ``values`` are one [B, kv_heads, end, head_dim] view a layer; ``store(slot, new)`` appends
-    [B, n, 2 kv_heads, head_dim].
+    [B, n, 2 kv_heads, head_dim]. ``allowed`` is an additive mask [n, S] in place of the causal one, where order in the cache is
+    not order in the text.
     """
 
     batch: int
@@ -57,6 +58,7 @@ class Frame:
     store: Callable[[Tensor, Tensor], object]
     cross: tuple[Cross, ...] = ()
     cross_mask: Tensor | None = None
+    allowed: Tensor | None = None
 
 
 class Stack(ABC):
@@ -83,6 +85,10 @@ class Stack(ABC):
         self.head_dim: int
         self.position_limit: int | None
 
+    def __reduce__(self) -> tuple:
+        """A process that is given a stack makes its own over the same weights."""
+        return type(self), (self.model,)
+
     @abstractmethod
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         """Token embeddings, with the position's where the family adds them."""
@@ -92,8 +98,8 @@ class Stack(ABC):
         """Layers first..last-1, which store their keys and values in the frame."""
 
     @abstractmethod
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
-        """Final norm and output projection."""
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+        """Final norm and output projection (``weight`` in place of the model's own)."""
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "L B H2 S head_dim"]:
         """An encoder-decoder's cross-attention keys and values of every layer, keys' heads first."""
@@ -102,6 +108,9 @@ class Stack(ABC):
     def mask(self, frame: Frame) -> tuple[Float[Tensor, "#B 1 rows end"] | None, bool]:
         """The additive causal mask, queries packed as ``attend`` packs them, and whether plain causal order says it all."""
         start, num_new, groups = frame.start, frame.num_new, self.num_heads // self.num_kv_heads
+        if frame.allowed is not None:
+            mask = frame.allowed[None, None]
+            return (mask.repeat_interleave(groups, -2) if groups > 1 and num_new > 1 else mask), False
         if start is not None and (num_new == 1 or start == 0):
             return None, num_new > 1
         if start is not None:

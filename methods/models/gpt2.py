@@ -42,10 +42,10 @@ class Gpt2Stack(Stack):
             x = x + addmm(down_bias, y, down)
         return x.view(batch, num_new, width)
 
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
         normed = torch.layer_norm(hidden.reshape(-1, width), *self.final_norm)
-        return torch.mm(normed, self.head_weight).view(batch, num_new, -1)
+        return torch.mm(normed, self.head_weight if weight is None else weight).view(batch, num_new, -1)
 
 
 def _layer(layer: Any) -> tuple:

@@ -82,9 +82,10 @@ class LlamaStack(Stack):
             x = x if down_bias is None else x + down_bias
         return x.view(batch, num_new, width)
 
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        return torch.mm(self.norm(hidden.reshape(-1, width)), self.head_weight).view(batch, num_new, -1)
+        weight = self.head_weight if weight is None else weight
+        return torch.mm(self.norm(hidden.reshape(-1, width)), weight).view(batch, num_new, -1)
 
     def _rotations(self, frame: Frame) -> tuple[Float[Tensor, "*rows heads head_dim"], Float[Tensor, "*rows heads head_dim"]]:
         """Cosines and sines of queries, keys and values alike: values turn by the angle zero, so one product does all."""

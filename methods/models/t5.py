@@ -72,9 +72,10 @@ class T5Stack(EncoderDecoderStack):
             x = _add(x, y, down)
         return x.view(batch, num_new, width)
 
-    def head(self, hidden: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        return torch.mm(self.norm(hidden.reshape(-1, width)), self.head_weight).view(batch, num_new, -1)
+        weight = self.head_weight if weight is None else weight
+        return torch.mm(self.norm(hidden.reshape(-1, width)), weight).view(batch, num_new, -1)
 
 
 def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], weight: Float[Tensor, "d_in D"]) -> Float[Tensor, "N D"]:

@@ -1,0 +1,126 @@
+"""What a PPD pipeline saved, what it could have saved, and where the rest went.
+
+Per emitted token, in seconds of the rounds (prompts apart), with the plain arm's time a layer and the pipeline's heads:
+
+    attainable = (layers that matches spared) x layer - early head
+    saved      = plain - pipeline
+               = attainable - slower_layers - post - wait - adopt - slower_head
+
+``slower_layers`` is what the main process's layers took longer than the plain arm's: the cores share memory, caches and power.
+Theorem 4.1 counts no heads, so its saving is larger than what is attainable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.pairing import Refused, incomparable, paired
+from harness.records import Record
+from harness.statistics import Estimate, of_sums
+from methods.ppd.pipeline import PARTS
+
+UNITS = {
+    "match_rate": "%",
+    "latency_s": "s",
+    "baseline_latency_s": "s",
+    "throughput": "tokens/s",
+    "speedup": "x",
+    "saved_frac": "%",
+    "theorem_frac": "%",
+    "attainable_frac": "%",
+    "reached_frac": "%",
+    "slower_layers_ms": "ms",
+    "early_head_ms": "ms",
+    "post_ms": "ms",
+    "wait_ms": "ms",
+    "adopt_ms": "ms",
+    "layers_ms": "ms",
+    "head_ms": "ms",
+    "round_ms": "ms",
+    "plain_round_ms": "ms",
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """Quantities of UNITS against the faster of the plain arms, and which one that was."""
+
+    estimates: dict[str, Estimate]
+    baseline: int
+
+
+def account(baselines: Sequence[Sequence[Record]], method: Sequence[Record], num_layers: int) -> Account | Refused | None:
+    """None where the arms share no completed example; Refused where their times must not be compared."""
+    for baseline in baselines:
+        if refusal := incomparable(baseline, method):
+            return refusal
+    sums = [paired(baseline, method, lambda record: _values(record, num_layers)) for baseline in baselines]
+    if any(pair is None for pair in sums):
+        return None
+    fastest = min(range(len(sums)), key=lambda index: sums[index][0][0].sum())  # type: ignore[index]
+    plain, piped = sums[fastest]  # type: ignore[misc]
+    statistics = {**_named("plain", plain), **_named("piped", piped)}
+    estimates = {}
+    for name, unit in UNITS.items():
+        estimate = of_sums(statistics, lambda total, n, name=name: _quantities(total, n, num_layers)[name], unit)
+        if estimate is not None and np.isfinite(estimate.value):
+            estimates[name] = estimate
+    return Account(estimates, fastest)
+
+
+FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead", "layers_run", *PARTS)
+
+
+def _named(arm: str, sums: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"{arm}.{name}": values for name, values in zip(FIELDS, sums, strict=True)}
+
+
+def _values(record: Record, num_layers: int) -> tuple[float, ...]:
+    """What is summed of one generation; ``ahead`` are the layers that its matches spared the main process."""
+    steps = record.steps
+    assert steps is not None
+    rounds_s, tokens = sum(steps.round_s), float(len(record.tokens or ()))
+    if not steps.early_layer:
+        return (record.wall_s or np.nan, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, tokens * num_layers, *([0.0] * len(PARTS)))
+    spared = [0] + [num_layers - layer if hit else 0 for layer, hit in zip(steps.early_layer, steps.matched, strict=True)][:-1]
+    guessed = sum(hit is not None for hit in steps.matched)
+    parts = np.sum(steps.parts, axis=0) if steps.parts else np.full(len(PARTS), np.nan)
+    ahead = float(sum(spared))
+    return (
+        record.wall_s or np.nan, rounds_s, tokens, 1.0, float(guessed), float(sum(bool(hit) for hit in steps.matched)), ahead,
+        tokens * num_layers - ahead, *map(float, parts),
+    )  # fmt: skip
+
+
+def _quantities(total: dict[str, float], n: float, num_layers: int) -> dict[str, float]:
+    """All of UNITS from sums over examples; times a token in seconds until they are named."""
+    tokens, plain_tokens = total["piped.tokens"], total["plain.tokens"]
+    part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
+    plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
+    layer = (plain - part["head"]) / num_layers
+    spared, layers = total["piped.ahead"] / tokens, part["early_layers"] + part["late_layers"]
+    attainable = spared * layer - part["early_head"]
+    per_text = total["piped.runs"]
+    latency, plain_latency = total["piped.wall_s"] / per_text, total["plain.wall_s"] / total["plain.runs"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "match_rate": 100 * np.divide(total["piped.matched"], total["piped.guessed"]),
+            "latency_s": latency,
+            "baseline_latency_s": plain_latency,
+            "throughput": tokens / total["piped.wall_s"],
+            "speedup": (total["plain.wall_s"] / plain_tokens) / (total["piped.wall_s"] / tokens),
+            "saved_frac": 100 * (plain - piped) / plain,
+            "theorem_frac": 100 * spared / num_layers,
+            "attainable_frac": 100 * attainable / plain,
+            "reached_frac": 100 * np.divide(plain - piped, attainable),
+            "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
+            "early_head_ms": 1e3 * part["early_head"],
+            "post_ms": 1e3 * part["post"],
+            "wait_ms": 1e3 * part["wait"],
+            "adopt_ms": 1e3 * part["adopt"],
+            "layers_ms": 1e3 * layers,
+            "head_ms": 1e3 * part["head"],
+            "round_ms": 1e3 * piped,
+            "plain_round_ms": 1e3 * plain,
+        }

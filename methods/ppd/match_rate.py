@@ -1,0 +1,62 @@
+"""Where the early prediction would have been right: the rank of each emitted token among the logits of intermediate layers.
+
+PPD (Section 4.3) counts a match where the token that the last layer chose is among the k likeliest of an early layer. Its rank
+says so for every k at once, and one forward pass over the finished text yields it for every layer, head and position.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.ppd.heads import EarlyHead
+from methods.types import Inputs, Session
+
+CHUNK = 64  # positions whose logits are held at once
+
+
+@torch.inference_mode()
+def early_ranks(
+    session: Session, inputs: Inputs, output: Sequence[int], layers: Sequence[int], head: EarlyHead
+) -> Int[Tensor, "layers T"]:
+    """The rank (0: the likeliest) of every token of one row's output among what each early layer predicted for its position.
+
+    A token matches for k candidates where its rank is below k. Equal logits rank by token id, the lowest first.
+
+    Raises:
+        InputError: more than one row, or a layer that is not inside the model.
+    """
+    if inputs.batch != 1:
+        raise InputError(f"inputs: {inputs.batch} rows; expected one, since outputs differ in length")
+    if wrong := [layer for layer in layers if not 1 <= layer < session.num_layers]:
+        raise InputError(
+            f"early layer {wrong[0]}: the model has {session.num_layers} layers; expected 1 to {session.num_layers - 1}"
+        )
+    text = torch.tensor([[*session.prefill(inputs), *output]], device=session.device)
+    chunks = [
+        torch.stack(_ranks_of(session, text[:, start : start + CHUNK], text[0, start + 1 : start + CHUNK + 1], layers, head))
+        for start in range(0, len(output), CHUNK)
+    ]
+    return torch.cat(chunks, -1) if chunks else torch.empty(len(layers), 0, dtype=torch.long, device=session.device)
+
+
+def _ranks_of(
+    session: Session, fed: Int[Tensor, "1 n"], emitted: Int[Tensor, "m"], layers: Sequence[int], head: EarlyHead
+) -> list[Int[Tensor, "m"]]:
+    """Runs the layers piece by piece, as far as the deepest early one, and ranks what was emitted at each."""
+    found, done, count = {}, 0, len(emitted)
+    hidden = session.embed(fed[:, :count])
+    for layer in sorted(set(layers)):
+        hidden = session.run_layers(hidden, done, layer)
+        done = layer
+        found[layer] = rank_of(session.head(hidden, head.weight(layer))[0], emitted)
+    return [found[layer] for layer in layers]
+
+
+def rank_of(logits: Float[Tensor, "n V"], tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """How many tokens are likelier than the given one; of equals, those with a lower id are."""
+    own = logits.gather(1, tokens.unsqueeze(1))
+    before = torch.arange(logits.shape[1], device=logits.device) < tokens.unsqueeze(1)
+    return ((logits > own) | ((logits == own) & before)).sum(1)

@@ -1,0 +1,278 @@
+"""Predictive Pipelined Decoding (PPD Algorithms 1 and 2): the next token is begun while this one is still being computed.
+
+After ``early_layer`` of d layers a head predicts the token that the last layer will choose. Compute units run its first
+d - early_layer layers, one unit a candidate, while the main process runs the layers that are left. If a candidate proves
+right, the main process takes its state over and goes on from there; if none does, it begins at the first layer. Whatever was
+predicted, every emitted token comes from the last layer, so the output is that of plain decoding.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from methods.autoregressive import token_budgets
+from methods.errors import InputError
+from methods.models.base import Stack
+from methods.ppd.heads import EarlyHead
+from methods.ppd.session import PipelineSession
+from methods.ppd.units import Simulated, SubProcesses, Units
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
+
+Execution = Literal["process", "batched", "simulated"]
+EXECUTIONS: tuple[Execution, ...] = ("process", "batched", "simulated")
+PARTS = ("early_layers", "early_head", "post", "late_layers", "head", "wait", "adopt")
+MIN_CAPACITY = 512
+ANSWER_S = 8.0  # a round takes milliseconds; on a machine that swaps, seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Where to predict (``early_layer``, d-bar) and how many candidates to begin (``num_candidates``, k)."""
+
+    early_layer: int
+    num_candidates: int
+
+    def check(self, stack: Stack) -> None:
+        """Raises InputError for what Algorithm 2 cannot run on this model."""
+        depth = stack.num_layers
+        if not 1 <= self.early_layer < depth:
+            raise InputError(
+                f"early layer {self.early_layer}: the model has {depth} layers; expected {-(-depth // 2)} to {depth - 1}"
+            )
+        if 2 * self.early_layer < depth:
+            raise InputError(
+                f"early layer {self.early_layer} of {depth}: below half the depth a candidate's {depth - self.early_layer} "
+                f"layers would have to pass layer {self.early_layer}, where its own next token is predicted, before the main "
+                f"process is there; expected {-(-depth // 2)} to {depth - 1}"
+            )
+        if not 1 <= self.num_candidates <= stack.vocab_size:
+            raise InputError(
+                f"candidates {self.num_candidates}: expected 1 to the vocabulary's {stack.vocab_size} tokens; lower it"
+            )
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Chooses a plan for each generation, and may learn from how the last one went."""
+
+    most_candidates: int
+
+    def check(self, stack: Stack) -> None:
+        """Raises InputError for what the model cannot run."""
+
+    def plan(self, stack: Stack) -> Plan: ...
+
+    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
+
+
+class Fixed:
+    """The same plan for all generations."""
+
+    def __init__(self, chosen: Plan) -> None:
+        self.chosen, self.most_candidates = chosen, chosen.num_candidates
+
+    def check(self, stack: Stack) -> None:
+        self.chosen.check(stack)
+
+    def plan(self, stack: Stack) -> Plan:
+        return self.chosen
+
+    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
+
+
+class PredictivePipelinedDecoding:
+    """A Method over decoder-only models. Rows of a batch are decoded one after another: the pipeline is for latency.
+
+    Differs from the paper: no candidate is begun for the token behind the last one; ``batched`` runs all candidates in one
+    sub-process; ``simulated`` in none.
+    """
+
+    guarantee: Guarantee = "identical"
+
+    def __init__(
+        self,
+        stack: Stack,
+        head: EarlyHead,
+        planner: Planner,
+        execution: Execution = "process",
+        start_method: str | None = None,
+    ) -> None:
+        """While it decodes, torch's CPU threads are divided among the processes; prompts use all of them.
+
+        Raises:
+            InputError: an encoder-decoder, or a plan that the model cannot run.
+        """
+        if stack.is_encoder_decoder:
+            raise InputError(
+                f"model type {stack.model.config.model_type!r}: PPD splits the layers of decoder-only models; choose one"
+            )
+        planner.check(stack)
+        self.stack, self.head, self.planner, self.execution = stack, head, planner, execution
+        self.start_method = start_method
+        self._units: Units | None = None
+        self._capacity = 0
+
+    @torch.inference_mode()
+    def generate(
+        self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
+    ) -> list[Generation]:
+        """``target`` must be a session of this method's model; its own cache is left alone."""
+        if not isinstance(target, ModelSession) or target.stack is not self.stack:
+            raise InputError("target: PPD decodes with the model that it was made for; give a session of that model")
+        generations = []
+        for row, prompt in enumerate(inputs.prompts):
+            units, session = self._ready(len(prompt) + stop.max_new_tokens)
+            pending = session.prefill(Inputs((prompt,)))[0]
+            plan = self.planner.plan(self.stack)
+            threads = torch.get_num_threads()
+            torch.set_num_threads(self._num_threads())
+            units.open()
+            try:
+                one = uniforms.select([row])
+                generation = _decode(session, units, plan, self.head, pending, sampling, one, stop, clock)
+            finally:
+                units.close()
+                torch.set_num_threads(threads)
+            self.planner.observe(self.stack, Inputs((prompt,)), generation)
+            generations.append(generation)
+        return generations
+
+    def close(self) -> None:
+        """End the sub-processes; they also end with this object and with the process."""
+        if isinstance(self._units, SubProcesses):
+            self._units.stop()
+        self._units, self._capacity = None, 0
+
+    def _ready(self, num_tokens: int) -> tuple[Units, PipelineSession]:
+        """Units whose cache holds this many tokens: those of the last generation where it does."""
+        slots = self.planner.most_candidates
+        if self._units is None or num_tokens > self._capacity:
+            self.close()
+            self._capacity = max(MIN_CAPACITY, 1 << (num_tokens - 1).bit_length())
+            self._units = self._start(slots)
+        return self._units, PipelineSession(self.stack, self._units.storage, slots)
+
+    def _start(self, num_slots: int) -> Units:
+        if self.execution == "simulated":
+            return Simulated(self.stack, self._capacity, num_slots)
+        per_unit = num_slots if self.execution == "batched" else 1
+        spins = num_cores() >= num_processes(self.execution, num_slots)
+        return SubProcesses(
+            self.stack, self._capacity, num_slots, per_unit, self._num_threads(), spins, ANSWER_S, self.start_method
+        )
+
+    def _num_threads(self) -> int:
+        """Of each process while it decodes."""
+        return max(1, torch.get_num_threads() // num_processes(self.execution, self.planner.most_candidates))
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_processes(execution: Execution, num_candidates: int) -> int:
+    """The main process included."""
+    return 1 + {"process": num_candidates, "batched": 1, "simulated": 0}[execution]
+
+
+def overload(execution: Execution, num_candidates: int, cores: int) -> str | None:
+    """What it costs that there are more processes than cores; None where there are not."""
+    processes = num_processes(execution, num_candidates)
+    if processes <= cores:
+        return None
+    return (
+        f"candidates {num_candidates}: {processes} processes share {cores} cores, so they block instead of spinning and wait "
+        f"for each other; expect rounds up to {processes / cores:.1f} times as long, and no speed-up: use --execution batched "
+        f"or at most {max(cores - 1, 0)} candidates"
+    )
+
+
+class _Laps:
+    """The times of one round's parts, by the units' clock; nothing is read without a clock."""
+
+    def __init__(self, units: Units, clock: Clock | None) -> None:
+        self._now = None if clock is None else lambda: units.now(clock)
+        self.marks: list[float] = [] if self._now is None else [self._now()]
+
+    def mark(self) -> None:
+        if self._now is not None:
+            self.marks.append(self._now())
+
+    def next_round(self, step: Step, spans: Sequence[float]) -> None:
+        """Write what was measured into the round that ends, and begin the next where it ended."""
+        if self.marks:
+            begin, end = self.marks[0], self.marks[-1]
+            step.round_s, step.parts = end - begin, [after - before for before, after in pairwise(self.marks)]
+            step.units = [time - begin for time in spans]
+            self.marks = [end]
+
+
+def _decode(
+    session: PipelineSession,
+    units: Units,
+    plan: Plan,
+    head: EarlyHead,
+    pending: int,
+    sampling: Sampling,
+    uniforms: Uniforms,
+    stop: Stop,
+    clock: Clock | None,
+) -> Generation:
+    """Algorithm 2 for one prefilled row."""
+    early, depth = plan.early_layer, session.num_layers
+    ahead, weight, budget = depth - early, head.weight(early), token_budgets(session, stop)[0]
+    generation, laps = Generation([], [], "length"), _Laps(units, clock)
+    hidden, token = None, torch.tensor([[pending]], device=session.device)
+    for position in range(budget):
+        if hidden is None:
+            hidden = session.run_layers(session.embed(token), 0, early)
+        elif early > ahead:
+            hidden = session.run_layers(hidden, ahead, early)
+        laps.mark()
+        candidates = _most_likely(session.head(hidden, weight), plan.num_candidates) if position + 1 < budget else []
+        laps.mark()
+        if candidates:
+            units.post(candidates, session.lengths[0][0], ahead)
+        laps.mark()
+        hidden = session.run_layers(hidden, early, depth)
+        laps.mark()
+        token = sampling.draw(session.head(hidden)[:, -1], uniforms.sample([position])).unsqueeze(1)
+        emitted = int(token)
+        laps.mark()
+        ended = emitted in stop.token_ids or position + 1 == budget
+        matched, hidden = emitted in candidates, None
+        if matched and not ended:
+            slot = candidates.index(emitted)
+            hidden = units.wait(slot)
+            laps.mark()
+            session.adopt(slot, ahead)
+        else:
+            laps.mark()
+        laps.mark()
+        step = Step([], 0, 1, candidates=candidates, matched=matched if candidates else None, early_layer=early)
+        laps.next_round(step, units.times() if candidates else [])
+        generation.tokens.append(emitted)
+        generation.steps.append(step)
+        if emitted in stop.token_ids:
+            step.stop_reason = generation.stop_reason = "eos"
+        elif ended:
+            step.stop_reason = "length"
+        if ended:
+            break
+    return generation
+
+
+def _most_likely(logits: Float[Tensor, "1 1 V"], count: int) -> list[int]:
+    """The candidates, the likeliest first."""
+    if count == 1:
+        return [int(logits.argmax())]
+    return logits.flatten().topk(count).indices.tolist()

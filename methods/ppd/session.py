@@ -1,0 +1,86 @@
+"""The cache of a pipeline: one row's history with private one-token slots in front of it, where sub-processes can reach it.
+
+Attention does not care where in the cache a key lies, only which keys a query may see: a candidate in a slot sees itself and
+the history behind all slots, [slot | other slots, hidden | history]. So nothing is copied to look ahead, and a candidate that
+proves right costs the copy of one token.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.models.base import Frame, Stack
+from methods.session import ModelSession
+
+Storage = Float[Tensor, "L 1 slots_and_capacity H2 head_dim"]
+
+
+class PipelineSession(ModelSession):
+    """The main process's session: layers may be ahead of others, and a token that waits in a slot can be taken over."""
+
+    def __init__(self, stack: Stack, storage: Storage, num_slots: int) -> None:
+        super().__init__(stack)
+        self._storage, self._num_slots = storage, num_slots
+
+    @torch.inference_mode()
+    def adopt(self, slot: int, num_layers: int) -> None:
+        """The token in a slot becomes the next one of layers 0..num_layers-1."""
+        length = self.lengths[0][0]
+        self._storage[:num_layers, 0, self._num_slots + length].copy_(self._storage[:num_layers, 0, slot])
+        self.lengths[:num_layers] = [(length + 1,)] * num_layers
+
+    def _empty_cache(self, batch: int) -> Float[Tensor, "L 1 capacity H2 head_dim"]:
+        if batch != 1:
+            raise InputError(f"batch {batch}: a pipeline decodes one row; give it one prompt at a time")
+        return self._storage[:, :, self._num_slots :]
+
+    def _reserve(self, end: int) -> None:
+        if end > self._cache.shape[2]:
+            raise InputError(f"pipeline cache: {end} tokens exceed its capacity of {self._cache.shape[2]}; make a larger one")
+
+
+class Candidates:
+    """A sub-process's view of the cache: candidates for the next token, each in a slot of ``slots``, run side by side."""
+
+    def __init__(self, stack: Stack, storage: Storage, num_slots: int, slots: range) -> None:
+        self.stack, self._storage, self._num_slots, self._slots = stack, storage, num_slots, slots
+        self._masks: dict[int, Float[Tensor, "n S"] | None] = {}
+
+    @torch.inference_mode()
+    def run(self, tokens: Sequence[int], length: int, num_layers: int) -> Float[Tensor, "n D"]:
+        """The hidden states after layers 0..num_layers-1 of candidates for the position behind ``length`` cached tokens."""
+        new = torch.tensor([tokens], device=self.stack.device)
+        frame = self._frame(len(tokens), length, num_layers)
+        return self.stack.run(self.stack.embed(new, frame), 0, num_layers, frame)[0]
+
+    def _frame(self, count: int, length: int, num_layers: int) -> Frame:
+        """One candidate has its position as a slice of the tables of positions, several the same position in each row."""
+        first, heads = self._slots.start, self.stack.num_kv_heads
+        region = self._storage[:num_layers]
+        slots = region[:, :, first : first + count].unbind(0)
+        visible = region[:, :, first : self._num_slots + length].transpose(2, 3)
+        keys, values = visible[:, :, :heads].unbind(0), visible[:, :, heads:].unbind(0)
+        mask = self._mask(count)
+        allowed = None if mask is None else mask[:, : visible.shape[3]]
+        start = length if count == 1 else None
+
+        def positions() -> Tensor:
+            return torch.full((1, count), length, device=self.stack.device)
+
+        return Frame(1, count, start, length + 1, positions, keys, values, slots, Tensor.copy_, allowed=allowed)
+
+    def _mask(self, count: int) -> Float[Tensor, "n S"] | None:
+        """Hides every slot but the candidate's own; None where there is no other."""
+        if count not in self._masks:
+            first, total = self._slots.start, self._storage.shape[2]
+            others = self._num_slots - first
+            mask = None
+            if others > 1:
+                mask = torch.zeros(count, total - first, dtype=self.stack.dtype, device=self.stack.device)
+                mask[:, :others] = float("-inf")
+                mask[:, :count].fill_diagonal_(0)
+            self._masks[count] = mask
+        return self._masks[count]

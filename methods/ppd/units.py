@@ -1,0 +1,258 @@
+"""The compute units beside the main process: what runs the first layers on candidates for the next token (PPD Algorithm 2).
+
+``SubProcesses`` really runs them in parallel: k processes with a candidate each, or one that runs all as a batch. ``Simulated``
+runs them here, one after another, on a clock that pretends they had run side by side.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from methods.errors import WorkerError
+from methods.models.base import Stack
+from methods.ppd.mailbox import ORDERED_STORES, Mailbox, SharedTensor
+from methods.ppd.session import Candidates
+from methods.types import Clock
+
+LOOK_S = 0.1  # how often a waiting main process looks whether its sub-processes live
+SPINS = 200  # looks at the mailbox, some 20 us, before the core is offered to others
+
+
+@runtime_checkable
+class Units(Protocol):
+    """``post`` starts candidates in slots 0, 1, ...; ``wait`` gives the one that proved right; the others are ignored."""
+
+    storage: Tensor
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def now(self, clock: Clock) -> float: ...
+
+    def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None: ...
+
+    def wait(self, slot: int) -> Float[Tensor, "1 1 D"]: ...
+
+    def times(self) -> list[float]:
+        """Begin and end of each unit's work for the last post; empty where one has not finished (or none was posted)."""
+
+
+@dataclass
+class Served:
+    """All that a sub-process needs; by fork it is inherited, by spawn pickled (tensors go as handles, not as copies)."""
+
+    stack: Stack
+    storage: SharedTensor
+    mailbox: Mailbox
+    num_slots: int
+    spins: bool
+    num_threads: int
+    parent: int
+
+
+class SubProcesses:
+    """Sub-processes that share weights, cache and mailbox with this one. They sleep while no generation is under way.
+
+    One that has not answered for ``answer_s`` seconds is taken for dead.
+
+    By fork on a CPU: the weights are the parent's own pages. By spawn elsewhere, since CUDA does not survive a fork.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        capacity: int,
+        num_slots: int,
+        slots_per_unit: int,
+        num_threads: int,
+        spins: bool,
+        answer_s: float,
+        start_method: str | None = None,
+    ) -> None:
+        self.slots_per_unit, self._spins, self._answer_s = slots_per_unit, spins and ORDERED_STORES, answer_s
+        self.num_units = num_slots // slots_per_unit
+        method = start_method or ("fork" if stack.device.type == "cpu" else "spawn")
+        context: Any = multiprocessing.get_context(method)
+        shared, self._mailbox = _shared(stack, capacity, num_slots, self.num_units, context)
+        self.storage = shared.tensor
+        self._round = 0
+        self._requests, self._answers = self._mailbox.requests, self._mailbox.answers
+        self._wake = [context.Semaphore(0) for _ in range(self.num_units)]
+        self._done = [context.Semaphore(0) for _ in range(self.num_units)]
+        served = Served(stack, shared, self._mailbox, num_slots, self._spins, num_threads, os.getpid())
+        self._processes = [
+            context.Process(
+                target=_serve,
+                args=(served, unit, slots_per_unit, self._wake[unit], self._done[unit]),
+                name=f"ppd-{unit + 1}",
+                daemon=True,
+            )
+            for unit in range(self.num_units)
+        ]
+        for process in self._processes:
+            process.start()
+        self.stop = weakref.finalize(self, _stop, self._processes)
+
+    def open(self) -> None:
+        """Wake the sub-processes for one generation."""
+        if self._spins:
+            self._requests[:, Mailbox.RUNNING] = 1
+            for wake in self._wake:
+                wake.release()
+
+    def close(self) -> None:
+        """Let them sleep. What is still being computed is finished and ignored."""
+        self._requests[:, Mailbox.RUNNING] = 0
+
+    def now(self, clock: Clock) -> float:
+        return clock()
+
+    def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None:
+        self._round += 1
+        self._posted = range(-(-len(tokens) // self.slots_per_unit))
+        for unit in self._posted:
+            own = tokens[unit * self.slots_per_unit : (unit + 1) * self.slots_per_unit]
+            request = self._requests[unit]
+            self._mailbox.tokens[unit, : len(own)] = own
+            request[Mailbox.LENGTH], request[Mailbox.LAYERS], request[Mailbox.COUNT] = length, num_layers, len(own)
+            request[Mailbox.ROUND] = self._round
+            if not self._spins:
+                self._wake[unit].release()
+
+    def wait(self, slot: int) -> Float[Tensor, "1 1 D"]:
+        """Raises WorkerError if the sub-process has died or does not answer."""
+        unit, answer = slot // self.slots_per_unit, self._answers[slot // self.slots_per_unit]
+        began = looked = 0.0
+        while answer[Mailbox.ROUND] != self._round:
+            if self._spins:
+                for _ in range(SPINS):
+                    if answer[Mailbox.ROUND] == self._round:
+                        break
+                os.sched_yield()
+            else:
+                self._done[unit].acquire(timeout=LOOK_S)
+            now = time.monotonic()
+            began = began or now
+            if now - looked > LOOK_S:
+                looked = now
+                self._look(unit, waited_s=now - began)
+        return self._mailbox.hidden[slot].clone().view(1, 1, -1)
+
+    def times(self) -> list[float]:
+        if self._round == 0 or any(self._answers[unit, Mailbox.ROUND] != self._round for unit in self._posted):
+            return []
+        return self._mailbox.times[: len(self._posted), :2].flatten().tolist()
+
+    def _look(self, unit: int, waited_s: float) -> None:
+        """WorkerError if the sub-process is dead or must be taken for it."""
+        process = self._processes[unit]
+        if not process.is_alive() and self._answers[unit, Mailbox.ROUND] != self._round:
+            raise WorkerError(
+                f"sub-process {unit + 1} of {self.num_units} died (exit code {process.exitcode}) while the pipeline ran; "
+                "the records so far are kept: look for a lack of memory, then run the command again"
+            )
+        if waited_s > self._answer_s:
+            raise WorkerError(
+                f"sub-process {unit + 1} of {self.num_units} has not answered for {self._answer_s:g} s; "
+                "the records so far are kept: run the command again, with fewer candidates if the machine is overloaded"
+            )
+
+
+class Simulated:
+    """No process but this one. Each candidate runs alone when it is posted; ``now`` leaves that time out and ``wait`` adds what
+    would have been waited for, so that the clock reads as if k + 1 units had worked side by side."""
+
+    def __init__(self, stack: Stack, capacity: int, num_slots: int) -> None:
+        context = multiprocessing.get_context()
+        shared, mailbox = _shared(stack, capacity, num_slots, num_slots, context)
+        self.storage, self._hidden = shared.tensor, mailbox.hidden
+        self._units = [Candidates(stack, self.storage, num_slots, range(slot, slot + 1)) for slot in range(num_slots)]
+        self._ahead = 0.0
+        self._times: list[float] = []
+
+    def open(self) -> None:
+        self._ahead, self._times = 0.0, []
+
+    def close(self) -> None: ...
+
+    def now(self, clock: Clock) -> float:
+        return clock() - self._ahead
+
+    def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None:
+        begin = self.now(time.perf_counter)
+        self._times = []
+        for slot, token in enumerate(tokens):
+            before = time.perf_counter()
+            self._hidden[slot] = self._units[slot].run([token], length, num_layers)[0]
+            took = time.perf_counter() - before
+            self._ahead += took
+            self._times += [begin, begin + took]
+
+    def wait(self, slot: int) -> Float[Tensor, "1 1 D"]:
+        self._ahead -= max(self._times[2 * slot + 1] - self.now(time.perf_counter), 0.0)
+        return self._hidden[slot].clone().view(1, 1, -1)
+
+    def times(self) -> list[float]:
+        return list(self._times)
+
+
+def _shared(stack: Stack, capacity: int, num_slots: int, num_units: int, context: BaseContext) -> tuple[SharedTensor, Mailbox]:
+    shape = (stack.num_layers, 1, num_slots + capacity, 2 * stack.num_kv_heads, stack.head_dim)
+    storage = SharedTensor.zeros(shape, stack.dtype, stack.device, context)
+    return storage, Mailbox(num_units, num_slots, stack.head_weight.shape[0], stack.dtype, stack.device, context)
+
+
+def _stop(processes: Sequence[Any]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def _serve(served: Served, unit: int, slots_per_unit: int, wake: Any, done: Any) -> None:
+    """The life of a sub-process: wait for a round, run its candidates, answer. It ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(served.num_threads)
+    slots = range(unit * slots_per_unit, (unit + 1) * slots_per_unit)
+    candidates = Candidates(served.stack, served.storage.tensor, served.num_slots, slots)
+    mailbox, seen = served.mailbox, 0
+    request, answer, times, tokens = mailbox.requests[unit], mailbox.answers[unit], mailbox.times[unit], mailbox.tokens[unit]
+    hidden = mailbox.hidden[slots.start : slots.stop]
+    while True:
+        seen = _next_round(request, seen, served, wake)
+        began = time.perf_counter()
+        count = int(request[Mailbox.COUNT])
+        states = candidates.run(tokens[:count].tolist(), int(request[Mailbox.LENGTH]), int(request[Mailbox.LAYERS]))
+        hidden[:count].copy_(states)
+        if hidden.is_cuda:
+            torch.cuda.synchronize(hidden.device)
+        times[0], times[1] = began, time.perf_counter()
+        answer[Mailbox.ROUND] = seen
+        if not served.spins:
+            done.release()
+
+
+def _next_round(request: Any, seen: int, served: Served, wake: Any) -> int:
+    """Blocks, or spins while a generation is under way, until there is a round that was not seen."""
+    while request[Mailbox.ROUND] == seen:
+        if served.spins and request[Mailbox.RUNNING]:
+            for _ in range(SPINS):
+                if request[Mailbox.ROUND] != seen:
+                    break
+            os.sched_yield()
+        else:
+            wake.acquire(timeout=1.0)
+        if os.getppid() != served.parent:
+            os._exit(1)
+    return int(request[Mailbox.ROUND])
