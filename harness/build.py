@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from harness.errors import UsageError
-from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.experiment import DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from harness.models import LoadedModel, check_pair, is_ngram_table, load_early_heads, load_model, load_ngrams
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.ppd.adaptive import Adaptive
 from methods.ppd.heads import EarlyHead, OwnHead
-from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding
+from methods.ppd.match_rate import check_layers
+from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding, num_cores, overload
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DRAFTERS, DraftParts
@@ -58,7 +59,11 @@ def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Dra
 
 def build_rule(spec: MethodSpec) -> VerifyRule:
     rule = _choose("rule", spec.rule, RULES)
-    return rule(spec.lenience, as_described=spec.as_described) if spec.rule == "lenience" else rule()
+    if spec.rule == "lenience":
+        return rule(spec.lenience, as_described=spec.as_described)
+    if spec.rule == "top-beta":
+        return rule(spec.beta, spec.tau, spec.score, spec.cap)
+    return rule(spec.cap) if spec.rule == "top-1" else rule()
 
 
 def build_schedule(spec: MethodSpec) -> Callable[[], Schedule]:
@@ -80,6 +85,15 @@ def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> 
     if not isinstance(drafter, ModelDrafter):
         raise UsageError(f"drafter {_drafter_of(spec).kind!r}: speculative beam search needs a draft model: give --draft")
     return SpeculativeBeamSearch(drafter.session, spec.num_beams, max(spec.draft_beams, spec.num_beams), spec.gamma)
+
+
+def early_reader(spec: EarlySpec, target: LoadedModel) -> EarlyHead:
+    """What reads a match rate; refused where the model or the heads do not have one of its layers."""
+    head = early_head(spec.heads, target)
+    check_layers(spec.layers, target.stack.num_layers)
+    for layer in spec.layers:
+        head.weight(layer)
+    return head
 
 
 def early_head(spec: ModelSpec | None, target: LoadedModel) -> EarlyHead:
@@ -146,6 +160,13 @@ def _drafter_of(spec: MethodSpec) -> DrafterSpec:
     if spec.drafter is None:
         raise UsageError(f"method {spec.name!r}: expected a drafter; name a model with --draft or a kind with --drafter")
     return spec.drafter
+
+
+def overload_of(spec: MethodSpec) -> str | None:
+    """What it will cost that a pipeline has more processes than there are cores; None where it has not."""
+    if spec.name != "ppd" or spec.candidates is None:
+        return None
+    return overload(_execution(spec), spec.candidates, num_cores())
 
 
 def _execution(spec: MethodSpec) -> Execution:

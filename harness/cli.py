@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from harness.errors import UsageError
-from methods.errors import InputError
+from methods.errors import InputError, WorkerError
 from tasks.errors import DataError
 
 COMMANDS = {
@@ -15,6 +15,7 @@ COMMANDS = {
     "figure": "draw a figure of the catalogue, from records or after running what is missing",
     "tables": "show the catalogue with the state of each table and figure",
     "zoo": "train the zoo's models that are not cached yet",
+    "heads": "train heads for intermediate layers of a decoder-only model, for PPD",
     "bench": "time our loops against transformers', interleaved",
     "regress": "compare a small pinned set of metrics with the committed baselines",
     "compare": "compare two record files, paired by example, with intervals",
@@ -51,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, InputError, DataError) as error:
         print(f"foretoken: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except WorkerError as error:
+        print(f"foretoken: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("foretoken: stopped; the records made so far are kept, and the same command goes on from there", file=sys.stderr)
         return 130

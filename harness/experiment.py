@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from methods.sampling import Sampling
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+GREEDY_RULES = ("top-1", "top-beta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ class EarlySpec:
 class MethodSpec:
     """A decoding method by name with what is plugged into it; see harness.build for the names.
 
+    ``beta``, ``tau`` and ``score`` are those of rule "top-beta", ``cap`` also of "top-1" (methods.specdec.rules).
     For "ppd" ``early_layer`` and ``candidates`` are chosen from measurements where they are None, and ``heads`` names trained
     early heads in place of the model's own.
     """
@@ -71,6 +73,10 @@ class MethodSpec:
     rule: str = "speculative-sampling"
     lenience: float = 1.0
     as_described: bool = False
+    beta: int = 3
+    tau: float = 1.0
+    score: str = "verifier"
+    cap: str = "released"
     schedule: str = "constant"
     gamma: int = 5
     alpha: float | None = None
@@ -126,6 +132,11 @@ class Experiment:
         labels = [drafter.label for drafter in self.overlap]
         if len(set(labels)) != len(labels):
             raise UsageError(f"overlap {', '.join(labels)}: two drafters share a name; rename a model's folder")
+        if self.method.name == "speculative" and self.method.rule in GREEDY_RULES and not self.sampling.greedy:
+            raise UsageError(
+                f"temperature {self.sampling.temperature!r}: rule {self.method.rule!r} is defined at temperature 0 only; "
+                "use rule 'speculative-sampling'"
+            )
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
         if self.method.name.startswith("speculative") and self.method.gamma < 1:
@@ -161,6 +172,16 @@ class Comparison:
             values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
             if len(values) > 1:
                 raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
+
+
+def plain_arms(plain: Experiment, method: MethodSpec) -> tuple[Experiment, ...]:
+    """What a method is timed against: plain decoding, and for a pipeline of one-threaded processes also on one thread.
+
+    Small models are often faster on one thread than on all; the faster arm is the baseline.
+    """
+    if method.name != "ppd" or plain.num_threads is not None or plain.device != "cpu":
+        return (plain,)
+    return (plain, plain.replace(num_threads=1))
 
 
 _NESTED = {

@@ -5,17 +5,23 @@ ratios of sums over examples, with intervals that resample examples. Repeats of 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 
 from harness.experiment import Comparison
+from harness.match_rates import match_rate
+from harness.models import num_layers
 from harness.pairing import Refused, incomparable, num_failed, overlap_of, paired, steps_of, succeeded
+from harness.pipelines import Account, account
 from harness.records import Record
-from harness.statistics import Estimate, interval, of_sums, ratio_of_totals, weights
+from harness.statistics import Estimate, interval, of_sums, ratio_of_examples, weights
 from methods.speculative import acceptance, theory
 from methods.types import Step
 from tasks import get_task
 from tasks.additive import AdditiveTask
+
+NUM_CANDIDATES = (1, 3, 5)  # PPD's k
 
 __all__ = ["Refused", "num_failed", "succeeded"]
 
@@ -31,7 +37,7 @@ def alpha_overlap(records: Sequence[Record], drafter: str, lenience: float = 1.0
     The paper's alpha, and the only estimator that enters Eq. 1 and Theorem 3.8. None where it was not measured.
     """
     found = [(record.example, overlap_of(record, drafter, lenience)) for record in succeeded(records)]
-    return _ratio([(example, sum(values), len(values)) for example, values in found if values is not None])
+    return ratio_of_examples([(example, sum(values), len(values)) for example, values in found if values is not None])
 
 
 def alpha_ratio(records: Sequence[Record]) -> Estimate | None:
@@ -79,7 +85,7 @@ def repetition_frac(records: Sequence[Record], length: int = 4) -> Estimate | No
         tokens = record.tokens or []
         grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
         rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
-    return _ratio(rows, "frac")
+    return ratio_of_examples(rows, "frac")
 
 
 def operations_factor(records: Sequence[Record]) -> Estimate | None:
@@ -89,7 +95,7 @@ def operations_factor(records: Sequence[Record]) -> Estimate | None:
         for record in succeeded(records)
         if record.steps is not None
     ]
-    return _ratio(rows, "x")
+    return ratio_of_examples(rows, "x")
 
 
 def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Refused | None:
@@ -112,18 +118,7 @@ def _accepted(
     records: Sequence[Record], definition: Callable[[Sequence[Step]], tuple[float, float]], unit: str = ""
 ) -> Estimate | None:
     counted = [(record.example, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
-    return _ratio(counted, unit)
-
-
-def _ratio(rows: Sequence[tuple[str, float, float]], unit: str = "") -> Estimate | None:
-    """Sum of numerators over sum of denominators; rows of one example are summed first."""
-    totals: dict[str, np.ndarray] = {}
-    for example, numerator, denominator in rows:
-        totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
-    if not totals:
-        return None
-    numerators, denominators = np.array(list(totals.values()), dtype=float).T
-    return ratio_of_totals(numerators, denominators, unit)
+    return ratio_of_examples(counted, unit)
 
 
 def of_task(task: AdditiveTask, records: Sequence[Record]) -> dict[str, Estimate]:
@@ -146,7 +141,7 @@ def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
 
 def failed_frac(records: Sequence[Record]) -> Estimate | None:
     """Runs that failed, of all: no other number hides them."""
-    return _ratio([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac")
+    return ratio_of_examples([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac")
 
 
 def all_metrics(task: AdditiveTask, records: Sequence[Record]) -> dict[str, Estimate]:
@@ -160,7 +155,7 @@ def all_metrics(task: AdditiveTask, records: Sequence[Record]) -> dict[str, Esti
             suffix = "" if lenience == "1.0" else f"_at_lenience_{lenience}"
             found[f"alpha_overlap[{drafter}]{suffix}"] = alpha_overlap(records, drafter, float(lenience))
     lengths = [(record.example, float(len(record.tokens or ())), 1.0) for record in good]
-    found["tokens_per_example"] = _ratio(lengths, "tokens")
+    found["tokens_per_example"] = ratio_of_examples(lengths, "tokens")
     return {name: value for name, value in found.items() if value is not None} | of_task(task, records)
 
 
@@ -180,7 +175,14 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
             found["memory_access_factor"] = factor
             theory_factor = float(theory.expected_tokens(min(alpha.value, 1.0), experiment.method.gamma))
             found["memory_access_factor_eq1"] = Estimate(theory_factor, None, None, alpha.n, "x")
-    if len(comparison.arms) > 1:
+    for early in plain.early:
+        for layer, k in product(early.layers, NUM_CANDIDATES):
+            found[f"match_rate[{early.label}, layer {layer}, k = {k}]"] = match_rate(records[0], early.label, layer, k)
+    if experiment.method.name == "ppd":
+        depth, simulated = num_layers(experiment.target, experiment.profile), experiment.method.execution == "simulated"
+        pipeline = account(records[:-1], records[-1], depth, simulated)
+        found |= pipeline.estimates if isinstance(pipeline, Account) else {}
+    elif len(comparison.arms) > 1:
         speed = speedup(records[0], records[-1])
         found["speedup"] = speed if isinstance(speed, Estimate) else None
     found |= {name: value for name, value in all_metrics(task, records[-1]).items() if not name.startswith("alpha_overlap")}

@@ -40,7 +40,7 @@ from methods.speculative.ngram import NGramTable
 
 __all__ = [
     "LoadedModel", "Size", "check_pair", "estimate", "fits", "is_encoder_decoder", "is_ngram_table",
-    "load_early_heads", "load_model", "load_ngrams", "load_tokenizer", "pin_model", "scale_of",
+    "load_early_heads", "load_model", "load_ngrams", "load_tokenizer", "num_layers", "pin_heads", "pin_model", "scale_of",
 ]  # fmt: skip
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
@@ -99,11 +99,20 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """
     if spec.name.startswith(ZOO):
         return replace(spec, revision=zoo.recipe_hash(spec.name.removeprefix(ZOO), scale_of(profile), source))
-    if (table := table_file(spec.name) or heads_file(spec.name)) is not None:
+    if (table := table_file(spec.name)) is not None:
         return replace(spec, revision=hash_of([table]))
     if (folder := local_folder(spec.name)) is not None:
         return replace(spec, revision=folder_hash(folder))
     return replace(spec, revision=hub_commit(spec))
+
+
+def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
+    """The same for trained early heads. UsageError for a folder that holds none."""
+    if spec.name.startswith(ZOO):
+        return pin_model(spec, profile, source)
+    if (file := heads_file(spec.name)) is None:
+        raise UsageError(f"heads {spec.name!r}: no heads there; expected a folder that `foretoken heads` wrote, or zoo:NAME")
+    return replace(spec, revision=hash_of([file]))
 
 
 def scale_of(profile: str) -> zoo.Scale:
@@ -115,6 +124,13 @@ def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
     if spec.name.startswith(ZOO):
         return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).corpus.family == "t5"
     return bool(load_config(spec).is_encoder_decoder)
+
+
+def num_layers(spec: ModelSpec, profile: str) -> int:
+    """A decoder-only model's depth, from the recipe or the config alone."""
+    if spec.name.startswith(ZOO):
+        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).num_layers
+    return int(load_config(spec).num_hidden_layers)
 
 
 def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
@@ -160,8 +176,6 @@ def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
 
 def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
     """Trained early heads, from the zoo or a folder. UsageError unless they are of the target's shape."""
-    if not spec.name.startswith(ZOO) and heads_file(spec.name) is None:
-        raise UsageError(f"heads {spec.name!r}: no such folder; expected one that `foretoken heads` wrote, or zoo:NAME")
     try:
         return load_heads(zoo_folder_of(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
     except InputError as error:

@@ -50,12 +50,17 @@ class Account:
     baseline: int
 
 
-def account(baselines: Sequence[Sequence[Record]], method: Sequence[Record], num_layers: int) -> Account | Refused | None:
-    """None where the arms share no completed example; Refused where their times must not be compared."""
+def account(
+    baselines: Sequence[Sequence[Record]], method: Sequence[Record], num_layers: int, simulated: bool = False
+) -> Account | Refused | None:
+    """None where the arms share no completed example; Refused where their times must not be compared.
+
+    A simulated pipeline's clock knows its rounds alone, so prompts are left out of both arms' latency there.
+    """
     for baseline in baselines:
         if refusal := incomparable(baseline, method):
             return refusal
-    sums = [paired(baseline, method, lambda record: _values(record, num_layers)) for baseline in baselines]
+    sums = [paired(baseline, method, lambda record: _values(record, num_layers, simulated)) for baseline in baselines]
     if any(pair is None for pair in sums):
         return None
     fastest = min(range(len(sums)), key=lambda index: sums[index][0][0].sum())  # type: ignore[index]
@@ -76,19 +81,20 @@ def _named(arm: str, sums: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{arm}.{name}": values for name, values in zip(FIELDS, sums, strict=True)}
 
 
-def _values(record: Record, num_layers: int) -> tuple[float, ...]:
+def _values(record: Record, num_layers: int, simulated: bool) -> tuple[float, ...]:
     """What is summed of one generation; ``ahead`` are the layers that its matches spared the main process."""
     steps = record.steps
     assert steps is not None
     rounds_s, tokens = sum(steps.round_s), float(len(record.tokens or ()))
+    wall_s = rounds_s if simulated else record.wall_s or np.nan
     if not steps.early_layer:
-        return (record.wall_s or np.nan, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, tokens * num_layers, *([0.0] * len(PARTS)))
-    spared = [0] + [num_layers - layer if hit else 0 for layer, hit in zip(steps.early_layer, steps.matched, strict=True)][:-1]
+        return (wall_s, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, tokens * num_layers, *([0.0] * len(PARTS)))
+    spared = [num_layers - layer if hit else 0 for layer, hit in zip(steps.early_layer, steps.matched, strict=True)]
     guessed = sum(hit is not None for hit in steps.matched)
     parts = np.sum(steps.parts, axis=0) if steps.parts else np.full(len(PARTS), np.nan)
-    ahead = float(sum(spared))
+    ahead = float(sum(spared[:-1]))  # a match spares the next token's layers
     return (
-        record.wall_s or np.nan, rounds_s, tokens, 1.0, float(guessed), float(sum(bool(hit) for hit in steps.matched)), ahead,
+        wall_s, rounds_s, tokens, 1.0, float(guessed), float(sum(bool(hit) for hit in steps.matched)), ahead,
         tokens * num_layers - ahead, *map(float, parts),
     )  # fmt: skip
 
@@ -113,7 +119,7 @@ def _quantities(total: dict[str, float], n: float, num_layers: int) -> dict[str,
             "saved_frac": 100 * (plain - piped) / plain,
             "theorem_frac": 100 * spared / num_layers,
             "attainable_frac": 100 * attainable / plain,
-            "reached_frac": 100 * np.divide(plain - piped, attainable),
+            "reached_frac": 100 * (plain - piped) / attainable if attainable > 0 else np.nan,
             "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
             "early_head_ms": 1e3 * part["early_head"],
             "post_ms": 1e3 * part["post"],

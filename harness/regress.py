@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from harness import pipelines
 from harness.audit import audit
 from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from harness.measures import measure_run
 from harness.runner import Runner, pin
 from methods.sampling import Sampling
 
-TIMED = ("speedup",)
+TIMED = frozenset(pipelines.UNITS) - {"match_rate", "theorem_frac"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def pinned_set() -> dict[str, Comparison]:
         "gpt-bigram": _comparison(gpt, 1.0, ngram),
         "gpt-copy": _comparison(gpt, 0.0, DrafterSpec(kind="copy")),
         "gpt-lenient": _comparison(gpt, 1.0, gpt.overlap[0], rule="lenience", lenience=0.3),
+        "ppd-greedy": _pipeline(0.0, candidates=1, execution="process"),
+        "ppd-sampled-heads": _pipeline(1.0, candidates=3, execution="batched", heads=ModelSpec(name="zoo:llama-deep-heads")),
     }
 
 
@@ -65,6 +68,26 @@ def _comparison(base: Experiment, temperature: float, drafter: DrafterSpec, **me
     plain = base.replace(sampling=Sampling(temperature=temperature), overlap=(drafter,))
     spec = MethodSpec(name="speculative", drafter=drafter, gamma=3, **method)  # type: ignore[arg-type]
     return Comparison((plain, plain.replace(method=spec, overlap=())))
+
+
+def _pipeline(temperature: float, **method: object) -> Comparison:
+    """Early ranks of both heads on the plain arm, and the pipeline at half the depth."""
+    layers = (10, 20, 30, 35, 37)
+    plain = Experiment(
+        task="squad",
+        profile="test",
+        target=ModelSpec(name="zoo:llama-deep"),
+        method=MethodSpec(name="autoregressive"),
+        sampling=Sampling(temperature=temperature),
+        limit=6,
+        max_new_tokens=24,
+        max_input_tokens=160,
+        ignore_eos=True,
+        early=(EarlySpec(layers=layers), EarlySpec(layers=layers, heads=ModelSpec(name="zoo:llama-deep-heads"))),
+        num_threads=1,
+    )
+    spec = MethodSpec(name="ppd", early_layer=20, **method)  # type: ignore[arg-type]
+    return Comparison((plain, plain.replace(method=spec, early=())))
 
 
 def measure(runner: Runner) -> dict[str, dict]:

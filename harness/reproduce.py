@@ -3,7 +3,7 @@
 import argparse
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,14 @@ def settings_of(args: argparse.Namespace) -> Settings:
         device=checked_device(args.device),
         dtype=args.dtype,
         models=_replacements(args.model),
+        stop_at_eos=args.stop_at_eos,
     )
+
+
+def check_stop_at_eos(plan: Callable[[Settings], list[Comparison]], settings: Settings, name: str) -> None:
+    """UsageError where it was asked for and changes nothing."""
+    if settings.stop_at_eos and plan(settings) == plan(replace(settings, stop_at_eos=False)):
+        raise UsageError(f"stop_at_eos: {name} has no fixed lengths, its outputs end at EOS already; leave the flag out")
 
 
 def _replacements(pairs: list[str]) -> tuple[tuple[str, str], ...]:
@@ -49,7 +56,7 @@ def folder_of(settings: Settings) -> Path:
     if settings == Settings():
         return RESULTS
     source = Path(settings.source).name
-    return RESULTS / "runs" / f"{settings.profile}-{source}"
+    return RESULTS / "runs" / f"{settings.profile}-{source}{'-eos' if settings.stop_at_eos else ''}"
 
 
 class Store:
@@ -145,9 +152,12 @@ def command_of(kind: str, name: str, settings: Settings) -> str:
     fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
     changed = {key: _shown(getattr(settings, key)) for key in fields if getattr(settings, key) != getattr(default, key)}
     if settings.seed == default.seed and not settings.models:
-        return " ".join(["make", f"reproduce-{kind}-{name}", *(f"{fields[key]}={value}" for key, value in changed.items())])
+        variables = [f"{fields[key]}={value}" for key, value in changed.items()]
+        variables += ["STOP_AT_EOS=1"] if settings.stop_at_eos else []
+        return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
     flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
     flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
+    flags += ["--stop-at-eos"] if settings.stop_at_eos else []
     flags += [f"--model {role}={_shown(model)}" for role, model in settings.models]
     return " ".join([f"foretoken {kind} {name} --reproduce", *flags])
 

@@ -16,13 +16,13 @@ from uuid import uuid4
 from tqdm import tqdm
 
 from harness import environment, zoo
-from harness.build import Models, build_drafter, build_method, check_names, early_head, heads_of, specs_of
+from harness.build import Models, build_drafter, build_method, check_names, early_reader, heads_of, specs_of
 from harness.decode import generate, must_equal
 from harness.divergence import classify
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
 from harness.model_files import ZOO
-from harness.models import LoadedModel, fits, is_ngram_table, pin_model, scale_of
+from harness.models import LoadedModel, fits, is_ngram_table, pin_heads, pin_model, scale_of
 from harness.prompts import Prompt, make_prompt
 from harness.records import Divergence, EarlyRanks, Overlap, Record, RecordFile, Steps, write_environment
 from harness.scoring import score_reference
@@ -42,7 +42,8 @@ def pin(experiment: Experiment) -> Experiment:
     """Fill in what the names mean today: the data's fingerprint and every model's revision. Loads no model."""
     task = get_task(experiment.task)
     check_names(experiment.method)
-    revisions = {spec: pin_model(spec, experiment.profile, experiment.source) for spec in specs_of(experiment)}
+    heads, where = heads_of(experiment), (experiment.profile, experiment.source)
+    revisions = {spec: (pin_heads if spec in heads else pin_model)(spec, *where) for spec in specs_of(experiment)}
 
     def model(spec: ModelSpec | None) -> ModelSpec | None:
         return None if spec is None else revisions[spec]
@@ -138,7 +139,7 @@ class Runner:
         _check_drafts(experiment, prompts, target, models)
         method, file = build_method(experiment.method, target, models), RecordFile(self.folder, experiment)
         overlap = [(spec.label, build_drafter(spec, target, models)) for spec in experiment.overlap]
-        early = [early_head(spec.heads, target) for spec in experiment.early]
+        early = [early_reader(spec, target) for spec in experiment.early]
         done = {record.key: record for record in file.read()}
         return Arm(experiment, method, overlap, early, prompts, file, done, must_equal(baseline, experiment, method))
 

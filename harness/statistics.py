@@ -4,7 +4,7 @@ A corpus number is a ratio (or another function) of sums over examples; a bootst
 same draw for both sides of a paired comparison. Generation seeds are fixed, so a table re-rendered is the same table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -60,6 +60,17 @@ def ratio_of_totals(numerators: np.ndarray, denominators: np.ndarray, unit: str 
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = (drawn @ numerators) / (drawn @ denominators)
     return Estimate(value, *interval(draws), n, unit)
+
+
+def ratio_of_examples(rows: Sequence[tuple[str, float, float]], unit: str = "") -> Estimate | None:
+    """The same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn."""
+    totals: dict[str, np.ndarray] = {}
+    for example, numerator, denominator in rows:
+        totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
+    if not totals:
+        return None
+    numerators, denominators = np.array(list(totals.values()), dtype=float).T
+    return ratio_of_totals(numerators, denominators, unit)
 
 
 def of_sums(

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.commands.options import add_common, checked_device, positive, source_of
 from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
+from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec, plain_arms
 from methods.sampling import Sampling
 
 
@@ -36,6 +36,11 @@ def early_layer(text: str) -> int | None:
     return None if text == "auto" else positive("--early-layer")(text)
 
 
+def layers(text: str) -> tuple[int, ...]:
+    """An argparse type: layers with commas between."""
+    return tuple(positive("--match-layers")(part) for part in text.split(","))
+
+
 def candidates(text: str) -> int | None:
     return None if text == "auto" else positive("--candidates")(text)
 
@@ -46,9 +51,13 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--drafter", help="model (with --draft), unigram, bigram, copy, random, hierarchical")
     add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
     add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
-    add("--rule", default="speculative-sampling", help="speculative-sampling or lenience")
+    add("--rule", default="speculative-sampling", help="speculative-sampling, lenience, top-1 or top-beta")
     add("--lenience", type=float, default=1.0, help="l of rule lenience, 0 < l <= 1 (default: 1)")
     add("--as-described", action="store_true", help="the paper's printed form where it differs from what it must mean")
+    add("--beta", type=positive("--beta"), default=3, help="of rule top-beta: among the target's best BETA (default: 3)")
+    add("--tau", type=float, default=1.0, help="of rule top-beta: within TAU of its best log-probability (default: 1)")
+    add("--score", default="verifier", help="of rule top-beta: verifier (default), or as_described (the drafter's, as printed)")
+    add("--cap", default="released", help="of top-1 and top-beta: gamma + 1 tokens a round (released) or gamma (printed)")
     add("--schedule", default="constant", help='constant, heuristic ("+2 / -1") or optimal (with --alpha and --cost)')
     add("--gamma", type=int, default=5, help="how many tokens to draft a round (default: 5)")
     add("--alpha", type=float, help="measured acceptance rate, for schedule optimal")
@@ -58,6 +67,7 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--early-layer", type=early_layer, metavar="N", help="where ppd predicts, half the depth or more; or auto (default)")
     add("--candidates", type=candidates, metavar="K", help="tokens that ppd begins early, or auto (default: 1)", default=1)
     add("--execution", default="process", help="of ppd: process (one a candidate), batched (one for all) or simulated")
+    add("--match-layers", type=layers, default=(), metavar="N,N", help="measure PPD's match rate at these layers as well")
     add("--heads", metavar="FOLDER", help="early heads that `foretoken heads` trained, or zoo:NAME (default: the model's own)")
     add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
     add("--top-k", type=int, help="keep the k largest logits")
@@ -76,6 +86,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from harness.audit import audit
+    from harness.build import overload_of
     from harness.measures import measure_run
     from harness.pairing import incomparable
     from harness.runner import Runner, pin
@@ -86,12 +97,14 @@ def execute(args: argparse.Namespace) -> int:
 
         print_plan([comparison], args.records)
         return 0
+    if warning := overload_of(comparison.arms[-1].method):
+        print(f"foretoken: warning: {warning}", file=sys.stderr)
     runner = Runner(args.records, quiet=args.quiet)
     runner.run(comparison, f"{args.task} {args.method}")
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
     metrics = measure_run(comparison, records)
-    refused = incomparable(records[0], records[-1]) if len(records) > 1 else None
+    refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
     document = {
         "signature": method.signature,
         "records": str(runner.path(method)),
@@ -137,6 +150,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
         prompt_template=args.prompt_template,
         chat_template=args.chat_template,
         overlap=(drafter,) if drafter is not None else (),
+        early=_early(args),
         leniences=tuple(sorted({1.0, args.lenience}, reverse=True)),
         device=checked_device(args.device),
         dtype=args.dtype,
@@ -147,8 +161,9 @@ def experiments(args: argparse.Namespace) -> Comparison:
     if args.method == "speculative-beam":
         base = base.replace(method=MethodSpec(name="beam", num_beams=args.num_beams), overlap=())
     method = _method(args, drafter)
-    plain = base.replace(beside=repr(method), early=_early(method))
-    return Comparison((plain, base.replace(method=method, overlap=(), leniences=(1.0,))))
+    plain = base.replace(beside=repr(method))
+    arm = base.replace(method=method, overlap=(), leniences=(1.0,), early=())
+    return Comparison((*plain_arms(plain, method), arm))
 
 
 def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
@@ -158,6 +173,10 @@ def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec
         rule="lenience" if args.lenience != 1.0 else args.rule,
         lenience=args.lenience,
         as_described=args.as_described,
+        beta=args.beta,
+        tau=args.tau,
+        score=args.score,
+        cap=args.cap,
         schedule=args.schedule,
         gamma=args.gamma,
         alpha=args.alpha,
@@ -169,13 +188,20 @@ def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec
 
 
 def _pipeline(args: argparse.Namespace) -> dict[str, Any]:
-    heads = ModelSpec(name=_model_name(args.heads)) if args.heads else None
+    heads = _heads(args)
     return {"early_layer": args.early_layer, "candidates": args.candidates, "execution": args.execution, "heads": heads}
 
 
-def _early(method: MethodSpec) -> tuple[EarlySpec, ...]:
-    """What a pipeline's plain arm measures beside it: the match rate of the layer that the pipeline reads."""
-    return (EarlySpec(layers=(method.early_layer,), heads=method.heads),) if method.early_layer is not None else ()
+def _early(args: argparse.Namespace) -> tuple[EarlySpec, ...]:
+    """The model's own head, and the trained ones where some are named."""
+    if not args.match_layers:
+        return ()
+    heads = _heads(args)
+    return tuple(EarlySpec(layers=args.match_layers, heads=one) for one in ((None,) if heads is None else (None, heads)))
+
+
+def _heads(args: argparse.Namespace) -> ModelSpec | None:
+    return ModelSpec(name=_model_name(args.heads)) if args.heads else None
 
 
 def _drafter(args: argparse.Namespace) -> DrafterSpec | None:

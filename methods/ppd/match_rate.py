@@ -30,16 +30,19 @@ def early_ranks(
     """
     if inputs.batch != 1:
         raise InputError(f"inputs: {inputs.batch} rows; expected one, since outputs differ in length")
-    if wrong := [layer for layer in layers if not 1 <= layer < session.num_layers]:
-        raise InputError(
-            f"early layer {wrong[0]}: the model has {session.num_layers} layers; expected 1 to {session.num_layers - 1}"
-        )
+    check_layers(layers, session.num_layers)
     text = torch.tensor([[*session.prefill(inputs), *output]], device=session.device)
     chunks = [
         torch.stack(_ranks_of(session, text[:, start : start + CHUNK], text[0, start + 1 : start + CHUNK + 1], layers, head))
         for start in range(0, len(output), CHUNK)
     ]
     return torch.cat(chunks, -1) if chunks else torch.empty(len(layers), 0, dtype=torch.long, device=session.device)
+
+
+def check_layers(layers: Sequence[int], num_layers: int) -> None:
+    """Raises InputError for a layer that is not inside the model."""
+    if wrong := [layer for layer in layers if not 1 <= layer < num_layers]:
+        raise InputError(f"early layer {wrong[0]}: the model has {num_layers} layers; expected 1 to {num_layers - 1}")
 
 
 def _ranks_of(

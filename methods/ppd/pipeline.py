@@ -29,7 +29,7 @@ from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, S
 Execution = Literal["process", "batched", "simulated"]
 EXECUTIONS: tuple[Execution, ...] = ("process", "batched", "simulated")
 PARTS = ("early_layers", "early_head", "post", "late_layers", "head", "wait", "adopt")
-MIN_CAPACITY = 512
+CACHE_BYTES = 64 << 20  # a first cache of this size or of all positions, so that it seldom must grow between two texts
 ANSWER_S = 8.0  # a round takes milliseconds; on a machine that swaps, seconds
 
 
@@ -156,9 +156,14 @@ class PredictivePipelinedDecoding:
         slots = self.planner.most_candidates
         if self._units is None or num_tokens > self._capacity:
             self.close()
-            self._capacity = max(MIN_CAPACITY, 1 << (num_tokens - 1).bit_length())
+            self._capacity = max(self._roomy(), 1 << (num_tokens - 1).bit_length())
             self._units = self._start(slots)
         return self._units, PipelineSession(self.stack, self._units.storage, slots)
+
+    def _roomy(self) -> int:
+        stack = self.stack
+        fitting = CACHE_BYTES // (stack.num_layers * 2 * stack.num_kv_heads * stack.head_dim * stack.dtype.itemsize)
+        return fitting if stack.position_limit is None else min(fitting, stack.position_limit)
 
     def _start(self, num_slots: int) -> Units:
         if self.execution == "simulated":

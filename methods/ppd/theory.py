@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from methods.errors import InputError
 
 Array = NDArray[np.float64] | np.float64
-Number = float | int | np.floating | np.integer
+Number = float | int
 Rates = Number | NDArray[np.float64] | Sequence[float]
 EarlyHead = Literal["main", "sub"]
 
@@ -196,9 +196,9 @@ def token_latency(num_layers: int, early_layer: int, costs: Costs, early_head: E
     saves d - d-bar layers, less the hand-over and less what it must wait. It waits if the sub-process needs longer for its
     start and its d - d-bar layers than the main process for as many layers and the final head.
 
-    With ``early_head="sub"`` (not in the paper) each sub-process reads the candidates itself, beside the main process: the early
-    head then costs only what exceeds the final one, and nothing where there is no match. Exact while whatever a sub-process does
-    when it is discarded ends before its next request.
+    With ``early_head="sub"`` (not in the paper) each sub-process reads the candidates itself, beside the main process: the
+    early head then costs only what exceeds the final one, and nothing where there is no match. Exact while whatever a
+    sub-process does when it is discarded ends before its next request.
     """
     require_theorem(num_layers, early_layer)
     ahead = num_layers - early_layer

@@ -1,12 +1,14 @@
 """Bad input: one clear line on stderr, exit status 2, nothing lost."""
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from harness import zoo
 from harness.cli import COMMANDS, main, parser
+from methods.errors import WorkerError
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def run_arguments(folders: dict[str, Path], tmp_path: Path, **changes: str) -> l
 
 
 def test_every_command_has_help() -> None:
-    assert len(COMMANDS) == 9
+    assert len(COMMANDS) == 10
     for name in COMMANDS:
         with pytest.raises(SystemExit) as stop:
             parser(name).parse_args([name, "--help"])
@@ -71,12 +73,48 @@ def test_every_command_has_help() -> None:
         ({"device": "cuda:9"}, "device 'cuda:9'"),
         ({"prompt_template": "{poem}"}, "{poem}"),
         ({"max_new_tokens": "4000"}, "position limit"),
+        ({"method": "ppd", "early_layer": "1"}, "early layer 1 of 4: below half the depth"),
+        ({"method": "ppd", "early_layer": "4"}, "early layer 4: the model has 4 layers; expected 2 to 3"),
+        ({"method": "ppd", "early_layer": "two"}, "--early-layer 'two'"),
+        ({"method": "ppd", "candidates": "100000", "execution": "batched"}, "candidates 100000"),
+        ({"method": "ppd", "execution": "threads"}, "execution 'threads': expected one of batched, process, simulated"),
+        ({"method": "ppd", "heads": "nowhere"}, "heads 'nowhere': no heads there"),
+        ({"match_layers": "2,9"}, "early layer 9: the model has 4 layers; expected 1 to 3"),
+        ({"match_layers": "deep"}, "--match-layers 'deep'"),
     ],
 )
 def test_bad_values(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture, changes: dict[str, str], expected: str
 ) -> None:
     assert expected in refused(capsys, *run_arguments(folders, tmp_path, **changes))
+
+
+def test_ppd_needs_a_decoder_only_model(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    changes = {"method": "ppd", "target": str(folders["t5-small"]), "draft": str(folders["t5-small"]), "task": "wmt-en-de"}
+    assert "model type 't5': PPD splits the layers" in refused(capsys, *run_arguments(folders, tmp_path, **changes))
+
+
+def test_ppd_warns_of_more_processes_than_cores_and_ends_in_one_line_if_one_dies(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.build.num_cores", lambda: 2)
+    arguments = run_arguments(folders, tmp_path, method="ppd", early_layer="2", candidates="3")
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "warning: candidates 3: 4 processes share 2 cores" in err
+    document = json.loads(out.strip().splitlines()[-1])
+    assert document["audit"]["verdict"] == "identical"
+    assert {"match_rate", "speedup", "theorem_frac", "attainable_frac", "wait_ms"} <= set(document["metrics"])
+    for process in multiprocessing.active_children():
+        process.kill()
+
+    def dies(*_: object) -> None:
+        raise WorkerError("sub-process 1 of 1 died (exit code -9) while the pipeline ran")
+
+    monkeypatch.setattr("methods.ppd.units.SubProcesses.wait", dies)
+    monkeypatch.setattr("methods.ppd.units.SubProcesses.post", dies)
+    assert main(run_arguments(folders, tmp_path, method="ppd", early_layer="2", seed="5")) == 1
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("foretoken: sub-process 1 of 1 died")
 
 
 def test_vocabularies_that_differ_name_both_sides(
@@ -106,7 +144,7 @@ def test_unreadable_cache(tmp_path: Path, capsys: pytest.CaptureFixture, monkeyp
     ("arguments", "expected"),
     [
         (("table", "99"), "table 99"),
-        (("table", "1"), "not implemented in this version"),
+        (("table", "12"), "not implemented in this version"),
         (("table", "nine"), "invalid int value"),
         (("figure", "leviathan-9"), "leviathan-9"),
         (("frobnicate",), "frobnicate"),

@@ -92,7 +92,7 @@ def test_ends_where_plain_decoding_ends(deep: Build, execution: Execution) -> No
 
 
 def test_a_longer_text_gets_a_larger_cache(deep: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("methods.ppd.pipeline.MIN_CAPACITY", 16)
+    monkeypatch.setattr("methods.ppd.pipeline.CACHE_BYTES", 1)
     stack = deep()
     method = pipeline(stack, 3, 1)
     for prompt in ((5,), tuple(range(3, 40)), (7, 8)):
