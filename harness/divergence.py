@@ -5,6 +5,8 @@ the two tokens' shares) are closer than rounding can move them and replays of bo
 else is a "bug".
 """
 
+from typing import Literal
+
 import torch
 
 from harness.build import Models, build_method
@@ -17,6 +19,7 @@ from methods.types import Inputs
 
 NEAR_TIE_FLOAT32 = 1e-4
 ULPS = 8
+Kind = Literal["near-tie", "bug"]
 
 
 def classify(
@@ -36,7 +39,7 @@ def classify(
     else:
         margin = _distance_to_border(arms[0], logits, prompt, repeat, position)
     bound = bound_of(arms[1].dtype, logits)
-    kind = "near-tie" if margin < bound and agree else "bug"
+    kind: Kind = "near-tie" if margin < bound and agree else "bug"
     return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
 
 

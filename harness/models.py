@@ -88,7 +88,7 @@ class LoadedModel:
         return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
@@ -129,7 +129,10 @@ def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
 def num_layers(spec: ModelSpec, profile: str) -> int:
     """A decoder-only model's depth, from the recipe or the config alone."""
     if spec.name.startswith(ZOO):
-        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).num_layers
+        recipe = zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile))
+        if not isinstance(recipe, zoo.Recipe):
+            raise UsageError(f"model {spec.name}: trained heads, no model of their own; name their base, {recipe.teacher.name}")
+        return recipe.num_layers
     return int(load_config(spec).num_hidden_layers)
 
 

@@ -4,6 +4,7 @@
 """
 
 from tasks.additive import AdditiveTask
+from tasks.conversations import Conversations
 from tasks.errors import DataError
 from tasks.squad import Squad
 from tasks.summarization import CNNDM, XSUM, Summarization
@@ -22,6 +23,8 @@ TASKS: dict[str, AdditiveTask] = {
     "text": Text(),
 }
 
+TRAINING_ONLY: dict[str, AdditiveTask] = {"conversations": Conversations()}
+
 
 def get_task(name: str) -> AdditiveTask:
     """Raises DataError that lists the known names."""
@@ -30,9 +33,17 @@ def get_task(name: str) -> AdditiveTask:
     return TASKS[name]
 
 
+def get_training_task(name: str) -> AdditiveTask:
+    """One of ``TASKS`` or of those that have nothing to score. Raises DataError that lists both."""
+    known = TASKS | TRAINING_ONLY
+    if name not in known:
+        raise DataError(f"task '{name}': unknown; expected one of {', '.join(known)}")
+    return known[name]
+
+
 def fingerprint(name: str, source: str) -> str:
     """A stable short hash of a task's data, for cache keys and signatures."""
     return get_task(name).fingerprint(source)
 
 
-__all__ = ["TASKS", "AdditiveTask", "fingerprint", "get_task"]
+__all__ = ["TASKS", "TRAINING_ONLY", "AdditiveTask", "fingerprint", "get_task", "get_training_task"]

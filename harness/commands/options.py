@@ -24,6 +24,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would run, its size and its cost, and run nothing")
 
 
+def add_catalogue(parser: argparse.ArgumentParser) -> None:
+    """What every command on the catalogue's tables and figures takes."""
+    parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
+    parser.add_argument("--stop-at-eos", action="store_true", help="end outputs at EOS where the paper ignores it (PPD)")
+    add_common(parser)
+
+
 def positive(flag: str):  # type: ignore[no-untyped-def]
     """An argparse type: an integer of at least 1, refused with the flag's name."""
 
@@ -33,6 +40,24 @@ def positive(flag: str):  # type: ignore[no-untyped-def]
         return int(text)
 
     return convert
+
+
+def layer_list(flag: str):  # type: ignore[no-untyped-def]
+    """An argparse type: different integers with commas between, in order; which of them a model has is seen later."""
+
+    def convert(text: str) -> tuple[int, ...]:
+        parts = text.split(",")
+        if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
+            raise argparse.ArgumentTypeError(f"{flag} {text!r}: expected different numbers with commas between, such as 10,20")
+        return tuple(sorted(map(int, parts)))
+
+    return convert
+
+
+def model_name(text: str) -> str:
+    """Local folders are made absolute, so that a record names the same model from everywhere."""
+    path = Path(text).expanduser()
+    return str(path.resolve()) if path.is_dir() else text
 
 
 def checked_device(name: str) -> str:

@@ -4,10 +4,9 @@ import argparse
 import json
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
-from harness.commands.options import add_common, checked_device, positive, source_of
+from harness.commands.options import add_common, checked_device, layer_list, model_name, positive, source_of
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec, plain_arms
 from methods.sampling import Sampling
@@ -36,11 +35,6 @@ def early_layer(text: str) -> int | None:
     return None if text == "auto" else positive("--early-layer")(text)
 
 
-def layers(text: str) -> tuple[int, ...]:
-    """An argparse type: layers with commas between."""
-    return tuple(positive("--match-layers")(part) for part in text.split(","))
-
-
 def candidates(text: str) -> int | None:
     return None if text == "auto" else positive("--candidates")(text)
 
@@ -67,7 +61,13 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--early-layer", type=early_layer, metavar="N", help="where ppd predicts, half the depth or more; or auto (default)")
     add("--candidates", type=candidates, metavar="K", help="tokens that ppd begins early, or auto (default: 1)", default=1)
     add("--execution", default="process", help="of ppd: process (one a candidate), batched (one for all) or simulated")
-    add("--match-layers", type=layers, default=(), metavar="N,N", help="measure PPD's match rate at these layers as well")
+    add(
+        "--match-layers",
+        type=layer_list("--match-layers"),
+        default=(),
+        metavar="N,N",
+        help="measure PPD's match rate at these layers as well",
+    )
     add("--heads", metavar="FOLDER", help="early heads that `foretoken heads` trained, or zoo:NAME (default: the model's own)")
     add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
     add("--top-k", type=int, help="keep the k largest logits")
@@ -130,7 +130,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
     if args.method.startswith("speculative") and args.gamma < 1:
         raise UsageError(f"gamma {args.gamma}: expected an integer >= 1; for plain decoding use --method autoregressive")
     task = get_task(args.task)
-    target = ModelSpec(name=_model_name(args.target), revision=args.target_revision)
+    target = ModelSpec(name=model_name(args.target), revision=args.target_revision)
     drafter = _drafter(args)
     base = Experiment(
         task=args.task,
@@ -201,24 +201,18 @@ def _early(args: argparse.Namespace) -> tuple[EarlySpec, ...]:
 
 
 def _heads(args: argparse.Namespace) -> ModelSpec | None:
-    return ModelSpec(name=_model_name(args.heads)) if args.heads else None
+    return ModelSpec(name=model_name(args.heads)) if args.heads else None
 
 
 def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
-    model = ModelSpec(name=_model_name(args.draft), revision=args.draft_revision) if args.draft else None
+    model = ModelSpec(name=model_name(args.draft), revision=args.draft_revision) if args.draft else None
     kind = args.drafter or ("model" if model is not None else None)
     if kind is None:
         if args.method.startswith("speculative"):
             raise UsageError(f"method {args.method!r}: expected --draft MODEL, or --drafter copy, which needs no model")
         return None
-    inner = DrafterSpec(kind="model", model=ModelSpec(name=_model_name(args.inner_draft))) if args.inner_draft else None
+    inner = DrafterSpec(kind="model", model=ModelSpec(name=model_name(args.inner_draft))) if args.inner_draft else None
     return DrafterSpec(kind=kind, model=model, inner=inner, inner_gamma=args.inner_gamma)
-
-
-def _model_name(text: str) -> str:
-    """Local folders are made absolute, so that a record names the same model from everywhere."""
-    path = Path(text).expanduser()
-    return str(path.resolve()) if path.is_dir() else text
 
 
 def _finite(values: dict) -> dict:

@@ -2,7 +2,10 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UsageError
 
@@ -24,13 +27,17 @@ def execute(args: argparse.Namespace) -> int:
     record = records[number - 1]
     if record.status != "ok":
         raise UsageError(f"record {args.record!r}: this example failed ({record.error}); choose another")
-    tokenizer = load_tokenizer(load_experiment(path).target)
+    decode = partial(_decode, load_tokenizer(load_experiment(path).target))
     if args.html is not None:
-        args.html.write_text(to_html(record, tokenizer.decode, record.example), encoding="utf8")
+        args.html.write_text(to_html(record, decode, record.example), encoding="utf8")
         print(args.html)
         return 0
-    print(to_terminal(record, tokenizer.decode, sys.stdout.isatty()))
+    print(to_terminal(record, decode, sys.stdout.isatty()))
     return 0
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(ids))
 
 
 def _address(text: str) -> tuple[Path, int]:

@@ -2,11 +2,14 @@
 
 from harness.zoo.build import TABLE, ensure
 from harness.zoo.cache import is_complete, model_folder, zoo_folder
-from harness.zoo.recipes import RECIPES, Recipe, Scale, recipe_for, recipe_hash
+from harness.zoo.descriptions import HeadRecipe, HeadTraining, Recipe
+from harness.zoo.recipes import RECIPES, Scale, recipe_for, recipe_hash
 
 __all__ = [
     "RECIPES",
     "TABLE",
+    "HeadRecipe",
+    "HeadTraining",
     "Recipe",
     "Scale",
     "ensure",

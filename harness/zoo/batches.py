@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from harness.zoo.corpus import Encoded
-from harness.zoo.recipes import Recipe
+from harness.zoo.descriptions import Recipe
 
 POOL = 1024  # rows sorted by length together: little padding, and still shuffled
 
@@ -58,7 +58,7 @@ class BlockBatches:
 
     def _string(self, epoch: int) -> tuple[Int[Tensor, "M n"], Float[Tensor, "M n"]]:
         first, length = self.recipe.corpus.num_held_out, self.recipe.block_length
-        order = first + torch.randperm(len(self.documents) - first, generator=_generator(self.recipe.seed, epoch))
+        order = first + torch.randperm(len(self.documents) - first, generator=generator_of(self.recipe.seed, epoch))
         chosen = [self.documents[i] for i in order.tolist()]
         tokens, weights = torch.cat([ids for ids, _ in chosen]), torch.cat([weights for _, weights in chosen])
         repeats = -(-self.num_rows * length // len(tokens))
@@ -91,7 +91,7 @@ class PairBatches:
         self.epoch, self.first, self.plan = 0, 0, self._plan(0)
 
     def _plan(self, epoch: int) -> list[list[int]]:
-        first, generator = self.recipe.corpus.num_held_out, _generator(self.recipe.seed, epoch)
+        first, generator = self.recipe.corpus.num_held_out, generator_of(self.recipe.seed, epoch)
         order = (first + torch.randperm(len(self.rows) - first, generator=generator)).tolist()
         packed = [batch for i in range(0, len(order), POOL) for batch in self._pack(order[i : i + POOL])]
         return [packed[i] for i in torch.randperm(len(packed), generator=generator).tolist()]
@@ -136,12 +136,12 @@ def _position_offset(recipe: Recipe, step: int) -> int:
     room = recipe.position_limit - recipe.block_length
     if recipe.family != "gpt2" or room <= 0:
         return 0
-    return int(torch.randint(room + 1, (1,), generator=_generator(recipe.seed, -1 - step)))
+    return int(torch.randint(room + 1, (1,), generator=generator_of(recipe.seed, -1 - step)))
 
 
 def _pad(rows: list[Int[Tensor, "n"]]) -> Int[Tensor, "B n_max"]:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
 
 
-def _generator(seed: int, index: int) -> torch.Generator:
+def generator_of(seed: int, index: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + index * 7_919) % 2**63)

@@ -18,7 +18,8 @@ from transformers.utils import logging
 from harness.errors import UsageError
 from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
 from harness.zoo.corpus import build_corpus, read_corpus
-from harness.zoo.recipes import CODE_VERSION, Corpus, Recipe, Scale, digest, recipe_for
+from harness.zoo.descriptions import Corpus, HeadRecipe, Recipe
+from harness.zoo.recipes import CODE_VERSION, Scale, digest, recipe_for
 from methods.errors import InputError
 from methods.speculative.ngram import NGramTable
 from tasks.errors import DataError
@@ -57,8 +58,8 @@ def ensure(names: Sequence[str], scale: Scale, source: str, seed: int = 0, worke
     return folders
 
 
-def folder_of(description: Recipe | Corpus, source: str) -> Path:
-    name = description.name if isinstance(description, Recipe) else f"corpus-{description.name}"
+def folder_of(description: Recipe | HeadRecipe | Corpus, source: str) -> Path:
+    name = f"corpus-{description.name}" if isinstance(description, Corpus) else description.name
     return model_folder(name, digest(description, source))
 
 
@@ -129,11 +130,15 @@ def _make_corpus(corpus: Corpus, source: str, position: int) -> None:
     make(folder_of(corpus, source), lambda folder: build_corpus(corpus, source, folder))
 
 
-def _make_model(recipe: Recipe, source: str, position: int) -> None:
+def _make_model(recipe: Recipe | HeadRecipe, source: str, position: int) -> None:
+    from harness.zoo.head_files import make_heads
     from harness.zoo.train import train
 
     corpus_folder = folder_of(recipe.corpus, source)
-    if recipe.family == "ngram":
+    if isinstance(recipe, HeadRecipe):
+        base_folder = folder_of(recipe.teacher, source)
+        make(folder_of(recipe, source), lambda folder: make_heads(recipe, corpus_folder, base_folder, folder, source, position))
+    elif recipe.family == "ngram":
         make(folder_of(recipe, source), lambda folder: count_table(recipe, corpus_folder, folder, source))
     else:
         teacher = None if recipe.teacher is None else folder_of(recipe.teacher, source)

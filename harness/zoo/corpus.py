@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import tasks
 from harness.errors import UsageError
 from harness.zoo.cache import unreadable
-from harness.zoo.recipes import Corpus, Part
+from harness.zoo.descriptions import Corpus, Part
 from harness.zoo.tokenizers import tokenizer_for, vocab_size
 
 DATA = "corpus.safetensors"

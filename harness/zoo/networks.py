@@ -20,7 +20,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from harness.zoo.recipes import Recipe
+from harness.zoo.descriptions import HeadRecipe, Recipe
 
 # Per family: where the layers are, and the projections through which a layer adds to the residual stream.
 LAYERS = {"t5": ("decoder.block", "encoder.block"), "llama": ("model.layers",), "gpt2": ("transformer.h",)}
@@ -42,8 +42,10 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
     return network.train()
 
 
-def num_parameters(recipe: Recipe) -> int:
+def num_parameters(recipe: Recipe | HeadRecipe) -> int:
     """How many weights a recipe has at most: the tokenizer may learn fewer tokens than it is allowed."""
+    if isinstance(recipe, HeadRecipe):
+        return len(recipe.layers) * recipe.corpus.vocab_size * recipe.teacher.width
     with torch.device("meta"):
         network = NETWORKS[recipe.family](recipe, {"vocab_size": recipe.corpus.vocab_size, "pad_token_id": 0})
     return network.num_parameters()

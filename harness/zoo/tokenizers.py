@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from harness.errors import UsageError
-from harness.zoo.recipes import Corpus, Family
+from harness.zoo.descriptions import Corpus, Family
 
 # pad, then what ends a text; Llama's also begins with a token of its own, as the real ones' do.
 SPECIAL = {

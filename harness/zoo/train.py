@@ -1,17 +1,14 @@
 """Trains one recipe: a fixed number of steps on one thread, so that the same recipe gives the same weights anywhere.
 
-Every ``CHECKPOINT_S`` seconds the whole state is saved; a killed training resumes there and ends with the very same weights.
+A killed training resumes from its last checkpoint and ends with the very same weights.
 """
 
-import io
 import json
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from jaxtyping import Float
@@ -22,22 +19,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from harness import environment
 from harness.zoo.batches import Batch, batches_for
-from harness.zoo.cache import replace_file, unreadable
+from harness.zoo.checkpoint import CHECKPOINT, Checkpoints, Spent
 from harness.zoo.corpus import Encoded, read_corpus, read_tokenizer
+from harness.zoo.descriptions import Recipe
 from harness.zoo.networks import Depth, build_network
-from harness.zoo.recipes import CODE_VERSION, Recipe
+from harness.zoo.recipes import CODE_VERSION
 
-CHECKPOINT_S = 20.0
-CHECKPOINT = "checkpoint.pt"
 BETAS, CLIP_NORM = (0.9, 0.98), 1.0
-
-
-@dataclass
-class Spent:
-    """Training time so far, over all resumptions: seconds of wall clock and of this process's processor."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
 
 
 def train(
@@ -90,14 +78,9 @@ def run_steps(
 ) -> Spent:
     """From the checkpoint, if there is one, to the last step (or to ``stop_at``, leaving a checkpoint there)."""
     optimizer, depth, batches = build_optimizer(recipe, network), Depth(recipe, network), batches_for(recipe, rows)
-    start, before = _restore(folder, network, optimizer)
-    began, began_cpu = time.perf_counter(), time.process_time()
-    saved_at = began
+    checkpoints = Checkpoints(folder, network, optimizer)
+    start, _ = checkpoints.restore()
     last = recipe.steps if stop_at is None else min(stop_at, recipe.steps)
-
-    def spent() -> Spent:
-        return Spent(before.wall_s + time.perf_counter() - began, before.cpu_s + time.process_time() - began_cpu)
-
     bar = tqdm(total=recipe.steps, initial=start, desc=f"train {recipe.name}", position=position, mininterval=1.0, leave=True)
     with bar:
         for step in range(start, last):
@@ -105,14 +88,11 @@ def run_steps(
             loss = train_step(recipe, network, optimizer, batches(step), step, teacher)
             bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update()
-            if time.perf_counter() - saved_at > CHECKPOINT_S:
-                depth.use(shallow=False)
-                _save(folder, step + 1, network, optimizer, spent())
-                saved_at = time.perf_counter()
-    depth.use(shallow=False)
+            depth.use(shallow=False)
+            checkpoints.save_if_due(step + 1)
     if last < recipe.steps:
-        _save(folder, last, network, optimizer, spent())
-    return spent()
+        checkpoints.save(last)
+    return checkpoints.spent()
 
 
 def train_step(
@@ -198,23 +178,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _save(folder: Path, step: int, network: PreTrainedModel, optimizer: torch.optim.Optimizer, spent: Spent) -> None:
-    buffer = io.BytesIO()
-    state = {"step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict(), "spent": asdict(spent)}
-    torch.save(state, buffer)
-    replace_file(folder / CHECKPOINT, buffer.getvalue())
-
-
-def _restore(folder: Path, network: PreTrainedModel, optimizer: torch.optim.Optimizer) -> tuple[int, Spent]:
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return 0, Spent()
-    try:
-        state = torch.load(path, weights_only=True, map_location=network.device)
-    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
-        raise unreadable(path, error) from error
-    network.load_state_dict(state["network"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"], Spent(**state["spent"])

@@ -45,6 +45,7 @@ class Dataset:
     group: Callable[[Example], str]
     testable: Callable[[Example], bool] = always
     reads_text_files: bool = False
+    reads_json_arrays: bool = False
 
 
 def text_field(row: Row, field: str, where: str) -> str:

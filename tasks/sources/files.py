@@ -40,6 +40,18 @@ def json_lines(path: Path) -> Iterator[Located]:
         yield where, row
 
 
+def json_array(path: Path) -> Iterator[Located]:
+    """One file that is one list of objects."""
+    try:
+        rows: Any = json.loads("\n".join(line for _, line in numbered_lines(path)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}); expected one list of objects") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: is not a list of objects; expected one, or a .jsonl file with one object a line")
+    for number, row in enumerate(rows, 1):
+        yield f"{path}:row {number}", row
+
+
 def parquet_rows(path: Path) -> Iterator[Located]:
     import pyarrow
     import pyarrow.parquet
@@ -61,7 +73,7 @@ def text_rows(path: Path) -> Iterator[Located]:
 
 
 def file_rows(path: Path) -> Iterator[Located]:
-    readers = {".jsonl": json_lines, ".parquet": parquet_rows, ".txt": text_rows}
+    readers = {".jsonl": json_lines, ".json": json_array, ".parquet": parquet_rows, ".txt": text_rows}
     return readers[path.suffix](path)
 
 

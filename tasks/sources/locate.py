@@ -21,7 +21,7 @@ class Files:
 
 
 def formats(dataset: Dataset) -> tuple[str, ...]:
-    return (*ROW_FORMATS, ".txt") if dataset.reads_text_files else ROW_FORMATS
+    return (*ROW_FORMATS, *[".txt"] * dataset.reads_text_files, *[".json"] * dataset.reads_json_arrays)
 
 
 def accepted(dataset: Dataset) -> str:

@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from harness.zoo import build, cache, recipes
 from harness.zoo.batches import BlockBatches, PairBatches
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer
+from harness.zoo.descriptions import Family
 from harness.zoo.networks import LAYERS, Depth, build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest
 from harness.zoo.tokenizers import train_tokenizer
@@ -40,8 +41,8 @@ def test_groups_share_a_corpus_and_every_architecture_is_there(scale: zoo.Scale)
     groups = {}
     for recipe in RECIPES[scale].values():
         groups.setdefault(recipe.corpus.name, set()).add(recipe.corpus)
-    assert {name: len(corpora) for name, corpora in groups.items()} == {"llama": 1, "t5": 1, "gpt": 1}
-    assert {recipe.family for recipe in RECIPES[scale].values()} == {"llama", "t5", "gpt2", "ngram"}
+    assert {name: len(corpora) for name, corpora in groups.items()} == {"llama": 1, "llama-deep": 1, "t5": 1, "gpt": 1}
+    assert {recipe.family for recipe in RECIPES[scale].values()} == {"llama", "t5", "gpt2", "ngram", "heads"}
     if scale == "toy":
         assert all(RECIPES[scale][name].num_layers >= 12 for name in ("llama-target", "t5-xxl", "gpt-target"))
 
@@ -198,7 +199,7 @@ def test_blocks_are_full_and_positions_reach_the_limit(folders: dict[str, Path])
 
 
 @pytest.mark.parametrize("family", ["t5", "llama", "gpt2"])
-def test_tokenizers_return_any_text_and_are_deterministic(family: recipes.Family) -> None:
+def test_tokenizers_return_any_text_and_are_deterministic(family: Family) -> None:
     texts = ["The old man went to Zürich.", "Der alte Mann fuhr nach Zürich.", "Two dogs ran; two cats sat."] * 3
     tokenizer, again = (train_tokenizer(family, texts, 320) for _ in range(2))
     assert tokenizer.get_vocab() == again.get_vocab()
