@@ -1,4 +1,4 @@
-# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT DEVICE DTYPE PYTHON.
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT DEVICE DTYPE STOP_AT_EOS PYTHON.
 
 PYTHON ?= python3
 PROFILE ?= toy
@@ -6,10 +6,11 @@ DATA ?= $(if $(filter small paper,$(PROFILE)),hub,toy)
 DEVICE ?= cpu
 DTYPE ?= float32
 LIMIT ?=
+STOP_AT_EOS ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 FORETOKEN := $(VENV)/bin/foretoken
-OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT))
+OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(filter-out 0,$(STOP_AT_EOS)),--stop-at-eos)
 
 .DEFAULT_GOAL := help
 .PHONY: help install test lint format regress tables zoo bench clean
@@ -17,7 +18,8 @@ OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYP
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  Variables: PROFILE=toy|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
-	@printf '  Tables 7-11 are Leviathan 1-5; figures are leviathan-1 to -5. `make tables` shows the state of each.\n'
+	@printf '  STOP_AT_EOS=1 ends outputs at EOS where the paper ignores it (PPD).\n'
+	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5; figures ppd-1 to -4, leviathan-1 to -5. See `make tables`.\n'
 
 install: $(STAMP) ## create .venv and install the project with its pinned dependencies
 

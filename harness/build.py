@@ -6,13 +6,14 @@ from typing import TypeVar
 
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
-from harness.models import LoadedModel, check_pair, is_ngram_table, load_early_heads, load_model, load_ngrams
+from harness.models import LoadedModel, check_pair, check_role, is_ngram_table, load_early_heads, load_model, load_ngrams
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.ppd.adaptive import Adaptive
 from methods.ppd.heads import EarlyHead, OwnHead
 from methods.ppd.match_rate import check_layers
 from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding, num_cores, overload
+from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DRAFTERS, DraftParts
@@ -33,27 +34,38 @@ class Models:
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
 
     def get(self, spec: ModelSpec) -> LoadedModel:
+        """A language model; UsageError for a block drafter."""
+        model = self._load(spec)
+        check_role(model, drafts_blocks=False)
+        return model
+
+    def draft(self, spec: ModelSpec, target: LoadedModel) -> LoadedModel:
+        """A language model or a block drafter that drafts for ``target``: refused if their vocabularies or kinds differ."""
+        draft = self._load(spec)
+        check_pair(target, draft)
+        return draft
+
+    def _load(self, spec: ModelSpec) -> LoadedModel:
         if spec not in self._loaded:
             self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype)
         return self._loaded[spec]
 
-    def draft(self, spec: ModelSpec, target: LoadedModel) -> LoadedModel:
-        """A model that drafts for ``target``: refused if their vocabularies or kinds differ."""
-        draft = self.get(spec)
-        check_pair(target, draft)
-        return draft
-
 
 def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
-    """Give a drafter what its description names: a draft model's session or a counted table, and what drafts for it."""
-    session = table = inner = None
+    """Give a drafter what its description names: a draft model's session, a network of blocks or a counted table, and what
+    drafts for it."""
+    session = table = inner = block = None
     if spec.model is not None and is_ngram_table(spec.model):
         table = load_ngrams(spec.model, target)
     elif spec.model is not None:
-        session = models.draft(spec.model, target).session()
+        draft = models.draft(spec.model, target)
+        check_role(draft, drafts_blocks=spec.kind == "block")
+        session, block = (None, draft.stack) if isinstance(draft.stack, BlockStack) else (draft.session(), None)
     if spec.inner is not None:
         inner = build_drafter(spec.inner, target, models)
-    parts = DraftParts(vocab_size=target.vocab_size, session=session, table=table, inner=inner, inner_draft=spec.inner_gamma)
+    parts = DraftParts(
+        vocab_size=target.vocab_size, session=session, table=table, inner=inner, inner_draft=spec.inner_gamma, block=block
+    )
     return _choose("drafter", spec.kind, DRAFTERS)(parts)
 
 

@@ -12,7 +12,7 @@ from harness.statistics import Estimate, ratio_of_examples
 
 
 def ranks_of(record: Record, head: str, layer: int) -> list[int] | None:
-    """The rank of every emitted token at a layer, by "N" (the model's own head) or "Y" (a trained one); None if not measured."""
+    """The rank of every emitted token at a layer by "N" (the model's own head) or "Y" (a trained one); None if not measured."""
     for early in record.early:
         if (early.head, early.layer) == (head, layer):
             return early.ranks
@@ -34,5 +34,7 @@ def match_rate(records: Sequence[Record], head: str, layer: int, k: int, positio
     for record in succeeded(records):
         if (ranks := ranks_of(record, head, layer)) is not None:
             part = ranks if positions is None else ranks[positions.start : positions.stop]
+            if not part:
+                continue
             counted.append((record.example, 100 * sum(rank < k for rank in part), len(part)))
     return ratio_of_examples(counted, "%")

@@ -30,6 +30,7 @@ from harness.experiment import ModelSpec
 from harness.zoo.cache import unreadable
 from harness.zoo.networks import num_parameters
 from methods.ppd.heads import FILE as HEADS
+from methods.specdec.network import KINDS
 
 ZOO = "zoo:"
 TIMEOUT_S = 10.0
@@ -118,6 +119,11 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
     path = model_path(spec)
     with one_line(spec, path):
         return AutoConfig.from_pretrained(path, **hub_arguments(spec))
+
+
+def is_block_drafter(config: PreTrainedConfig) -> bool:
+    """Whether it is the configuration of a network that SpecDec's drafter is: one of our kinds, with a block size."""
+    return config.model_type in KINDS and hasattr(config, "block_size")
 
 
 def folder_hash(folder: Path) -> str:

@@ -5,10 +5,16 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from harness import zoo
 from harness.errors import UsageError
@@ -23,6 +29,7 @@ from harness.model_files import (
     heads_file,
     hub_arguments,
     hub_commit,
+    is_block_drafter,
     load_config,
     local_folder,
     model_path,
@@ -36,10 +43,12 @@ from methods.models import stack_for
 from methods.models.base import Stack
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.session import ModelSession
+from methods.specdec.network import load_network
+from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
 
 __all__ = [
-    "LoadedModel", "Size", "check_pair", "estimate", "fits", "is_encoder_decoder", "is_ngram_table",
+    "LoadedModel", "Size", "check_pair", "check_role", "estimate", "fits", "is_encoder_decoder", "is_ngram_table",
     "load_early_heads", "load_model", "load_ngrams", "load_tokenizer", "num_layers", "pin_heads", "pin_model", "scale_of",
 ]  # fmt: skip
 
@@ -122,7 +131,7 @@ def scale_of(profile: str) -> zoo.Scale:
 def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
     """From the recipe or the config alone."""
     if spec.name.startswith(ZOO):
-        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).corpus.family == "t5"
+        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).corpus.is_encoder_decoder
     return bool(load_config(spec).is_encoder_decoder)
 
 
@@ -140,13 +149,12 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     """Raises UsageError if the model is missing, gated, unreachable, unreadable, or of a kind that no stack runs."""
     path = model_path(spec)
     config = load_config(spec)
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with quiet(), one_line(spec, path):
-        model: PreTrainedModel = kind.from_pretrained(path, dtype=getattr(torch, dtype), **hub_arguments(spec))
-        tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+        model, tokenizer = _load(spec, path, config, getattr(torch, dtype))
         model.to(device)
     try:
-        stack = stack_for(model.eval().requires_grad_(False))
+        model.eval().requires_grad_(False)
+        stack = BlockStack(model) if is_block_drafter(config) else stack_for(model)
     except InputError as error:
         raise UsageError(f"model {spec.name}: {error}") from error
     parameters = list(model.parameters())
@@ -160,6 +168,29 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
         num_parameters=sum(p.numel() for p in parameters),
         size_bytes=sum(p.numel() * p.element_size() for p in parameters),
     )
+
+
+def _load(spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerBase]:
+    tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+    if is_block_drafter(config):
+        try:
+            return load_network(path, dtype), tokenizer
+        except InputError as error:
+            raise UsageError(f"model {spec.name}: {error}") from error
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return kind.from_pretrained(path, dtype=dtype, **hub_arguments(spec)), tokenizer
+
+
+def check_role(model: LoadedModel, *, drafts_blocks: bool) -> None:
+    """UsageError for a block drafter where a language model is needed, and the other way round."""
+    if isinstance(model.stack, BlockStack) == drafts_blocks:
+        return
+    if drafts_blocks:
+        raise UsageError(
+            f"draft {model.name}: it is no block drafter (its config.json has no block_size); expected a folder that a block "
+            "drafter was trained into, or zoo:specdec-drafter; for a language model use --drafter model"
+        )
+    raise UsageError(f"model {model.name}: it is a block drafter; expected a language model (it drafts with --drafter block)")
 
 
 def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:

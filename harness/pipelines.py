@@ -1,21 +1,25 @@
 """What a PPD pipeline saved, what it could have saved, and where the rest went.
 
-Per emitted token, in seconds of the rounds (prompts apart), with the plain arm's time a layer and the pipeline's heads:
+Per emitted token, in seconds of the rounds (prompts apart), with the plain arm's time a layer and the pipeline's early head:
 
     attainable = (layers that matches spared) x layer - early head
     saved      = plain - pipeline
-               = attainable - slower_layers - post - wait - adopt - slower_head
+               = attainable - slower_layers - slower_head - post - wait - adopt
 
-``slower_layers`` is what the main process's layers took longer than the plain arm's: the cores share memory, caches and power.
-Theorem 4.1 counts no heads, so its saving is larger than what is attainable.
+``slower_layers`` is what the main process's layers took longer than the plain arm's: the cores share memory, caches and power,
+and each process has fewer threads than a plain arm on all of them. The plain arm's rounds are timed whole; its head is taken
+to cost what the cheaper of the pipeline's two does (the early one is as large, and mostly read while the sub-processes rest),
+and a layer what is left of a plain round, divided. The lower that head, the more is attainable, so this favours no pipeline.
+Theorem 4.1 counts no heads, so its saving is the most that is attainable: reached is at least saved / theorem.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from harness.pairing import Refused, incomparable, paired
+from harness.pairing import Refused, incomparable, paired, succeeded
 from harness.records import Record
 from harness.statistics import Estimate, of_sums
 from methods.ppd.pipeline import PARTS
@@ -24,6 +28,7 @@ UNITS = {
     "match_rate": "%",
     "latency_s": "s",
     "baseline_latency_s": "s",
+    "baseline_throughput": "tokens/s",
     "throughput": "tokens/s",
     "speedup": "x",
     "saved_frac": "%",
@@ -31,6 +36,7 @@ UNITS = {
     "attainable_frac": "%",
     "reached_frac": "%",
     "slower_layers_ms": "ms",
+    "slower_head_ms": "ms",
     "early_head_ms": "ms",
     "post_ms": "ms",
     "wait_ms": "ms",
@@ -44,7 +50,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Account:
-    """Quantities of UNITS against the faster of the plain arms, and which one that was."""
+    """Quantities of UNITS against the plain arm with the faster rounds, and which one that was."""
 
     estimates: dict[str, Estimate]
     baseline: int
@@ -60,21 +66,36 @@ def account(
     for baseline in baselines:
         if refusal := incomparable(baseline, method):
             return refusal
-    sums = [paired(baseline, method, lambda record: _values(record, num_layers, simulated)) for baseline in baselines]
+    arms = [succeeded(records) for records in (*baselines, method)]
+    shared = set.intersection(*({(record.key, record.run) for record in arm} for arm in arms))
+    *plain_arms, pipeline = ([record for record in arm if (record.key, record.run) in shared] for arm in arms)
+    sums = [paired(baseline, pipeline, lambda record: _values(record, num_layers, simulated)) for baseline in plain_arms]
     if any(pair is None for pair in sums):
         return None
-    fastest = min(range(len(sums)), key=lambda index: sums[index][0][0].sum())  # type: ignore[index]
-    plain, piped = sums[fastest]  # type: ignore[misc]
-    statistics = {**_named("plain", plain), **_named("piped", piped)}
+    plains, piped = [pair[0] for pair in sums if pair], sums[0][1]  # type: ignore[index]
+    fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum())
+    statistics = {**_named("plain", _at_its_best(plains, fastest)), **_named("piped", piped)}
     estimates = {}
     for name, unit in UNITS.items():
-        estimate = of_sums(statistics, lambda total, n, name=name: _quantities(total, n, num_layers)[name], unit)
+        estimate = of_sums(statistics, _quantity(name, num_layers), unit)
         if estimate is not None and np.isfinite(estimate.value):
             estimates[name] = estimate
+    least = estimates["attainable_frac"].low if "attainable_frac" in estimates else None
+    if least is not None and least <= 0:  # a share of what may be nothing has no interval
+        estimates.pop("reached_frac", None)
     return Account(estimates, fastest)
 
 
-FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead", "layers_run", *PARTS)
+WALL, ROUNDS = 0, 1
+FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead", *PARTS)
+
+
+def _at_its_best(plains: Sequence[np.ndarray], fastest: int) -> np.ndarray:
+    """The fastest arm's sums, with the prompts' time of whichever arm reads them fastest."""
+    prompts = min((arm[WALL] - arm[ROUNDS] for arm in plains), key=lambda seconds: seconds.sum())
+    best = plains[fastest].copy()
+    best[WALL] = best[ROUNDS] + prompts
+    return best
 
 
 def _named(arm: str, sums: np.ndarray) -> dict[str, np.ndarray]:
@@ -88,23 +109,27 @@ def _values(record: Record, num_layers: int, simulated: bool) -> tuple[float, ..
     rounds_s, tokens = sum(steps.round_s), float(len(record.tokens or ()))
     wall_s = rounds_s if simulated else record.wall_s or np.nan
     if not steps.early_layer:
-        return (wall_s, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, tokens * num_layers, *([0.0] * len(PARTS)))
+        return (wall_s, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, *([0.0] * len(PARTS)))
     spared = [num_layers - layer if hit else 0 for layer, hit in zip(steps.early_layer, steps.matched, strict=True)]
     guessed = sum(hit is not None for hit in steps.matched)
     parts = np.sum(steps.parts, axis=0) if steps.parts else np.full(len(PARTS), np.nan)
     ahead = float(sum(spared[:-1]))  # a match spares the next token's layers
-    return (
-        wall_s, rounds_s, tokens, 1.0, float(guessed), float(sum(bool(hit) for hit in steps.matched)), ahead,
-        tokens * num_layers - ahead, *map(float, parts),
-    )  # fmt: skip
+    matched = float(sum(bool(hit) for hit in steps.matched))
+    return (wall_s, rounds_s, tokens, 1.0, float(guessed), matched, ahead, *map(float, parts))
 
 
-def _quantities(total: dict[str, float], n: float, num_layers: int) -> dict[str, float]:
+def _quantity(name: str, num_layers: int) -> Callable[[dict[str, Any], float], float]:
+    return lambda total, n: _quantities(total, num_layers)[name]
+
+
+def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
     """All of UNITS from sums over examples; times a token in seconds until they are named."""
     tokens, plain_tokens = total["piped.tokens"], total["plain.tokens"]
     part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
     plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
-    layer = (plain - part["head"]) / num_layers
+    per_guess = part["early_head"] * tokens / total["piped.guessed"] if total["piped.guessed"] else np.inf
+    plain_head = min(part["head"], per_guess)
+    layer = (plain - plain_head) / num_layers
     spared, layers = total["piped.ahead"] / tokens, part["early_layers"] + part["late_layers"]
     attainable = spared * layer - part["early_head"]
     per_text = total["piped.runs"]
@@ -114,6 +139,7 @@ def _quantities(total: dict[str, float], n: float, num_layers: int) -> dict[str,
             "match_rate": 100 * np.divide(total["piped.matched"], total["piped.guessed"]),
             "latency_s": latency,
             "baseline_latency_s": plain_latency,
+            "baseline_throughput": plain_tokens / total["plain.wall_s"],
             "throughput": tokens / total["piped.wall_s"],
             "speedup": (total["plain.wall_s"] / plain_tokens) / (total["piped.wall_s"] / tokens),
             "saved_frac": 100 * (plain - piped) / plain,
@@ -121,6 +147,7 @@ def _quantities(total: dict[str, float], n: float, num_layers: int) -> dict[str,
             "attainable_frac": 100 * attainable / plain,
             "reached_frac": 100 * (plain - piped) / attainable if attainable > 0 else np.nan,
             "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
+            "slower_head_ms": 1e3 * (part["head"] - plain_head),
             "early_head_ms": 1e3 * part["early_head"],
             "post_ms": 1e3 * part["post"],
             "wait_ms": 1e3 * part["wait"],

@@ -17,6 +17,7 @@ from harness.measures import measure_run
 from harness.runner import Runner, pin
 from methods.sampling import Sampling
 
+ROUNDING_FRAC = 1e-3
 TIMED = frozenset(pipelines.UNITS) - {"match_rate", "theorem_frac"}
 
 
@@ -122,13 +123,16 @@ def moves(baseline: dict[str, dict], measured: dict[str, dict]) -> list[Move]:
 
 
 def _overlap(before: dict, after: dict) -> bool:
-    low = max(_bound(before, "low"), _bound(after, "low"))
-    high = min(_bound(before, "high"), _bound(after, "high"))
+    low = max(_bound(before, "low", -1), _bound(after, "low", -1))
+    high = min(_bound(before, "high", 1), _bound(after, "high", 1))
     return low <= high + 1e-9 and before["n"] == after["n"]
 
 
-def _bound(estimate: dict, side: str) -> float:
-    return estimate["value"] if estimate[side] is None else estimate[side]
+def _bound(estimate: dict, side: str, sign: int) -> float:
+    """A number without an interval is arithmetic on one that has one: another processor's rounding moves its last digits."""
+    if estimate[side] is not None:
+        return estimate[side]
+    return estimate["value"] + sign * ROUNDING_FRAC * abs(estimate["value"])
 
 
 def _text(estimate: dict | None) -> str:

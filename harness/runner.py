@@ -5,6 +5,7 @@ is recorded already is not run again; what fails is recorded as failed.
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from uuid import uuid4
 from tqdm import tqdm
 
 from harness import environment, zoo
-from harness.build import Models, build_drafter, build_method, check_names, early_reader, heads_of, specs_of
+from harness.build import Models, build_drafter, build_method, check_names, early_reader, heads_of, overload_of, specs_of
 from harness.decode import generate, must_equal
 from harness.divergence import classify
 from harness.errors import UsageError
@@ -137,6 +138,8 @@ class Runner:
         models = self.models(experiment)
         prompts = [make_prompt(task, example, experiment, target) for example in examples]
         _check_drafts(experiment, prompts, target, models)
+        if warning := overload_of(experiment.method):
+            print(f"foretoken: warning: {warning}", file=sys.stderr)
         method, file = build_method(experiment.method, target, models), RecordFile(self.folder, experiment)
         overlap = [(spec.label, build_drafter(spec, target, models)) for spec in experiment.overlap]
         early = [early_reader(spec, target) for spec in experiment.early]
@@ -286,10 +289,16 @@ def _overlap(arm: Arm, prompt: Prompt, generation: Generation, session: Session)
 
 
 def _early(arm: Arm, prompt: Prompt, generation: Generation, session: Session) -> list[EarlyRanks]:
-    measured = []
-    for spec, head in zip(arm.experiment.early, arm.early, strict=True):
-        ranks = early_ranks(session, Inputs((prompt.tokens,)), generation.tokens, spec.layers, head).tolist()
-        measured += [EarlyRanks(head=spec.label, layer=layer, ranks=row) for layer, row in zip(spec.layers, ranks, strict=True)]
+    """Heads that read the same layers share one pass over the text."""
+    measured, inputs = [], Inputs((prompt.tokens,))
+    for layers in dict.fromkeys(spec.layers for spec in arm.experiment.early):
+        readers = [pair for pair in zip(arm.experiment.early, arm.early, strict=True) if pair[0].layers == layers]
+        ranks = early_ranks(session, inputs, generation.tokens, layers, [head for _, head in readers]).tolist()
+        measured += [
+            EarlyRanks(head=spec.label, layer=layer, ranks=row)
+            for (spec, _), rows in zip(readers, ranks, strict=True)
+            for layer, row in zip(layers, rows, strict=True)
+        ]
     return measured
 
 

@@ -22,6 +22,7 @@ class ModelSession:
     """Implements ``methods.types.Session`` over a stack. Cheap to make: sessions share the stack's weights.
 
     Logits and hidden states are inference tensors: compute with them freely, clone before autograd or in-place changes.
+    ``hidden`` [B, n, D] is what the last ``extend`` gave to the head, before any final norm.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -30,7 +31,8 @@ class ModelSession:
         self.position_limit, self.device = stack.position_limit, stack.device
         self.lengths: list[tuple[int, ...]] = []
         self._cache = torch.empty(0, device=stack.device, dtype=stack.dtype)
-        self._source: _Source | None = None
+        self._source: Source | None = None
+        self.hidden: Float[Tensor, "B n D"] = self._cache.view(0, 0, 0)
 
     @torch.inference_mode()
     def prefill(self, inputs: Inputs) -> list[int]:
@@ -40,12 +42,12 @@ class ModelSession:
             InputError: no prompt, an empty one, a token outside the vocabulary, or one longer than the position limit.
         """
         stack = self.stack
-        _check(inputs, stack.input_vocab_size, stack.source_limit if stack.is_encoder_decoder else stack.position_limit)
+        check_inputs(inputs, stack.input_vocab_size, stack.source_limit if stack.is_encoder_decoder else stack.position_limit)
         batch = inputs.batch
         self.lengths = [(0,) * batch] * self.num_layers
         self._cache = self._empty_cache(batch)
         if stack.is_encoder_decoder:
-            self._source = _Source(stack, inputs)
+            self._source = Source(stack, inputs)
             assert stack.start_token is not None
             return [stack.start_token] * batch
         cached = [prompt[:-1] for prompt in inputs.prompts]
@@ -55,6 +57,11 @@ class ModelSession:
             self.run_layers(self.embed(tokens), 0, self.num_layers)
             self.lengths = [tuple(map(len, cached))] * self.num_layers
         return [prompt[-1] for prompt in inputs.prompts]
+
+    @property
+    def encoded(self) -> Float[Tensor, "B S D"] | None:
+        """The encoder's states of the inputs of the last ``prefill``, whatever was selected since."""
+        return None if self._source is None else self._source.encoded
 
     @torch.inference_mode()
     def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
@@ -67,6 +74,7 @@ class ModelSession:
         hidden = self.stack.embed(tokens, frame)
         hidden = self.stack.run(hidden, 0, self.num_layers, frame)
         self._advance(frame, 0, self.num_layers)
+        self.hidden = hidden
         return self.stack.head(hidden)
 
     @torch.inference_mode()
@@ -176,10 +184,11 @@ class _Positions:
         return self.table
 
 
-class _Source:
+class Source:
     """An encoder-decoder's cross-attention cache, stored once a source however many rows (beams) read it."""
 
-    def __init__(self, stack: Stack, inputs: Inputs) -> None:
+    def __init__(self, stack: Stack, inputs: Inputs, encoded: Float[Tensor, "B S D"] | None = None) -> None:
+        """``encoded``: the encoder's states of these inputs, where another session has them already."""
         lengths = [len(prompt) for prompt in inputs.prompts]
         longest, device = max(lengths), stack.device
         padded = [list(prompt) + [0] * (longest - len(prompt)) for prompt in inputs.prompts]
@@ -187,7 +196,8 @@ class _Source:
         if min(lengths) < longest:
             mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).long().to(device)
         self._heads = stack.num_kv_heads
-        self._states = stack.encode(torch.tensor(padded, device=device), mask)
+        self.encoded = stack.encode(torch.tensor(padded, device=device), mask) if encoded is None else encoded
+        self._states = stack.cross(self.encoded)
         self._mask = None
         if mask is not None:
             blocked = torch.zeros(mask.shape, device=device, dtype=stack.dtype).masked_fill_(mask == 0, float("-inf"))
@@ -239,7 +249,8 @@ def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: lis
     return [changed[old] for old in lengths]
 
 
-def _check(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
+def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
+    """InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit."""
     if not inputs.prompts:
         raise InputError("prompts (): expected at least one row; give a prompt")
     for row, prompt in enumerate(inputs.prompts):

@@ -168,6 +168,13 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class TargetReader(Protocol):
+    """A drafter that reads the target's hidden states: it is shown the target's session before ``begin``."""
+
+    def read(self, target: Session) -> None: ...
+
+
+@runtime_checkable
 class VerifyRule(Protocol):
     """Decides which drafts stand and what follows them. Pure: raw logits and uniforms in, a verdict out."""
 

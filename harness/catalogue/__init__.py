@@ -6,11 +6,19 @@ from harness.catalogue.leviathan_figures import LEVIATHAN_FIGURES
 from harness.catalogue.leviathan_lenience import LENIENCE
 from harness.catalogue.leviathan_speed import EXPECTED, SPEED
 from harness.catalogue.planned import PLANNED, PLANNED_FIGURES
+from harness.catalogue.ppd_figures import PPD_FIGURES
+from harness.catalogue.ppd_match import BY_POSITION, MATCH_RATES
+from harness.catalogue.ppd_pipeline import PIPELINE
+from harness.catalogue.ppd_sampling import SAMPLING
 from harness.errors import UsageError
 
-_ALL: list[Table | Planned] = [*PLANNED, TRADEOFF, SPEED, ALPHA, EXPECTED, LENIENCE]
+_ALL: list[Table | Planned] = [
+    *PLANNED,
+    *(MATCH_RATES, PIPELINE, SAMPLING, *BY_POSITION),
+    *(TRADEOFF, SPEED, ALPHA, EXPECTED, LENIENCE),
+]
 TABLES: dict[int, Table | Planned] = {table.number: table for table in sorted(_ALL, key=lambda table: table.number)}
-FIGURES: dict[str, Figure | str] = {**{figure.name: figure for figure in LEVIATHAN_FIGURES}, **PLANNED_FIGURES}
+FIGURES: dict[str, Figure | str] = {figure.name: figure for figure in [*PPD_FIGURES, *LEVIATHAN_FIGURES]} | PLANNED_FIGURES
 
 __all__ = ["FIGURES", "TABLES", "Cell", "Figure", "Planned", "Settings", "Table", "get_figure", "get_table"]
 

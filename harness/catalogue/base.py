@@ -5,6 +5,7 @@ Nothing in the catalogue runs a model: ``plan`` says what to run, ``cells`` read
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,7 @@ class Settings:
     """What a user chooses for a table or figure; None leaves the choice to the table.
 
     ``models`` are (role, name) pairs that replace the profile's models, for example ("t5-small", "google/mt5-small").
+    ``stop_at_eos`` ends outputs at EOS in experiments whose paper generates a fixed length instead (PPD).
     """
 
     profile: str = "toy"
@@ -35,6 +37,7 @@ class Settings:
     dtype: str = "float32"
     num_threads: int | None = None
     models: tuple[tuple[str, str], ...] = ()
+    stop_at_eos: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,15 @@ class Figure:
     title: str
     plan: Callable[[Settings], list[Comparison]]
     draw: Callable[[Settings, RecordsOf, Path, Pieces | None], list[Path]]
+
+
+def drawn_by(module: str, function: str) -> Callable[[Settings, RecordsOf, Path, Pieces | None], list[Path]]:
+    """A figure's ``draw`` from ``harness.figures``, loaded (and matplotlib with it) when it is first called."""
+
+    def draw(settings: Settings, records_of: RecordsOf, folder: Path, pieces_of: Pieces | None) -> list[Path]:
+        return getattr(import_module(f"harness.figures.{module}"), function)(settings, records_of, folder, pieces_of)
+
+    return draw
 
 
 def row_name(*parts: object) -> str:

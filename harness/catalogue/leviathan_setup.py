@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from harness.catalogue import published
 from harness.catalogue.base import Settings
+from harness.catalogue.roles import Absent, role_model
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from methods.sampling import Sampling
@@ -11,13 +12,6 @@ from methods.sampling import Sampling
 PAPER = "leviathan"
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 LAMDA_TOP_K = 40
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A role that a profile cannot fill, and why."""
-
-    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +91,7 @@ MAX_T5_SOURCE = {"toy": 160, "test": 160, "small": 512, "paper": 512}
 
 def model_of(settings: Settings, role: str) -> str | Absent:
     """The model that fills a role: the user's, else the profile's."""
-    if settings.profile not in ROLES:
-        raise UsageError(f"profile {settings.profile!r}: expected one of {', '.join(ROLES)}")
-    known = ROLES[settings.profile]
-    chosen = dict(settings.models)
-    if unknown := sorted(set(chosen) - set(known)):
-        raise UsageError(f"model role {unknown[0]!r}: expected one of {', '.join(known)}")
-    return chosen.get(role, known[role])
+    return role_model(ROLES, settings, role)
 
 
 def drafter(settings: Settings, setup: Setup, name: str) -> DrafterSpec | Absent:

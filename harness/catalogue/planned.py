@@ -3,14 +3,6 @@
 from harness.catalogue.base import Planned
 
 _TITLES = {
-    "ppd": {
-        1: (2, "match rate by task, k, layer, head"),
-        2: (3, "latency and throughput of the real pipeline"),
-        3: (5, "match rate under sampling"),
-        4: (6, "match rate by position, SQuAD"),
-        5: (7, "match rate by position, WMT EN-FR"),
-        6: (8, "match rate by position, CNN/DM"),
-    },
     "specdec": {
         12: (1, "translation quality and speed"),
         13: (2, "block size"),
@@ -47,6 +39,6 @@ PLANNED = [
 ]
 PLANNED_FIGURES = {
     f"{paper}-{number}": "not implemented in this version"
-    for paper, count in (("ppd", 4), ("specdec", 5), ("optimized", 5))
+    for paper, count in (("specdec", 5), ("optimized", 5))
     for number in range(1, count + 1)
 }

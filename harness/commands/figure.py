@@ -2,23 +2,23 @@
 
 import argparse
 
-from harness.commands.options import add_common
+from harness.commands.options import add_catalogue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="as in the catalogue, such as leviathan-2")
     parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
-    parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
-    add_common(parser)
+    add_catalogue(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     from harness.catalogue import get_figure
     from harness.estimate import print_plan
     from harness.models import load_tokenizer
-    from harness.reproduce import Store, folder_of, settings_of
+    from harness.reproduce import Store, check_stop_at_eos, folder_of, settings_of
 
     figure, settings, store = get_figure(args.name), settings_of(args), Store(args.records)
+    check_stop_at_eos(figure.plan, settings, f"figure {figure.name}")
     if args.dry_run:
         print_plan([store.comparison(comparison) for comparison in figure.plan(settings)], args.records)
         return 0

@@ -42,7 +42,7 @@ def candidates(text: str) -> int | None:
 def _add_method(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("method and sampling").add_argument
     add("--method", default="autoregressive", help="autoregressive, beam, ppd, speculative, speculative-beam")
-    add("--drafter", help="model (with --draft), unigram, bigram, copy, random, hierarchical")
+    add("--drafter", help="model or block (both with --draft), unigram, bigram, copy, random, hierarchical")
     add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
     add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
     add("--rule", default="speculative-sampling", help="speculative-sampling, lenience, top-1 or top-beta")
@@ -86,7 +86,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from harness.audit import audit
-    from harness.build import overload_of
     from harness.measures import measure_run
     from harness.pairing import incomparable
     from harness.runner import Runner, pin
@@ -97,8 +96,6 @@ def execute(args: argparse.Namespace) -> int:
 
         print_plan([comparison], args.records)
         return 0
-    if warning := overload_of(comparison.arms[-1].method):
-        print(f"foretoken: warning: {warning}", file=sys.stderr)
     runner = Runner(args.records, quiet=args.quiet)
     runner.run(comparison, f"{args.task} {args.method}")
     records = [runner.records(arm) for arm in comparison.arms]

@@ -3,14 +3,13 @@
 import argparse
 import sys
 
-from harness.commands.options import add_common
+from harness.commands.options import add_catalogue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, help="as in the catalogue: `foretoken tables` lists them")
     parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
-    parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
-    add_common(parser)
+    add_catalogue(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -18,9 +17,10 @@ def execute(args: argparse.Namespace) -> int:
     from harness.estimate import print_plan
     from harness.render.files import write_table
     from harness.render.text import terminal_table
-    from harness.reproduce import Store, folder_of, header_of, settings_of
+    from harness.reproduce import Store, check_stop_at_eos, folder_of, header_of, settings_of
 
     table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
+    check_stop_at_eos(table.plan, settings, f"table {table.number}")
     if args.dry_run:
         print_plan([store.comparison(comparison) for comparison in table.plan(settings)], args.records)
         return 0

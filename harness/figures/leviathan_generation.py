@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import font_manager, ft2font
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -11,7 +10,7 @@ from matplotlib.patches import Patch
 from harness.catalogue.base import Pieces, RecordsOf, Settings
 from harness.catalogue.leviathan_setup import generation_arm
 from harness.errors import UsageError
-from harness.figures.style import footnote, look, save
+from harness.figures.style import footnote, look, printable, save
 from harness.pairing import succeeded
 from harness.render.coloured import COLOURS, MEANINGS, Token, coloured_rounds, summary, to_html
 from harness.render.files import write_whole
@@ -96,10 +95,4 @@ def _darker(colour: str) -> str:
 
 
 def _printable(token: Token) -> Token:
-    """Characters that the font lacks (or cannot show) become a box, as a warning would not tell the reader anything."""
-    known = _characters()
-    return Token("".join(character if ord(character) in known else "□" for character in token.text), token.kind)
-
-
-def _characters() -> frozenset[int]:
-    return frozenset(ft2font.FT2Font(font_manager.findfont("DejaVu Sans Mono")).get_charmap())
+    return Token(printable(token.text, "DejaVu Sans Mono"), token.kind)

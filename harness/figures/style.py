@@ -3,10 +3,12 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib import font_manager, ft2font
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -67,6 +69,18 @@ def legends_beside(figure: Figure, axes: Axes, *groups: tuple[str, list]) -> Non
         legend.set_clip_on(False)
         top -= (0.24 * (len(handles) + 1) + 0.25) / height_inches
     axes.legend_ = None
+
+
+def printable(text: str, family: str = SETTINGS["font.family"]) -> str:
+    """Characters that the font lacks (or cannot show) become a box, as a warning would not tell the reader anything."""
+    return "".join(character if ord(character) in _characters(family) else "□" for character in text)
+
+
+@lru_cache
+def _characters(family: str) -> frozenset[int]:
+    """What regular and bold both have."""
+    paths = [font_manager.findfont(font_manager.FontProperties(family=family, weight=weight)) for weight in ("normal", "bold")]
+    return frozenset.intersection(*(frozenset(ft2font.FT2Font(path).get_charmap()) for path in paths))
 
 
 def footnote(figure: Figure, text: str) -> None:

@@ -29,7 +29,7 @@ class Batches(Protocol):
 
 
 def batches_for(recipe: Recipe, rows: Encoded) -> Batches:
-    return PairBatches(recipe, rows) if recipe.family == "t5" else BlockBatches(recipe, rows)
+    return PairBatches(recipe, rows) if recipe.corpus.is_encoder_decoder else BlockBatches(recipe, rows)
 
 
 class BlockBatches:
@@ -109,7 +109,7 @@ class PairBatches:
         return packed
 
     def _collate(self, rows: list[int]) -> Batch:
-        """The decoder is fed the start token (id 0, as T5's) and the target but its last token."""
+        """The decoder is fed the start token (the padding's, id 0, as T5's and Marian's) and the target but its last token."""
         pairs = [self.rows.row(i) for i in rows]
         sources, targets = (_pad([pair[side].long() for pair in pairs]) for side in (0, 1))
         lengths = torch.tensor([[len(source), len(target)] for source, target in pairs])

@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -17,8 +18,8 @@ from transformers.utils import logging
 
 from harness.errors import UsageError
 from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
-from harness.zoo.corpus import build_corpus, read_corpus
-from harness.zoo.descriptions import Corpus, HeadRecipe, Recipe
+from harness.zoo.corpus import Encoded, build_corpus, read_corpus
+from harness.zoo.descriptions import Corpus, Description, Distilled, DrafterRecipe, HeadRecipe, PairRecipe, Recipe
 from harness.zoo.recipes import CODE_VERSION, Scale, digest, recipe_for
 from methods.errors import InputError
 from methods.speculative.ngram import NGramTable
@@ -42,23 +43,45 @@ def ensure(names: Sequence[str], scale: Scale, source: str, seed: int = 0, worke
         DataError: for data that cannot be used.
     """
     recipes = {name: recipe_for(name, scale, seed) for name in names}
-    folders = {name: folder_of(recipe, source) for name, recipe in recipes.items()}
-    missing = [recipe for name, recipe in recipes.items() if not is_complete(folders[name])]
-    teachers = {folder_of(recipe.teacher, source): recipe.teacher for recipe in missing if recipe.teacher is not None}
-    first = [teacher for folder, teacher in teachers.items() if not is_complete(folder)]
-    corpora = {digest(recipe.corpus, source): recipe.corpus for recipe in missing}
-    if missing:
-        with quiet():
-            run([(c.name, partial(_make_corpus, c, source)) for c in corpora.values() if not _is_built(c, source)], workers)
-            taught = [recipe for recipe in missing if recipe.teacher is not None]
-            others = {folder_of(recipe, source): recipe for recipe in (*first, *missing) if recipe.teacher is None}
-            for wave in (list(others.values()), taught):
-                wave.sort(key=lambda recipe: -recipe.cost)
-                run([(recipe.name, partial(_make_model, recipe, source)) for recipe in wave], workers)
-    return folders
+    with quiet():
+        for wave in waves(list(recipes.values()), source):
+            run([(one.name, partial(_make, one, source)) for one in wave], workers)
+    return {name: folder_of(recipe, source) for name, recipe in recipes.items()}
 
 
-def folder_of(description: Recipe | HeadRecipe | Corpus, source: str) -> Path:
+def waves(wanted: Sequence[Description], source: str) -> list[list[Description]]:
+    """What is missing, dependencies first: nothing needs a member of its own wave. The longest of a wave begins first."""
+    found: dict[Path, tuple[int, Description]] = {}
+
+    def level(description: Description) -> int:
+        folder = folder_of(description, source)
+        if folder in found:
+            return found[folder][0]
+        if is_complete(folder):
+            return 0
+        found[folder] = (1 + max(map(level, dependencies(description)), default=0), description)
+        if isinstance(description, DrafterRecipe):
+            level(description.verifier)
+        return found[folder][0]
+
+    for description in wanted:
+        level(description)
+    last = max((depth for depth, _ in found.values()), default=0)
+    ordered = [[one for depth, one in found.values() if depth == number] for number in range(1, last + 1)]
+    return [sorted(wave, key=lambda one: 0.0 if isinstance(one, Corpus) else -one.cost) for wave in ordered]
+
+
+def dependencies(description: Description) -> tuple[Description, ...]:
+    """What must be complete before this can be made."""
+    if isinstance(description, Distilled):
+        return (description.teacher.corpus, description.teacher)
+    if isinstance(description, Corpus):
+        return ()
+    initial = description.initial if isinstance(description, DrafterRecipe) else None
+    return (description.corpus, *(one for one in (description.teacher, initial) if one is not None))
+
+
+def folder_of(description: Description, source: str) -> Path:
     name = f"corpus-{description.name}" if isinstance(description, Corpus) else description.name
     return model_folder(name, digest(description, source))
 
@@ -122,34 +145,56 @@ class quiet:
             logging.enable_progress_bar()
 
 
-def _is_built(corpus: Corpus, source: str) -> bool:
-    return is_complete(folder_of(corpus, source))
+def _make(description: Description, source: str, position: int) -> None:
+    make(folder_of(description, source), lambda folder: _fill(description, source, folder, position))
 
 
-def _make_corpus(corpus: Corpus, source: str, position: int) -> None:
-    make(folder_of(corpus, source), lambda folder: build_corpus(corpus, source, folder))
-
-
-def _make_model(recipe: Recipe | HeadRecipe, source: str, position: int) -> None:
+def _fill(description: Description, source: str, folder: Path, position: int) -> None:
+    """Build one description in a folder of its own; what it depends on is complete."""
+    from harness.zoo.distil import build_distilled
     from harness.zoo.head_files import make_heads
+    from harness.zoo.pairs import train_pair
     from harness.zoo.train import train
 
-    corpus_folder = folder_of(recipe.corpus, source)
-    if isinstance(recipe, HeadRecipe):
-        base_folder = folder_of(recipe.teacher, source)
-        make(folder_of(recipe, source), lambda folder: make_heads(recipe, corpus_folder, base_folder, folder, source, position))
-    elif recipe.family == "ngram":
-        make(folder_of(recipe, source), lambda folder: count_table(recipe, corpus_folder, folder, source))
+    def of(needed: Description) -> Path:
+        return folder_of(needed, source)
+
+    if isinstance(description, Distilled):
+        base, teacher = of(description.teacher.corpus), of(description.teacher)
+        build_distilled(description, base, teacher, folder, source, position=position)
+    elif isinstance(description, Corpus):
+        build_corpus(description, source, folder)
+    elif isinstance(description, HeadRecipe):
+        make_heads(description, of(description.corpus), of(description.teacher), folder, source, position)
+    elif isinstance(description, DrafterRecipe):
+        _train_drafter(description, of(description.corpus), folder, source, position)
+    elif isinstance(description, PairRecipe):
+        train_pair(description, of(description.corpus), folder, source, position=position)
+    elif description.family == "ngram":
+        count_table(description, of(description.corpus), folder, source)
     else:
-        teacher = None if recipe.teacher is None else folder_of(recipe.teacher, source)
-        make(folder_of(recipe, source), lambda folder: train(recipe, corpus_folder, folder, source, teacher, position=position))
+        teacher_folder = None if description.teacher is None else of(description.teacher)
+        train(description, of(description.corpus), folder, source, teacher_folder, position=position)
+
+
+def _train_drafter(recipe: DrafterRecipe, corpus_folder: Path, folder: Path, source: str, position: int) -> None:
+    """Training needs no verifier, the report does: both train at once, and the report waits (or trains it itself)."""
+    from harness.zoo.drafting import NextBlock, accepted_by_verifier, start_from
+    from harness.zoo.pairs import train_pair
+
+    def report(network: Any, rows: Encoded) -> dict[str, Any]:
+        _make(recipe.verifier, source, position)
+        return accepted_by_verifier(recipe, folder_of(recipe.verifier, source), network, rows)
+
+    prepare = None if recipe.initial is None else partial(start_from, folder_of(recipe.initial, source))
+    train_pair(recipe, corpus_folder, folder, source, partial(NextBlock, recipe), prepare, report, position=position)
 
 
 def count_table(recipe: Recipe, corpus_folder: Path, folder: Path, source: str) -> None:
     """Count the targets of one part. T5's decoder begins with token 0: a context, but never an output."""
     rows = read_corpus(corpus_folder)
     part = [part.task for part in recipe.corpus.parts].index(recipe.table_task or "")
-    start = [0] if recipe.corpus.family == "t5" else []
+    start = [0] if recipe.corpus.is_encoder_decoder else []
     texts = [start + rows.row(i)[1].tolist() for i in torch.nonzero(rows.part == part).flatten().tolist()]
     table = NGramTable.count(texts, _vocab_size(corpus_folder / DONE))
     if start:

@@ -98,10 +98,10 @@ def join(prompt: str, continuation: str) -> str:
 
 
 def encode_sources(corpus: Corpus, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """Prompts as the model meets them. T5's lose their end when too long; a decoder's lose their middle."""
+    """Prompts as the model meets them. An encoder-decoder's lose their end when too long, a decoder's their middle."""
     if corpus.family == "gpt2":
         return [[] for _ in texts]
-    tail = 1 if corpus.family == "t5" else NUM_TAIL
+    tail = 1 if corpus.is_encoder_decoder else NUM_TAIL
     head = corpus.max_source - tail
     encoded = tokenizer(list(texts)).input_ids
     return [ids if len(ids) <= corpus.max_source else ids[:head] + ids[-tail:] for ids in encoded]

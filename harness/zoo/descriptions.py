@@ -1,9 +1,11 @@
 """What describes a trained model of the zoo: frozen, and whole, so that a hash of it is the model's identity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
-Family = Literal["llama", "t5", "gpt2", "ngram"]
+Family = Literal["llama", "t5", "gpt2", "ngram", "marian", "block"]
+RateSchedule = Literal["cosine", "inverse-sqrt"]
+ENCODER_DECODERS = ("t5", "marian")
 Style = Literal["instruction", "t5", "plain"]
 Labels = Literal["next", "final"]
 
@@ -37,6 +39,23 @@ class Corpus:
     num_held_out: int
     tokenizer: str = "bpe"
     seed: int = 0
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return self.family in ENCODER_DECODERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distilled(Corpus):
+    """A teacher's corpus with every target, held-out ones too, written by the teacher (Kim and Rush 2016): what beam search
+    finds. ``batch_size`` sources are decoded together, which decides how sums round.
+
+    Everything else of a ``Corpus`` is as the teacher's: see ``distilled``.
+    """
+
+    teacher: "PairRecipe"
+    num_beams: int = 5
+    batch_size: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +97,48 @@ class Recipe:
     def cost(self) -> float:
         """Relative training time, to start the longest first."""
         return self.steps * self.batch_tokens * self.width * (self.num_layers + self.num_encoder_layers + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRecipe(Recipe):
+    """A Marian translation model: SpecDec's teacher or verifier, in family "marian". The defaults are the paper's (Xia et al.
+    Table 7 and Appendix A) where they are known.
+
+    The weights are the mean of the last ``num_averaged`` checkpoints, ``average_every`` steps apart. Rates: "inverse-sqrt" (as
+    the paper), or half a "cosine" down to a hundredth.
+    """
+
+    learning_rate: float = 5e-4
+    warmup_frac: float = 10_000 / 300_000
+    weight_decay: float = 1e-5
+    rate_schedule: RateSchedule = "inverse-sqrt"
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_eps: float = 1e-6
+    clip_norm: float = 3.0
+    activation: str = "relu"
+    dropout: float = 0.1
+    label_smoothing: float = 0.1
+    num_averaged: int = 10
+    average_every: int = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterRecipe(PairRecipe):
+    """SpecDec's non-autoregressive drafter of blocks, in family "block"; the defaults are the paper's.
+
+    ``glancing`` is the share of wrong guesses that is shown at the start and at the end of the training; None trains without.
+    ``verifier`` has no part in the training: its outputs are what the accepted tokens are counted against. ``initial`` is a
+    model of the same shape whose weights the drafter begins with; the paper's has none.
+    """
+
+    verifier: PairRecipe
+    initial: PairRecipe | None = None
+    block_size: int = 25
+    glancing: tuple[float, float] | None = (0.5, 0.3)
+    weight_decay: float = 0.01
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    clip_norm: float = 5.0
+    activation: str = "gelu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,3 +190,12 @@ class HeadRecipe:
         """As a ``Recipe``'s."""
         tokens = self.steps * self.training.batch_size * self.training.max_length
         return tokens * len(self.layers) * self.corpus.vocab_size / 100
+
+
+Description = Corpus | Recipe | HeadRecipe
+
+
+def distilled(teacher: PairRecipe, name: str, **settings: int) -> Distilled:
+    """The corpus that a teacher writes over its own."""
+    inherited = {field.name: getattr(teacher.corpus, field.name) for field in fields(Corpus)}
+    return Distilled(**(inherited | {"name": name, "teacher": teacher} | settings))

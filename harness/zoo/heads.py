@@ -32,16 +32,16 @@ from harness.zoo.head_evaluation import (
 )
 from harness.zoo.train import schedule
 from methods.models.base import Stack
+from methods.ppd.match_rate import scaled_layer
 from methods.session import ModelSession
 
 NUM_EVALUATIONS = 4  # beside the one before training
-PAPER_FRACS = (10 / 40, 20 / 40, 30 / 40, 35 / 40, 37 / 40)  # PPD Table 2: the layers of Vicuna-13B, over its depth
+PAPER_LAYERS = (10, 20, 30, 35, 37)  # PPD Table 2, of 40
 
 
 def paper_layers(num_layers: int) -> tuple[int, ...]:
     """The paper's fractions of depth as layers of this model, those that are intermediate."""
-    layers = {round(frac * num_layers) for frac in PAPER_FRACS}
-    return tuple(sorted(layer for layer in layers if 1 <= layer < num_layers))
+    return tuple(sorted({scaled_layer(layer, num_layers) for layer in PAPER_LAYERS}))
 
 
 def initial_heads(stack: Stack, layers: Sequence[int]) -> nn.ParameterDict:

@@ -1,9 +1,11 @@
 """From a recipe to a freshly initialised transformers model, and the growing of its depth.
 
 A deep narrow model learns little in a few hundred steps. So most steps run only some of its layers, spread evenly;
-the others are initialised to add nothing, and joining them later changes no output: training goes on where it was.
+the others are initialised to add nothing, and joining them later changes no output: training goes on where it was. (Marian
+norms behind each layer, so there joining norms what was normed already, which changes little.)
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,17 +16,33 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
 
-from harness.zoo.descriptions import HeadRecipe, Recipe
+from harness.zoo.descriptions import DrafterRecipe, HeadRecipe, PairRecipe, Recipe
+from methods.specdec.network import block_config, new_network
 
 # Per family: where the layers are, and the projections through which a layer adds to the residual stream.
-LAYERS = {"t5": ("decoder.block", "encoder.block"), "llama": ("model.layers",), "gpt2": ("transformer.h",)}
-WRITERS = {"t5": ("o", "wo"), "llama": ("o_proj", "down_proj"), "gpt2": ("c_proj",)}
+MARIAN_LAYERS, MARIAN_WRITERS = ("model.decoder.layers", "model.encoder.layers"), ("out_proj", "fc2")
+LAYERS = {
+    "t5": ("decoder.block", "encoder.block"),
+    "llama": ("model.layers",),
+    "gpt2": ("transformer.h",),
+    "marian": MARIAN_LAYERS,
+    "block": MARIAN_LAYERS,
+}
+WRITERS = {
+    "t5": ("o", "wo"),
+    "llama": ("o_proj", "down_proj"),
+    "gpt2": ("c_proj",),
+    "marian": MARIAN_WRITERS,
+    "block": MARIAN_WRITERS,
+}
 Ids = dict[str, Any]
 
 
@@ -36,7 +54,7 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         network = NETWORKS[recipe.family](recipe, {"vocab_size": len(tokenizer), **ids})
     if recipe.shallow_frac:
         for path in LAYERS[recipe.family]:
-            layers = network.get_submodule(path)
+            layers: Any = network.get_submodule(path)
             for layer in set(layers) - set(spread(layers, recipe.shallow_layers)):
                 silence(recipe, layer)
     return network.train()
@@ -47,7 +65,8 @@ def num_parameters(recipe: Recipe | HeadRecipe) -> int:
     if isinstance(recipe, HeadRecipe):
         return len(recipe.layers) * recipe.corpus.vocab_size * recipe.teacher.width
     with torch.device("meta"):
-        network = NETWORKS[recipe.family](recipe, {"vocab_size": recipe.corpus.vocab_size, "pad_token_id": 0})
+        ids = {"pad_token_id": 0, "eos_token_id": 1}
+        network = NETWORKS[recipe.family](recipe, {"vocab_size": recipe.corpus.vocab_size, **ids})
     return network.num_parameters()
 
 
@@ -125,9 +144,47 @@ def _t5(recipe: Recipe, ids: Ids) -> PreTrainedModel:
     return _with_generation(T5ForConditionalGeneration(config))
 
 
+def _marian_config(recipe: PairRecipe, ids: Ids) -> MarianConfig:
+    """As the paper's Transformer, but decoding starts with the padding token: Marian's habit, and T5's."""
+    return MarianConfig(
+        **ids,
+        decoder_start_token_id=ids["pad_token_id"],
+        forced_eos_token_id=None,
+        d_model=recipe.width,
+        encoder_layers=recipe.num_encoder_layers,
+        decoder_layers=recipe.num_layers,
+        encoder_attention_heads=recipe.num_heads,
+        decoder_attention_heads=recipe.num_heads,
+        encoder_ffn_dim=recipe.ff_width,
+        decoder_ffn_dim=recipe.ff_width,
+        max_position_embeddings=recipe.position_limit,
+        activation_function=recipe.activation,
+        dropout=recipe.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        scale_embedding=True,
+        init_std=recipe.width**-0.5,
+    )
+
+
+def _marian(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
+    return _with_generation(MarianMTModel(_marian_config(recipe, ids)))
+
+
+def _block(recipe: DrafterRecipe, ids: Ids) -> PreTrainedModel:
+    network: Any = new_network(block_config(_marian_config(recipe, ids), recipe.block_size))
+    return _with_generation(network)
+
+
 def _with_generation(network: PreTrainedModel) -> PreTrainedModel:
     network.generation_config = GenerationConfig.from_model_config(network.config)
     return network
 
 
-NETWORKS = {"t5": _t5, "llama": _llama, "gpt2": _gpt2}
+NETWORKS: dict[str, Callable[[Any, Ids], PreTrainedModel]] = {
+    "t5": _t5,
+    "llama": _llama,
+    "gpt2": _gpt2,
+    "marian": _marian,
+    "block": _block,
+}

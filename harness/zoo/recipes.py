@@ -7,14 +7,26 @@ narrow: like a large model's, their forward pass costs almost the same for one t
 import hashlib
 import json
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import tasks
 from harness.errors import UsageError
-from harness.zoo.descriptions import Corpus, HeadRecipe, HeadTraining, Part, Recipe, Style
+from harness.zoo import specdec_recipes as specdec
+from harness.zoo.descriptions import (
+    Corpus,
+    Description,
+    Distilled,
+    DrafterRecipe,
+    HeadRecipe,
+    HeadTraining,
+    Part,
+    Recipe,
+    Style,
+)
 
 Scale = Literal["toy", "test", "small", "paper"]
 AnyRecipe = Recipe | HeadRecipe
+Model = TypeVar("Model", bound=Recipe)
 
 # Raised whenever the code that prepares data or trains changes what a recipe yields.
 CODE_VERSION = 1
@@ -50,6 +62,7 @@ def toy() -> dict[str, AnyRecipe]:
         *_tables(gpt, t5),
         deep,
         _heads(deep, HEAD_TRAINING["toy"]),
+        *specdec.toy(),
     ]
     return {recipe.name: recipe for recipe in recipes}
 
@@ -72,6 +85,7 @@ def tiny() -> dict[str, AnyRecipe]:
         *_tables(gpt, t5),
         deep,
         _heads(deep, HEAD_TRAINING["test"]),
+        *specdec.tiny(),
     ]
     return {recipe.name: recipe for recipe in recipes}
 
@@ -97,7 +111,7 @@ def paper() -> dict[str, AnyRecipe]:
     }
     target = replace(_gpt2("gpt-target", corpus, 12, 768, 0, 6e-4), num_heads=12, **sizes)
     draft = replace(_gpt2("gpt-draft", corpus, 2, 256, 0, 1e-3), num_heads=4, **sizes)
-    return {recipe.name: recipe for recipe in (target, draft, *_tables(corpus, _public_t5_corpus()))}
+    return {recipe.name: recipe for recipe in (target, draft, *_tables(corpus, _public_t5_corpus()), *specdec.paper())}
 
 
 def _public_t5_corpus() -> Corpus:
@@ -194,9 +208,14 @@ def _seeded(recipe: AnyRecipe, seed: int) -> AnyRecipe:
     return _seeded_model(recipe, seed)
 
 
-def _seeded_model(recipe: Recipe, seed: int) -> Recipe:
-    teacher = None if recipe.teacher is None else _seeded_model(recipe.teacher, seed)
-    return replace(recipe, seed=seed, teacher=teacher)
+def _seeded_model(recipe: Model, seed: int) -> Model:
+    changed: dict[str, Any] = {"seed": seed, "teacher": None if recipe.teacher is None else _seeded_model(recipe.teacher, seed)}
+    if isinstance(recipe.corpus, Distilled):
+        changed["corpus"] = replace(recipe.corpus, teacher=_seeded_model(recipe.corpus.teacher, seed))
+    if isinstance(recipe, DrafterRecipe):
+        changed["verifier"] = _seeded_model(recipe.verifier, seed)
+        changed["initial"] = None if recipe.initial is None else _seeded_model(recipe.initial, seed)
+    return replace(recipe, **changed)
 
 
 def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:
@@ -204,7 +223,7 @@ def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:
     return digest(recipe_for(name, scale, seed), source)
 
 
-def digest(description: Recipe | HeadRecipe | Corpus, source: str) -> str:
+def digest(description: Description, source: str) -> str:
     """Hash of a recipe or of a corpus on a source of data (16 hexadecimal digits)."""
     corpus = description if isinstance(description, Corpus) else description.corpus
     data = {part.task: tasks.fingerprint(part.task, source) for part in corpus.parts}

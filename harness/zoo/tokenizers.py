@@ -9,11 +9,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from harness.errors import UsageError
-from harness.zoo.descriptions import Corpus, Family
+from harness.zoo.descriptions import ENCODER_DECODERS, Corpus, Family
 
 # pad, then what ends a text; Llama's also begins with a token of its own, as the real ones' do.
 SPECIAL = {
     "t5": {"pad_token": "<pad>", "eos_token": "</s>"},
+    "marian": {"pad_token": "<pad>", "eos_token": "</s>"},
     "llama": {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"},
     "gpt2": {"pad_token": "<pad>", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"},
 }
@@ -56,7 +57,7 @@ def train_tokenizer(family: Family, texts: Iterable[str], vocab_size: int) -> Pr
     """Learn at most ``vocab_size`` tokens, specials and the 256 bytes included. The same texts give the same tokenizer."""
     special = SPECIAL[family]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=family == "t5")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=family in ENCODER_DECODERS)
     tokenizer.decoder = _decoder(family)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -65,7 +66,7 @@ def train_tokenizer(family: Family, texts: Iterable[str], vocab_size: int) -> Pr
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if template := {"t5": "$A </s>", "llama": "<s> $A"}.get(family):
+    if template := {"t5": "$A </s>", "marian": "$A </s>", "llama": "<s> $A"}.get(family):
         names = [word for word in template.split() if word in special.values()]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=template, special_tokens=[(name, tokenizer.token_to_id(name)) for name in names]
@@ -74,7 +75,7 @@ def train_tokenizer(family: Family, texts: Iterable[str], vocab_size: int) -> Pr
 
 
 def _decoder(family: Family) -> decoders.Decoder:
-    """T5's texts stand alone, so the space that begins the first word goes again; other models continue a prompt."""
-    if family != "t5":
+    """An encoder-decoder's texts stand alone: the space that begins the first word goes again. Others continue a prompt."""
+    if family not in ENCODER_DECODERS:
         return decoders.ByteLevel()
     return decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])

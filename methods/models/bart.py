@@ -15,18 +15,16 @@ from methods.models.weights import fuse
 class BartStack(EncoderDecoderStack):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        config, decoder = model.config, model.model.decoder
+        config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
         self.num_layers, self.num_heads = config.decoder_layers, config.decoder_attention_heads
         self.num_kv_heads, self.head_dim = self.num_heads, config.d_model // self.num_heads
         self.position_limit = self.source_limit = config.max_position_embeddings
         self.act = activation(model, config.activation_function)
-        self.embedding = decoder.embed_tokens.weight.detach()
-        scaled = decoder if hasattr(decoder, "embed_scale") else decoder.embed_tokens
-        self.embed_scale = float(scaled.embed_scale)
-        self.position_table = decoder.embed_positions.weight.detach()[getattr(decoder.embed_positions, "offset", 0) :]
-        first_norm = getattr(decoder, "layernorm_embedding", None)
-        self.embedding_norm = None if first_norm is None else _norm(first_norm)
+        self.embedding, self.embed_scale, self.position_table, self.embedding_norm = _embedding(decoder)
+        self.encoder_embedding = _embedding(encoder)
         self.layers = [_layer(layer) for layer in decoder.layers]
+        self.encoder_layers = [_encoder_layer(layer) for layer in encoder.layers]
+        self.encoder_heads = config.encoder_attention_heads
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         self.logits_bias = model.final_logits_bias.detach()
 
@@ -60,6 +58,32 @@ class BartStack(EncoderDecoderStack):
         weight = self.head_weight if weight is None else weight
         return torch.addmm(self.logits_bias, hidden.reshape(-1, width), weight).view(batch, num_new, -1)
 
+    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        batch, length = tokens.shape
+        embedding, scale, positions, first_norm = self.encoder_embedding
+        hidden = F.embedding(tokens, embedding) * scale + positions[:length]
+        if first_norm is not None:
+            hidden = torch.layer_norm(hidden, *first_norm)
+        x, heads, act, allowed = hidden.view(batch * length, -1), self.encoder_heads, self.act, None
+        if mask is not None:
+            allowed = mask.bool()[:, None, None]
+        for qkv, qkv_bias, out, out_bias, norm1, up, up_bias, down, down_bias, norm2 in self.encoder_layers:
+            y = torch.addmm(qkv_bias, x, qkv).view(batch, length, 3 * heads, -1)
+            query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
+            a = attend(query, keys.transpose(1, 2), values.transpose(1, 2), allowed)
+            x = torch.layer_norm(torch.addmm(out_bias, a, out).add_(x), *norm1)
+            x = torch.layer_norm(torch.addmm(down_bias, act(torch.addmm(up_bias, x, up)), down).add_(x), *norm2)
+        return x.view(batch, length, -1)
+
+
+def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
+    """Of an encoder or a decoder: token embeddings and their scale, positions, and BART's norm behind them."""
+    scaled = coder if hasattr(coder, "embed_scale") else coder.embed_tokens
+    positions = coder.embed_positions.weight.detach()[getattr(coder.embed_positions, "offset", 0) :]
+    first_norm = getattr(coder, "layernorm_embedding", None)
+    norm = None if first_norm is None else _norm(first_norm)
+    return coder.embed_tokens.weight.detach(), float(scaled.embed_scale), positions, norm
+
 
 def _norm(norm: Any) -> tuple:
     return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
@@ -74,6 +98,18 @@ def _layer(layer: Any) -> tuple:
         *fuse((other.q_proj,)),
         *fuse((other.out_proj,)),
         _norm(layer.encoder_attn_layer_norm),
+        *fuse((layer.fc1,)),
+        *fuse((layer.fc2,)),
+        _norm(layer.final_layer_norm),
+    )
+
+
+def _encoder_layer(layer: Any) -> tuple:
+    own = layer.self_attn
+    return (
+        *fuse((own.q_proj, own.k_proj, own.v_proj)),
+        *fuse((own.out_proj,)),
+        _norm(layer.self_attn_layer_norm),
         *fuse((layer.fc1,)),
         *fuse((layer.fc2,)),
         _norm(layer.final_layer_norm),

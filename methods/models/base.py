@@ -101,9 +101,13 @@ class Stack(ABC):
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         """Final norm and output projection (``weight`` in place of the model's own)."""
 
-    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "L B H2 S head_dim"]:
-        """An encoder-decoder's cross-attention keys and values of every layer, keys' heads first."""
+    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        """An encoder-decoder's encoder: its last hidden states; ``mask`` is 0 in the padding."""
         raise InputError(f"model type {self.model.config.model_type!r}: it has no encoder; give its prompts to the decoder")
+
+    def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:
+        """The cross-attention keys and values of every decoder layer, keys' heads first."""
+        raise InputError(f"model type {self.model.config.model_type!r}: its decoder attends to no source")
 
     def mask(self, frame: Frame) -> tuple[Float[Tensor, "#B 1 rows end"] | None, bool]:
         """The additive causal mask, queries packed as ``attend`` packs them, and whether plain causal order says it all."""

@@ -29,10 +29,11 @@ class EncoderDecoderStack(Stack):
     def _fuse_cross(self, pairs: Sequence[tuple[nn.Linear, nn.Linear]]) -> None:
         self._cross_weight, self._cross_bias = fuse([projection for pair in pairs for projection in pair])
 
-    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "L B H2 S head_dim"]:
-        batch, length = tokens.shape
-        states = self.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state
-        rows = states.reshape(batch * length, -1).to(self.dtype)
-        projected = linear(rows, self._cross_weight, self._cross_bias)
+    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        return self.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state.to(self.dtype)
+
+    def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:
+        batch, length, width = states.shape
+        projected = linear(states.reshape(batch * length, width), self._cross_weight, self._cross_bias)
         shape = (batch, length, self.num_layers, 2 * self.num_heads, self.head_dim)
         return projected.view(shape).permute(2, 0, 3, 1, 4).contiguous()

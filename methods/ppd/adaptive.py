@@ -1,10 +1,15 @@
 """Choosing d-bar and k from measurements (not in the paper): the plan whose expected time a token is the least.
 
 After each of the first generations one forward pass over its text says how often every layer from d / 2 on would have been
-right for every k, and the parts of its rounds say what layers and heads take. Theorem 4.1 with these costs does the rest.
+right for every k, and the parts of its rounds say what layers, heads and sub-processes take. Theorem 4.1 with these costs does
+the rest. More candidates cost more (one batch of them, or more processes that share memory), so the first two generations try
+the fewest and the most; what lies between is interpolated.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from methods.errors import InputError
 from methods.models.base import Stack
@@ -17,6 +22,7 @@ from methods.types import Generation, Inputs, Step
 
 MOST_CANDIDATES = 5  # as many as the paper tries
 NUM_OBSERVED = 3  # generations after which the plan stands
+COSTS = ("layer", "sub_layer", "early_head", "final_head", "request", "hand_over")
 
 
 class Adaptive:
@@ -36,20 +42,30 @@ class Adaptive:
         Plan(early_layer=self.layers(stack)[0], num_candidates=self.most_candidates).check(stack)
 
     def plan(self, stack: Stack) -> Plan:
-        return self._chosen or Plan(early_layer=self.layers(stack)[0], num_candidates=self.num_candidates or 1)
+        """The chosen one; before there is one, the fewest candidates and then the most at the lowest layer."""
+        if self._chosen is not None:
+            return self._chosen
+        count = self.counts[0] if self._num_observed == 0 else self.counts[-1]
+        return Plan(early_layer=self.layers(stack)[0], num_candidates=count)
+
+    @property
+    def counts(self) -> range:
+        """The numbers of candidates to choose from."""
+        return range(self.num_candidates or 1, self.most_candidates + 1)
 
     def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None:
         """Learn from one generation; the first few only, since each costs a forward pass over its text."""
-        if self._num_observed >= NUM_OBSERVED or not generation.tokens:
+        if self._num_observed >= NUM_OBSERVED or len(generation.tokens) < 2:
             return
         layers = self.layers(stack)
-        ranks = early_ranks(ModelSession(stack), inputs, generation.tokens, layers, self.head)[:, :-1]
+        ranks = early_ranks(ModelSession(stack), inputs, generation.tokens, layers, [self.head])[0, :, :-1]
         for layer, row in zip(layers, ranks.tolist(), strict=True):
             self._ranks.setdefault(layer, []).extend(row)
         self._steps += generation.steps
         self._num_observed += 1
         self._num_tokens += len(generation.tokens)
-        self._chosen = self._best(stack)
+        if self._num_observed > 1 or len(self.counts) == 1:
+            self._chosen = self._best(stack)
 
     def layers(self, stack: Stack) -> list[int]:
         """The layers to choose from: the given one, those with a trained head, or all from d / 2 on."""
@@ -62,32 +78,61 @@ class Adaptive:
         return layers
 
     def _best(self, stack: Stack) -> Plan:
-        costs, depth = measured_costs(self._steps, stack.num_layers), stack.num_layers
-        counts = [self.num_candidates] if self.num_candidates else range(1, self.most_candidates + 1)
-        length = max(self._num_tokens / self._num_observed, 1.0)
+        """Of equally fast plans the lowest layer and the fewest candidates."""
+        length, depth = self._num_tokens / self._num_observed, stack.num_layers
+        costs = {count: measured_costs(self._steps, depth, count) for count in self.counts}
 
         def seconds(plan: Plan) -> float:
-            rate = float(np.mean(np.array(self._ranks[plan.early_layer] or [0]) < plan.num_candidates))
-            return float(expected_latency(depth, plan.early_layer, length, rate, costs))
+            rate = float(np.mean(np.array(self._ranks[plan.early_layer]) < plan.num_candidates))
+            return float(expected_latency(depth, plan.early_layer, length, rate, costs[plan.num_candidates]))
 
-        plans = [Plan(early_layer=layer, num_candidates=count) for layer in self._ranks for count in counts]
+        plans = [Plan(early_layer=layer, num_candidates=count) for layer in self._ranks for count in self.counts]
         return min(plans, key=seconds)
 
 
-def measured_costs(steps: list[Step], num_layers: int) -> Costs:
-    """What layers, heads and hand-over took in these rounds (medians, seconds); the paper's unit costs where none was timed."""
-    timed = [step for step in steps if step.parts and step.early_layer is not None and step.candidates]
+def measured_costs(steps: Sequence[Step], num_layers: int, num_candidates: int) -> Costs:
+    """What layers, heads, requests and hand-overs took in these rounds with this many candidates (medians, seconds).
+
+    Between numbers of candidates that ran, costs are interpolated; beyond them the nearest counts. Where nothing was timed,
+    the paper's: a layer 1, all else free.
+    """
+    timed = [step for step in steps if step.parts and step.candidates]
     if not timed:
         return Costs()
-    parts = {name: np.array([step.parts[index] for step in timed]) for index, name in enumerate(PARTS)}
-    depths = np.array([num_layers - (step.early_layer or 0) for step in timed])
-    ahead = [(step.units[1] - step.units[0]) / count for step, count in zip(timed, depths, strict=True) if step.units]
-    matched = np.array([bool(step.matched) for step in timed])
-    layer = float(np.median(parts["late_layers"] / depths))
-    return Costs(
-        layer=layer,
-        sub_layer=float(np.median(ahead)) if ahead else None,
-        early_head=float(np.median(parts["early_head"] + parts["post"])),
-        final_head=float(np.median(parts["head"])),
-        hand_over=float(np.median(parts["adopt"][matched])) if matched.any() else 0.0,
-    )
+    known = sorted({len(step.candidates) for step in timed})
+    rows = [_costs([step for step in timed if len(step.candidates) == count], num_layers) for count in known]
+    columns = zip(COSTS, np.array(rows).T, strict=True)
+    return Costs(**{name: float(np.interp(num_candidates, known, column)) for name, column in columns})
+
+
+def _costs(steps: Sequence[Step], num_layers: int) -> list[float]:
+    """COSTS of rounds with one number of candidates."""
+    parts = {name: np.array([step.parts[index] for step in steps]) for index, name in enumerate(PARTS)}
+    ahead = np.array([num_layers - (step.early_layer or 0) for step in steps])
+    posted = parts["early_layers"] + parts["early_head"] + parts["post"]
+    adopted = parts["adopt"][[bool(step.matched) for step in steps]]
+    layer = float(np.median(parts["late_layers"] / ahead))
+    sub_layer, request = _unit_costs(steps, ahead, posted) or (layer, 0.0)
+    return [
+        layer,
+        sub_layer,
+        float(np.median(parts["early_head"] + parts["post"])),
+        float(np.median(parts["head"])),
+        request,
+        float(np.median(adopted)) if len(adopted) else 0.0,
+    ]
+
+
+def _unit_costs(steps: Sequence[Step], ahead: NDArray[np.int64], posted: NDArray[np.float64]) -> tuple[float, float] | None:
+    """A layer of the slowest unit, and when the last one began after the request; None where no unit was timed.
+
+    A round that does not match ends without waiting, and then has times only of units that were quick: those that match count.
+    """
+    timed = [index for index, step in enumerate(steps) if step.units]
+    rounds = [index for index in timed if steps[index].matched] or timed
+    if not rounds:
+        return None
+    spans = [np.reshape(steps[index].units, (-1, 2)) for index in rounds]
+    layers = [np.diff(span).max() / ahead[index] for index, span in zip(rounds, spans, strict=True)]
+    starts = [max(span[:, 0].max() - posted[index], 0.0) for index, span in zip(rounds, spans, strict=True)]
+    return float(np.median(layers)), float(np.median(starts))

@@ -1,7 +1,7 @@
 """Memory that processes share: plain arrays, and the requests and answers between a main process and its sub-processes.
 
-A request or an answer counts once its round number is written, last. That order is visible to another core as written on x86;
-elsewhere the processes meet at semaphores, which order memory everywhere.
+A request or an answer counts once its round number is written, last. Another core sees writes in that order on x86; elsewhere
+it need not, and the pipeline is refused.
 """
 
 import ctypes

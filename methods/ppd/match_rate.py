@@ -15,13 +15,14 @@ from methods.ppd.heads import EarlyHead
 from methods.types import Inputs, Session
 
 CHUNK = 64  # positions whose logits are held at once
+PAPER_DEPTH = 40  # Vicuna-13B and Llama-2-13B (Section 4.3)
 
 
 @torch.inference_mode()
 def early_ranks(
-    session: Session, inputs: Inputs, output: Sequence[int], layers: Sequence[int], head: EarlyHead
-) -> Int[Tensor, "layers T"]:
-    """The rank (0: the likeliest) of every token of one row's output among what each early layer predicted for its position.
+    session: Session, inputs: Inputs, output: Sequence[int], layers: Sequence[int], heads: Sequence[EarlyHead]
+) -> Int[Tensor, "heads layers T"]:
+    """The rank (0: the likeliest) of every token of one row's output among what each head read off each early layer for it.
 
     A token matches for k candidates where its rank is below k. Equal logits rank by token id, the lowest first.
 
@@ -33,10 +34,16 @@ def early_ranks(
     check_layers(layers, session.num_layers)
     text = torch.tensor([[*session.prefill(inputs), *output]], device=session.device)
     chunks = [
-        torch.stack(_ranks_of(session, text[:, start : start + CHUNK], text[0, start + 1 : start + CHUNK + 1], layers, head))
+        _ranks_of(session, text[:, start : start + CHUNK], text[0, start + 1 : start + CHUNK + 1], layers, heads)
         for start in range(0, len(output), CHUNK)
     ]
-    return torch.cat(chunks, -1) if chunks else torch.empty(len(layers), 0, dtype=torch.long, device=session.device)
+    none = torch.empty(len(heads), len(layers), 0, dtype=torch.long, device=session.device)
+    return torch.cat([none, *chunks], -1)
+
+
+def scaled_layer(layer: int, depth: int) -> int:
+    """The layer at the paper's fraction of another depth, to the nearest (a half up), inside the model."""
+    return min(max((2 * layer * depth + PAPER_DEPTH) // (2 * PAPER_DEPTH), 1), depth - 1)
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
@@ -46,16 +53,16 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
 
 
 def _ranks_of(
-    session: Session, fed: Int[Tensor, "1 n"], emitted: Int[Tensor, "m"], layers: Sequence[int], head: EarlyHead
-) -> list[Int[Tensor, "m"]]:
+    session: Session, fed: Int[Tensor, "1 n"], emitted: Int[Tensor, "m"], layers: Sequence[int], heads: Sequence[EarlyHead]
+) -> Int[Tensor, "heads layers m"]:
     """Runs the layers piece by piece, as far as the deepest early one, and ranks what was emitted at each."""
     found, done, count = {}, 0, len(emitted)
     hidden = session.embed(fed[:, :count])
     for layer in sorted(set(layers)):
         hidden = session.run_layers(hidden, done, layer)
         done = layer
-        found[layer] = rank_of(session.head(hidden, head.weight(layer))[0], emitted)
-    return [found[layer] for layer in layers]
+        found[layer] = torch.stack([rank_of(session.head(hidden, head.weight(layer))[0], emitted) for head in heads])
+    return torch.stack([found[layer] for layer in layers], 1)
 
 
 def rank_of(logits: Float[Tensor, "n V"], tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:

@@ -6,6 +6,7 @@ runs them here, one after another, on a clock that pretends they had run side by
 
 import multiprocessing
 import os
+import platform
 import signal
 import time
 import weakref
@@ -18,13 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.errors import WorkerError
+from methods.errors import InputError, WorkerError
 from methods.models.base import Stack
 from methods.ppd.mailbox import ORDERED_STORES, Mailbox, SharedTensor
 from methods.ppd.session import Candidates
 from methods.types import Clock
 
-LOOK_S = 0.1  # how often a waiting main process looks whether its sub-processes live
+LOOK_S = 0.1  # how often a waiting main process looks whether the awaited sub-process lives
+WATCH_S = 1.0  # how often it looks at all of them while it need not wait
+START_S = 120.0  # a spawned process imports torch, and on a GPU makes a context, before it can work
 SPINS = 200  # looks at the mailbox, some 20 us, before the core is offered to others
 
 
@@ -66,7 +69,12 @@ class SubProcesses:
 
     One that has not answered for ``answer_s`` seconds is taken for dead.
 
-    By fork on a CPU: the weights are the parent's own pages. By spawn elsewhere, since CUDA does not survive a fork.
+    By fork where each has one CPU thread: the weights are the parent's own pages. By spawn elsewhere: neither CUDA nor OpenMP's
+    threads survive a fork.
+
+    Raises:
+        InputError: a processor on which another core may see a process's writes in another order.
+        WorkerError: a sub-process that does not come up.
     """
 
     def __init__(
@@ -80,9 +88,14 @@ class SubProcesses:
         answer_s: float,
         start_method: str | None = None,
     ) -> None:
-        self.slots_per_unit, self._spins, self._answer_s = slots_per_unit, spins and ORDERED_STORES, answer_s
+        if not ORDERED_STORES:
+            raise InputError(
+                f"execution: processes on {platform.machine()} may see each other's writes out of order; expected an x86-64 "
+                "processor: use --execution simulated"
+            )
+        self.slots_per_unit, self._spins, self._answer_s = slots_per_unit, spins, answer_s
         self.num_units = num_slots // slots_per_unit
-        method = start_method or ("fork" if stack.device.type == "cpu" else "spawn")
+        method = start_method or ("fork" if stack.device.type == "cpu" and num_threads == 1 else "spawn")
         context: Any = multiprocessing.get_context(method)
         shared, self._mailbox = _shared(stack, capacity, num_slots, self.num_units, context)
         self.storage = shared.tensor
@@ -100,12 +113,16 @@ class SubProcesses:
             )
             for unit in range(self.num_units)
         ]
+        self.stop = weakref.finalize(self, _stop, self._processes)
         for process in self._processes:
             process.start()
-        self.stop = weakref.finalize(self, _stop, self._processes)
+        self._await_start()
+        self._behind_s, self._answered = [0.0] * self.num_units, [0] * self.num_units
+        self._watched = time.monotonic()
 
     def open(self) -> None:
         """Wake the sub-processes for one generation."""
+        self._watch()
         if self._spins:
             self._requests[:, Mailbox.RUNNING] = 1
             for wake in self._wake:
@@ -119,6 +136,9 @@ class SubProcesses:
         return clock()
 
     def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None:
+        """Raises WorkerError if a sub-process has died or has answered none of its rounds for too long."""
+        if time.monotonic() - self._watched > WATCH_S:
+            self._watch()
         self._round += 1
         self._posted = range(-(-len(tokens) // self.slots_per_unit))
         for unit in self._posted:
@@ -133,7 +153,7 @@ class SubProcesses:
     def wait(self, slot: int) -> Float[Tensor, "1 1 D"]:
         """Raises WorkerError if the sub-process has died or does not answer."""
         unit, answer = slot // self.slots_per_unit, self._answers[slot // self.slots_per_unit]
-        began = looked = 0.0
+        waited_s, last = 0.0, time.monotonic()
         while answer[Mailbox.ROUND] != self._round:
             if self._spins:
                 for _ in range(SPINS):
@@ -142,11 +162,10 @@ class SubProcesses:
                 os.sched_yield()
             else:
                 self._done[unit].acquire(timeout=LOOK_S)
-            now = time.monotonic()
-            began = began or now
-            if now - looked > LOOK_S:
-                looked = now
-                self._look(unit, waited_s=now - began)
+            if (now := time.monotonic()) - last > LOOK_S:
+                waited_s += min(now - last, 2 * LOOK_S)  # a machine that was suspended has not waited
+                last = now
+                self._look(unit, waited_s)
         return self._mailbox.hidden[slot].clone().view(1, 1, -1)
 
     def times(self) -> list[float]:
@@ -154,10 +173,29 @@ class SubProcesses:
             return []
         return self._mailbox.times[: len(self._posted), :2].flatten().tolist()
 
+    def _await_start(self) -> None:
+        deadline = time.monotonic() + START_S
+        for unit, done in enumerate(self._done):
+            while not done.acquire(timeout=LOOK_S):
+                self._look(unit, waited_s=0.0)
+                if time.monotonic() > deadline:
+                    raise WorkerError(f"sub-process {unit + 1} of {self.num_units} did not start within {START_S:g} s")
+
+    def _watch(self) -> None:
+        """Looks at every sub-process: one whose candidate never proves right is never waited for."""
+        now = time.monotonic()
+        for unit in range(self.num_units):
+            asked, answered = self._requests[unit, Mailbox.ROUND], int(self._answers[unit, Mailbox.ROUND])
+            stuck = answered == self._answered[unit] and answered != asked
+            self._behind_s[unit] = self._behind_s[unit] + min(now - self._watched, 2 * WATCH_S) if stuck else 0.0
+            self._answered[unit] = answered
+            self._look(unit, waited_s=self._behind_s[unit])
+        self._watched = now
+
     def _look(self, unit: int, waited_s: float) -> None:
         """WorkerError if the sub-process is dead or must be taken for it."""
         process = self._processes[unit]
-        if not process.is_alive() and self._answers[unit, Mailbox.ROUND] != self._round:
+        if not process.is_alive():
             raise WorkerError(
                 f"sub-process {unit + 1} of {self.num_units} died (exit code {process.exitcode}) while the pipeline ran; "
                 "the records so far are kept: look for a lack of memory, then run the command again"
@@ -229,6 +267,7 @@ def _serve(served: Served, unit: int, slots_per_unit: int, wake: Any, done: Any)
     mailbox, seen = served.mailbox, 0
     request, answer, times, tokens = mailbox.requests[unit], mailbox.answers[unit], mailbox.times[unit], mailbox.tokens[unit]
     hidden = mailbox.hidden[slots.start : slots.stop]
+    done.release()  # ready
     while True:
         seen = _next_round(request, seen, served, wake)
         began = time.perf_counter()

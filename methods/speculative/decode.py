@@ -20,6 +20,7 @@ from methods.types import (
     Step,
     Stop,
     StopReason,
+    TargetReader,
     Verdict,
     VerifyRule,
 )
@@ -53,6 +54,8 @@ class DraftAndVerify:
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
         pending = target.prefill(inputs)
+        if isinstance(self.drafter, TargetReader):
+            self.drafter.read(target)
         self.drafter.begin(inputs, pending, uniforms)
         budgets = token_budgets(target, stop)
         rows = [_Row(token, budget, self.schedule_factory()) for token, budget in zip(pending, budgets, strict=True)]

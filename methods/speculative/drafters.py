@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from methods.errors import InputError
+from methods.models.base import Stack
+from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
+from methods.specdec.drafter import BlockDrafter
+from methods.specdec.stack import BlockStack
 from methods.speculative.copying import CopyDrafter, RandomDrafter
 from methods.speculative.hierarchical import HierarchicalDrafter, RevisableDrafter
 from methods.speculative.model import ModelDrafter
@@ -23,6 +27,8 @@ class DraftParts:
     """What drafters are made of; what an experiment does not name is None.
 
     session: the draft model. table: counted n-grams. inner, inner_draft: what drafts for the draft model, and how far.
+    block, share_encoder: the network of a block drafter, and whether the target's encoder serves it. heads, target: blockwise
+    heads and the verifier that they were trained on.
     """
 
     vocab_size: int
@@ -32,6 +38,10 @@ class DraftParts:
     inner_draft: int = 3
     min_match: int = 1
     max_match: int = 8
+    block: BlockStack | None = None
+    share_encoder: bool = False
+    heads: BlockwiseHeads | None = None
+    target: Stack | None = None
 
 
 def _model(parts: DraftParts) -> Drafter:
@@ -47,6 +57,11 @@ def _hierarchical(parts: DraftParts) -> Drafter:
     return HierarchicalDrafter(session, _needed(parts.inner, "hierarchical", "an inner drafter"), parts.inner_draft)
 
 
+def _blockwise(parts: DraftParts) -> Drafter:
+    heads = _needed(parts.heads, "blockwise", "trained heads")
+    return BlockwiseDrafter(heads, _needed(parts.target, "blockwise", "the verifier"))
+
+
 DRAFTERS: dict[str, Callable[[DraftParts], Drafter]] = {
     "model": _model,
     "unigram": _ngram("unigram", 1),
@@ -54,6 +69,8 @@ DRAFTERS: dict[str, Callable[[DraftParts], Drafter]] = {
     "copy": lambda parts: PerRow(CopyDrafter(parts.vocab_size, parts.min_match, parts.max_match)),
     "random": lambda parts: PerRow(RandomDrafter(parts.vocab_size)),
     "hierarchical": _hierarchical,
+    "block": lambda parts: BlockDrafter(_needed(parts.block, "block", "a trained network of blocks"), parts.share_encoder),
+    "blockwise": _blockwise,
 }
 
 

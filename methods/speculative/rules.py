@@ -1,6 +1,7 @@
-"""Rules that decide which drafts stand (Leviathan 2.3, Algorithm 1 and A.5); RULES names them all."""
+"""Rules that decide which drafts stand (Leviathan 2.3, Algorithm 1 and A.5; SpecDec's are its own); RULES names them all."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,6 +10,7 @@ from torch import Tensor
 from kernels.verify import reference
 from methods.errors import InputError
 from methods.sampling import Sampling
+from methods.specdec.rules import TopBeta, TopOne
 from methods.types import Guarantee, Proposal, Verdict, VerifyRule
 
 
@@ -67,7 +69,12 @@ class Lenience:
         return below_best <= bound if self.as_described else below_best >= bound
 
 
-RULES: dict[str, type[VerifyRule]] = {"speculative-sampling": SpeculativeSampling, "lenience": Lenience}
+RULES: dict[str, Callable[..., VerifyRule]] = {
+    "speculative-sampling": SpeculativeSampling,
+    "lenience": Lenience,
+    "top-1": TopOne,
+    "top-beta": TopBeta,
+}
 
 
 def guarantee_of(rule: VerifyRule, sampling: Sampling) -> Guarantee:
@@ -99,7 +106,7 @@ def _greedy_verdict(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], accepte
     num_accepted = reference.count_accepted(accepted, _lengths(proposal))
     next_token = best.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
     target_probs = (proposal.tokens == best[:, :-1]).float()
-    if proposal.logits is None:
+    if proposal.logits is None or proposal.sampling.greedy:  # a point mass on the draft's own argmax
         return Verdict(num_accepted, next_token, target_probs, torch.ones_like(target_probs))
     draft_probs = proposal.sampling.probs(proposal.logits).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
     return Verdict(num_accepted, next_token, target_probs, draft_probs)

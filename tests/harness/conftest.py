@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.records import Overlap, Record, Steps
+from harness.records import EarlyRanks, Overlap, Record, Steps
 from methods.sampling import Sampling
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
@@ -109,8 +109,74 @@ def drafted_record(
     )
 
 
+def piped_record(
+    experiment: Experiment,
+    example: str,
+    num_tokens: int = 12,
+    hits: Sequence[bool] = (True, False, True),
+    depth: int = 8,
+    early: int = 5,
+    num_candidates: int = 1,
+    layer_s: float = 1.3e-3,
+    early_head_s: float = 7e-4,
+    post_s: float = 1e-4,
+    head_s: float = 6e-4,
+    wait_s: float = 3e-4,
+    adopt_s: float = 2e-4,
+    sub_layer_s: float = 1.4e-3,
+    num_units: int = 1,
+    repeat: int = 0,
+    start_s: float = 0.0,
+) -> Record:
+    """A PPD pipeline: token i is among the candidates where ``hits`` (in turn) says so; none are begun behind the last one.
+
+    A match spares the next token's first ``depth - early`` layers, and costs the waiting and the hand-over of its own round.
+    """
+    tokens, steps, ahead, carried = list(range(10, 10 + num_tokens)), Steps(), depth - early, False
+    for index, token in enumerate(tokens):
+        last = index + 1 == num_tokens
+        hit = not last and hits[index % len(hits)]
+        guesses = [] if last else [900 + slot for slot in range(num_candidates)]
+        if hit:
+            guesses[index % num_candidates] = token
+        parts = [(early - ahead * carried) * layer_s, 0.0 if last else early_head_s, 0.0 if last else post_s]
+        begin = sum(parts) + 5e-5
+        parts += [ahead * layer_s, head_s, wait_s if hit else 0.0, adopt_s if hit else 0.0]
+        steps.candidates.append(guesses)
+        steps.matched.append(None if last else hit)
+        steps.early_layer.append(early)
+        steps.parts.append(parts)
+        steps.units.append([begin, begin + ahead * sub_layer_s] * (0 if last else num_units))
+        steps.round_s.append(sum(parts))
+        carried = hit
+    steps.drafted, steps.num_accepted, steps.emitted = [[] for _ in tokens], [0] * num_tokens, [1] * num_tokens
+    steps.target_probs, steps.draft_probs = [[] for _ in tokens], [[] for _ in tokens]
+    return Record(
+        signature=experiment.signature,
+        example=example,
+        repeat=repeat,
+        status="ok",
+        tokens=tokens,
+        text="",
+        stop_reason="length",
+        wall_s=start_s + sum(steps.round_s),
+        steps=steps,
+    )
+
+
 def failed_record(experiment: Experiment, example: str, repeat: int = 0) -> Record:
     return Record(signature=experiment.signature, example=example, repeat=repeat, status="failed", error="RuntimeError: broken")
+
+
+def early_ranks(experiment: Experiment, number: int, length: int) -> list[EarlyRanks]:
+    """Deeper layers and trained heads are right more often; which tokens they are differs from example to example."""
+    found = []
+    for spec in experiment.early:
+        for index, layer in enumerate(spec.layers):
+            spread = 12 - 2 * index - 2 * (spec.label == "Y")
+            ranks = [(7 * position + 3 * number + position // 3) % max(spread, 2) for position in range(length)]
+            found.append(EarlyRanks(head=spec.label, layer=layer, ranks=ranks))
+    return found
 
 
 def run(experiment: Experiment) -> list[Record]:
@@ -120,13 +186,18 @@ def run(experiment: Experiment) -> list[Record]:
     records = []
     for repeat in range(experiment.repeats):
         for number in range(experiment.limit):
-            length = 18 + 5 * (number % 3)
+            length = experiment.max_new_tokens if experiment.ignore_eos else 18 + 5 * (number % 3)
             if experiment.method.name == "autoregressive":
                 rows = {
                     spec.label: [max(0.0, ALPHAS.get(spec.label, 0.5) - cooler + 0.02 * (number % 5 - 2))] * length
                     for spec in experiment.overlap
                 }
-                records.append(plain_record(experiment, f"e{number}", length, overlap=rows, repeat=repeat, start_s=0.02))
+                ar_s = 0.009 if experiment.num_threads == 1 else 0.01
+                record = plain_record(experiment, f"e{number}", length, ar_s, rows, repeat=repeat, start_s=0.02)
+                record.early = early_ranks(experiment, number, length)
+                records.append(record)
+            elif experiment.method.name == "ppd":
+                records.append(_piped(experiment, number, length, repeat))
             else:
                 most = round(experiment.method.gamma * ALPHAS.get(label, 0.5))
                 turn = [(number + i) % (most + 2) for i in range(5)]
@@ -135,6 +206,32 @@ def run(experiment: Experiment) -> list[Record]:
                     drafted_record(experiment, f"e{number}", length, turn, draft_s=seconds, repeat=repeat, start_s=0.02)
                 )
     return records
+
+
+def _piped(experiment: Experiment, number: int, length: int, repeat: int) -> Record:
+    """Of 40 layers; trained heads and more candidates hit more often, examples differ."""
+    method = experiment.method
+    early, count = method.early_layer or 25, method.candidates or 2
+    period = 3 + number % 3
+    hits = [bool((index + number) % period) or (count > 1 and index % 2 == 0) for index in range(7)]
+    if method.heads is None:
+        hits = [hit and index % 3 != 1 for index, hit in enumerate(hits)]
+    times = {"layer_s": 2.4e-4, "sub_layer_s": 2.6e-4, "early_head_s": 3e-4, "head_s": 2.5e-4, "post_s": 5e-5, "wait_s": 2e-4}
+    units = count if method.execution == "process" else 1
+    return piped_record(
+        experiment,
+        f"e{number}",
+        length,
+        hits,
+        40,
+        early,
+        count,
+        **times,
+        adopt_s=4e-5,
+        num_units=units,
+        repeat=repeat,
+        start_s=0.02,
+    )
 
 
 def run_all(plan: Sequence[Comparison]) -> Callable[[Experiment], list[Record]]:
@@ -150,6 +247,7 @@ def synthetic() -> SimpleNamespace:
         drafted_experiment=drafted_experiment,
         plain=plain_record,
         drafted=drafted_record,
+        piped=piped_record,
         failed=failed_record,
         run=run,
         run_all=run_all,

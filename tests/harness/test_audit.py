@@ -12,12 +12,12 @@ from harness.audit import audit
 from harness.divergence import classify
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.measures import Refused, speedup
-from harness.prompts import make_prompt
+from harness.prompts import make_prompt, seed_of
 from harness.records import Record
 from harness.runner import Runner, pin
-from methods.sampling import Sampling
+from methods.sampling import Sampling, Uniforms
 from methods.speculative.rules import RULES, SpeculativeSampling
-from methods.types import Proposal, Verdict
+from methods.types import Inputs, Proposal, Verdict
 from tasks import get_task
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
@@ -29,6 +29,10 @@ def _models(zoo_cache: Path) -> None:
 
 
 def run(folder: Path, temperature: float, **method: object) -> tuple[Comparison, list[list[Record]], Runner]:
+    return run_method(folder, temperature, MethodSpec(name="speculative", drafter=DRAFT, gamma=3, **method))  # type: ignore[arg-type]
+
+
+def run_method(folder: Path, temperature: float, spec: MethodSpec) -> tuple[Comparison, list[list[Record]], Runner]:
     plain = Experiment(
         task="text",
         profile="test",
@@ -39,7 +43,6 @@ def run(folder: Path, temperature: float, **method: object) -> tuple[Comparison,
         max_new_tokens=12,
         num_threads=1,
     )
-    spec = MethodSpec(name="speculative", drafter=DRAFT, gamma=3, **method)  # type: ignore[arg-type]
     comparison = Comparison((pin(plain), pin(plain.replace(method=spec))))
     runner = Runner(folder, quiet=True)
     runner.run(comparison)
@@ -93,6 +96,25 @@ def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, sh
         patch.setattr(divergence_module, "NEAR_TIE_FLOAT32", 0.0 if shift else 1e9)
         found = classify(arms, (tokens, other), prompt, 0, models)
     assert (found.position, found.replays_agree, found.kind) == (4, True, kind)
+
+
+def test_a_sampled_pipeline_must_draw_plain_decodings_tokens(tmp_path: Path) -> None:
+    """At the same seeds; where it does not, the margin is how far the random number was from the border of a token's share."""
+    comparison, records, runner = run_method(tmp_path, 1.0, MethodSpec(name="ppd", early_layer=2, candidates=2))
+    assert audit(comparison, records, runner)["verdict"] == "identical"
+    arms, models = (comparison.arms[0], comparison.arms[-1]), runner.models(comparison.arms[0])
+    target = models.get(arms[0].target)
+    example = next(iter(get_task("text").examples("toy", "test", 3, 0)))
+    prompt, tokens = make_prompt(get_task("text"), example, arms[0], target), records[0][0].tokens or []
+    found = classify(arms, (tokens, [*tokens[:4], tokens[4] + 1, *tokens[5:]]), prompt, 0, models)
+    session = target.session()
+    pending = session.prefill(Inputs((prompt.tokens,)))
+    probs = session.extend(torch.tensor([[*pending, *tokens[:4]]]))[0, -1].double().softmax(-1)
+    drawn = float(Uniforms([seed_of(arms[0], example.id, 0)], 12).sample([4]))
+    below, share = float(probs[: tokens[4]].sum()), float(probs[tokens[4]])
+    assert below <= drawn < below + share
+    assert found.margin == pytest.approx(min(drawn - below, below + share - drawn), abs=1e-6)
+    assert (found.position, found.replays_agree, found.kind) == (4, True, "bug")
 
 
 def test_times_of_different_processes_are_not_compared(tmp_path: Path) -> None:

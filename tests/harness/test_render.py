@@ -114,7 +114,7 @@ def test_every_table_renders(table: Table, recorded: bool, synthetic: SimpleName
     assert [path.name for path in paths] == [f"{table.name}.{ending}" for ending in ("md", "csv", "json", "tex")]
     text = terminal_table(table, settings, cells)
     assert ("not run" in text) == (not recorded and table.number != 7)
-    assert text.count("\n| ") >= 7
+    assert text.count("\n| ") >= 5
 
 
 def test_table_9_shows_the_papers_alpha_beside_ours(synthetic: SimpleNamespace) -> None:

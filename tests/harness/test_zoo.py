@@ -41,8 +41,10 @@ def test_groups_share_a_corpus_and_every_architecture_is_there(scale: zoo.Scale)
     groups = {}
     for recipe in RECIPES[scale].values():
         groups.setdefault(recipe.corpus.name, set()).add(recipe.corpus)
-    assert {name: len(corpora) for name, corpora in groups.items()} == {"llama": 1, "llama-deep": 1, "t5": 1, "gpt": 1}
-    assert {recipe.family for recipe in RECIPES[scale].values()} == {"llama", "t5", "gpt2", "ngram", "heads"}
+    assert set(groups) == {"llama", "llama-deep", "t5", "gpt", "specdec", "specdec-distilled"}
+    assert {len(corpora) for corpora in groups.values()} == {1}
+    families = {"llama", "t5", "gpt2", "ngram", "heads", "marian", "block"}
+    assert {recipe.family for recipe in RECIPES[scale].values()} == families
     if scale == "toy":
         assert all(RECIPES[scale][name].num_layers >= 12 for name in ("llama-target", "t5-xxl", "gpt-target"))
 

@@ -3,6 +3,7 @@
 import re
 import sys
 import types
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def register(path: str, monkeypatch: pytest.MonkeyPatch) -> str:
     module = types.ModuleType(name)
     monkeypatch.setitem(sys.modules, name, module)
     exec(compile(source, path, "exec"), module.__dict__)
-    home_module = sys.modules[home.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")]
+    home_module = import_module(home.removesuffix("/__init__.py").removesuffix(".py").replace("/", "."))
     known = {**vars(home_module), **vars(module)}
     [(key, value)] = eval("{" + line + "}", known).items()
     monkeypatch.setitem(getattr(home_module, registry), key, value)

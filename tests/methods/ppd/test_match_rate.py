@@ -70,7 +70,7 @@ def test_one_forward_pass_equals_the_step_by_step_simulation(deep: Callable[...,
     tokens, hits = simulated(stack, head, NUM_TOKENS)
     assert tokens == greedy(stack)
     layers = list(range(1, stack.num_layers))
-    ranks = early_ranks(ModelSession(stack), Inputs((PROMPT,)), tokens, layers, head)
+    ranks = early_ranks(ModelSession(stack), Inputs((PROMPT,)), tokens, layers, [head])[0]
     assert ranks.shape == (len(layers), NUM_TOKENS)
     for (layer, k), expected in hits.items():
         assert (ranks[layers.index(layer)] < k).tolist() == expected, (layer, k)
@@ -86,7 +86,7 @@ def test_ranks_equal_those_of_transformers_hidden_states(tiny, family: str, kind
     stack = stack_for(model)
     tokens, head = greedy(stack), heads_for(stack, kind)
     layers = [2, 1]
-    ranks = early_ranks(ModelSession(stack), Inputs((PROMPT,)), tokens, layers, head)
+    ranks = early_ranks(ModelSession(stack), Inputs((PROMPT,)), tokens, layers, [head])[0]
     with torch.no_grad():
         states = model(torch.tensor([[*PROMPT, *tokens[:-1]]]), use_cache=False, output_hidden_states=True).hidden_states
         norm = model.transformer.ln_f if family == "gpt2" else model.model.norm
@@ -114,10 +114,10 @@ def test_lengths_around_a_chunk_and_the_order_of_layers(deep: Callable[..., Stac
     """Every prefix of an output has the prefix of its ranks, and layers come back in the order in which they were asked for."""
     stack = deep("llama")
     tokens, inputs = greedy(stack), Inputs((PROMPT,))
-    whole = early_ranks(ModelSession(stack), inputs, tokens, [4, 2, 4], OwnHead())
+    whole = early_ranks(ModelSession(stack), inputs, tokens, [4, 2, 4], [OwnHead()])[0]
     assert whole[0].tolist() == whole[2].tolist() != whole[1].tolist()
     for length in (0, 1, CHUNK - 1, CHUNK, CHUNK + 1):
-        part = early_ranks(ModelSession(stack), inputs, tokens[:length], [2, 4], OwnHead())
+        part = early_ranks(ModelSession(stack), inputs, tokens[:length], [2, 4], [OwnHead()])[0]
         assert part.tolist() == whole[[1, 0], :length].tolist()
 
 
@@ -125,10 +125,10 @@ def test_what_cannot_be_ranked_is_refused(deep: Callable[..., Stack]) -> None:
     stack = deep("llama")
     session, tokens = ModelSession(stack), [3, 4]
     with pytest.raises(InputError, match="inputs: 2 rows; expected one"):
-        early_ranks(session, Inputs((PROMPT, PROMPT)), tokens, [2], OwnHead())
+        early_ranks(session, Inputs((PROMPT, PROMPT)), tokens, [2], [OwnHead()])
     for layer in (0, stack.num_layers):
         with pytest.raises(InputError, match=f"early layer {layer}: the model has {stack.num_layers} layers; expected 1 to"):
-            early_ranks(session, Inputs((PROMPT,)), tokens, [2, layer], OwnHead())
+            early_ranks(session, Inputs((PROMPT,)), tokens, [2, layer], [OwnHead()])
     only_two = TrainedHeads({2: torch.zeros(stack.vocab_size, 32, dtype=stack.dtype)}, stack)
     with pytest.raises(InputError, match="none for layer 3; expected one of 2"):
-        early_ranks(session, Inputs((PROMPT,)), tokens, [2, 3], only_two)
+        early_ranks(session, Inputs((PROMPT,)), tokens, [2, 3], [only_two])

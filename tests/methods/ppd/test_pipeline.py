@@ -33,16 +33,17 @@ from methods.session import ModelSession
 from methods.types import Generation, Inputs, Stop
 
 DEPTH = 6
+GREEDY = Sampling()
 PROMPTS = ((5,), tuple(range(3, 40)))
 Build = Callable[..., Stack]
 
 
-def pipeline(stack: Stack, early: int, candidates: int, execution: Execution = "process", **other) -> PredictivePipelinedDecoding:
-    plan = Fixed(Plan(early_layer=early, num_candidates=candidates))
+def pipeline(stack: Stack, early: int, count: int, execution: Execution = "process", **other) -> PredictivePipelinedDecoding:
+    plan = Fixed(Plan(early_layer=early, num_candidates=count))
     return PredictivePipelinedDecoding(stack, OwnHead(), plan, execution, **other)
 
 
-def run(method, stack: Stack, prompts, sampling: Sampling = Sampling(), num_tokens: int = 12, eos=frozenset(), clock=None):
+def run(method, stack: Stack, prompts, sampling: Sampling = GREEDY, num_tokens: int = 12, eos=frozenset(), clock=None):
     uniforms = Uniforms(range(11, 11 + len(prompts)), num_tokens)
     stop = Stop(max_new_tokens=num_tokens, token_ids=frozenset(eos))
     return method.generate(ModelSession(stack), Inputs(tuple(prompts)), sampling, uniforms, stop, clock)
@@ -55,7 +56,7 @@ def outputs(generations: list[Generation]) -> list[tuple[list[int], str]]:
 @pytest.mark.parametrize("family", ["llama", "llama-gqa", "gpt2"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_output_is_plain_decodings_over_the_whole_grid(deep: Build, family: str, temperature: float) -> None:
-    """Every execution, k in 1, 3, 5 and d-bar from d / 2 to d - 1, greedy and sampled at the same seeds; hits and misses occur."""
+    """Every execution, k in 1, 3, 5 and d-bar from d / 2 to d - 1, greedy and sampled at the same seeds; hits and misses."""
     stack, sampling, runs, matched = deep(family), Sampling(temperature=temperature, top_k=6), 0, set()
     plain = outputs(run(Autoregressive(), stack, PROMPTS, sampling))
     for execution in EXECUTIONS:
@@ -199,6 +200,54 @@ def test_a_killed_sub_process_ends_the_run_and_its_siblings(deep: Build) -> None
     assert time.monotonic() - before < 10
     method.close()
     assert not any(alive(pid) for pid in pids)
+
+
+def test_a_dead_sub_process_whose_candidate_never_wins_ends_the_run_too(deep: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The likeliest candidate is always right here, so nobody ever waits for the second."""
+    monkeypatch.setattr("methods.ppd.units.WATCH_S", 0.0)
+    stack = deep(late=0.0)
+    method = pipeline(stack, 3, 2)
+    assert {step.matched for step in run(method, stack, [(5, 6)])[0].steps} == {True, None}
+    os.kill(method._units._processes[1].pid, signal.SIGKILL)
+    method._units._processes[1].join()
+    with pytest.raises(WorkerError, match="sub-process 2 of 2 died"):
+        run(method, stack, [(5, 6)])
+    method.close()
+
+
+def test_a_stopped_sub_process_whose_candidate_never_wins_ends_the_run_too(
+    deep: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("methods.ppd.units.WATCH_S", 0.001)
+    monkeypatch.setattr("methods.ppd.pipeline.ANSWER_S", 0.02)
+    stack = deep(late=0.0)
+    method = pipeline(stack, 3, 2)
+    os.kill(started(method, stack), signal.SIGSTOP)
+    with pytest.raises(WorkerError, match="sub-process 2 of 2 has not answered"):
+        run(method, stack, [(5, 6)] * 20, num_tokens=100)
+    method.close()
+
+
+def started(method: PredictivePipelinedDecoding, stack: Stack) -> int:
+    """The second sub-process's number, after one token has been generated to start them."""
+    run(method, stack, [(5, 6)], num_tokens=1)
+    return method._units._processes[1].pid
+
+
+def test_processes_with_several_threads_each(deep: Build) -> None:
+    """OpenMP's threads do not survive a fork: where processes have more than one, they are spawned."""
+    stack, before = deep(dtype=torch.float32, width=256), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        torch.randn(600, 600) @ torch.randn(600, 600)
+        method = pipeline(stack, 3, 1)
+        prompt = tuple(3 + i % 40 for i in range(60))
+        assert outputs(run(method, stack, [prompt], num_tokens=4)) == outputs(
+            run(Autoregressive(), stack, [prompt], num_tokens=4)
+        )
+        method.close()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_sub_process_that_hangs_ends_the_run(deep: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from random_block import random_block
 from table_session import TableSession, greedy_output, random_table
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from methods.types import Drafter, Proposal, Verdict, VerifyRule
 
 TOLERANCE = 1e-6
 DRAWN = Sampling(temperature=1.0)
-NUM_SAMPLES = {"model": 3000, "hierarchical": 3000}  # drafters that run row by row are slower and get 800
+NUM_SAMPLES = {"model": 3000, "hierarchical": 3000, "block": 3000}  # drafters that run row by row are slower and get 800
 NUM_DRAFT = 2
 VOCAB = 4
 TARGET = random_table(VOCAB, seed=1, scale=1.5)
@@ -159,7 +160,8 @@ def table() -> NGramTable:
 
 def build(name: str) -> Drafter:
     inner = ModelDrafter(TableSession(INNER))
-    return DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=TableSession(DRAFT), table=table(), inner=inner, inner_draft=1))
+    session, block = TableSession(DRAFT), random_block(VOCAB)
+    return DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=session, table=table(), inner=inner, inner_draft=1, block=block))
 
 
 def failures(drafter: Drafter, rule: VerifyRule, sampling: Sampling = DRAWN, num_samples: int = 3000) -> list[str]:
@@ -171,7 +173,7 @@ def failures(drafter: Drafter, rule: VerifyRule, sampling: Sampling = DRAWN, num
     return [name for name, fit in fits.items() if not fit.passes(FALSE_ALARM / len(fits))]
 
 
-@pytest.mark.parametrize("name", sorted(DRAFTERS))
+@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"blockwise"}))  # its target is a model: tests/methods/specdec
 def test_every_drafter_keeps_the_law_end_to_end(name: str) -> None:
     """The false-alarm chance of each drafter is below 1e-6, and the seeds are fixed."""
     assert failures(build(name), SpeculativeSampling(), num_samples=NUM_SAMPLES.get(name, 800)) == []

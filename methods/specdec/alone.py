@@ -1,0 +1,63 @@
+"""The block drafter without a verifier: the paper's row "NAT drafter" (Table 1), whose every token stands."""
+
+from collections.abc import Sequence
+
+import torch
+
+from methods.sampling import Sampling, Uniforms
+from methods.specdec.drafter import BlockDrafter
+from methods.types import Clock, Generation, Guarantee, Inputs, Outcome, Session, Step, Stop, StopReason
+
+
+class DrafterAlone:
+    """Blocks of k tokens until EOS, the length limit or the end of the network's positions; never runs the target.
+
+    A step's drafts all count as accepted, as far as they are emitted, and have no target probabilities.
+    """
+
+    guarantee: Guarantee = "lossy"
+
+    def __init__(self, drafter: BlockDrafter, block_size: int | None = None) -> None:
+        self.drafter = drafter
+        self.block_size = min(block_size or drafter.stack.block_size, drafter.stack.block_size)
+
+    @torch.inference_mode()
+    def generate(
+        self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
+    ) -> list[Generation]:
+        stack = self.drafter.stack
+        assert stack.start_token is not None
+        assert stack.position_limit is not None
+        self.drafter.begin(inputs, [stack.start_token] * inputs.batch, uniforms)
+        budget = min(stop.max_new_tokens, stack.position_limit - 1)
+        rows = [Generation([], [], "length") for _ in inputs.prompts]
+        active = rows if budget > 0 else []
+        while active:
+            ended = self._round(active, sampling, budget, stop, clock)
+            kept = [index for index, reason in enumerate(ended) if reason is None]
+            if kept and len(kept) < len(active):
+                self.drafter.select(kept)
+            active = [active[index] for index in kept]
+        return rows
+
+    def _round(
+        self, active: Sequence[Generation], sampling: Sampling, budget: int, stop: Stop, clock: Clock | None
+    ) -> list[StopReason | None]:
+        """One block for every row; which rows end with it, and why."""
+        before = clock() if clock else 0.0
+        positions = [len(row.tokens) for row in active]
+        counts = [min(self.block_size, budget - position) for position in positions]
+        proposal = self.drafter.propose(counts, positions, sampling)
+        drafted = [tokens[:count] for tokens, count in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
+        self.drafter.commit(Outcome(tuple(len(row) - 1 for row in drafted), tuple(row[-1] for row in drafted)))
+        round_s = clock() - before if clock else float("nan")
+        ended: list[StopReason | None] = []
+        for row, tokens in zip(active, drafted, strict=True):
+            end = next((index + 1 for index, token in enumerate(tokens) if token in stop.token_ids), None)
+            row.tokens += tokens[:end]
+            reason: StopReason | None = "eos" if end else "length" if len(row.tokens) >= budget else None
+            step = Step(tokens, len(tokens[:end]), len(tokens[:end]), stop_reason=reason, draft_s=round_s, round_s=round_s)
+            row.stop_reason = reason or row.stop_reason
+            row.steps.append(step)
+            ended.append(reason)
+        return ended

@@ -1,0 +1,151 @@
+"""Drafting a block of k tokens with one forward pass of a non-autoregressive network (Xia et al. 3.1)."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.models.bart import BartStack
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession, Source, check_inputs
+from methods.specdec.network import block_inputs
+from methods.specdec.stack import BlockStack
+from methods.types import Inputs, Outcome, Proposal, Session
+
+CAPACITY = 64
+TEACHER_ROWS = 32
+
+
+class BlockDrafter:
+    """One pass a round; the source is encoded once. A block's tokens are chosen independently of one another.
+
+    Every pass fills in k = ``block_size`` MASKs, as in training, and proposes the first tokens of that block that are asked for
+    and that fit into the network's positions: at most k, near the position limit fewer, past it none.
+
+    Args:
+        share_encoder: use the states of the target's encoder, which must have the weights of the network's own: as when the
+            network began as its verifier and was trained with a frozen encoder. Changes no draft, saves a pass a source.
+    """
+
+    def __init__(self, stack: BlockStack, share_encoder: bool = False) -> None:
+        self.stack, self.share_encoder = stack, share_encoder
+        self.target: ModelSession | None = None
+
+    def read(self, target: Session) -> None:
+        """The target's session, already prefilled; only a shared encoder looks at it."""
+        if not self.share_encoder:
+            return
+        if not isinstance(target, ModelSession) or not isinstance(target.stack, BartStack):
+            raise InputError(
+                "share_encoder: the target is no bart or marian model; expected the drafter's verifier, or leave it out"
+            )
+        if self.target is None or self.target.stack is not target.stack:
+            _check_same_encoder(self.stack, target.stack)
+        self.target = target
+
+    @torch.inference_mode()
+    def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
+        stack = self.stack
+        check_inputs(inputs, stack.input_vocab_size, stack.source_limit)
+        encoded = None if self.target is None else self.target.encoded
+        self.uniforms, self.source = uniforms, Source(stack, inputs, encoded)
+        self.lengths = [1] * inputs.batch
+        self.text: Int[Tensor, "B capacity"] = torch.zeros(inputs.batch, CAPACITY, dtype=torch.long, device=stack.device)
+        self.text[:, 0] = torch.tensor(pending)
+
+    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        lengths = self._fitting(num_draft)
+        longest = max(lengths)
+        if longest == 0:
+            tokens = torch.zeros(len(lengths), 0, dtype=torch.long, device=self.stack.device)
+            self.proposal = Proposal(tokens, lengths, None, sampling)
+            return self.proposal
+        logits = block_logits(self.stack, self.source, self.text, self.lengths)[:, :longest]
+        tokens = logits.argmax(-1) if sampling.greedy else sampling.draw(logits, self.uniforms.draft(positions, longest))
+        self.proposal = Proposal(tokens, lengths, logits, sampling)
+        return self.proposal
+
+    def _fitting(self, num_draft: Sequence[int]) -> tuple[int, ...]:
+        block_size, limit = self.stack.block_size, self.stack.position_limit
+        assert limit is not None
+        return tuple(max(0, min(n, block_size, limit - at)) for n, at in zip(num_draft, self.lengths, strict=True))
+
+    def commit(self, outcome: Outcome) -> None:
+        """All drafts go behind the text on the device; those that did not stand lie past its new length."""
+        drafts = self.proposal.tokens
+        num_drafted, batch = drafts.shape[1], len(self.lengths)
+        self._reserve(max(self.lengths) + num_drafted + 1)
+        ends = [length + count for length, count in zip(self.lengths, outcome.num_accepted, strict=True)]
+        if batch == 1:
+            start = self.lengths[0]
+            self.text[0, start : start + num_drafted] = drafts[0]
+            self.text[0, ends[0]] = outcome.next_token[0]
+        else:
+            device = self.text.device
+            rows, starts = torch.arange(batch, device=device), torch.tensor(self.lengths, device=device)
+            self.text[rows.unsqueeze(1), starts.unsqueeze(1) + torch.arange(num_drafted, device=device)] = drafts
+            self.text[rows, torch.tensor(ends, device=device)] = torch.tensor(outcome.next_token, device=device)
+        self.lengths = [end + 1 for end in ends]
+
+    def _reserve(self, needed: int) -> None:
+        capacity = self.text.shape[1]
+        if needed > capacity:
+            self.text = F.pad(self.text, (0, max(needed, 2 * capacity) - capacity))
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.text, self.lengths = self.text[list(rows)], [self.lengths[row] for row in rows]
+        self.source.select(rows)
+        self.uniforms = self.uniforms.select(rows)
+
+    @torch.inference_mode()
+    def teacher_probs(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
+    ) -> Iterator[Float[Tensor, "chunk V"]]:
+        """The law of a block's first token before each token of a given output (one row), in chunks."""
+        stack, source = self.stack, Source(self.stack, inputs)
+        text = torch.tensor([[*pending, *output]], device=stack.device)
+        reach = min(len(output), (stack.position_limit or len(output) + 1) - 1)
+        for start in range(0, reach, TEACHER_ROWS):
+            lengths = range(start + 1, min(start + TEACHER_ROWS, reach) + 1)
+            source.select([0] * len(lengths))
+            logits = block_logits(stack, source, text.expand(len(lengths), -1), lengths)
+            yield sampling.probs(logits[:, 0])
+
+
+@torch.inference_mode()
+def block_logits(
+    stack: BlockStack, source: Source, text: Int[Tensor, "B capacity"], lengths: Sequence[int]
+) -> Float[Tensor, "B k V"]:
+    """One pass: the logits of the block behind each row's first ``lengths[row]`` tokens, the start token included."""
+    longest, limit, block_size, device = max(lengths), stack.position_limit, stack.block_size, stack.device
+    assert limit is not None
+    block = torch.full((len(lengths), block_size), stack.mask_token_id, device=device)
+    text, table, mask = text[:, :longest], stack.position_table, None
+    if min(lengths) == longest and longest + block_size <= limit:
+        tokens = torch.cat((block, text), 1)
+        positions = torch.cat((table[longest : longest + block_size], table[:longest])).unsqueeze(0)
+    else:
+        inputs = block_inputs(text, torch.tensor(lengths, device=device), block, limit)
+        tokens, positions = inputs.tokens, F.embedding(inputs.positions, table)
+        mask = torch.zeros(tokens.shape, dtype=stack.dtype, device=device).masked_fill_(~inputs.allowed, float("-inf"))
+        mask = mask[:, None, None]
+    return stack.block_logits(tokens, positions, mask, source.views, source.mask)
+
+
+def _check_same_encoder(stack: BlockStack, target: BartStack) -> None:
+    """Settings and weights. [MASK], the last row of the network's embedding, occurs in no source."""
+    names = ("encoder_attention_heads", "activation_function", "scale_embedding")
+    differing = [name for name in names if getattr(stack.model.config, name) != getattr(target.model.config, name)]
+    ours, theirs = (dict(one.model.model.encoder.named_parameters()) for one in (stack, target))
+    for name in ours.keys() | theirs.keys():
+        weight, other = ours.get(name), theirs.get(name)
+        if weight is None or other is None or not torch.equal(weight[: len(other)], other):
+            differing.append(name)
+    if differing:
+        raise InputError(
+            f"share_encoder: the drafter's encoder differs from the verifier's in {min(differing)}; "
+            "train the drafter from the verifier with a frozen encoder, or leave share_encoder out"
+        )

@@ -1,0 +1,148 @@
+"""Which drafts stand in SpecDec (Xia et al., Eqs. 4-5) and SpecDec++ (Eqs. 6-7). Both are defined at temperature 0 only."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kernels.verify.reference import count_accepted
+from methods.errors import InputError
+from methods.sampling import Sampling
+from methods.types import Guarantee, Proposal, Verdict
+
+Score = Literal["verifier", "as_described"]
+Cap = Literal["released", "printed"]
+
+
+class TopOne:
+    """SpecDec: a draft stands where it is the verifier's first choice, ties to the lowest id (Eqs. 4-5).
+
+    With k drafts a round emits the c - 1 that stand before the first that differs, and the verifier's own choice there; the
+    output is the verifier's greedy one.
+
+    Args:
+        cap: what a round emits when all k stand. "released": the k drafts and the verifier's choice behind them, k + 1 tokens.
+            "printed": k tokens, as Eq. 4 bounds c by k; the k-th token then counts as the verifier's own, so the verdict says
+            k - 1 accepted and names the k-th draft as ``next_token`` (estimators of acceptance count it as refused).
+
+    Differs from the paper: Eq. 4 leaves c undefined when all k stand; the authors' code emits k + 1, which is the default.
+    """
+
+    guarantee: Guarantee = "identical"
+
+    def __init__(self, cap: str = "released") -> None:
+        self.cap = _known("cap", cap, get_args(Cap))
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict:
+        _check_greedy("top-1", sampling)
+        best = target_logits.argmax(-1)
+        return _verdict(proposal, best, proposal.tokens == best[:, :-1], self.cap)
+
+
+class TopBeta:
+    """SpecDec++ (top-beta, tau): a draft also stands where it is good enough.
+
+    It stands where it is the verifier's first choice (ties to the lowest id), or where both hold:
+
+        Eq. 6: score >= the verifier's log-probability of its beta-th choice
+        Eq. 7: the verifier's largest log-probability - score <= tau
+
+    Where no draft is left or one does not stand, the verifier's first choice follows (Eq. 5), given the drafts that stand.
+
+    Args:
+        beta: at least 1; above the vocabulary's size Eq. 6 bounds nothing.
+        tau: at least 0, in nats at temperature 1.
+        score: "verifier": the verifier's own log-probability of the draft; beta = 1 or tau = 0 is then the strict rule, even
+            where choices tie. "as_described": the drafter's, as Eqs. 6 and 7 print it; needs a drafter that reports its logits.
+        cap: see ``TopOne``; with "printed" the k-th token of a round in which all stand is emitted as it was drafted.
+
+    Differs from the paper: its equations print the drafter's score; the authors' code uses the verifier's, the default here.
+    """
+
+    def __init__(self, beta: int = 3, tau: float = 1.0, score: str = "verifier", cap: str = "released") -> None:
+        if beta < 1:
+            raise InputError(f"beta {beta!r}: expected an integer >= 1 (1 is the strict rule)")
+        if not 0 <= tau < float("inf"):
+            raise InputError(f"tau {tau!r}: expected a finite number >= 0 (0 is the strict rule)")
+        self.beta, self.tau = beta, tau
+        self.score, self.cap = _known("score", score, get_args(Score)), _known("cap", cap, get_args(Cap))
+        self.strict = score == "verifier" and (beta == 1 or tau == 0)
+        self.guarantee: Guarantee = "identical" if self.strict else "lossy"
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict:
+        _check_greedy("top-beta", sampling)
+        best = target_logits.argmax(-1)
+        stands = proposal.tokens == best[:, :-1]
+        if not self.strict and proposal.tokens.shape[1]:
+            stands = stands | self._tolerates(proposal, target_logits[:, :-1])
+        return _verdict(proposal, best, stands, self.cap)
+
+    def _tolerates(self, proposal: Proposal, target_logits: Float[Tensor, "B n V"]) -> Bool[Tensor, "B n"]:
+        """Eqs. 6 and 7. Against the verifier's own score they compare logits: the normaliser is the same on both sides."""
+        logits, drafted = _exact(target_logits), proposal.tokens.unsqueeze(-1)
+        if self.score == "verifier":
+            scores = logits.gather(-1, drafted)
+        else:
+            logits, scores = logits.log_softmax(-1), _draft_logits(proposal).log_softmax(-1).gather(-1, drafted)
+        choices = logits.topk(min(self.beta, logits.shape[-1]), dim=-1).values
+        return ((scores >= choices[..., -1:]) & (choices[..., :1] - scores <= self.tau)).squeeze(-1)
+
+
+def _verdict(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], stands: Bool[Tensor, "B n"], cap: str) -> Verdict:
+    tokens, num_drafted = proposal.tokens, proposal.tokens.shape[1]
+    ragged = min(proposal.lengths) < num_drafted
+    lengths = torch.tensor(proposal.lengths, device=best.device) if ragged else None
+    num_accepted = count_accepted(stands, lengths)
+    next_token = best.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
+    if cap == "printed" and num_drafted:
+        whole = (num_accepted == (num_drafted if lengths is None else lengths)) & (num_accepted > 0)
+        num_accepted = num_accepted - whole.long()
+        last = tokens.gather(-1, num_accepted.clamp(max=num_drafted - 1).unsqueeze(-1)).squeeze(-1)
+        next_token = torch.where(whole, last, next_token)
+    target_probs = (tokens == best[:, :-1]).float()
+    return Verdict(num_accepted, next_token, target_probs, _draft_probs(proposal, target_probs))
+
+
+def _draft_probs(proposal: Proposal, like: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
+    """A greedy draft is a point mass on its own argmax."""
+    if proposal.logits is None or proposal.sampling.greedy:
+        return torch.ones_like(like)
+    return proposal.sampling.probs(proposal.logits).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def _draft_logits(proposal: Proposal) -> Float[Tensor, "B n V"]:
+    if proposal.logits is None:
+        raise InputError(
+            "score 'as_described': this drafter reports no probabilities of its drafts; use score 'verifier' or a block drafter"
+        )
+    return _exact(proposal.logits)
+
+
+def _exact(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _check_greedy(rule: str, sampling: Sampling) -> None:
+    if not sampling.greedy:
+        raise InputError(
+            f"temperature {sampling.temperature!r}: rule {rule} is defined at temperature 0 only; use rule speculative-sampling"
+        )
+
+
+def _known(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise InputError(f"{name} {value!r}: expected one of {', '.join(known)}")
+    return value

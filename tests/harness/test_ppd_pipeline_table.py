@@ -1,0 +1,203 @@
+"""Table 2 (the paper's Table 3): what it runs, what it shows beside what, and what it says where it shows nothing."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness import zoo
+from harness.catalogue import Settings, get_table, published
+from harness.catalogue.base import Cell
+from harness.catalogue.ppd_pipeline import COLUMNS, LOSSES, PARTS, PUBLISHED, arms_of, comparison
+from harness.cli import main
+from harness.experiment import Experiment
+from harness.pipelines import UNITS
+from harness.records import Divergence, Record
+from harness.render import terminal_table
+
+TABLE = get_table(2)
+FEW = Settings(limit=5)
+DATASETS = ("CNN/DM", "SQUAD")
+ROWS = ("PPD, k = 1, N", "PPD, k = 3, N", "PPD, k = 1, Y", "PPD, k = 3, Y", "PPD, adaptive, Y")
+RecordsOf = Callable[[Experiment], list[Record]]
+
+
+@pytest.fixture
+def records_of(synthetic: SimpleNamespace) -> RecordsOf:
+    return synthetic.run_all(TABLE.plan(FEW))
+
+
+def by_place(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
+    assert len({(cell.row, cell.column) for cell in cells}) == len(cells)
+    return {(cell.row, cell.column): cell for cell in cells}
+
+
+def without(records_of: RecordsOf, absent: Callable[[Experiment], bool]) -> RecordsOf:
+    return lambda experiment: [] if absent(experiment) else records_of(experiment)
+
+
+def test_arms_are_the_papers_protocol() -> None:
+    """128 tokens whatever EOS says, half the depth, one process or one batch beside the main one, all interleaved."""
+    plan = TABLE.plan(Settings())
+    assert [run.arms[0].task for run in plan] == ["cnndm", "squad"]
+    for run in plan:
+        plain, pipelines = run.arms[:2], run.arms[2:]
+        assert [(arm.method.name, arm.num_threads) for arm in plain] == [("autoregressive", None), ("autoregressive", 1)]
+        assert {(arm.max_new_tokens, arm.ignore_eos, arm.batch_size, arm.sampling.greedy) for arm in run.arms} == {
+            (128, True, 1, True)
+        }
+        methods = [arm.method for arm in pipelines]
+        assert [(m.early_layer, m.candidates, m.execution, m.heads is not None) for m in methods] == [
+            (20, 1, "process", False),
+            (20, 3, "batched", False),
+            (20, 1, "process", True),
+            (20, 3, "batched", True),
+            (None, None, "batched", True),
+        ]
+        assert len({arm.signature for arm in run.arms}) == 7
+    paper = Settings(profile="paper")
+    assert [arm.name for arm in arms_of(paper)] == ["greedy", "PPD, k = 1, N", "PPD, k = 3, N"], "no trained heads are public"
+    assert {arm.limit for arm in comparison(paper, "SQUAD").arms} == {100}
+    shared = {arm.signature for run in plan for arm in run.arms}
+    others = {arm.signature for number in (1, 3) for run in get_table(number).plan(Settings()) for arm in run.arms}
+    assert not shared & others, "a timed arm belongs to one comparison"
+
+
+def test_every_published_number_stands_beside_its_row() -> None:
+    cells = by_place(TABLE.cells(FEW, lambda experiment: []))
+    names = {("greedy", ""): "greedy", ("greedy_ppd", "1"): "PPD, k = 1, N", ("greedy_ppd", "3"): "PPD, k = 3, N"}
+    expected = {}
+    for row in published.read("ppd", "table_3"):
+        for column, field in PUBLISHED.items():
+            if row[field]:
+                expected[f"{row['dataset']} / {names[row['method'], row['k']]}", column] = float(row[field])
+    assert {place: cell.published for place, cell in cells.items() if cell.published is not None} == expected
+    assert len(expected) == 16
+
+
+def test_without_records_nothing_is_measured(records_of: RecordsOf) -> None:
+    for cell in TABLE.cells(FEW, lambda experiment: []):
+        assert (cell.status, cell.measured) == ("not run", None)
+    cells = TABLE.cells(FEW, without(records_of, lambda arm: arm.num_threads == 1 and arm.task == "squad"))
+    assert all((cell.status == "not run") == cell.row.startswith("SQUAD") for cell in cells), "no baseline, no comparison"
+    cells = TABLE.cells(FEW, without(records_of, lambda arm: arm.method.candidates == 3))
+    assert {cell.row.split(" / ")[1] for cell in cells if cell.status == "not run"} == {"PPD, k = 3, N", "PPD, k = 3, Y"}
+
+
+def test_every_cell_fills(records_of: RecordsOf) -> None:
+    cells = by_place(TABLE.cells(FEW, records_of))
+    assert set(cells) == {(f"{d} / {row}", column) for d in DATASETS for row in ROWS for column in COLUMNS} | {
+        (f"{d} / greedy", column) for d in DATASETS for column in ("latency", "throughput")
+    }
+    for (_, column), cell in cells.items():
+        assert cell.status in ("measured", "computed"), cell
+        assert cell.low - 1e-9 <= cell.measured <= cell.high + 1e-9, cell
+        assert (cell.n, cell.unit) == (5, UNITS[COLUMNS[column]])
+    text = terminal_table(TABLE, FEW, list(cells.values()))
+    assert "not run" not in text
+    assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 175
+
+
+def test_rows_are_their_own_arms_and_add_up(records_of: RecordsOf) -> None:
+    """From the records: 128 tokens a text, plain rounds of 9 ms on one thread, 10 on all; losses are the shortfall."""
+    cells = by_place(TABLE.cells(FEW, records_of))
+    for run, dataset in zip(TABLE.plan(FEW), DATASETS, strict=True):
+        greedy = cells[f"{dataset} / greedy", "latency"]
+        assert greedy.measured == pytest.approx(128 * 0.009 + 0.02)
+        assert "the faster of one thread and all: one thread" in greedy.note
+        assert cells[f"{dataset} / greedy", "throughput"].measured == pytest.approx(128 / greedy.measured)
+        for arm, name in zip(run.arms[2:], ROWS, strict=True):
+            value = {column: cells[f"{dataset} / {name}", column].measured for column in COLUMNS}
+            records = records_of(arm)
+            seconds = sum(record.wall_s for record in records) / 5
+            hits = [hit for record in records for hit in record.steps.matched if hit is not None]
+            assert value["latency"] == pytest.approx(seconds)
+            assert value["throughput"] == pytest.approx(128 / seconds)
+            assert value["match rate"] == pytest.approx(100 * sum(hits) / len(hits))
+            assert value["speed-up"] == pytest.approx(greedy.measured / seconds)
+            assert value["greedy round"] == pytest.approx(9)
+            assert value["Theorem 4.1"] == pytest.approx(
+                100 * sum(hits) * (40 - records[0].steps.early_layer[0]) / (40 * 128 * 5)
+            )
+            lost = sum(value[loss] for loss in LOSSES)
+            assert (value["attainable"] - value["saved"]) / 100 * value["greedy round"] == pytest.approx(lost)
+            assert value["reached"] == pytest.approx(100 * value["saved"] / value["attainable"])
+            rounds = sum(value[part] for part in (*PARTS, *LOSSES) if not part.startswith("slower"))
+            assert value["round"] == pytest.approx(rounds)
+
+
+def test_all_threads_are_the_baseline_where_they_are_faster(records_of: RecordsOf) -> None:
+    def slower(experiment: Experiment) -> list[Record]:
+        records = records_of(experiment)
+        if experiment.num_threads == 1:
+            for record in records:
+                record.wall_s *= 1.5
+                record.steps.round_s = [1.5 * seconds for seconds in record.steps.round_s]
+        return records
+
+    cells = by_place(TABLE.cells(FEW, slower))
+    assert "one thread and all: all threads" in cells["SQUAD / greedy", "latency"].note
+    assert cells["SQUAD / PPD, k = 1, N", "greedy round"].measured == pytest.approx(10)
+
+
+def test_what_must_not_be_shown_says_why(records_of: RecordsOf) -> None:
+    divergence = Divergence(position=3, margin=1e-6, bound=1e-4, replays_agree=True, kind="near-tie")
+
+    def changed(kind: str) -> dict[tuple[str, str], Cell]:
+        def marked(experiment: Experiment) -> list[Record]:
+            records = records_of(experiment)
+            if experiment.method.candidates == 1 and experiment.method.heads is None:
+                records[0] = dataclasses.replace(records[0], divergence=dataclasses.replace(divergence, kind=kind))
+            return records
+
+        return by_place(TABLE.cells(FEW, marked))
+
+    wrong = changed("bug")
+    for column in COLUMNS:
+        cell = wrong["SQUAD / PPD, k = 1, N", column]
+        assert (cell.status, cell.measured) == ("failed", None)
+        assert "1 of 5 outputs differ" in cell.note
+    assert wrong["SQUAD / PPD, k = 1, Y", "speed-up"].status == "measured"
+    tied = changed("near-tie")["SQUAD / PPD, k = 1, N", "speed-up"]
+    assert tied.status == "measured"
+    assert "1 of 5 outputs part from greedy decoding's at a near-tie" in tied.note
+
+
+def test_nothing_to_reach_is_said(records_of: RecordsOf) -> None:
+    def hopeless(experiment: Experiment) -> list[Record]:
+        records = records_of(experiment)
+        if experiment.method.name == "ppd":
+            for record in records:
+                record.steps.matched = [None if hit is None else False for hit in record.steps.matched]
+        return records
+
+    cells = by_place(TABLE.cells(FEW, hopeless))
+    cell = cells["SQUAD / PPD, k = 1, N", "reached"]
+    assert cell.status == "failed"
+    assert "nothing to reach" in cell.note
+    assert cells["SQUAD / PPD, k = 1, N", "attainable"].measured < 0
+    assert cells["SQUAD / PPD, k = 1, N", "match rate"].measured == 0
+
+
+def test_table_and_timelines_from_nothing_on_the_test_zoo(
+    zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Real pipelines of processes: every cell is filled or says why not, and the figures draw."""
+    zoo.ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
+    monkeypatch.setattr("harness.reproduce.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("harness.catalogue.ppd_pipeline.NUM_TOKENS", 24)
+    arguments = ["--profile", "test", "--limit", "1", "--records", str(tmp_path / "records"), "--quiet"]
+    assert main(["table", "2", "--reproduce", *arguments]) == 0
+    page = json.loads((tmp_path / "results/runs/test-toy/tables/ppd-3.json").read_text())
+    assert len(page["cells"]) == 2 * (2 + 5 * len(COLUMNS))
+    for cell in page["cells"]:
+        refused = "drifted" in cell["note"] or "nothing to reach" in cell["note"]
+        assert cell["status"] in ("measured", "computed") or (cell["status"] == "failed" and refused), cell
+    assert len(list((tmp_path / "records").glob("*.jsonl"))) == 14
+    capsys.readouterr()
+    for name in ("ppd-1", "ppd-2"):
+        code = main(["figure", name, *arguments])
+        assert code == 0 or f"make reproduce-figure-{name}" in capsys.readouterr().err

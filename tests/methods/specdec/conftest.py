@@ -1,0 +1,16 @@
+"""Puts the helper module of these tests on the path; the trained pair."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import toy_blocks
+
+
+@pytest.fixture(scope="session")
+def trained() -> toy_blocks.Pair:
+    """In fp64, evaluation mode, without gradients. A few seconds, once."""
+    return toy_blocks.train_pair()
