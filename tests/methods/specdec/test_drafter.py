@@ -114,7 +114,11 @@ def test_the_printed_cap_needs_more_rounds_for_the_same_text(trained: Pair) -> N
     assert sum(len(row.steps) for row in printed) > sum(len(row.steps) for row in released)
 
 
-@pytest.mark.parametrize("rule", [TopBeta(3, 1.0), TopBeta(5, 3.0, cap="printed"), TopBeta(3, 1.0, "as_described")], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [TopBeta(3, 1.0), TopBeta(5, 3.0, cap="printed"), TopBeta(3, 1.0, "as_described")],
+    ids=["3-1", "5-3-printed", "3-1-as-described"],
+)
 def test_relaxed_rows_do_not_depend_on_their_batch(trained: Pair, rule: TopBeta) -> None:
     target, stack = stacks(trained)
     inputs, drafter = sources(9), BlockDrafter(stack)
