@@ -85,7 +85,8 @@ def test_the_deep_model_has_the_papers_layers_and_a_small_vocabulary(scale: zoo.
 
 def test_layers_of_other_depths_keep_the_papers_fractions() -> None:
     assert paper_layers(80) == (20, 40, 60, 70, 74)
-    assert paper_layers(12) == (3, 6, 9, 10, 11)
+    assert paper_layers(12) == (3, 6, 9, 11), "10.5 goes up, and so meets the last"
+    assert paper_layers(22) == (6, 11, 17, 19, 20), "16.5 goes up, where Python's round would not"
     assert paper_layers(1) == ()
 
 
