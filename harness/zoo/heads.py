@@ -41,7 +41,7 @@ PAPER_LAYERS = (10, 20, 30, 35, 37)  # PPD Table 2, of 40
 
 def paper_layers(num_layers: int) -> tuple[int, ...]:
     """The paper's fractions of depth as layers of this model, those that are intermediate."""
-    return tuple(sorted({scaled_layer(layer, num_layers) for layer in PAPER_LAYERS}))
+    return tuple(sorted({scaled_layer(layer, num_layers) for layer in PAPER_LAYERS if num_layers > 1}))
 
 
 def initial_heads(stack: Stack, layers: Sequence[int]) -> nn.ParameterDict:
