@@ -96,8 +96,8 @@ class Experiment:
     ``source_fingerprint`` pins the data. ``overlap`` names the drafters whose sum of min(p, q) with the target is measured by
     teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)). ``early`` names the
     layers and heads whose rank of every emitted token is measured likewise. ``beside`` says what a plain arm was interleaved
-    with, so that its times belong to one comparison alone. ``num_threads`` counts those of one process; None is all cores, and
-    for "ppd" what the cores leave to each of its processes.
+    with, so that its times belong to one comparison alone. ``num_threads`` counts those of this process; None is all cores. A
+    pipeline divides them among its processes while it decodes.
     """
 
     task: str
