@@ -13,7 +13,7 @@ FORETOKEN := $(VENV)/bin/foretoken
 OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(filter-out 0,$(STOP_AT_EOS)),--stop-at-eos)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format regress tables zoo bench clean
+.PHONY: help install test lint format regress tables zoo bench bench-kernels verify-kernels clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,14 @@ zoo: $(STAMP) ## train every model of the zoo that is not cached yet
 
 bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved
 	$(FORETOKEN) bench --profile $(PROFILE) --data $(DATA) $(if $(LIMIT),--prompts $(LIMIT))
+
+bench-kernels: $(STAMP) ## time the verification kernels against transformers' operations, each checked first
+	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE)
+
+verify-kernels: $(STAMP) ## 10,000 random rounds a dtype and kernel against the reference, in Triton's interpreter (an hour)
+	TRITON_INTERPRET=1 $(VENV)/bin/python -W ignore::RuntimeWarning -m kernels.verify.check --rows 10000
+	$(VENV)/bin/python -m kernels.verify.check --rows 10000 --backend torch
+	$(VENV)/bin/python -m kernels.verify.compiled
 
 clean: ## remove the virtual environment (records and the zoo's cache stay)
 	rm -rf $(VENV)

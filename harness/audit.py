@@ -10,7 +10,7 @@ from dataclasses import asdict
 import torch
 
 from harness.build import Models, build_drafter, build_method, build_rule
-from harness.decode import must_equal
+from harness.decode import must_equal, outputs_of
 from harness.experiment import Comparison, Experiment
 from harness.models import LoadedModel
 from harness.prompts import Prompt, make_prompt
@@ -19,7 +19,6 @@ from harness.runner import Runner
 from methods.exactness import largest_deviation
 from methods.sampling import Sampling
 from methods.speculative.overlap import teacher_logits
-from methods.types import Inputs
 from tasks import get_task
 
 LAW_BOUND = 1e-6
@@ -82,7 +81,8 @@ def _deviations(experiment: Experiment, record: Record, models: Models) -> Itera
     assert experiment.method.drafter is not None
     drafter = build_drafter(experiment.method.drafter, target, models)
     rule, sampling, tokens = build_rule(experiment.method), experiment.sampling, record.tokens or []
-    inputs = Inputs((_prompt(experiment, record, target).tokens,))
+    prompt = _prompt(experiment, record, target)
+    inputs, tokens = prompt.windows()[0], outputs_of(experiment, prompt, tokens, target)[0]
     pending, chunks = teacher_logits(target.session(), inputs, tokens)
     logits = torch.cat(list(chunks)).double().cpu()
     laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double().cpu()

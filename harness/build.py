@@ -6,20 +6,33 @@ from typing import TypeVar
 
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
-from harness.models import LoadedModel, check_pair, check_role, is_ngram_table, load_early_heads, load_model, load_ngrams
+from harness.models import (
+    LoadedModel,
+    check_pair,
+    check_role,
+    is_ngram_table,
+    load_block_heads,
+    load_early_heads,
+    load_model,
+    load_ngrams,
+)
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.ppd.adaptive import Adaptive
 from methods.ppd.heads import EarlyHead, OwnHead
 from methods.ppd.match_rate import check_layers
 from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding, num_cores, overload
+from methods.specdec.alone import DrafterAlone
+from methods.specdec.blockwise import BlockwiseDrafter
+from methods.specdec.drafter import BlockDrafter
 from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.drafters import DRAFTERS, DraftParts
+from methods.speculative.drafters import DRAFTERS, ENCODERS, DraftParts
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import RULES
 from methods.speculative.schedules import SCHEDULES
+from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
 
 Value = TypeVar("Value")
@@ -36,7 +49,7 @@ class Models:
     def get(self, spec: ModelSpec) -> LoadedModel:
         """A language model; UsageError for a block drafter."""
         model = self._load(spec)
-        check_role(model, drafts_blocks=False)
+        check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
         return model
 
     def draft(self, spec: ModelSpec, target: LoadedModel) -> LoadedModel:
@@ -52,19 +65,29 @@ class Models:
 
 
 def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
-    """Give a drafter what its description names: a draft model's session, a network of blocks or a counted table, and what
-    drafts for it."""
-    session = table = inner = block = None
-    if spec.model is not None and is_ngram_table(spec.model):
+    """Give a drafter what its description names: a draft model's session, a network of blocks, heads or a counted table, and
+    what drafts for it."""
+    session = table = inner = block = heads = None
+    if spec.model is not None and spec.kind == "blockwise":
+        heads = load_block_heads(spec.model, target)
+    elif spec.model is not None and is_ngram_table(spec.model):
         table = load_ngrams(spec.model, target)
     elif spec.model is not None:
         draft = models.draft(spec.model, target)
-        check_role(draft, drafts_blocks=spec.kind == "block")
+        check_role(spec.model.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=spec.kind == "block")
         session, block = (None, draft.stack) if isinstance(draft.stack, BlockStack) else (draft.session(), None)
     if spec.inner is not None:
         inner = build_drafter(spec.inner, target, models)
     parts = DraftParts(
-        vocab_size=target.vocab_size, session=session, table=table, inner=inner, inner_draft=spec.inner_gamma, block=block
+        vocab_size=target.vocab_size,
+        session=session,
+        table=table,
+        inner=inner,
+        inner_draft=spec.inner_gamma,
+        block=block,
+        encoder=spec.encoder,
+        heads=heads,
+        target=target.stack,
     )
     return _choose("drafter", spec.kind, DRAFTERS)(parts)
 
@@ -89,7 +112,33 @@ def build_schedule(spec: MethodSpec) -> Callable[[], Schedule]:
 
 
 def _speculative(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
-    return DraftAndVerify(build_drafter(_drafter_of(spec), target, models), build_rule(spec), build_schedule(spec))
+    drafter = build_drafter(_drafter_of(spec), target, models)
+    _check_gamma(spec, drafter)
+    return DraftAndVerify(drafter, build_rule(spec), build_schedule(spec))
+
+
+def _alone(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    drafter = build_drafter(_drafter_of(spec), target, models)
+    if not isinstance(drafter, BlockDrafter):
+        raise UsageError(f"drafter {_drafter_of(spec).kind!r}: only a block drafter decodes alone; expected drafter block")
+    _check_gamma(spec, drafter)
+    return DrafterAlone(drafter, spec.gamma)
+
+
+def _check_gamma(spec: MethodSpec, drafter: Drafter) -> None:
+    if isinstance(drafter, BlockDrafter):
+        check_reach(spec, drafter.stack.block_size, "blocks of")
+    elif isinstance(drafter, BlockwiseDrafter):
+        check_reach(spec, drafter.heads.num_heads, "with as many heads as")
+
+
+def check_reach(spec: MethodSpec, most: int, what: str) -> None:
+    """A drafter of blocks drafts no more than its block; a schedule that only begins at gamma may grow past it."""
+    if spec.gamma > most and spec.schedule == "constant":
+        raise UsageError(
+            f"gamma {spec.gamma}: drafter {_drafter_of(spec).name} drafts {what} {most} tokens; expected 1 to {most}, or a "
+            "drafter that was trained for more"
+        )
 
 
 def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
@@ -127,9 +176,11 @@ def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> Predicti
 METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
     "autoregressive": lambda spec, target, models: Autoregressive(),
     "beam": lambda spec, target, models: BeamSearch(spec.num_beams),
+    "drafter-alone": _alone,
     "ppd": build_ppd,
     "speculative": _speculative,
     "speculative-beam": _speculative_beam,
+    "transformers": lambda spec, target, models: TransformersGenerate(spec.num_beams),
 }
 
 
@@ -147,6 +198,15 @@ def check_names(spec: MethodSpec) -> None:
         _execution(spec)
     if spec.drafter is not None:
         _choose("drafter", spec.drafter.kind, DRAFTERS)
+        _check_encoder(spec.name, spec.drafter)
+
+
+def _check_encoder(method: str, drafter: DrafterSpec) -> None:
+    encoder = _choose("encoder", drafter.encoder, {name: name for name in ENCODERS})
+    if encoder != "own" and drafter.kind != "block":
+        raise UsageError(f"encoder {encoder!r}: drafter {drafter.kind!r} has no encoder to choose; expected drafter block")
+    if encoder != "own" and method == "drafter-alone":
+        raise UsageError(f"encoder {encoder!r}: a drafter that decodes alone has its own only; expected encoder own")
 
 
 def specs_of(experiment: Experiment) -> list[ModelSpec]:
@@ -164,8 +224,11 @@ def specs_of(experiment: Experiment) -> list[ModelSpec]:
 
 
 def heads_of(experiment: Experiment) -> list[ModelSpec]:
-    """The trained early heads among them."""
-    return [spec for spec in (experiment.method.heads, *(early.heads for early in experiment.early)) if spec is not None]
+    """The trained heads among them: early ones, and those of drafter "blockwise"."""
+    drafters = (experiment.method.drafter, *experiment.overlap)
+    blockwise = [drafter.model for drafter in drafters if drafter is not None and drafter.kind == "blockwise"]
+    early = [experiment.method.heads, *(early.heads for early in experiment.early)]
+    return [spec for spec in (*early, *blockwise) if spec is not None]
 
 
 def _drafter_of(spec: MethodSpec) -> DrafterSpec:

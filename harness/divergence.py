@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from harness.build import Models, build_method
-from harness.decode import generate
+from harness.decode import generate, outputs_of
 from harness.experiment import Experiment
 from harness.prompts import Prompt, seed_of
 from harness.records import Divergence
@@ -32,20 +32,22 @@ def classify(
     agree = replays[0] == replays[1]
     if arms[0].method.name == "beam":
         return Divergence(position=position, margin=None, bound=None, replays_agree=agree, kind="near-tie" if agree else "bug")
-    logits = _logits_at(arms[0], tokens[0][:position], prompt, models)
+    window, before = _window_at(arms[0], tokens[0], position, prompt, models)
+    logits = _logits_at(arms[0], before, prompt.windows()[window], models)
     if arms[0].sampling.greedy:
         top = logits.double().topk(2).values
         margin = float(top[0] - top[1])
     else:
-        margin = _distance_to_border(arms[0], logits, prompt, repeat, position)
+        seed = seed_of(arms[0], prompt.example.id, repeat, window)
+        margin = _distance_to_border(arms[0], logits, seed, len(before))
     bound = bound_of(arms[1].dtype, logits)
     kind: Kind = "near-tie" if margin < bound and agree else "bug"
     return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
 
 
-def _distance_to_border(experiment: Experiment, logits: torch.Tensor, prompt: Prompt, repeat: int, position: int) -> float:
+def _distance_to_border(experiment: Experiment, logits: torch.Tensor, seed: int, position: int) -> float:
     """How far the random number that drew a token is from the nearest border between two tokens' shares of [0, 1]."""
-    uniforms = Uniforms([seed_of(experiment, prompt.example.id, repeat)], experiment.max_new_tokens)
+    uniforms = Uniforms([seed], experiment.max_new_tokens)
     borders = experiment.sampling.probs(logits.double()).cumsum(-1)
     return float((borders - uniforms.sample([position])).abs().min())
 
@@ -58,13 +60,25 @@ def first_difference(ours: list[int], theirs: list[int]) -> int:
 def bound_of(dtype: str, logits: torch.Tensor) -> float:
     """How far rounding may move a margin: measured for fp32, a few units in the last place of the largest logit below it."""
     if dtype in ("bfloat16", "float16"):
-        return ULPS * torch.finfo(getattr(torch, dtype)).eps * float(logits.abs().max())
+        return ULPS * torch.finfo(getattr(torch, dtype)).eps * float(logits[logits.isfinite()].abs().max())
     return NEAR_TIE_FLOAT32
 
 
-def _logits_at(experiment: Experiment, before: list[int], prompt: Prompt, models: Models) -> torch.Tensor:
+def _window_at(
+    experiment: Experiment, tokens: list[int], position: int, prompt: Prompt, models: Models
+) -> tuple[int, list[int]]:
+    """In which window of its recording a token of an output is (0 for a text), and what that window said before it."""
+    parts, first = outputs_of(experiment, prompt, tokens, models.get(experiment.target)), 0
+    for number, part in enumerate(parts):
+        if position < first + len(part) or number == len(parts) - 1:
+            return number, part[: position - first]
+        first += len(part)
+    raise AssertionError("an output has at least one part")
+
+
+def _logits_at(experiment: Experiment, before: list[int], inputs: Inputs, models: Models) -> torch.Tensor:
     session = models.get(experiment.target).session()
-    pending = session.prefill(Inputs((prompt.tokens,)))
+    pending = session.prefill(inputs)
     return session.extend(torch.tensor([[pending[0], *before]], device=session.device))[0, -1]
 
 

@@ -47,7 +47,7 @@ def _model_line(spec: ModelSpec, arm: Experiment) -> str:
     if is_ngram_table(spec):
         return f"model {spec.name}: counted n-grams, {state}"
     if spec in heads_of(arm):
-        return f"heads {spec.name}: trained early heads of {arm.target.name}, {state or 'local'}"
+        return f"heads {spec.name}: trained heads of {arm.target.name}, {state or 'local'}"
     size = estimate(spec, arm.dtype, scale_of(arm.profile))
     gated = ", gated: set HF_TOKEN" if size.gated else ""
     parameters = "unknown" if size.num_parameters is None else f"{size.num_parameters / 1e6:.1f} M"

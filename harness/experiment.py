@@ -14,6 +14,7 @@ from methods.sampling import Sampling
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 GREEDY_RULES = ("top-1", "top-beta")
+DRAFTING = ("drafter-alone", "speculative", "speculative-beam")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +32,25 @@ class ModelSpec:
 class DrafterSpec:
     """A drafter by kind; ``model`` for "model" and "hierarchical" (whose own drafter is ``inner``, drafting ``inner_gamma``).
 
-    For the n-gram kinds ``model`` names the counted table.
+    For the n-gram kinds ``model`` names the counted table, for "block" a block drafter, for "blockwise" trained heads.
+    ``encoder`` says what encodes a source for kind "block": its "own" encoder, the target's ("shared"), or its own beside the
+    target's, at the same time ("concurrent").
     """
 
     kind: str
     model: ModelSpec | None = None
     inner: "DrafterSpec | None" = None
     inner_gamma: int = 2
+    encoder: str = "own"
 
     @property
     def label(self) -> str:
-        if self.kind == "model" and self.model is not None:
-            return Path(self.model.name).name.removeprefix("zoo:")
-        return self.kind
+        return self.name if self.kind == "model" else self.kind
+
+    @property
+    def name(self) -> str:
+        """The model's short name, or the kind of a drafter without one."""
+        return self.kind if self.model is None else Path(self.model.name).name.removeprefix("zoo:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +104,8 @@ class Experiment:
     teacher forcing over this arm's output, also at each value of ``leniences`` (sum of min(p / l, q)). ``early`` names the
     layers and heads whose rank of every emitted token is measured likewise. ``beside`` says what a plain arm was interleaved
     with, so that its times belong to one comparison alone. ``num_threads`` counts those of this process; None is all cores. A
-    pipeline divides them among its processes while it decodes.
+    pipeline divides them among its processes while it decodes. With ``memory`` the peak of every batch is measured, which
+    disturbs its times: they are not shown.
     """
 
     task: str
@@ -121,6 +129,7 @@ class Experiment:
     leniences: tuple[float, ...] = (1.0,)
     early: tuple[EarlySpec, ...] = ()
     beside: str = ""
+    memory: bool = False
     device: str = "cpu"
     dtype: str = "float32"
     num_threads: int | None = None
@@ -137,9 +146,15 @@ class Experiment:
                 f"temperature {self.sampling.temperature!r}: rule {self.method.rule!r} is defined at temperature 0 only; "
                 "use rule 'speculative-sampling'"
             )
+        drafter = self.method.drafter
+        if drafter is not None and drafter.encoder == "concurrent" and self.device == "cpu" and self.num_threads != 1:
+            raise UsageError(
+                f"encoder 'concurrent': num_threads {self.num_threads or 'of all cores'}; on a CPU expected 1: two encoders "
+                "with several threads each keep taking the cores from one another: use one thread (--threads 1)"
+            )
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
-        if self.method.name.startswith("speculative") and self.method.gamma < 1:
+        if self.method.name in DRAFTING and self.method.gamma < 1:
             raise UsageError(
                 f"gamma {self.method.gamma}: expected an integer >= 1; for plain decoding use --method autoregressive"
             )

@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 
+from harness.block_measures import peak_mib
 from harness.experiment import Comparison
 from harness.match_rates import match_rate
 from harness.models import num_layers
@@ -186,4 +187,7 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
         speed = speedup(records[0], records[-1])
         found["speedup"] = speed if isinstance(speed, Estimate) else None
     found |= {name: value for name, value in all_metrics(task, records[-1]).items() if not name.startswith("alpha_overlap")}
+    if experiment.memory:
+        found["peak_mib"] = peak_mib(records[-1], experiment.batch_size)
+        found["baseline_peak_mib"] = peak_mib(records[0], plain.batch_size) if len(comparison.arms) > 1 else None
     return {name: value for name, value in found.items() if value is not None}

@@ -30,6 +30,7 @@ from harness.experiment import ModelSpec
 from harness.zoo.cache import unreadable
 from harness.zoo.networks import num_parameters
 from methods.ppd.heads import FILE as HEADS
+from methods.specdec.blockwise import FILE as BLOCK_HEADS
 from methods.specdec.network import KINDS
 
 ZOO = "zoo:"
@@ -71,6 +72,12 @@ def table_file(name: str) -> Path | None:
 def heads_file(name: str) -> Path | None:
     """The file of trained early heads in a local folder; None for other names."""
     path = Path(name).expanduser() / HEADS
+    return path if path.is_file() else None
+
+
+def block_heads_file(name: str) -> Path | None:
+    """The same of blockwise heads."""
+    path = Path(name).expanduser() / BLOCK_HEADS
     return path if path.is_file() else None
 
 

@@ -3,14 +3,17 @@
 ``pin_model`` says what a name means today without loading weights; ``load_model`` loads exactly that.
 """
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from transformers import (
+    AutoFeatureExtractor,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
@@ -19,9 +22,11 @@ from transformers import (
 from harness import zoo
 from harness.errors import UsageError
 from harness.experiment import ModelSpec
+from harness.hearing import Listener
 from harness.model_files import (
     ZOO,
     Size,
+    block_heads_file,
     eos_ids,
     estimate,
     folder_hash,
@@ -38,20 +43,26 @@ from harness.model_files import (
     zoo_folder_of,
 )
 from harness.zoo.build import quiet
+from harness.zoo.cache import DONE
 from methods.errors import InputError
+from methods.hearing import WhisperSession
 from methods.models import stack_for
 from methods.models.base import Stack
+from methods.models.whisper import WhisperStack
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.session import ModelSession
+from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.specdec.network import load_network
 from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
 
 __all__ = [
-    "LoadedModel", "Size", "check_pair", "check_role", "estimate", "fits", "is_encoder_decoder", "is_ngram_table",
-    "load_early_heads", "load_model", "load_ngrams", "load_tokenizer", "num_layers", "pin_heads", "pin_model", "scale_of",
+    "LoadedModel", "Size", "check_pair", "check_role", "estimate", "fits", "foreign_heads", "is_encoder_decoder",
+    "is_ngram_table", "load_block_heads", "load_early_heads", "load_model", "load_ngrams", "load_tokenizer",
+    "no_block_heads", "num_layers", "pin_heads", "pin_model", "scale_of",
 ]  # fmt: skip
 
+HEARS = "whisper"
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
@@ -67,6 +78,12 @@ class LoadedModel:
     eos_token_ids: tuple[int, ...]
     num_parameters: int
     size_bytes: int
+    listener: Listener | None = None
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """The forced tokens of a model that hears; others have none."""
+        return self.stack.opening if isinstance(self.stack, WhisperStack) else ()
 
     @property
     def vocab_size(self) -> int:
@@ -79,7 +96,7 @@ class LoadedModel:
 
     def session(self) -> ModelSession:
         """A new session; all of a model's sessions share its weights."""
-        return ModelSession(self.stack)
+        return WhisperSession(self.stack) if isinstance(self.stack, WhisperStack) else ModelSession(self.stack)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A prompt, with the special tokens that this model's prompts have."""
@@ -116,11 +133,14 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
 
 
 def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
-    """The same for trained early heads. UsageError for a folder that holds none."""
+    """The same for trained heads, early or blockwise. UsageError for a folder that holds none."""
     if spec.name.startswith(ZOO):
         return pin_model(spec, profile, source)
-    if (file := heads_file(spec.name)) is None:
-        raise UsageError(f"heads {spec.name!r}: no heads there; expected a folder that `foretoken heads` wrote, or zoo:NAME")
+    if (file := heads_file(spec.name) or block_heads_file(spec.name)) is None:
+        raise UsageError(
+            f"heads {spec.name!r}: no heads there; expected a folder of early heads (as `foretoken heads` writes) or of "
+            "blockwise ones, or zoo:NAME"
+        )
     return replace(spec, revision=hash_of([file]))
 
 
@@ -151,6 +171,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     config = load_config(spec)
     with quiet(), one_line(spec, path):
         model, tokenizer = _load(spec, path, config, getattr(torch, dtype))
+        extractor = AutoFeatureExtractor.from_pretrained(path, **hub_arguments(spec)) if config.model_type == HEARS else None
         model.to(device)
     try:
         model.eval().requires_grad_(False)
@@ -167,6 +188,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
         eos_token_ids=eos_ids(model.generation_config, config),
         num_parameters=sum(p.numel() for p in parameters),
         size_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        listener=None if extractor is None else Listener(extractor, spec.name),
     )
 
 
@@ -177,20 +199,21 @@ def _load(spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dty
             return load_network(path, dtype), tokenizer
         except InputError as error:
             raise UsageError(f"model {spec.name}: {error}") from error
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    kind = AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
     return kind.from_pretrained(path, dtype=dtype, **hub_arguments(spec)), tokenizer
 
 
-def check_role(model: LoadedModel, *, drafts_blocks: bool) -> None:
+def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:
     """UsageError for a block drafter where a language model is needed, and the other way round."""
-    if isinstance(model.stack, BlockStack) == drafts_blocks:
+    if is_block == drafts_blocks:
         return
     if drafts_blocks:
         raise UsageError(
-            f"draft {model.name}: it is no block drafter (its config.json has no block_size); expected a folder that a block "
+            f"draft {name}: it is no block drafter (its config.json has no block_size); expected a folder that a block "
             "drafter was trained into, or zoo:specdec-drafter; for a language model use --drafter model"
         )
-    raise UsageError(f"model {model.name}: it is a block drafter; expected a language model (it drafts with --drafter block)")
+    raise UsageError(f"model {name}: it is a block drafter; expected a language model (it drafts with --drafter block)")
 
 
 def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
@@ -216,6 +239,34 @@ def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
         raise UsageError(f"heads {spec.name} for {target.name}: {error}") from error
 
 
+def load_block_heads(spec: ModelSpec, target: LoadedModel) -> BlockwiseHeads:
+    """Blockwise heads, from the zoo or a folder. UsageError unless they are of the target's width, and the zoo's its own."""
+    _check_base(spec, target)
+    try:
+        return load_blockwise(zoo_folder_of(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
+    except InputError as error:
+        raise UsageError(f"draft {spec.name} for {target.name}: {error}") from error
+
+
+def _check_base(spec: ModelSpec, target: LoadedModel) -> None:
+    """UsageError for the zoo's blockwise heads on another model of the zoo than that which they were trained on."""
+    if not (spec.name.startswith(ZOO) and target.name.startswith(ZOO)):
+        return
+    base = json.loads((zoo_folder_of(spec) / DONE).read_text(encoding="utf8")).get("base")
+    if base is None:
+        raise no_block_heads(spec.name)
+    if Path(target.path).name != f"{base['name'].removeprefix(ZOO)}-{base['revision']}":
+        raise foreign_heads(spec.name, target.name, base["name"])
+
+
+def no_block_heads(name: str) -> UsageError:
+    return UsageError(f"draft {name}: it holds no blockwise heads; expected zoo:specdec-blockwise, or their folder")
+
+
+def foreign_heads(name: str, target: str, base: str) -> UsageError:
+    return UsageError(f"draft {name} for {target}: its heads were trained on {base}; expected that target")
+
+
 def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
     """UsageError, naming both sides, unless the draft's tokens mean to the target what they mean to the draft."""
 
@@ -225,6 +276,9 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
     kinds = {True: "an encoder-decoder", False: "a decoder-only model"}
     if target.is_encoder_decoder != draft.is_encoder_decoder:
         refuse("kinds", kinds[target.is_encoder_decoder], kinds[draft.is_encoder_decoder], "choose two of one kind")
+    heard = [None if model.listener is None else model.listener.settings for model in (target, draft)]
+    if heard[0] != heard[1]:
+        refuse("features", _shown(heard[0]), _shown(heard[1]), "choose two that hear alike")
     if target.vocab_size != draft.vocab_size:
         refuse("vocabularies", f"{target.vocab_size} tokens", f"{draft.vocab_size}", "choose models that share a tokenizer")
     theirs, ours = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
@@ -236,6 +290,10 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
         ids_pair = getattr(target.tokenizer, name), getattr(draft.tokenizer, name)
         if ids_pair[0] != ids_pair[1]:
             refuse("special tokens", f"{name} {ids_pair[0]}", f"{name} {ids_pair[1]}", "choose models that share a tokenizer")
+
+
+def _shown(settings: dict[str, Any] | None) -> str:
+    return "no ears" if settings is None else ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def fits(model: LoadedModel, num_prompt: int, num_new: int) -> bool:

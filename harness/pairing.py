@@ -51,8 +51,7 @@ def steps_of(record: Record) -> list[Step]:
 
 def drifted(baseline: Sequence[Record]) -> Refused | None:
     """Whether the machine changed speed while the baseline ran: the median round of its second half against its first."""
-    rounds = [float(np.median(record.steps.round_s)) for record in succeeded(baseline) if record.steps and record.steps.round_s]
-    change = drift(np.array(rounds))
+    change = drift(np.array([_round_s(record) for record in succeeded(baseline) if record.wall_s]))
     if abs(change) <= MAX_DRIFT:
         return None
     return Refused(
@@ -61,10 +60,19 @@ def drifted(baseline: Sequence[Record]) -> Refused | None:
     )
 
 
+def _round_s(record: Record) -> float:
+    """Seconds of a typical round; of a token on average where a method reports no rounds' times."""
+    if record.steps is not None and record.steps.round_s:
+        return float(np.median(record.steps.round_s))
+    return (record.wall_s or np.nan) / max(1, len(record.tokens or ()))
+
+
 def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Refused | None:
-    """Why no speed may be shown: a wrong output, a machine that changed, or arms that did not take turns in one process."""
+    """Why no speed may be shown: a wrong output, memory measured meanwhile, a drifting machine, arms in different processes."""
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
         return Refused(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
+    if any(record.peak_bytes is not None for record in (*baseline, *method)):
+        return Refused("refused: memory was measured, which takes time; run the arms again without it")
     if refusal := drifted(baseline):
         return refusal
     runs = {record.key: record.run for record in succeeded(baseline)}

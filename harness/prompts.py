@@ -7,27 +7,46 @@ from string import Formatter
 
 from harness.errors import UsageError
 from harness.experiment import Experiment
+from harness.hearing import Listener, check_task
 from harness.models import LoadedModel
+from methods.types import Inputs
 from tasks.base import Example, Task
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The ids that a model is given for an example and how many tokens of its longest field were cut to make it fit."""
+    """The ids that a model is given for an example and how many tokens of its longest field were cut to make it fit.
+
+    With a ``listener`` they are the forced tokens that its decoder begins with, and it hears the example's recording.
+    """
 
     example: Example
     tokens: tuple[int, ...]
     truncated_tokens: int
+    listener: Listener | None = None
+
+    def windows(self) -> tuple[Inputs, ...]:
+        """What is decoded one after another, a row each: the prompt, or the windows of a recording.
+
+        Raises DataError for a recording that cannot be read.
+        """
+        if self.listener is None or self.example.audio is None:
+            return (Inputs((self.tokens,)),)
+        return self.listener.windows(self.example.audio, self.tokens)
 
 
-def seed_of(experiment: Experiment, example_id: str, repeat: int) -> int:
-    """Every example has its own stream: results depend neither on order nor on batch, shard or resume."""
-    digest = hashlib.sha256(f"{experiment.seed}/{example_id}/{repeat}".encode()).digest()
+def seed_of(experiment: Experiment, example_id: str, repeat: int, window: int = 0) -> int:
+    """Every example, and window of one, has its own stream: results depend neither on order nor on batch, shard or resume."""
+    further = f"/{window}" if window else ""
+    digest = hashlib.sha256(f"{experiment.seed}/{example_id}/{repeat}{further}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def make_prompt(task: Task, example: Example, experiment: Experiment, model: LoadedModel) -> Prompt:
     """Raises UsageError if the prompt exceeds what the model can hold and no ``max_input_tokens`` allows it to be cut."""
+    check_task(example, experiment.task, model.listener is not None, model.name)
+    if model.listener is not None:
+        return Prompt(example, model.opening, 0, model.listener)
     tokens = _encode(task, example, experiment, model)
     room = _room(experiment, model)
     if experiment.max_input_tokens is not None and len(tokens) > experiment.max_input_tokens:

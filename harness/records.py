@@ -25,6 +25,7 @@ class Steps:
     emitted: list[int] = field(default_factory=list)
     target_probs: list[list[float]] = field(default_factory=list)
     draft_probs: list[list[float]] = field(default_factory=list)
+    choices: list[list[int]] = field(default_factory=list)
     draft_s: list[float] = field(default_factory=list)
     verify_s: list[float] = field(default_factory=list)
     round_s: list[float] = field(default_factory=list)
@@ -71,7 +72,9 @@ class Record:
     """What happened to one example. A failure has its message and no numbers, and is counted in denominators.
 
     ``run`` is the process that made it: times are compared only within one. ``divergence`` is None where the output equals
-    the plain arm's or need not.
+    the plain arm's or need not. ``wall_s`` is a batch's time over its rows; so are, for draft-and-verify methods, ``encode_s``
+    (the target's prefill: its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``peak_bytes`` is the whole
+    batch's, above what was held before it: None where memory was not measured or cannot be.
     """
 
     signature: str
@@ -85,6 +88,9 @@ class Record:
     text: str | None = None
     stop_reason: str | None = None
     wall_s: float | None = None
+    encode_s: float | None = None
+    draft_encode_s: float | None = None
+    peak_bytes: int | None = None
     steps: Steps | None = None
     statistics: dict[str, Any] | None = None
     overlap: list[Overlap] = field(default_factory=list)

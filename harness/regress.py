@@ -32,7 +32,7 @@ class Move:
 
 
 def pinned_set() -> dict[str, Comparison]:
-    """Both families, greedy and sampled, with a model drafter and a counted one, lossless and lenient."""
+    """Both families, greedy and sampled, with a model drafter and a counted one, lossless and lenient; pipelines; blocks."""
     t5 = _pair("wmt-en-de", "t5-xxl", "t5-small", "t5")
     gpt = _pair("text", "gpt-target", "gpt-draft", "instruction")
     ngram = DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-gpt"))
@@ -46,6 +46,8 @@ def pinned_set() -> dict[str, Comparison]:
         "gpt-lenient": _comparison(gpt, 1.0, gpt.overlap[0], rule="lenience", lenience=0.3),
         "ppd-greedy": _pipeline(0.0, candidates=1, execution="process"),
         "ppd-sampled-heads": _pipeline(1.0, candidates=3, execution="batched", heads=ModelSpec(name="zoo:llama-deep-heads")),
+        "specdec-strict": _blocks(rule="top-1"),
+        "specdec-relaxed-batch": _blocks(batch_size=4, rule="top-beta", beta=3, tau=1.0),
     }
 
 
@@ -69,6 +71,13 @@ def _comparison(base: Experiment, temperature: float, drafter: DrafterSpec, **me
     plain = base.replace(sampling=Sampling(temperature=temperature), overlap=(drafter,))
     spec = MethodSpec(name="speculative", drafter=drafter, gamma=3, **method)  # type: ignore[arg-type]
     return Comparison((plain, plain.replace(method=spec, overlap=())))
+
+
+def _blocks(batch_size: int = 1, **rule: object) -> Comparison:
+    base = _pair("wmt-en-de", "specdec-verifier", "specdec-drafter", "t5").replace(batch_size=batch_size, overlap=())
+    drafter = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter"))
+    spec = MethodSpec(name="speculative", drafter=drafter, gamma=6, **rule)  # type: ignore[arg-type]
+    return Comparison((base, base.replace(method=spec)))
 
 
 def _pipeline(temperature: float, **method: object) -> Comparison:

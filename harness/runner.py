@@ -18,13 +18,15 @@ from tqdm import tqdm
 
 from harness import environment, zoo
 from harness.build import Models, build_drafter, build_method, check_names, early_reader, heads_of, overload_of, specs_of
-from harness.decode import generate, must_equal
+from harness.decode import generate, must_equal, outputs_of, text_of
 from harness.divergence import classify
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
+from harness.memory import quick_collection, with_peak
 from harness.model_files import ZOO
 from harness.models import LoadedModel, fits, is_ngram_table, pin_heads, pin_model, scale_of
 from harness.prompts import Prompt, make_prompt
+from harness.recipe_checks import check_recipes
 from harness.records import Divergence, EarlyRanks, Overlap, Record, RecordFile, Steps, write_environment
 from harness.scoring import score_reference
 from methods.errors import InputError
@@ -34,6 +36,7 @@ from methods.speculative.overlap import overlap
 from methods.types import Drafter, Generation, Inputs, Method, Session, Step
 from tasks import fingerprint, get_task
 from tasks.base import Example, ReferenceScore, Task
+from tasks.errors import DataError
 
 WARM_UP = 1
 PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")
@@ -43,6 +46,7 @@ def pin(experiment: Experiment) -> Experiment:
     """Fill in what the names mean today: the data's fingerprint and every model's revision. Loads no model."""
     task = get_task(experiment.task)
     check_names(experiment.method)
+    check_recipes(experiment)
     heads, where = heads_of(experiment), (experiment.profile, experiment.source)
     revisions = {spec: (pin_heads if spec in heads else pin_model)(spec, *where) for spec in specs_of(experiment)}
 
@@ -97,6 +101,7 @@ class Runner:
     def __init__(self, folder: Path, quiet: bool = False) -> None:
         self.folder, self.quiet = folder, quiet
         self._id = uuid4().hex[:12]
+        self._noted: set[str] = set()
         self._models: Models | None = None
 
     def path(self, experiment: Experiment) -> Path:
@@ -129,7 +134,8 @@ class Runner:
         arms = [self._arm(arm, first, task, examples, target) for arm in comparison.arms]
         session = target.session()
         for arm in arms:
-            generate(arm.experiment, arm.method, arm.prompts[:WARM_UP], target, session, repeat=0)
+            if warm_up := _heard(arm.prompts)[0][:WARM_UP]:
+                generate(arm.experiment, arm.method, warm_up, target, session, repeat=0)
         self._run_all(arms, task, target, session, description or first.task)
 
     def _arm(
@@ -152,6 +158,8 @@ class Runner:
         facts = self._environment(arms[0].experiment)
         with ExitStack() as stack:
             stack.callback(bar.close)
+            if arms[0].experiment.memory:
+                stack.enter_context(quick_collection())
             writers = [stack.enter_context(arm.file.open()) for arm in arms]
             for turn, (repeat, chunk) in enumerate(_chunks(arms[0].experiment, len(arms[0].prompts))):
                 made = self._run_chunk(arms, turn, repeat, chunk, task, target, session, facts)
@@ -177,6 +185,10 @@ class Runner:
         for arm in arms[turn % len(arms) :] + arms[: turn % len(arms)]:
             if arm.lacks(chunk, repeat):
                 prompts = [arm.prompts[index] for index in chunk]
+                if arm.experiment.memory:  # a batch must not find what the last one left
+                    arm.method = build_method(arm.experiment.method, target, self.models(arm.experiment))
+                    session = target.session()
+                self._note_conversions(_heard(prompts)[0])
                 records = _records(arm, prompts, task, target, session, repeat, {"run": self._id, "environment": facts})
                 made[arm.experiment.signature] = [record for record in records if record.key not in arm.done]
         plain = {**arms[0].done, **{record.key: record for record in made[arms[0].experiment.signature]}}
@@ -192,6 +204,15 @@ class Runner:
         prompt = next(prompt for prompt in arm.prompts if prompt.example.id == record.example)
         pair = (baseline.experiment, arm.experiment)
         return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models(arm.experiment))
+
+    def _note_conversions(self, prompts: Sequence[Prompt]) -> None:
+        """Say once of each recording what was done to make it one channel at 16 kHz."""
+        for prompt in prompts:
+            audio, name = prompt.example.audio, prompt.example.id
+            if audio is not None and name not in self._noted:
+                self._noted.add(name)
+                if conversion := audio.sound().conversion:
+                    print(f"foretoken: note: example {name!r}: {conversion}", file=sys.stderr)
 
     def _environment(self, experiment: Experiment) -> str:
         """Keeps this machine's description beside the records; its hash stands in every one of them."""
@@ -230,13 +251,39 @@ def _chunks(experiment: Experiment, num_examples: int) -> Iterator[tuple[int, ra
             yield repeat, range(start, min(start + experiment.batch_size, num_examples))
 
 
+def _heard(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    """Those whose recording can be read, if they have one, and the others with what is wrong with them."""
+    heard, unheard = [], []
+    for prompt in prompts:
+        try:
+            prompt.windows()
+        except DataError as error:
+            unheard.append((prompt, f"{type(error).__name__}: {error}"))
+        else:
+            heard.append(prompt)
+    return heard, unheard
+
+
 def _records(
+    arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: dict[str, str]
+) -> list[Record]:
+    """One record a prompt. A recording that cannot be read fails alone, without the rest of its batch."""
+    heard, unheard = _heard(prompts)
+    records = _decoded(arm, heard, task, target, session, repeat, facts) if heard else []
+    common: dict[str, Any] = {"signature": arm.experiment.signature, "repeat": repeat, **facts}
+    return records + [
+        Record(example=prompt.example.id, status="failed", error=message, prompt_tokens=len(prompt.tokens), **common)
+        for prompt, message in unheard
+    ]
+
+
+def _decoded(
     arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: dict[str, str]
 ) -> list[Record]:
     """One record a prompt. What goes wrong while decoding or scoring makes records of failure, with no numbers."""
     common: dict[str, Any] = {"signature": arm.experiment.signature, "repeat": repeat, **facts}
     try:
-        generations, wall_s = generate(arm.experiment, arm.method, prompts, target, session, repeat)
+        generations, wall_s, peak_bytes = _generate(arm, prompts, target, session, repeat)
         records = [
             Record(
                 example=prompt.example.id,
@@ -244,12 +291,15 @@ def _records(
                 prompt_tokens=len(prompt.tokens),
                 truncated_tokens=prompt.truncated_tokens,
                 tokens=generation.tokens,
-                text=target.decode(generation.tokens),
+                text=text_of(arm.experiment, prompt, generation.tokens, target),
                 stop_reason=generation.stop_reason,
                 wall_s=wall_s / len(prompts),
+                encode_s=_share(generation.encode_s, len(prompts)),
+                draft_encode_s=_share(generation.draft_encode_s, len(prompts)),
+                peak_bytes=peak_bytes,
                 steps=columns(generation.steps),
-                statistics=_statistics(task, prompt, generation, target, session),
-                overlap=_overlap(arm, prompt, generation, session),
+                statistics=_statistics(arm.experiment, task, prompt, generation, target, session),
+                overlap=_overlap(arm, prompt, generation, target, session),
                 early=_early(arm, prompt, generation, session),
                 **common,
             )
@@ -266,25 +316,52 @@ def _records(
     return records
 
 
-def _statistics(task: Task, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session) -> dict:
+def _generate(
+    arm: Arm, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
+) -> tuple[list[Generation], float, int | None]:
+    """A batch's generations, its seconds, and its peak of memory where that is asked for and can be known."""
+    if not arm.experiment.memory:
+        return *generate(arm.experiment, arm.method, prompts, target, session, repeat), None
+    made, peak_bytes = with_peak(
+        arm.experiment.device, lambda: generate(arm.experiment, arm.method, prompts, target, session, repeat)
+    )
+    return *made, peak_bytes
+
+
+def _share(seconds: float, num_rows: int) -> float | None:
+    """A row's share of a batch's seconds; None where no clock saw them."""
+    return None if math.isnan(seconds) else seconds / num_rows
+
+
+def _statistics(
+    experiment: Experiment, task: Task, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session
+) -> dict:
     score: ReferenceScore | None = None
     if task.scores_reference:
         text = prompt.example.references[0]
         score = score_reference(session, prompt.tokens, target.encode_continuation(text), text)
-    return dict(task.statistics(prompt.example, target.decode(generation.tokens), score))
+    return dict(task.statistics(prompt.example, text_of(experiment, prompt, generation.tokens, target), score))
 
 
-def _overlap(arm: Arm, prompt: Prompt, generation: Generation, session: Session) -> list[Overlap]:
+def _overlap(arm: Arm, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session) -> list[Overlap]:
+    """Windows of a recording one behind the other, as their outputs."""
     if not arm.overlap:
         return []
-    inputs, experiment = Inputs((prompt.tokens,)), arm.experiment
-    drafters = [drafter for _, drafter in arm.overlap]
-    measured = overlap(session, drafters, inputs, generation.tokens, experiment.sampling, experiment.leniences)
+    experiment, drafters = arm.experiment, [drafter for _, drafter in arm.overlap]
+    outputs = outputs_of(experiment, prompt, generation.tokens, target)
+    measured = [
+        overlap(session, drafters, inputs, output, experiment.sampling, experiment.leniences)
+        for inputs, output in zip(prompt.windows(), outputs, strict=False)
+    ]
     return [
         Overlap(
-            drafter=label, by_lenience={repr(float(key)): [round(v, 7) for v in row.tolist()] for key, row in values.items()}
+            drafter=label,
+            by_lenience={
+                repr(float(key)): [round(v, 7) for window in measured for v in window[index][key].tolist()]
+                for key in experiment.leniences
+            },
         )
-        for (label, _), values in zip(arm.overlap, measured, strict=True)
+        for index, (label, _) in enumerate(arm.overlap)
     ]
 
 
@@ -316,6 +393,8 @@ def columns(steps: Sequence[Step]) -> Steps:
         elif name.endswith("_probs") or name in ("parts", "units"):
             values = [_rounded(row) for row in values]
         if name in PIPELINE_COLUMNS and not any(step.early_layer for step in steps):
+            values = []
+        if name == "choices" and not any(values):
             values = []
         setattr(out, name, values)
     return out

@@ -118,7 +118,7 @@ class BeamSearch:
     ) -> list[Generation]:
         if not sampling.greedy:
             raise InputError(f"temperature {sampling.temperature}: beam search draws nothing; set temperature 0")
-        return [self._search(target, Inputs((prompt,)), stop, clock) for prompt in inputs.prompts]
+        return [self._search(target, inputs.row(index), stop, clock) for index in range(inputs.batch)]
 
     def _search(self, target: Session, inputs: Inputs, stop: Stop, clock: Clock | None) -> Generation:
         tokens = target.prefill(inputs)

@@ -1,8 +1,8 @@
 """The errors that the methods raise about what a caller gave them, and about processes of their own."""
 
+from kernels.errors import InputError
 
-class InputError(ValueError):
-    """A value that cannot work: the message names the field, the value, what was expected and what to do."""
+__all__ = ["InputError", "WorkerError"]
 
 
 class WorkerError(Exception):

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.verify.adjust import adjusted_probs
 from kernels.verify.reference import inverse_cdf
 from methods.errors import InputError
 
@@ -41,25 +42,22 @@ class Sampling:
 
     def probs(self, logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V"]:
         """The adjusted distribution; fp64 logits stay fp64, everything else is computed in fp32."""
-        logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
+            logits = logits if logits.dtype == torch.float64 else logits.float()
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-        scaled = logits if self.temperature == 1 else logits / self.temperature
-        if self.top_k is not None and self.top_k < scaled.shape[-1]:
-            kth = scaled.topk(self.top_k, dim=-1).values[..., -1:]
-            scaled = scaled.masked_fill(scaled < kth, float("-inf"))
-        if self.top_p is not None and self.top_p < 1:
-            ordered, index = scaled.sort(dim=-1, stable=True)
-            drop = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
-            drop[..., -1] = False
-            scaled = scaled.masked_fill(drop.scatter(-1, index, drop), float("-inf"))
-        return scaled.softmax(-1)
+        return adjusted_probs(logits, self)
 
     def draw(self, logits: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """One token a row; greedy takes the argmax and leaves the uniforms unused."""
-        if self.greedy:
-            return logits.argmax(-1)
-        return inverse_cdf(self.probs(logits), uniforms)
+        return logits.argmax(-1) if self.greedy else inverse_cdf(self.probs(logits), uniforms)
+
+    def draw_with_prob(
+        self, logits: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]
+    ) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """The same and its probability; for temperatures above 0."""
+        probs = self.probs(logits)
+        tokens = inverse_cdf(probs, uniforms)
+        return tokens, probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
 class Uniforms:

@@ -39,15 +39,19 @@ class ModelSession:
         """Start anew: cache all of each prompt but its last token and return these; or encode the sources.
 
         Raises:
-            InputError: no prompt, an empty one, a token outside the vocabulary, or one longer than the position limit.
+            InputError: no prompt, an empty one, a token outside the vocabulary, or one longer than the position limit; features
+                that the model does not hear, of another shape than it hears, or none.
         """
         stack = self.stack
-        check_inputs(inputs, stack.input_vocab_size, stack.source_limit if stack.is_encoder_decoder else stack.position_limit)
+        encodes_prompts = stack.is_encoder_decoder and stack.feature_shape is None
+        check_inputs(inputs, stack.input_vocab_size, stack.source_limit if encodes_prompts else stack.position_limit)
+        check_features(inputs, stack.feature_shape)
         batch = inputs.batch
         self.lengths = [(0,) * batch] * self.num_layers
         self._cache = self._empty_cache(batch)
         if stack.is_encoder_decoder:
             self._source = Source(stack, inputs)
+        if encodes_prompts:
             assert stack.start_token is not None
             return [stack.start_token] * batch
         cached = [prompt[:-1] for prompt in inputs.prompts]
@@ -110,12 +114,12 @@ class ModelSession:
             return
         used = max(max(lengths) for lengths in self.lengths)
         chosen = self._cache[:, :, :used].index_select(1, _to_device(rows, self.device))
-        if len(rows) == batch:
-            self._cache[:, :, :used].copy_(chosen)
+        if len(rows) <= batch:
+            self._cache = self._cache[:, : len(rows)]
         else:
             shape = (self.num_layers, len(rows), *self._cache.shape[2:])
             self._cache = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
-            self._cache[:, :, :used].copy_(chosen)
+        self._cache[:, :, :used].copy_(chosen)
         self.lengths = _map_same(lambda lengths: tuple(lengths[row] for row in rows), self.lengths)
         if self._source is not None:
             self._source.select(rows)
@@ -189,14 +193,16 @@ class Source:
 
     def __init__(self, stack: Stack, inputs: Inputs, encoded: Float[Tensor, "B S D"] | None = None) -> None:
         """``encoded``: the encoder's states of these inputs, where another session has them already."""
-        lengths = [len(prompt) for prompt in inputs.prompts]
-        longest, device = max(lengths), stack.device
-        padded = [list(prompt) + [0] * (longest - len(prompt)) for prompt in inputs.prompts]
-        mask = None
-        if min(lengths) < longest:
-            mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).long().to(device)
+        device = stack.device
+        tokens, mask = _padded(inputs, device) if inputs.features is None else (None, None)
         self._heads = stack.num_kv_heads
-        self.encoded = stack.encode(torch.tensor(padded, device=device), mask) if encoded is None else encoded
+        if encoded is not None:
+            self.encoded = encoded
+        elif tokens is not None:
+            self.encoded = stack.encode(tokens, mask)
+        else:
+            assert inputs.features is not None
+            self.encoded = stack.hear(inputs.features.to(device, stack.dtype))
         self._states = stack.cross(self.encoded)
         self._mask = None
         if mask is not None:
@@ -224,6 +230,17 @@ class Source:
             self.mask = None if self._mask is None else self._mask.index_select(0, index)
         heads = self._heads
         self.views = tuple(zip(states[:, :, :heads].unbind(0), states[:, :, heads:].unbind(0), strict=True))
+
+
+def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"] | None]:
+    """Sources as one tensor, and a mask that is 0 in the padding where there is any."""
+    lengths = [len(prompt) for prompt in inputs.prompts]
+    longest = max(lengths)
+    padded = [list(prompt) + [0] * (longest - len(prompt)) for prompt in inputs.prompts]
+    mask = None
+    if min(lengths) < longest:
+        mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).long().to(device)
+    return torch.tensor(padded, device=device), mask
 
 
 def _scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
@@ -266,3 +283,18 @@ def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
                 f"prompt of row {row}: it has {len(prompt)} tokens, the model's position limit is {limit}; "
                 "shorten the prompt or choose a model with a larger limit"
             )
+
+
+def check_features(inputs: Inputs, shape: tuple[int, int] | None) -> None:
+    """InputError for features where none are heard, none where they are, or of another shape than (mels, frames)."""
+    if shape is None and inputs.features is not None:
+        raise InputError(f"features {tuple(inputs.features.shape)}: this model does not hear, expected none; choose a Whisper")
+    if shape is None:
+        return
+    if inputs.features is None:
+        raise InputError(f"features None: this model hears, expected [{inputs.batch}, {shape[0]}, {shape[1]}]; give it audio")
+    if tuple(inputs.features.shape) != (inputs.batch, *shape):
+        raise InputError(
+            f"features {tuple(inputs.features.shape)}: expected [rows, mels, frames] ({inputs.batch}, {shape[0]}, {shape[1]}); "
+            "make them with the model's own feature extractor"
+        )

@@ -24,14 +24,19 @@ class Inputs:
     """What a batch is generated from: token ids, one tuple a row, never padded.
 
     For a decoder-only model ``prompts`` are the prompts (at least one token each). For an encoder-decoder they are the
-    encoder's sources, and the decoder begins with the model's own start token.
+    encoder's sources, and the decoder begins with the model's own start token. A model that hears has ``features`` for its
+    encoder, and its decoder begins with the prompts (a start token, language, task and no timestamps).
     """
 
     prompts: tuple[tuple[int, ...], ...]
+    features: Float[Tensor, "B mels frames"] | None = field(default=None, compare=False)
 
     @property
     def batch(self) -> int:
         return len(self.prompts)
+
+    def row(self, index: int) -> "Inputs":
+        return Inputs((self.prompts[index],), None if self.features is None else self.features[index : index + 1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +52,31 @@ class Proposal:
     """What a drafter proposes: n is the longest of ``lengths``; columns past a row's length are padding.
 
     ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
-    ``sampling`` is what the tokens were drawn with, which may differ from the target's.
+    ``sampling`` is what the tokens were drawn with, which may differ from the target's. A drafter that knows the log-sum-exp of
+    its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it.
     """
 
     tokens: Int[Tensor, "B n"]
     lengths: tuple[int, ...]
     logits: Float[Tensor, "B n V"] | None
     sampling: Sampling
+    log_sum_exp: Float[Tensor, "B n"] | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decides. The probabilities are the adjusted ones of each drafted token (greedy: 0 or 1)."""
+    """What a rule decides. The probabilities are the adjusted ones of each drafted token (greedy: 0 or 1).
+
+    Kernels leave those of drafts that they did not look at, behind the first rejection, NaN.
+
+    ``choices`` are the target's first choices after every token of the round, from rules that compare drafts with them.
+    """
 
     num_accepted: Int[Tensor, "B"]
     next_token: Int[Tensor, "B"]
     target_probs: Float[Tensor, "B n"]
     draft_probs: Float[Tensor, "B n"]
+    choices: Int[Tensor, "B n_plus_1"] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,8 @@ class Step:
     """One round of one row as it happened.
 
     ``emitted`` counts what entered the output after EOS and length limit cut the round (drafted and bonus alike), and
-    ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted`` and the probabilities are whole.
+    ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted``, the probabilities and the
+    ``choices`` of the target (one more than drafts; none from rules that do not look at them) are whole.
     Beams share no drafts: theirs is empty, and ``num_accepted`` counts steps of the search before any cut.
     Times are seconds of the whole batch's round; NaN where no clock was given.
 
@@ -93,6 +107,7 @@ class Step:
     emitted: int
     target_probs: list[float] = field(default_factory=list)
     draft_probs: list[float] = field(default_factory=list)
+    choices: list[int] = field(default_factory=list)
     stop_reason: StopReason | None = None
     draft_s: float = float("nan")
     verify_s: float = float("nan")
@@ -106,11 +121,17 @@ class Step:
 
 @dataclass(slots=True)
 class Generation:
-    """One row's output: the ids that were emitted (a stopping EOS included) and the steps that made them."""
+    """One row's output: the ids that were emitted (a stopping EOS included) and the steps that made them.
+
+    Before its first step a draft-and-verify method takes ``encode_s`` for the target's prefill (its encoder, or the prompt) and
+    ``draft_encode_s`` for the drafter's begin, seconds of the whole batch; NaN where no clock was given, and for other methods.
+    """
 
     tokens: list[int]
     steps: list[Step]
     stop_reason: StopReason
+    encode_s: float = float("nan")
+    draft_encode_s: float = float("nan")
 
 
 @runtime_checkable
@@ -172,6 +193,13 @@ class TargetReader(Protocol):
     """A drafter that reads the target's hidden states: it is shown the target's session before ``begin``."""
 
     def read(self, target: Session) -> None: ...
+
+
+@runtime_checkable
+class EarlyStarter(Protocol):
+    """A drafter that works on the inputs while the target does: it is shown them before the target's prefill."""
+
+    def start(self, inputs: Inputs) -> None: ...
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@
 from tasks.additive import AdditiveTask
 from tasks.conversations import Conversations
 from tasks.errors import DataError
+from tasks.speech import CLEAN, COMMON_VOICE, OTHER, TEDLIUM, Speech
 from tasks.squad import Squad
 from tasks.summarization import CNNDM, XSUM, Summarization
 from tasks.text import Text
@@ -14,6 +15,7 @@ from tasks.translation import Translation
 TASKS: dict[str, AdditiveTask] = {
     "squad": Squad(),
     "wmt-en-de": Translation("en", "de"),
+    "wmt13-en-de": Translation("en", "de", development=True),
     "wmt-de-en": Translation("de", "en"),
     "wmt-en-fr": Translation("en", "fr"),
     "wmt-en-ro": Translation("en", "ro"),
@@ -21,6 +23,10 @@ TASKS: dict[str, AdditiveTask] = {
     "cnndm": Summarization(CNNDM, ("rouge1", "rouge2", "rougeL", "rougeLsum")),
     "xsum": Summarization(XSUM, ("rouge1", "rouge2", "rougeL")),
     "text": Text(),
+    "librispeech-clean": Speech(CLEAN),
+    "librispeech-other": Speech(OTHER),
+    "tedlium": Speech(TEDLIUM),
+    "common-voice": Speech(COMMON_VOICE),
 }
 
 TRAINING_ONLY: dict[str, AdditiveTask] = {"conversations": Conversations()}

@@ -6,18 +6,31 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from tasks.sound import Sound
+
 PromptStyle = Literal["instruction", "t5"]
 Split = Literal["train", "test"]
 Statistics = Mapping[str, float | Sequence[float]]
 
 
+class Recording(Protocol):
+    """Something to be heard; it is read, decoded or spoken when its sound is asked for."""
+
+    def sound(self) -> Sound:
+        """Raises DataError, naming where it should be, for one that is missing or cannot be decoded."""
+
+
 @dataclass(frozen=True)
 class Example:
-    """One thing to generate from. ``inputs`` has the task's own fields; the id is unique and stable within a source."""
+    """One thing to generate from. ``inputs`` has the task's own fields; the id is unique and stable within a source.
+
+    What a task of speech has heard is ``audio``, and its ``inputs`` say where that is from.
+    """
 
     id: str
     inputs: Mapping[str, str]
     references: tuple[str, ...]
+    audio: Recording | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""CNN/DailyMail (Hermann et al. 2015, See et al. 2017) and XSum (Narayan et al. 2018); prompt of PPD Table 1, prefix of T5."""
+"""CNN/DailyMail (Hermann et al. 2015, See et al. 2017) and XSum (Narayan et al. 2018); prompt of PPD Table 1, prefix of T5.
+
+Optimized (A.3) prompts without instruction: "Summary:" after the article. What the paper puts between them is not recovered;
+here it is a line end. Only what follows the prompt is the output, and so only that is scored.
+"""
 
 from functools import partial
 
@@ -9,6 +13,8 @@ from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
 from tasks.scoring import rouge
 from tasks.sources.dataset import Dataset, HubFiles, Row, id_field, text_field
 from tasks.world import cnndm_row, xsum_row
+
+SUMMARY_TEMPLATE = "{article}\nSummary:"  # an experiment's prompt_template
 
 
 def _example(article: str, summary: str, row: Row, where: str, row_id: str) -> Example:

@@ -10,15 +10,25 @@ from harness.catalogue.ppd_figures import PPD_FIGURES
 from harness.catalogue.ppd_match import BY_POSITION, MATCH_RATES
 from harness.catalogue.ppd_pipeline import PIPELINE
 from harness.catalogue.ppd_sampling import SAMPLING
+from harness.catalogue.specdec_blocks import BLOCK_TABLES
+from harness.catalogue.specdec_figures import SPECDEC_FIGURES
+from harness.catalogue.specdec_latency import SUMMARY_LATENCY, TRANSLATION_LATENCY
+from harness.catalogue.specdec_memory import SUMMARY_MEMORY, TRANSLATION_MEMORY
+from harness.catalogue.specdec_profile import PROFILE
+from harness.catalogue.specdec_quality import QUALITY_TABLES
+from harness.catalogue.specdec_traces import TRACES
 from harness.errors import UsageError
 
 _ALL: list[Table | Planned] = [
     *PLANNED,
     *(MATCH_RATES, PIPELINE, SAMPLING, *BY_POSITION),
     *(TRADEOFF, SPEED, ALPHA, EXPECTED, LENIENCE),
+    *(*QUALITY_TABLES, *BLOCK_TABLES),
+    *(TRANSLATION_MEMORY, SUMMARY_MEMORY, TRANSLATION_LATENCY, SUMMARY_LATENCY, PROFILE, TRACES),
 ]
 TABLES: dict[int, Table | Planned] = {table.number: table for table in sorted(_ALL, key=lambda table: table.number)}
-FIGURES: dict[str, Figure | str] = {figure.name: figure for figure in [*PPD_FIGURES, *LEVIATHAN_FIGURES]} | PLANNED_FIGURES
+_FIGURES = [*PPD_FIGURES, *LEVIATHAN_FIGURES, *SPECDEC_FIGURES]
+FIGURES: dict[str, Figure | str] = {figure.name: figure for figure in _FIGURES} | PLANNED_FIGURES
 
 __all__ = ["FIGURES", "TABLES", "Cell", "Figure", "Planned", "Settings", "Table", "get_figure", "get_table"]
 

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.experiment import Comparison, Experiment
 from harness.pairing import Refused, num_failed, succeeded
 from harness.records import Record
 from harness.statistics import Estimate
+
+if TYPE_CHECKING:
+    from harness.render.traces import WorkedExample
 
 NOT_RECOVERED = "not recovered"
 Published = float | Literal["not recovered"] | None
@@ -71,7 +74,8 @@ class Table:
     """A table of the catalogue.
 
     ``blocks`` are its columns, printed a block below the other where one line cannot hold them. ``notes`` say what differs
-    from the paper under the given settings.
+    from the paper under the given settings. ``examples`` are generations to be read, shown below its
+    cells.
     """
 
     number: int
@@ -83,6 +87,7 @@ class Table:
     plan: Callable[[Settings], list[Comparison]]
     cells: Callable[[Settings, RecordsOf], list[Cell]]
     notes: Callable[[Settings], list[str]]
+    examples: Callable[[Settings, RecordsOf, Pieces], "list[WorkedExample]"] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -1,15 +1,17 @@
-"""``foretoken bench``: our loops against transformers' on the zoo; results go to results/bench/."""
+"""``foretoken bench``: our loops against transformers' on the zoo, or the verification kernels; results/bench/."""
 
 import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
 
+from harness.commands.bench_kernels import add_kernel_arguments, execute_kernels
 from harness.commands.options import DATA_HELP, RESULTS, positive, source_of
 from harness.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=("loops", "kernels"), default="loops", help="what is timed (default: loops)")
     parser.add_argument("--data", metavar="SOURCE", help=f"what the zoo is trained and prompted on: {DATA_HELP}")
     parser.add_argument("--profile", choices=("toy", "test"), default="toy", help="sizes of the zoo (default: toy)")
     parser.add_argument("--only", choices=("gpt", "llama", "t5"), help="one family of models")
@@ -20,9 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--examples", type=positive("--examples"), default=1000, help="of the memory check (default: 1000)")
     parser.add_argument("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
     parser.add_argument("--dry-run", action="store_true", help="say which models are timed and which are cached")
+    add_kernel_arguments(parser.add_argument_group("kernels only (--gamma, --repeats and --threads count there too)"))
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.what == "kernels":
+        return execute_kernels(args)
     import torch
 
     from harness.bench import FAMILIES, Row, Sizes, bench_family

@@ -6,82 +6,15 @@ import math
 import sys
 from typing import Any
 
-from harness.commands.options import add_common, checked_device, layer_list, model_name, positive, source_of
+from harness.commands.options import checked_device, model_name, source_of
+from harness.commands.run_flags import add_arguments, refuse_unread
 from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec, plain_arms
+from harness.experiment import DRAFTING, Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec, plain_arms
 from methods.sampling import Sampling
 
+__all__ = ["add_arguments", "execute", "experiments"]
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_common(parser)
-    _add_what(parser)
-    _add_method(parser)
-    _add_limits(parser)
-
-
-def _add_what(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("task and models").add_argument
-    add("--task", required=True, help="squad, wmt-en-de, ..., cnndm, xsum, text")
-    add("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME")
-    add("--target-revision", metavar="COMMIT", help="pins a Hub id")
-    add("--draft", metavar="MODEL", help="the draft model, likewise; for n-gram drafters the zoo's table")
-    add("--draft-revision", metavar="COMMIT", help="pins a Hub id")
-    add("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
-    add("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
-
-
-def early_layer(text: str) -> int | None:
-    """An argparse type: a layer, or None for "auto"."""
-    return None if text == "auto" else positive("--early-layer")(text)
-
-
-def candidates(text: str) -> int | None:
-    return None if text == "auto" else positive("--candidates")(text)
-
-
-def _add_method(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("method and sampling").add_argument
-    add("--method", default="autoregressive", help="autoregressive, beam, ppd, speculative, speculative-beam")
-    add("--drafter", help="model or block (both with --draft), unigram, bigram, copy, random, hierarchical")
-    add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
-    add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
-    add("--rule", default="speculative-sampling", help="speculative-sampling, lenience, top-1 or top-beta")
-    add("--lenience", type=float, default=1.0, help="l of rule lenience, 0 < l <= 1 (default: 1)")
-    add("--as-described", action="store_true", help="the paper's printed form where it differs from what it must mean")
-    add("--beta", type=positive("--beta"), default=3, help="of rule top-beta: among the target's best BETA (default: 3)")
-    add("--tau", type=float, default=1.0, help="of rule top-beta: within TAU of its best log-probability (default: 1)")
-    add("--score", default="verifier", help="of rule top-beta: verifier (default), or as_described (the drafter's, as printed)")
-    add("--cap", default="released", help="of top-1 and top-beta: gamma + 1 tokens a round (released) or gamma (printed)")
-    add("--schedule", default="constant", help='constant, heuristic ("+2 / -1") or optimal (with --alpha and --cost)')
-    add("--gamma", type=int, default=5, help="how many tokens to draft a round (default: 5)")
-    add("--alpha", type=float, help="measured acceptance rate, for schedule optimal")
-    add("--cost", type=float, help="measured draft/target cost ratio, for schedule optimal")
-    add("--num-beams", type=positive("--num-beams"), default=4, help="width of beam search (default: 4)")
-    add("--draft-beams", type=positive("--draft-beams"), help="draft width of speculative-beam (default: twice the width)")
-    add("--early-layer", type=early_layer, metavar="N", help="where ppd predicts, half the depth or more; or auto (default)")
-    add("--candidates", type=candidates, metavar="K", help="tokens that ppd begins early, or auto (default: 1)", default=1)
-    add("--execution", default="process", help="of ppd: process (one a candidate), batched (one for all) or simulated")
-    add(
-        "--match-layers",
-        type=layer_list("--match-layers"),
-        default=(),
-        metavar="N,N",
-        help="measure PPD's match rate at these layers as well",
-    )
-    add("--heads", metavar="FOLDER", help="early heads that `foretoken heads` trained, or zoo:NAME (default: the model's own)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
-    add("--top-k", type=int, help="keep the k largest logits")
-    add("--top-p", type=float, help="keep the nucleus of this mass")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("limits").add_argument
-    add("--repeats", type=positive("--repeats"), default=1, help="how often each example is run (default: 1)")
-    add("--batch-size", type=positive("--batch-size"), default=1, help="rows decoded together (default: 1)")
-    add("--max-new-tokens", type=positive("--max-new-tokens"), help="default: the task's own")
-    add("--max-input-tokens", type=positive("--max-input-tokens"), help="cut a prompt's longest field down to this")
-    add("--ignore-eos", action="store_true", help="always generate the full length")
-    add("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
+NUM_BEAMS = {"beam": 4, "speculative-beam": 4}  # where --num-beams is not given; 1 for others
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -91,6 +24,7 @@ def execute(args: argparse.Namespace) -> int:
     from harness.runner import Runner, pin
 
     comparison = Comparison(tuple(pin(experiment) for experiment in experiments(args).arms))
+    _check_flags(args)
     if args.dry_run:
         from harness.estimate import print_plan
 
@@ -124,7 +58,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
     from harness.models import is_encoder_decoder
     from tasks import get_task
 
-    if args.method.startswith("speculative") and args.gamma < 1:
+    if args.method in DRAFTING and args.gamma < 1:
         raise UsageError(f"gamma {args.gamma}: expected an integer >= 1; for plain decoding use --method autoregressive")
     task = get_task(args.task)
     target = ModelSpec(name=model_name(args.target), revision=args.target_revision)
@@ -149,25 +83,37 @@ def experiments(args: argparse.Namespace) -> Comparison:
         overlap=(drafter,) if drafter is not None else (),
         early=_early(args),
         leniences=tuple(sorted({1.0, args.lenience}, reverse=True)),
+        memory=args.memory,
         device=checked_device(args.device),
         dtype=args.dtype,
         num_threads=args.threads,
     )
     if args.method == "autoregressive":
         return Comparison((base,))
-    if args.method == "speculative-beam":
-        base = base.replace(method=MethodSpec(name="beam", num_beams=args.num_beams), overlap=())
     method = _method(args, drafter)
+    if method.name in ("speculative-beam", "transformers") and method.num_beams > 1:
+        base = base.replace(method=MethodSpec(name="beam", num_beams=method.num_beams), overlap=())
     plain = base.replace(beside=repr(method))
     arm = base.replace(method=method, overlap=(), leniences=(1.0,), early=())
     return Comparison((*plain_arms(plain, method), arm))
 
 
+def _check_flags(args: argparse.Namespace) -> None:
+    drafter = _drafter(args)
+    kind = None if drafter is None else drafter.kind
+    refuse_unread(args, {"method": args.method, "rule": _rule(args), "schedule": args.schedule, "drafter": kind})
+
+
+def _rule(args: argparse.Namespace) -> str:
+    return "lenience" if args.lenience != 1.0 else args.rule
+
+
 def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
+    num_beams = args.num_beams or NUM_BEAMS.get(args.method, 1)
     return MethodSpec(
         name=args.method,
         drafter=drafter,
-        rule="lenience" if args.lenience != 1.0 else args.rule,
+        rule=_rule(args),
         lenience=args.lenience,
         as_described=args.as_described,
         beta=args.beta,
@@ -178,8 +124,8 @@ def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec
         gamma=args.gamma,
         alpha=args.alpha,
         cost=args.cost,
-        num_beams=args.num_beams if "beam" in args.method else 1,
-        draft_beams=(args.draft_beams or 2 * args.num_beams) if args.method == "speculative-beam" else 1,
+        num_beams=num_beams,
+        draft_beams=(args.draft_beams or 2 * num_beams) if args.method == "speculative-beam" else 1,
         **(_pipeline(args) if args.method == "ppd" else {}),
     )
 
@@ -205,11 +151,11 @@ def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
     model = ModelSpec(name=model_name(args.draft), revision=args.draft_revision) if args.draft else None
     kind = args.drafter or ("model" if model is not None else None)
     if kind is None:
-        if args.method.startswith("speculative"):
+        if args.method in DRAFTING:
             raise UsageError(f"method {args.method!r}: expected --draft MODEL, or --drafter copy, which needs no model")
         return None
     inner = DrafterSpec(kind="model", model=ModelSpec(name=model_name(args.inner_draft))) if args.inner_draft else None
-    return DrafterSpec(kind=kind, model=model, inner=inner, inner_gamma=args.inner_gamma)
+    return DrafterSpec(kind=kind, model=model, inner=inner, inner_gamma=args.inner_gamma, encoder=args.encoder)
 
 
 def _finite(values: dict) -> dict:

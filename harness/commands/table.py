@@ -15,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from harness.catalogue import get_table
     from harness.estimate import print_plan
+    from harness.models import load_tokenizer
     from harness.render.files import write_table
     from harness.render.text import terminal_table
+    from harness.render.worked import terminal_examples
     from harness.reproduce import Store, check_stop_at_eos, folder_of, header_of, settings_of
 
     table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
@@ -27,8 +29,15 @@ def execute(args: argparse.Namespace) -> int:
     if args.reproduce:
         store.run(table.plan(settings), args.quiet)
     cells = store.explained(table.cells(settings, store.records_of))
+
+    def pieces_of(experiment):  # type: ignore[no-untyped-def]
+        return load_tokenizer(store.pinned(experiment).target).decode
+
+    examples = table.examples(settings, store.records_of, pieces_of) if table.examples else []
     header = header_of("table", str(table.number), settings, store)
-    paths = write_table(table, settings, cells, header, folder_of(settings) / "tables")
+    paths = write_table(table, settings, cells, header, folder_of(settings) / "tables", examples)
     print(terminal_table(table, settings, cells))
+    if examples:
+        print(terminal_examples(examples, sys.stdout.isatty()))
     print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
     return 0

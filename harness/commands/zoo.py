@@ -22,8 +22,8 @@ def execute(args: argparse.Namespace) -> int:
         for name, recipe in recipes.items():
             digest = recipe_hash(name, args.scale, source)
             cached = is_complete(model_folder(name, digest))
-            print(f"{name:20s} {recipe.family:6s} {digest}  {'cached' if cached else f'to train: {recipe.steps} steps'}")
+            print(f"{name:24s} {recipe.family:10s} {digest}  {'cached' if cached else f'to train: {recipe.steps} steps'}")
         return 0
     for name, folder in ensure(names, args.scale, source).items():
-        print(f"{name:20s} {folder}")
+        print(f"{name:24s} {folder}")
     return 0

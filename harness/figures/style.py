@@ -1,10 +1,11 @@
 """One look for all figures, and files without dates or random identifiers."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
@@ -25,6 +26,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
     "#F0E442",
     "#7F7F7F",
 )
+NOTE_WIDTH = 120  # characters of a footnote's line
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 11,
@@ -84,5 +86,14 @@ def _characters(family: str) -> frozenset[int]:
 
 
 def footnote(figure: Figure, text: str) -> None:
-    """One line of provenance under the axes."""
+    """Lines of provenance under the axes."""
     figure.text(0.01, -0.2 / figure.get_figheight(), text, fontsize=9, color="#555555", va="top")
+
+
+def not_shown(reasons: Mapping[str, str]) -> str:
+    """Lines for a footnote that name what was left out, together where the reason is one; empty where nothing was."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    lines = [f"Not shown: {'; '.join(found)}: {reason}." for reason, found in names.items()]
+    return "".join("\n" + "\n    ".join(wrap(line, NOTE_WIDTH)) for line in lines)

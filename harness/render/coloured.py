@@ -12,7 +12,7 @@ from harness.errors import UsageError
 from harness.records import Record
 
 Decode = Callable[[Sequence[int]], str]
-Kind = Literal["accepted", "rejected", "dropped", "corrected", "bonus"]
+Kind = Literal["accepted", "rejected", "dropped", "corrected", "bonus", "candidate", "before"]  # the last two: traces only
 CONTEXT = 8
 
 # Colour-blind safe (Okabe and Ito); kinds differ in more than colour: rejected is struck out, bonus underlined.

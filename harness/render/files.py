@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from harness.catalogue.base import Cell, Settings, Table
 from harness.errors import UsageError
 from harness.render.latex import latex_table
 from harness.render.text import markdown_page, title
+from harness.render.traces import WorkedExample
+from harness.render.worked import html_examples, markdown_examples
 
 CSV_COLUMNS = ("row", "column", "published", "measured", "low", "high", "n", "unit", "status")
 
@@ -36,14 +39,23 @@ class Header:
         }
 
 
-def write_table(table: Table, settings: Settings, cells: list[Cell], header: Header, folder: Path) -> list[Path]:
-    """The four files of a table under ``folder``, named ``<paper>-<the paper's number>``."""
+def write_table(
+    table: Table,
+    settings: Settings,
+    cells: list[Cell],
+    header: Header,
+    folder: Path,
+    examples: Sequence[WorkedExample] = (),
+) -> list[Path]:
+    """The four files of a table under ``folder``, named ``<paper>-<the paper's number>``, and a page of its worked examples."""
     texts = {
-        "md": markdown_page(table, settings, cells, header.facts(settings)),
+        "md": markdown_page(table, settings, cells, header.facts(settings)) + (markdown_examples(examples) if examples else ""),
         "csv": csv_text(cells),
         "json": json_text(table, settings, cells, header),
         "tex": latex_table(table, cells),
     }
+    if examples:
+        texts["html"] = html_examples(examples, title(table))
     return [write_whole(folder / f"{table.name}.{ending}", text) for ending, text in texts.items()]
 
 

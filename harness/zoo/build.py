@@ -19,8 +19,19 @@ from transformers.utils import logging
 from harness.errors import UsageError
 from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
 from harness.zoo.corpus import Encoded, build_corpus, read_corpus
-from harness.zoo.descriptions import Corpus, Description, Distilled, DrafterRecipe, HeadRecipe, PairRecipe, Recipe
-from harness.zoo.recipes import CODE_VERSION, Scale, digest, recipe_for
+from harness.zoo.descriptions import (
+    BlockwiseRecipe,
+    Corpus,
+    Description,
+    Distilled,
+    DrafterRecipe,
+    HeadRecipe,
+    PairRecipe,
+    Recipe,
+    teachers_of,
+)
+from harness.zoo.recipes import CODE_VERSION, Scale, data_of, digest, recipe_for
+from harness.zoo.whisper_recipes import SpeechCorpus, WhisperRecipe
 from methods.errors import InputError
 from methods.speculative.ngram import NGramTable
 from tasks.errors import DataError
@@ -59,9 +70,10 @@ def waves(wanted: Sequence[Description], source: str) -> list[list[Description]]
             return found[folder][0]
         if is_complete(folder):
             return 0
-        found[folder] = (1 + max(map(level, dependencies(description)), default=0), description)
+        depth = 1 + max(map(level, dependencies(description)), default=0)
         if isinstance(description, DrafterRecipe):
-            level(description.verifier)
+            depth = max(depth, level(description.verifier))  # both train at once; the drafter's report may train its verifier
+        found[folder] = (depth, description)
         return found[folder][0]
 
     for description in wanted:
@@ -74,11 +86,12 @@ def waves(wanted: Sequence[Description], source: str) -> list[list[Description]]
 def dependencies(description: Description) -> tuple[Description, ...]:
     """What must be complete before this can be made."""
     if isinstance(description, Distilled):
-        return (description.teacher.corpus, description.teacher)
+        return (description.teacher.corpus, *teachers_of(description))
     if isinstance(description, Corpus):
         return ()
-    initial = description.initial if isinstance(description, DrafterRecipe) else None
-    return (description.corpus, *(one for one in (description.teacher, initial) if one is not None))
+    begun = description.initial if isinstance(description, DrafterRecipe) else None
+    frozen = description.verifier if isinstance(description, BlockwiseRecipe) else None
+    return (description.corpus, *(one for one in (description.teacher, begun, frozen) if one is not None))
 
 
 def folder_of(description: Description, source: str) -> Path:
@@ -151,23 +164,34 @@ def _make(description: Description, source: str, position: int) -> None:
 
 def _fill(description: Description, source: str, folder: Path, position: int) -> None:
     """Build one description in a folder of its own; what it depends on is complete."""
+    from harness.zoo.blockwise import make_blockwise
     from harness.zoo.distil import build_distilled
     from harness.zoo.head_files import make_heads
     from harness.zoo.pairs import train_pair
     from harness.zoo.train import train
+    from harness.zoo.whisper_corpus import build_speech
+    from harness.zoo.whisper_training import train_whisper
 
     def of(needed: Description) -> Path:
         return folder_of(needed, source)
 
     if isinstance(description, Distilled):
-        base, teacher = of(description.teacher.corpus), of(description.teacher)
-        build_distilled(description, base, teacher, folder, source, position=position)
+        base, teachers = of(description.teacher.corpus), [of(teacher) for teacher in teachers_of(description)]
+        build_distilled(description, base, teachers, folder, source, position=position)
+    elif isinstance(description, SpeechCorpus):
+        build_speech(description, data_of(description, source), folder, position=position)
     elif isinstance(description, Corpus):
         build_corpus(description, source, folder)
     elif isinstance(description, HeadRecipe):
         make_heads(description, of(description.corpus), of(description.teacher), folder, source, position)
+    elif isinstance(description, BlockwiseRecipe):
+        make_blockwise(description, of(description.corpus), of(description.verifier), folder, source, position)
     elif isinstance(description, DrafterRecipe):
         _train_drafter(description, of(description.corpus), folder, source, position)
+    elif isinstance(description, WhisperRecipe):
+        trained_on = data_of(description.corpus, source)
+        teacher_folder = None if description.teacher is None else of(description.teacher)
+        train_whisper(description, of(description.corpus), folder, trained_on, teacher_folder, position=position)
     elif isinstance(description, PairRecipe):
         train_pair(description, of(description.corpus), folder, source, position=position)
     elif description.family == "ngram":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from harness.errors import UsageError
 from harness.zoo.cache import replace_file, unreadable
 
 CHECKPOINT = "checkpoint.pt"
@@ -41,7 +42,7 @@ class Checkpoints:
         """The step to go on with and what else was saved; (0, {}) without a checkpoint.
 
         Raises:
-            UsageError: for a file that cannot be read.
+            UsageError: for a file that cannot be read, or that holds another network.
         """
         path = self.folder / CHECKPOINT
         if not path.exists():
@@ -51,8 +52,11 @@ class Checkpoints:
             state = torch.load(path, weights_only=True, map_location=device)
         except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
             raise unreadable(path, error) from error
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        try:
+            self.network.load_state_dict(state["network"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            raise foreign(self.folder) from error
         self.before = Spent(**state["spent"])
         return state["step"], state.get("more", {})
 
@@ -74,3 +78,7 @@ class Checkpoints:
     def spent(self) -> Spent:
         wall_s, cpu_s = time.perf_counter() - self.began, time.process_time() - self.began_cpu
         return Spent(self.before.wall_s + wall_s, self.before.cpu_s + cpu_s)
+
+
+def foreign(folder: Path) -> UsageError:
+    return UsageError(f"{folder / CHECKPOINT}: it belongs to another training; delete {folder} and run the command again")

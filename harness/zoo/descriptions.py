@@ -1,11 +1,12 @@
 """What describes a trained model of the zoo: frozen, and whole, so that a hash of it is the model's identity."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
-Family = Literal["llama", "t5", "gpt2", "ngram", "marian", "block"]
+Family = Literal["llama", "t5", "gpt2", "ngram", "marian", "bart", "block", "bart-block", "blockwise", "whisper"]
 RateSchedule = Literal["cosine", "inverse-sqrt"]
-ENCODER_DECODERS = ("t5", "marian")
+ENCODER_DECODERS = ("t5", "marian", "whisper")
 Style = Literal["instruction", "t5", "plain"]
 Labels = Literal["next", "final"]
 
@@ -59,6 +60,16 @@ class Distilled(Corpus):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnsembleDistilled(Distilled):
+    """Written by several teachers of one vocabulary: beam search over the mean of their probabilities (Xia et al. B.4).
+
+    ``teacher`` is the first of them, ``others`` are the rest.
+    """
+
+    others: tuple["PairRecipe", ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A model, how to train it, and on what.
 
@@ -101,8 +112,8 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class PairRecipe(Recipe):
-    """A Marian translation model: SpecDec's teacher or verifier, in family "marian". The defaults are the paper's (Xia et al.
-    Table 7 and Appendix A) where they are known.
+    """SpecDec's teacher or verifier: a translation model in family "marian", or one of the family "bart". The defaults are the
+    paper's (Xia et al. Table 7 and Appendix A) where they are known.
 
     The weights are the mean of the last ``num_averaged`` checkpoints, ``average_every`` steps apart. Rates: "inverse-sqrt" (as
     the paper), or half a "cosine" down to a hundredth.
@@ -124,21 +135,36 @@ class PairRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterRecipe(PairRecipe):
-    """SpecDec's non-autoregressive drafter of blocks, in family "block"; the defaults are the paper's.
+    """SpecDec's non-autoregressive drafter of blocks, in family "block" or "bart-block"; the defaults are the paper's.
 
     ``glancing`` is the share of wrong guesses that is shown at the start and at the end of the training; None trains without.
     ``verifier`` has no part in the training: its outputs are what the accepted tokens are counted against. ``initial`` is a
-    model of the same shape whose weights the drafter begins with; the paper's has none.
+    model of the same shape whose weights the drafter begins with; the paper's has none. ``place_decay``: what a token of a
+    block counts in the loss, as a share of the one before it; the paper's all count alike.
     """
 
     verifier: PairRecipe
     initial: PairRecipe | None = None
     block_size: int = 25
     glancing: tuple[float, float] | None = (0.5, 0.3)
+    place_decay: float = 1.0
     weight_decay: float = 0.01
     adam_betas: tuple[float, float] = (0.9, 0.999)
     clip_norm: float = 5.0
     activation: str = "gelu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockwiseRecipe(PairRecipe):
+    """Blockwise heads (Stern et al. 2018) on a frozen ``verifier``, trained on the verifier's corpus, in family "blockwise".
+
+    ``num_drafts`` heads draft as many tokens: k - 1 for blocks of k. ``ff_width`` is the hidden size of each, ``width`` the
+    verifier's. A step trains one head that is drawn, as Stern et al. do to save memory, or all of them.
+    """
+
+    verifier: PairRecipe
+    num_drafts: int
+    draws_head: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,5 +223,19 @@ Description = Corpus | Recipe | HeadRecipe
 
 def distilled(teacher: PairRecipe, name: str, **settings: int) -> Distilled:
     """The corpus that a teacher writes over its own."""
+    return Distilled(**(_inherited(teacher, name) | settings))
+
+
+def distilled_by_all(teachers: Sequence[PairRecipe], name: str, **settings: int) -> EnsembleDistilled:
+    """The corpus that several teachers write together over the one that they share."""
+    return EnsembleDistilled(**(_inherited(teachers[0], name) | {"others": tuple(teachers[1:])} | settings))
+
+
+def teachers_of(corpus: Distilled) -> tuple[PairRecipe, ...]:
+    """Who writes it, the first teacher first."""
+    return (corpus.teacher, *(corpus.others if isinstance(corpus, EnsembleDistilled) else ()))
+
+
+def _inherited(teacher: PairRecipe, name: str) -> dict[str, Any]:
     inherited = {field.name: getattr(teacher.corpus, field.name) for field in fields(Corpus)}
-    return Distilled(**(inherited | {"name": name, "teacher": teacher} | settings))
+    return inherited | {"name": name, "teacher": teacher}

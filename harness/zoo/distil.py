@@ -1,4 +1,5 @@
-"""Sequence-level distillation (Kim and Rush 2016; Xia et al. 3.1): a corpus's sources, translated by a teacher's beam search.
+"""Sequence-level distillation (Kim and Rush 2016; Xia et al. 3.1): a corpus's sources, translated by beam search of a teacher,
+or of several whose probabilities are averaged.
 
 Every finished batch is a line of a file, so that a run that was killed goes on behind the last whole line.
 """
@@ -14,7 +15,6 @@ import torch
 from jaxtyping import Int
 from safetensors.torch import save
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM
 
@@ -23,6 +23,11 @@ from harness.zoo.cache import DONE, replace_file
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Distilled
 from harness.zoo.train import device_of, one_thread
+from methods.beam import BeamState
+from methods.models import stack_for
+from methods.models.base import Stack
+from methods.session import ModelSession
+from methods.types import Inputs, Stop
 
 DECODED = "decoded.jsonl"
 
@@ -30,7 +35,7 @@ DECODED = "decoded.jsonl"
 def build_distilled(
     corpus: Distilled,
     base_folder: Path,
-    teacher_folder: Path,
+    teacher_folders: Sequence[Path],
     folder: Path,
     source: str,
     *,
@@ -42,13 +47,12 @@ def build_distilled(
     targets = {row: target for line in _decoded(folder / DECODED) for row, target in zip(*line, strict=True)}
     todo = [batch for batch in batches_of(rows, corpus.batch_size) if batch[0] not in targets][:stop_at]
     with one_thread():
-        teacher: Any = AutoModelForSeq2SeqLM.from_pretrained(teacher_folder).eval()
-        teacher.to(device_of(corpus.teacher))
+        teachers = [_read_teacher(teacher_folder, device_of(corpus.teacher)) for teacher_folder in teacher_folders]
         bar = tqdm(total=len(rows), initial=len(targets), desc=f"decode {corpus.name}", position=position, mininterval=1.0)
         with bar, (folder / DECODED).open("a", encoding="utf8") as file:
             for batch in todo:
                 began = time.process_time()
-                found = beam_outputs(teacher, [rows.row(row)[0] for row in batch], corpus.num_beams, corpus.max_target)
+                found = beam_outputs(teachers, [rows.row(row)[0] for row in batch], corpus.num_beams, corpus.max_target)
                 cpu_s = time.process_time() - began
                 file.write(json.dumps({"rows": batch, "targets": found, "cpu_s": cpu_s}) + "\n")
                 file.flush()
@@ -59,6 +63,11 @@ def build_distilled(
         _finish(corpus, rows, [targets[row] for row in range(len(rows))], folder, source, base_folder)
 
 
+def _read_teacher(folder: Path, device: str) -> Stack:
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    return stack_for(model.eval().requires_grad_(False).to(device))
+
+
 def batches_of(rows: Encoded, size: int) -> list[list[int]]:
     """All rows, those with sources of similar length together."""
     lengths = rows.source_ends.diff(prepend=rows.source_ends.new_zeros(1))
@@ -67,14 +76,35 @@ def batches_of(rows: Encoded, size: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def beam_outputs(model: Any, sources: Sequence[Int[Tensor, "s"]], num_beams: int, max_new_tokens: int) -> list[list[int]]:
-    """Each source's best hypothesis by transformers' own beam search: its ids, EOS included, without the start token."""
-    lengths = torch.tensor([len(source) for source in sources])
-    ids = pad_sequence([source.long() for source in sources], batch_first=True, padding_value=0).to(model.device)
-    mask = (torch.arange(ids.shape[1]) < lengths.unsqueeze(1)).long().to(model.device)
-    found = model.generate(ids, attention_mask=mask, num_beams=num_beams, do_sample=False, max_new_tokens=max_new_tokens)
-    end = model.generation_config.eos_token_id
-    return [row[: row.index(end) + 1] if end in row else row for row in found[:, 1:].tolist()]
+def beam_outputs(
+    teachers: Sequence[Stack], sources: Sequence[Int[Tensor, "s"]], num_beams: int, max_new_tokens: int
+) -> list[list[int]]:
+    """Each source's best hypothesis, EOS included, by the teachers' mean probability of each next token.
+
+    What transformers' beam search finds, in about a third of its time: the beams of all sources that still run are one batch.
+    """
+    sessions, ends = [ModelSession(stack) for stack in teachers], {teachers[0].model.generation_config.eos_token_id}
+    inputs = Inputs(tuple(tuple(source.tolist()) for source in sources))
+    for session in sessions:
+        tokens = session.prefill(inputs)
+    states = [BeamState(num_beams, Stop(max_new_tokens=max_new_tokens, token_ids=frozenset(ends))) for _ in sources]
+    running = states
+    while running:
+        fed = torch.tensor(tokens, device=sessions[0].device).unsqueeze(1)
+        log_probs = torch.stack([session.extend(fed)[:, -1].softmax(-1) for session in sessions]).mean(0).log()
+        rows: list[int] = []
+        tokens, first = [], 0
+        for state in running:
+            num_beams_before = len(state.beams)
+            parents, chosen = state.advance(log_probs[first : first + num_beams_before])
+            if not state.finished():
+                rows += [first + parent for parent in parents]
+                tokens += chosen
+            first += num_beams_before
+        running = [state for state in running if not state.finished()]
+        for session in sessions if running else ():
+            session.select(rows)
+    return [list(state.best()) for state in states]
 
 
 def _decoded(path: Path) -> Iterator[tuple[list[int], list[list[int]]]]:

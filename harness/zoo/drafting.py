@@ -35,7 +35,8 @@ class NextBlock:
         recipe = self.recipe
         source, mask, blocks = self._blocks(network, batch, generator)
         glancing = 0.0 if recipe.glancing is None else glancing_ratio(step / recipe.steps, *recipe.glancing)
-        return drafter_loss(network, source, mask, blocks, generator, glancing, recipe.label_smoothing)
+        settings = (glancing, recipe.label_smoothing, recipe.place_decay)
+        return drafter_loss(network, source, mask, blocks, generator, *settings)
 
     def evaluate(self, network: Any) -> Evaluation:
         """Loss (nats a token) of blocks behind random prefixes; accepted tokens a round of a verifier that says the targets."""

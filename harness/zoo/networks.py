@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -22,27 +24,35 @@ from transformers import (
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
-from harness.zoo.descriptions import DrafterRecipe, HeadRecipe, PairRecipe, Recipe
+from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, HeadRecipe, PairRecipe, Recipe
+from harness.zoo.whisper_recipes import SpeechCorpus, WhisperRecipe
+from methods.specdec.blockwise import BlockwiseHeads
 from methods.specdec.network import block_config, new_network
+from tasks.sound import SAMPLE_RATE
 
 # Per family: where the layers are, and the projections through which a layer adds to the residual stream.
-MARIAN_LAYERS, MARIAN_WRITERS = ("model.decoder.layers", "model.encoder.layers"), ("out_proj", "fc2")
-LAYERS = {
+# BART's are Marian's; blockwise heads have none.
+PAIRS = ("marian", "bart", "block", "bart-block")
+LAYERS: dict[str, tuple[str, ...]] = {
     "t5": ("decoder.block", "encoder.block"),
     "llama": ("model.layers",),
     "gpt2": ("transformer.h",),
-    "marian": MARIAN_LAYERS,
-    "block": MARIAN_LAYERS,
+    "blockwise": (),
+    "whisper": ("model.decoder.layers",),
+    **dict.fromkeys(PAIRS, ("model.decoder.layers", "model.encoder.layers")),
 }
 WRITERS = {
     "t5": ("o", "wo"),
     "llama": ("o_proj", "down_proj"),
     "gpt2": ("c_proj",),
-    "marian": MARIAN_WRITERS,
-    "block": MARIAN_WRITERS,
+    "whisper": ("out_proj", "fc2"),
+    **dict.fromkeys(PAIRS, ("out_proj", "fc2")),
 }
+CONVOLUTION_SCALE = 3.0  # of Whisper's at the start: what is heard outweighs the positions that are added to it
 Ids = dict[str, Any]
 
 
@@ -65,6 +75,9 @@ def num_parameters(recipe: Recipe | HeadRecipe) -> int:
     if isinstance(recipe, HeadRecipe):
         return len(recipe.layers) * recipe.corpus.vocab_size * recipe.teacher.width
     with torch.device("meta"):
+        if isinstance(recipe, BlockwiseRecipe):
+            heads = BlockwiseHeads(recipe.width, recipe.num_drafts, recipe.ff_width)
+            return sum(weight.numel() for weight in heads.parameters())
         ids = {"pad_token_id": 0, "eos_token_id": 1}
         network = NETWORKS[recipe.family](recipe, {"vocab_size": recipe.corpus.vocab_size, **ids})
     return network.num_parameters()
@@ -86,9 +99,9 @@ def silence(recipe: Recipe, layer: nn.Module) -> None:
 class Depth:
     """Runs a network's shallow layers only, or all of them, without touching weights or the order in which they are saved."""
 
-    def __init__(self, recipe: Recipe, network: PreTrainedModel) -> None:
+    def __init__(self, recipe: Recipe, network: nn.Module) -> None:
         self.network = network
-        self.all = {path: network.get_submodule(path) for path in LAYERS[recipe.family]}
+        self.all: dict[str, Any] = {path: network.get_submodule(path) for path in LAYERS[recipe.family]}
         count = recipe.shallow_layers if recipe.shallow_frac else recipe.num_layers
         self.shallow = {path: spread(layers, count) for path, layers in self.all.items()}
 
@@ -171,8 +184,62 @@ def _marian(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
     return _with_generation(MarianMTModel(_marian_config(recipe, ids)))
 
 
+def _bart_config(recipe: PairRecipe, ids: Ids) -> BartConfig:
+    """Decoding starts with the padding token as everywhere in the zoo, and ends without being told to."""
+    return BartConfig(
+        **ids,
+        decoder_start_token_id=ids["pad_token_id"],
+        forced_eos_token_id=None,
+        d_model=recipe.width,
+        encoder_layers=recipe.num_encoder_layers,
+        decoder_layers=recipe.num_layers,
+        encoder_attention_heads=recipe.num_heads,
+        decoder_attention_heads=recipe.num_heads,
+        encoder_ffn_dim=recipe.ff_width,
+        decoder_ffn_dim=recipe.ff_width,
+        max_position_embeddings=recipe.position_limit,
+        activation_function=recipe.activation,
+        dropout=recipe.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        init_std=recipe.width**-0.5,
+    )
+
+
+def _bart(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
+    return _with_generation(BartForConditionalGeneration(_bart_config(recipe, ids)))
+
+
+def _whisper(recipe: WhisperRecipe, ids: Ids) -> PreTrainedModel:
+    """What its generation suppresses is said by the trainer, which knows the tokens' names."""
+    corpus = recipe.corpus
+    assert isinstance(corpus, SpeechCorpus)
+    config = WhisperConfig(
+        **ids,
+        num_mel_bins=corpus.num_mel_bins,
+        max_source_positions=corpus.window_s * SAMPLE_RATE // corpus.hop_length // 2,
+        max_target_positions=recipe.position_limit,
+        d_model=recipe.width,
+        encoder_layers=recipe.num_encoder_layers,
+        decoder_layers=recipe.num_layers,
+        encoder_attention_heads=recipe.num_heads,
+        decoder_attention_heads=recipe.num_heads,
+        encoder_ffn_dim=recipe.ff_width,
+        decoder_ffn_dim=recipe.ff_width,
+        decoder_start_token_id=ids["eos_token_id"],
+        begin_suppress_tokens=None,
+        init_std=0.5 * recipe.width**-0.5,
+    )
+    network: Any = WhisperForConditionalGeneration(config)
+    with torch.no_grad():
+        for convolution in (network.model.encoder.conv1, network.model.encoder.conv2):
+            convolution.weight.mul_(CONVOLUTION_SCALE)
+    return network
+
+
 def _block(recipe: DrafterRecipe, ids: Ids) -> PreTrainedModel:
-    network: Any = new_network(block_config(_marian_config(recipe, ids), recipe.block_size))
+    config = _bart_config(recipe, ids) if recipe.family == "bart-block" else _marian_config(recipe, ids)
+    network: Any = new_network(block_config(config, recipe.block_size))
     return _with_generation(network)
 
 
@@ -186,5 +253,8 @@ NETWORKS: dict[str, Callable[[Any, Ids], PreTrainedModel]] = {
     "llama": _llama,
     "gpt2": _gpt2,
     "marian": _marian,
+    "bart": _bart,
     "block": _block,
+    "bart-block": _block,
+    "whisper": _whisper,
 }

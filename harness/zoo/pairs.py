@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from harness import environment
 from harness.zoo.batches import Batch, batches_for, generator_of
 from harness.zoo.cache import DONE, replace_file
-from harness.zoo.checkpoint import CHECKPOINT, Checkpoints, Spent
+from harness.zoo.checkpoint import CHECKPOINT, Checkpoints, Spent, foreign
 from harness.zoo.corpus import Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import PairRecipe
 from harness.zoo.networks import Depth, build_network
@@ -89,16 +89,28 @@ def train_pair(
         more = {} if report is None else report(network, rows)
     network.cpu().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    more |= {"unigram_entropy_nats": unigram_entropy(recipe, rows), "evaluations": evaluations}
+    finish(recipe, network, folder, source, held_out, spent, more)
+
+
+def finish(
+    recipe: PairRecipe,
+    network: nn.Module,
+    folder: Path,
+    source: str,
+    held_out: Evaluation,
+    spent: Spent,
+    more: Mapping[str, Any],
+) -> None:
+    """The weights are there: write what says that they are whole; the checkpoints go."""
     facts = {
         "recipe": asdict(recipe),
         "source": source,
         "code": CODE_VERSION,
         "held_out": held_out,
         "held_out_loss_nats": held_out["loss_nats"],
-        "unigram_entropy_nats": unigram_entropy(recipe, rows),
-        "evaluations": evaluations,
         **more,
-        "num_parameters": network.num_parameters(),
+        "num_parameters": sum(weight.numel() for weight in network.parameters()),
         "train_s": spent.wall_s,
         "train_cpu_s": spent.cpu_s,
         "environment": environment.describe(),
@@ -112,17 +124,24 @@ def train_pair(
 def run_pair_steps(
     recipe: PairRecipe,
     rows: Encoded,
-    network: PreTrainedModel,
+    network: nn.Module,
     objective: Objective,
     folder: Path,
     *,
     position: int = 0,
     stop_at: int | None = None,
 ) -> tuple[list[Evaluation], Spent]:
-    """From the checkpoint, if there is one, to the last step (or to ``stop_at``), leaving a checkpoint there."""
+    """From the checkpoint, if there is one, to the last step (or to ``stop_at``), leaving a checkpoint there.
+
+    Raises:
+        UsageError: a checkpoint that cannot be read, or that is another recipe's.
+    """
     optimizer, batches, depth = build_optimizer(recipe, network), batches_for(recipe, rows), Depth(recipe, network)
     checkpoints = Checkpoints(folder, network, optimizer)
     start, saved = checkpoints.restore()
+    identity = repr(recipe)
+    if saved.get("identity", identity) != identity:
+        raise foreign(folder)
     evaluations: list[Evaluation] = saved.get("evaluations", [])
     last, to_average = recipe.steps if stop_at is None else min(stop_at, recipe.steps), averaged_steps(recipe)
     bar = tqdm(total=recipe.steps, initial=start, desc=f"train {recipe.name}", position=position, mininterval=1.0)
@@ -139,9 +158,9 @@ def run_pair_steps(
                 bar.write(progress(recipe, evaluations[-1]), file=bar.fp)
             if done in to_average:
                 _save_weights(network, folder / AVERAGED.format(step=done))
-            checkpoints.save_if_due(done, evaluations=evaluations)
+            checkpoints.save_if_due(done, evaluations=evaluations, identity=identity)
     if last > start:
-        checkpoints.save(last, evaluations=evaluations)
+        checkpoints.save(last, evaluations=evaluations, identity=identity)
     return evaluations, checkpoints.spent()
 
 
@@ -169,11 +188,13 @@ def rate(recipe: PairRecipe, step: int) -> float:
     return min(done_frac / recipe.warmup_frac, math.sqrt(recipe.warmup_frac / done_frac))
 
 
-def build_optimizer(recipe: PairRecipe, network: PreTrainedModel) -> torch.optim.Optimizer:
+def build_optimizer(recipe: PairRecipe, network: nn.Module) -> torch.optim.Optimizer:
     """AdamW; embeddings have a rate of their own. The paper decays every weight."""
-    embedding = network.get_input_embeddings().weight
+    embedding = network.get_input_embeddings().weight if isinstance(network, PreTrainedModel) else None
     rest = [p for p in network.parameters() if p is not embedding and p.requires_grad]
-    groups = [{"params": [embedding], "rate_scale": recipe.embedding_rate_scale}, {"params": rest, "rate_scale": 1.0}]
+    groups: list[dict[str, Any]] = [{"params": rest, "rate_scale": 1.0}]
+    if embedding is not None:
+        groups.insert(0, {"params": [embedding], "rate_scale": recipe.embedding_rate_scale})
     settings: dict[str, Any] = {"betas": recipe.adam_betas, "eps": recipe.adam_eps, "weight_decay": recipe.weight_decay}
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, **settings, fused=True)
 
@@ -203,7 +224,7 @@ def _evaluate(objective: Objective, network: Any) -> Evaluation:
     return found
 
 
-def _save_weights(network: PreTrainedModel, path: Path) -> None:
+def _save_weights(network: nn.Module, path: Path) -> None:
     buffer = BytesIO()
     torch.save(network.state_dict(), buffer)
     replace_file(path, buffer.getvalue())

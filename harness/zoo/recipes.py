@@ -12,17 +12,21 @@ from typing import Any, Literal, TypeVar
 import tasks
 from harness.errors import UsageError
 from harness.zoo import specdec_recipes as specdec
+from harness.zoo import specdec_variants, whisper_recipes
 from harness.zoo.descriptions import (
+    BlockwiseRecipe,
     Corpus,
     Description,
     Distilled,
     DrafterRecipe,
+    EnsembleDistilled,
     HeadRecipe,
     HeadTraining,
     Part,
     Recipe,
     Style,
 )
+from harness.zoo.whisper_recipes import SpeechCorpus
 
 Scale = Literal["toy", "test", "small", "paper"]
 AnyRecipe = Recipe | HeadRecipe
@@ -63,6 +67,8 @@ def toy() -> dict[str, AnyRecipe]:
         deep,
         _heads(deep, HEAD_TRAINING["toy"]),
         *specdec.toy(),
+        *specdec_variants.toy(),
+        *whisper_recipes.toy(),
     ]
     return {recipe.name: recipe for recipe in recipes}
 
@@ -86,6 +92,8 @@ def tiny() -> dict[str, AnyRecipe]:
         deep,
         _heads(deep, HEAD_TRAINING["test"]),
         *specdec.tiny(),
+        *specdec_variants.tiny(),
+        *whisper_recipes.tiny(),
     ]
     return {recipe.name: recipe for recipe in recipes}
 
@@ -111,7 +119,9 @@ def paper() -> dict[str, AnyRecipe]:
     }
     target = replace(_gpt2("gpt-target", corpus, 12, 768, 0, 6e-4), num_heads=12, **sizes)
     draft = replace(_gpt2("gpt-draft", corpus, 2, 256, 0, 1e-3), num_heads=4, **sizes)
-    return {recipe.name: recipe for recipe in (target, draft, *_tables(corpus, _public_t5_corpus()), *specdec.paper())}
+    tables = _tables(corpus, _public_t5_corpus())
+    others = (*specdec.paper(), *specdec_variants.paper(), *whisper_recipes.paper())
+    return {recipe.name: recipe for recipe in (target, draft, *tables, *others)}
 
 
 def _public_t5_corpus() -> Corpus:
@@ -211,11 +221,20 @@ def _seeded(recipe: AnyRecipe, seed: int) -> AnyRecipe:
 def _seeded_model(recipe: Model, seed: int) -> Model:
     changed: dict[str, Any] = {"seed": seed, "teacher": None if recipe.teacher is None else _seeded_model(recipe.teacher, seed)}
     if isinstance(recipe.corpus, Distilled):
-        changed["corpus"] = replace(recipe.corpus, teacher=_seeded_model(recipe.corpus.teacher, seed))
-    if isinstance(recipe, DrafterRecipe):
+        changed["corpus"] = _seeded_corpus(recipe.corpus, seed)
+    if isinstance(recipe, DrafterRecipe | BlockwiseRecipe):
         changed["verifier"] = _seeded_model(recipe.verifier, seed)
+    if isinstance(recipe, DrafterRecipe):
         changed["initial"] = None if recipe.initial is None else _seeded_model(recipe.initial, seed)
     return replace(recipe, **changed)
+
+
+def _seeded_corpus(corpus: Distilled, seed: int) -> Distilled:
+    """The teachers of an ensemble differ by their seeds, which follow the first one's."""
+    changed: dict[str, Any] = {"teacher": _seeded_model(corpus.teacher, seed)}
+    if isinstance(corpus, EnsembleDistilled):
+        changed["others"] = tuple(_seeded_model(one, seed + number) for number, one in enumerate(corpus.others, 1))
+    return replace(corpus, **changed)
 
 
 def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:
@@ -226,6 +245,12 @@ def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:
 def digest(description: Description, source: str) -> str:
     """Hash of a recipe or of a corpus on a source of data (16 hexadecimal digits)."""
     corpus = description if isinstance(description, Corpus) else description.corpus
+    source = data_of(corpus, source)
     data = {part.task: tasks.fingerprint(part.task, source) for part in corpus.parts}
     whole = {"description": asdict(description), "data": data, "code": CODE_VERSION}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def data_of(corpus: Corpus, source: str) -> str:
+    """Where a corpus is read from in a run on ``source``."""
+    return "toy" if isinstance(corpus, SpeechCorpus) and corpus.always_toy else source

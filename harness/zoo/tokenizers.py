@@ -16,6 +16,7 @@ SPECIAL = {
     "t5": {"pad_token": "<pad>", "eos_token": "</s>"},
     "marian": {"pad_token": "<pad>", "eos_token": "</s>"},
     "llama": {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"},
+    "whisper": {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"},
     "gpt2": {"pad_token": "<pad>", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"},
 }
 

@@ -8,6 +8,7 @@ from methods.models.base import Stack
 from methods.models.gpt2 import Gpt2Stack
 from methods.models.llama import LlamaStack
 from methods.models.t5 import T5Stack
+from methods.models.whisper import WhisperStack
 
 STACKS: dict[str, type[Stack]] = {
     "llama": LlamaStack,
@@ -18,6 +19,7 @@ STACKS: dict[str, type[Stack]] = {
     "t5": T5Stack,
     "bart": BartStack,
     "marian": BartStack,
+    "whisper": WhisperStack,
 }
 
 

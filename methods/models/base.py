@@ -64,10 +64,13 @@ class Frame:
 class Stack(ABC):
     """The decoder of one transformers model: embedding, layers and head over its own weights.
 
-    ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input.
+    ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input. Where the
+    encoder hears, ``feature_shape`` is (mels, frames) of its input, and ``begin_suppressed`` never begin an output.
     """
 
     is_encoder_decoder = False
+    feature_shape: tuple[int, int] | None = None
+    begin_suppressed: tuple[int, ...] = ()
     start_token: int | None = None
     source_limit: int | None = None
 
@@ -104,6 +107,10 @@ class Stack(ABC):
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
         """An encoder-decoder's encoder: its last hidden states; ``mask`` is 0 in the padding."""
         raise InputError(f"model type {self.model.config.model_type!r}: it has no encoder; give its prompts to the decoder")
+
+    def hear(self, features: Float[Tensor, "B mels frames"]) -> Float[Tensor, "B S D"]:
+        """The last hidden states of an encoder of sound."""
+        raise InputError(f"model type {self.model.config.model_type!r}: it does not hear; give it tokens, or choose a Whisper")
 
     def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:
         """The cross-attention keys and values of every decoder layer, keys' heads first."""

@@ -28,9 +28,11 @@ class DrafterAlone:
         stack = self.drafter.stack
         assert stack.start_token is not None
         assert stack.position_limit is not None
+        before = clock() if clock else float("nan")
         self.drafter.begin(inputs, [stack.start_token] * inputs.batch, uniforms)
+        draft_encode_s = (clock() if clock else float("nan")) - before
         budget = min(stop.max_new_tokens, stack.position_limit - 1)
-        rows = [Generation([], [], "length") for _ in inputs.prompts]
+        rows = [Generation([], [], "length", draft_encode_s=draft_encode_s) for _ in inputs.prompts]
         active = rows if budget > 0 else []
         while active:
             ended = self._round(active, sampling, budget, stop, clock)

@@ -92,7 +92,7 @@ def blockwise_loss(
         reach = max(0, num_tokens - index - 1)
         logits, targets = project(added[:, :reach, index]), outputs[:, index + 1 :]
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=label_smoothing)
-        inside = torch.arange(index + 1, num_tokens, device=outputs.device) < output_lengths.unsqueeze(1)
+        inside = torch.arange(reach, device=outputs.device) + index + 1 < output_lengths.unsqueeze(1)
         total, count = total + (losses * inside.flatten()).sum(), count + inside.sum()
     return total / count.clamp(min=1)
 

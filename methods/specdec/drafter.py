@@ -50,11 +50,13 @@ class BlockDrafter:
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
         stack = self.stack
         check_inputs(inputs, stack.input_vocab_size, stack.source_limit)
-        encoded = None if self.target is None else self.target.encoded
-        self.uniforms, self.source = uniforms, Source(stack, inputs, encoded)
+        self.uniforms, self.source = uniforms, self._encode(inputs)
         self.lengths = [1] * inputs.batch
         self.text: Int[Tensor, "B capacity"] = torch.zeros(inputs.batch, CAPACITY, dtype=torch.long, device=stack.device)
         self.text[:, 0] = torch.tensor(pending)
+
+    def _encode(self, inputs: Inputs) -> Source:
+        return Source(self.stack, inputs, None if self.target is None else self.target.encoded)
 
     def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
         lengths = self._fitting(num_draft)

@@ -113,7 +113,7 @@ def _verdict(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], stands: Bool[T
         last = tokens.gather(-1, num_accepted.clamp(max=num_drafted - 1).unsqueeze(-1)).squeeze(-1)
         next_token = torch.where(whole, last, next_token)
     target_probs = (tokens == best[:, :-1]).float()
-    return Verdict(num_accepted, next_token, target_probs, _draft_probs(proposal, target_probs))
+    return Verdict(num_accepted, next_token, target_probs, _draft_probs(proposal, target_probs), best)
 
 
 def _draft_probs(proposal: Proposal, like: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:

@@ -71,11 +71,10 @@ class SpeculativeBeamSearch:
     ) -> list[Generation]:
         if not sampling.greedy:
             raise InputError(f"temperature {sampling.temperature}: beam search draws nothing; set temperature 0")
-        self.budgets = [BeamBudget() for _ in inputs.prompts]
+        self.budgets = [BeamBudget() for _ in range(inputs.batch)]
         device = uniforms.table.device
         return [
-            self._search(target, Inputs((prompt,)), device, stop, clock, budget)
-            for prompt, budget in zip(inputs.prompts, self.budgets, strict=True)
+            self._search(target, inputs.row(index), device, stop, clock, budget) for index, budget in enumerate(self.budgets)
         ]
 
     def _search(

@@ -1,15 +1,19 @@
 """Draft and verify: Algorithm 1 of Leviathan et al. with drafter, rule and schedule plugged in."""
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from kernels.verify.interface import refuse_token
 from methods.autoregressive import token_budgets
 from methods.sampling import Sampling, Uniforms
 from methods.types import (
     Clock,
     Drafter,
+    EarlyStarter,
     Generation,
     Guarantee,
     Inputs,
@@ -53,10 +57,7 @@ class DraftAndVerify:
     def generate(
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
-        pending = target.prefill(inputs)
-        if isinstance(self.drafter, TargetReader):
-            self.drafter.read(target)
-        self.drafter.begin(inputs, pending, uniforms)
+        pending, encode_s, draft_encode_s = self._begin(target, inputs, uniforms, clock)
         budgets = token_budgets(target, stop)
         rows = [_Row(token, budget, self.schedule_factory()) for token, budget in zip(pending, budgets, strict=True)]
         everyone, active = rows, [row for row in rows if row.budget > 0]
@@ -66,7 +67,24 @@ class DraftAndVerify:
                 uniforms = self._select(target, uniforms, kept)
             self._round(target, active, sampling, uniforms, stop, clock)
             everyone, active = active, [row for row in active if row.stop_reason is None]
-        return [Generation(row.tokens, row.steps, row.stop_reason or "length") for row in rows]
+        return [Generation(row.tokens, row.steps, row.stop_reason or "length", encode_s, draft_encode_s) for row in rows]
+
+    def _begin(
+        self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None
+    ) -> tuple[list[int], float, float]:
+        """Every row's pending token, and the seconds that target and drafter took for their inputs.
+
+        Where the drafter starts early, its seconds are what it still took when the target was done.
+        """
+        before = clock() if clock else float("nan")
+        if isinstance(self.drafter, EarlyStarter):
+            self.drafter.start(inputs)
+        pending = target.prefill(inputs)
+        encoded = clock() if clock else float("nan")
+        if isinstance(self.drafter, TargetReader):
+            self.drafter.read(target)
+        self.drafter.begin(inputs, pending, uniforms)
+        return pending, encoded - before, (clock() if clock else float("nan")) - encoded
 
     def _select(self, target: Session, uniforms: Uniforms, kept: Sequence[int]) -> Uniforms:
         """Rows that have ended leave the batch."""
@@ -93,6 +111,8 @@ class DraftAndVerify:
         longest = proposal.tokens.shape[1]
         verdict = self.rule.verify(proposal, logits, sampling, uniforms.verify(positions, longest))
         host_rows = _to_host(proposal, verdict)
+        for index, numbers in enumerate(host_rows):
+            refuse_token(index, int(numbers[1]), target.vocab_size, int(numbers[0]))
         verified = clock() if clock else 0.0
         for row, length, numbers in zip(active, proposal.lengths, host_rows, strict=True):
             _take(row, length, numbers, longest, stop)
@@ -106,8 +126,9 @@ class DraftAndVerify:
 
 def _to_host(proposal: Proposal, verdict: Verdict) -> list[list[float]]:
     """All of a round's results in one transfer; fp32 holds token ids exactly up to 2**24."""
-    columns = (verdict.num_accepted.unsqueeze(1), verdict.next_token.unsqueeze(1), proposal.tokens)
-    return torch.cat((*columns, verdict.target_probs, verdict.draft_probs), 1).tolist()
+    columns = [verdict.num_accepted.unsqueeze(1), verdict.next_token.unsqueeze(1), proposal.tokens]
+    columns += [verdict.target_probs, verdict.draft_probs]
+    return torch.cat(columns if verdict.choices is None else [*columns, verdict.choices], 1).tolist()
 
 
 def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: Stop) -> None:
@@ -126,10 +147,16 @@ def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: 
         row.stop_reason = "length"
     target_probs, draft_probs = 2 + longest, 2 + 2 * longest
     step = Step(drafted, min(num_accepted, len(emitted)), len(emitted), stop_reason=row.stop_reason)
-    step.target_probs = list(numbers[target_probs : target_probs + length])
-    step.draft_probs = list(numbers[draft_probs : draft_probs + length])
+    step.target_probs = _looked_at(numbers[target_probs : target_probs + length])
+    step.draft_probs = _looked_at(numbers[draft_probs : draft_probs + length])
+    step.choices = [int(token) for token in numbers[2 + 3 * longest :][: length + 1]]
     row.steps.append(step)
     row.schedule.observe(length, num_accepted)
+
+
+def _looked_at(probs: Sequence[float]) -> list[float]:
+    """Those of drafts that the rule evaluated: behind the first rejection it may have left NaN."""
+    return list(itertools.takewhile(lambda prob: not math.isnan(prob), probs))
 
 
 def _stamp(active: Sequence[_Row], draft_s: float, verify_s: float, round_s: float) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
+from methods.specdec.concurrent import ConcurrentBlockDrafter
 from methods.specdec.drafter import BlockDrafter
 from methods.specdec.stack import BlockStack
 from methods.speculative.copying import CopyDrafter, RandomDrafter
@@ -20,6 +21,7 @@ from methods.speculative.per_row import PerRow
 from methods.types import Drafter, Session
 
 Part = TypeVar("Part")
+ENCODERS = ("own", "shared", "concurrent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,9 @@ class DraftParts:
     """What drafters are made of; what an experiment does not name is None.
 
     session: the draft model. table: counted n-grams. inner, inner_draft: what drafts for the draft model, and how far.
-    block, share_encoder: the network of a block drafter, and whether the target's encoder serves it. heads, target: blockwise
-    heads and the verifier that they were trained on.
+    block, encoder: the network of a block drafter, and whether a source is encoded by its "own" encoder, by the target's
+    ("shared") or by its own beside the target's ("concurrent"). heads, target: blockwise heads and the verifier that they were
+    trained on.
     """
 
     vocab_size: int
@@ -39,7 +42,7 @@ class DraftParts:
     min_match: int = 1
     max_match: int = 8
     block: BlockStack | None = None
-    share_encoder: bool = False
+    encoder: str = "own"
     heads: BlockwiseHeads | None = None
     target: Stack | None = None
 
@@ -57,6 +60,15 @@ def _hierarchical(parts: DraftParts) -> Drafter:
     return HierarchicalDrafter(session, _needed(parts.inner, "hierarchical", "an inner drafter"), parts.inner_draft)
 
 
+def _block(parts: DraftParts) -> Drafter:
+    network = _needed(parts.block, "block", "a trained network of blocks")
+    if parts.encoder not in ENCODERS:
+        raise InputError(f"encoder {parts.encoder!r}: expected one of {', '.join(ENCODERS)}")
+    if parts.encoder == "concurrent":
+        return ConcurrentBlockDrafter(network)
+    return BlockDrafter(network, share_encoder=parts.encoder == "shared")
+
+
 def _blockwise(parts: DraftParts) -> Drafter:
     heads = _needed(parts.heads, "blockwise", "trained heads")
     return BlockwiseDrafter(heads, _needed(parts.target, "blockwise", "the verifier"))
@@ -69,7 +81,7 @@ DRAFTERS: dict[str, Callable[[DraftParts], Drafter]] = {
     "copy": lambda parts: PerRow(CopyDrafter(parts.vocab_size, parts.min_match, parts.max_match)),
     "random": lambda parts: PerRow(RandomDrafter(parts.vocab_size)),
     "hierarchical": _hierarchical,
-    "block": lambda parts: BlockDrafter(_needed(parts.block, "block", "a trained network of blocks"), parts.share_encoder),
+    "block": _block,
     "blockwise": _blockwise,
 }
 

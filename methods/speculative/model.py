@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.verify.interface import filters
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.overlap import teacher_logits
 from methods.types import Inputs, Outcome, Proposal, Session
@@ -80,14 +81,23 @@ class ModelDrafter:
         if longest == 0:
             return Proposal(torch.zeros(len(lengths), 0, dtype=torch.long, device=self.session.device), lengths, None, sampling)
         uniforms = self.uniforms.draft(positions, longest)
-        logits, tokens = [self._first(lengths)], list[Tensor]()
+        logits, tokens, probs = [self._first(lengths)], list[Tensor](), list[Tensor]()
         for step in range(longest):
             if step:
                 logits.append(self.session.extend(tokens[-1])[:, -1])
                 self.cache.rewind([int(length <= step) for length in lengths])
-            tokens.append(sampling.draw(logits[-1], uniforms[:, step]).unsqueeze(-1))
-        drawn = None if sampling.greedy else torch.stack(logits, 1)
-        return Proposal(torch.cat(tokens, 1), lengths, drawn, sampling)
+            if sampling.greedy:
+                tokens.append(logits[-1].argmax(-1, keepdim=True))
+                continue
+            token, prob = sampling.draw_with_prob(logits[-1], uniforms[:, step])
+            tokens.append(token.unsqueeze(-1))
+            probs.append(prob)
+        drafted = torch.cat(tokens, 1)
+        if sampling.greedy:
+            return Proposal(drafted, lengths, None, sampling)
+        drawn = torch.stack(logits, 1)
+        known = None if filters(sampling) else _log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
+        return Proposal(drafted, lengths, drawn, sampling, known)
 
     def _first(self, lengths: Sequence[int]) -> Float[Tensor, "B V"]:
         """Logits of the first draft; rows that draft nothing feed nothing."""
@@ -121,3 +131,11 @@ class ModelDrafter:
     ) -> Iterator[Float[Tensor, "chunk V"]]:
         """The adjusted law of the draft before each token of a given output (one row), in chunks."""
         return (sampling.probs(logits) for logits in teacher_logits(self.session, inputs, output)[1])
+
+
+def _log_sum_exp(
+    logits: Float[Tensor, "B n V"], tokens: Int[Tensor, "B n"], probs: Float[Tensor, "B n"], sampling: Sampling
+) -> Float[Tensor, "B n"]:
+    """Of the logits over the temperature, from what the drafted tokens were given: no row is read again."""
+    drafted = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(probs.dtype)
+    return drafted / sampling.temperature - probs.log()

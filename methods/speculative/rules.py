@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.verify import reference
+from kernels.verify.registry import EXACT, KERNELS
+from kernels.verify.sigmoid import Scaling
 from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
@@ -69,8 +73,43 @@ class Lenience:
         return below_best <= bound if self.as_described else below_best >= bound
 
 
+class KernelRule:
+    """A verification kernel as a rule (``kernels.verify``): PyTorch on a CPU, Triton on CUDA.
+
+    At temperature 0 nothing is drawn: there every kernel's drafts are compared with the target's argmax, as in speculative
+    sampling. ``options`` are the kernel's own, such as the sigmoid's ``scaling``.
+    """
+
+    def __init__(self, kernel: str, **options: Any) -> None:
+        self.guarantee: Guarantee = "same_distribution" if kernel in EXACT else "lossy"
+        self.kernel = partial(KERNELS[kernel], **options)
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict:
+        if sampling.greedy:
+            return SpeculativeSampling().verify(proposal, target_logits, sampling, uniforms)
+        return Verdict(*self.kernel(proposal, target_logits, sampling, uniforms))
+
+
+class SigmoidRule(KernelRule):
+    """Optimized, Eq. 5, as the paper describes it or as its code was released; alpha and beta are ``-scale`` and ``scale``."""
+
+    def __init__(self, scale: float = 1e3, as_released: bool = False) -> None:
+        super().__init__("sigmoid", scaling=Scaling(-scale, scale, as_released))
+
+
 RULES: dict[str, Callable[..., VerifyRule]] = {
     "speculative-sampling": SpeculativeSampling,
+    "baseline": partial(KernelRule, "baseline"),
+    "exact": partial(KernelRule, "exact"),
+    "fused": partial(KernelRule, "fused"),
+    "sigmoid": SigmoidRule,
+    "sigmoid-released": partial(SigmoidRule, as_released=True),
     "lenience": Lenience,
     "top-1": TopOne,
     "top-beta": TopBeta,

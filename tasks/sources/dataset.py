@@ -32,20 +32,24 @@ class Dataset:
     are file names without ending, the first that exists wins for testing, all count for training, earlier ones first.
     ``example(row, where, row_id)`` checks a row (raises DataError naming ``where``) or gives None for one without content.
     ``group`` names what must stay on one side when a single file is split by a hash.
-    ``testable`` drops rows that make poor test prompts.
+    ``testable`` drops rows that make poor test prompts. ``hub`` is None for what the Hub does not hold as Parquet files.
+    ``paths`` are fields that name a file, relative to the folder of the file that the row stands in.
+    Unless it ``splits_one_file`` by a hash of the group, a set without a training part is all for testing.
     """
 
     name: str
     folders: tuple[str, ...]
     test_stems: tuple[str, ...] = ("test", "validation", "dev")
     train_stems: tuple[str, ...] = ("train",)
-    hub: HubFiles
+    hub: HubFiles | None
     toy_row: Callable[[int, Split, int], Row]
     example: Callable[[Row, str, str], Example | None]
     group: Callable[[Example], str]
     testable: Callable[[Example], bool] = always
     reads_text_files: bool = False
     reads_json_arrays: bool = False
+    paths: tuple[str, ...] = ()
+    splits_one_file: bool = True
 
 
 def text_field(row: Row, field: str, where: str) -> str:

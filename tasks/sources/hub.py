@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tasks.base import Split
 from tasks.errors import DataError
 from tasks.sources.dataset import HubFiles
-from tasks.sources.files import Located
+from tasks.sources.files import Located, undecoded
 
 SHUFFLE_BUFFER = 10_000
 
@@ -25,6 +25,7 @@ def hub_rows(files: HubFiles, split: Split, shuffle_seed: int | None) -> Iterato
         rows = datasets.load_dataset(
             files.repository, data_files={split: pattern}, split=split, revision=files.revision, streaming=True
         )
+        rows = undecoded(rows)
         for row in rows if shuffle_seed is None else rows.shuffle(seed=shuffle_seed, buffer_size=SHUFFLE_BUFFER):
             number += 1
             yield f"{name}/{pattern}:row {number}", row

@@ -56,7 +56,7 @@ def _saved(dataset: Dataset, folder: Path) -> Files:
     splits = {path.name: path for path in saved_splits(folder)}
     if folder.name in splits and splits[folder.name] == folder:
         return Files(((0, folder),), ((0, folder),))
-    test = [(0, splits[name]) for name in ("test", "validation") if name in splits][:1]
+    test = [(0, splits[name]) for name in dataset.test_stems if name in splits][:1]
     return _pair(dataset, folder, [(0, splits["train"])] if "train" in splits else [], test)
 
 
@@ -71,9 +71,10 @@ def _in_folder(dataset: Dataset, folder: Path) -> Files:
 
 def _matches(dataset: Dataset, folder: Path, stem: str) -> list[Path]:
     """``stem.jsonl``, or the shards ``stem-00000-of-00009.parquet`` here or in the folder of a configuration."""
-    configuration = Path(dataset.hub.test).parent
+    configurations = [] if dataset.hub is None else [Path(dataset.hub.test).parent]
     for ending in formats(dataset):
-        for pattern in (f"{stem}{ending}", f"{stem}-*{ending}", f"{configuration}/{stem}-*{ending}"):
+        names = (f"{stem}{ending}", f"{stem}-*{ending}", *(f"{one}/{stem}-*{ending}" for one in configurations))
+        for pattern in names:
             if found := sorted(path for path in folder.glob(pattern) if path.is_file()):
                 return found
     return []

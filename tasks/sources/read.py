@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks.base import Example, Split
 from tasks.errors import DataError
-from tasks.sources.dataset import Dataset
+from tasks.sources.dataset import Dataset, Row
 from tasks.sources.files import rows_of
 from tasks.sources.hub import hub_rows
 from tasks.sources.locate import Files, locate
@@ -33,6 +33,8 @@ def read_examples(dataset: Dataset, source: str, split: Split, limit: int | None
         rows = ((f"toy:{index}", dataset.toy_row(seed, split, index)) for index in numbers)
         return (example for where, row in rows if (example := dataset.example(row, where, where)) is not None)
     if source == "hub":
+        if dataset.hub is None:
+            raise DataError(f"data 'hub': {dataset.name} is not on the Hub as Parquet files; give --data a folder or 'toy'")
         located = hub_rows(dataset.hub, split, None if limit is None else seed)
         numbered = ((f"{split}-{number}", *row) for number, row in enumerate(located))
         examples = (dataset.example(row, where, row_id) for row_id, where, row in numbered)
@@ -46,7 +48,10 @@ def _usable(dataset: Dataset, split: Split, example: Example) -> bool:
 
 def _from_files(dataset: Dataset, source: str, split: Split, limit: int | None, seed: int) -> Iterator[Example]:
     files = locate(dataset, source)
-    chosen = _split_by_hash(dataset, files, split) if files.pooled else _split_by_file(dataset, files, split)
+    pooled = files.pooled and dataset.splits_one_file
+    if files.pooled and not pooled and split == "train":
+        files = Files((), files.test)
+    chosen = _split_by_hash(dataset, files, split) if pooled else _split_by_file(dataset, files, split)
     if limit is None:
         picked: Iterator[Example] = (example for _, example in chosen)
     else:
@@ -68,9 +73,15 @@ def _ordered(chosen: Iterator[tuple[int, Example]], seed: int) -> Iterator[tuple
 def _examples(dataset: Dataset, ranked: tuple[tuple[int, Path], ...]) -> Iterator[tuple[int, Example]]:
     for rank, path in ranked:
         for number, (where, row) in enumerate(rows_of(path)):
+            row = _beside(path, row, dataset.paths) if dataset.paths else row
             example = dataset.example(row, where, f"{path.stem if path.is_file() else path.name}-{number}")
             if example is not None:
                 yield rank, example
+
+
+def _beside(path: Path, row: Row, names: tuple[str, ...]) -> Row:
+    """A row whose paths begin at the folder of the file that it stands in."""
+    return {**row, **{name: str(path.parent / row[name]) for name in names if isinstance(row.get(name), str) and row[name]}}
 
 
 def _content(example: Example) -> bytes:
@@ -103,6 +114,15 @@ def _split_by_hash(dataset: Dataset, files: Files, split: Split) -> Iterator[tup
             yield rank, example
 
 
+def _named(dataset: Dataset, paths: list[Path]) -> list[Path]:
+    """The files that rows of these files name, as far as they are there."""
+    if not dataset.paths:
+        return []
+    rows = (_beside(path, row, dataset.paths) for path in dict.fromkeys(paths) for _, row in rows_of(path))
+    named = dict.fromkeys(Path(row[name]) for row in rows for name in dataset.paths if isinstance(row.get(name), str))
+    return [path for path in named if path.is_file()]
+
+
 def _digest_of_file(path: Path) -> str:
     stat = path.stat()
     return f"{path.name}:{stat.st_size}:{_content_hash(path.absolute(), stat.st_size, stat.st_mtime_ns)}"
@@ -124,6 +144,7 @@ def fingerprint_of(dataset: Dataset, source: str) -> str:
     else:
         files = locate(dataset, source)
         paths = [path for _, path in (*files.train, *files.test)]
+        paths += _named(dataset, paths)
         inside = [sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path] for path in paths]
         what = "\n".join(_digest_of_file(path) for group in inside for path in group)
     return sha256(f"{dataset.name}\n{what}".encode()).hexdigest()[:16]

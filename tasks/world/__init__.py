@@ -8,7 +8,8 @@ it enters the fingerprint that caches are keyed with.
 from tasks.world.draw import GENERATOR_VERSION
 from tasks.world.news import cnndm_row, xsum_row
 from tasks.world.passages import squad_row
+from tasks.world.speech import speech_row
 from tasks.world.stories import text_row
 from tasks.world.translation import wmt_row
 
-__all__ = ["GENERATOR_VERSION", "cnndm_row", "squad_row", "text_row", "wmt_row", "xsum_row"]
+__all__ = ["GENERATOR_VERSION", "cnndm_row", "speech_row", "squad_row", "text_row", "wmt_row", "xsum_row"]

@@ -36,12 +36,13 @@ def run_arguments(folders: dict[str, Path], tmp_path: Path, **changes: str) -> l
         "target": str(folders["gpt-target"]),
         "draft": str(folders["gpt-draft"]),
         "method": "speculative",
-        "gamma": "3",
         "limit": "2",
         "max-new-tokens": "8",
         "records": str(tmp_path / "records"),
         "threads": "1",
     } | {name.replace("_", "-"): value for name, value in changes.items()}
+    if values["method"] == "speculative":
+        values.setdefault("gamma", "3")
     return ["run", "--quiet", *(part for name, value in values.items() for part in (f"--{name}", value))]
 
 
@@ -81,6 +82,17 @@ def test_every_command_has_help() -> None:
         ({"method": "ppd", "heads": "nowhere"}, "heads 'nowhere': no heads there"),
         ({"match_layers": "2,9"}, "early layer 9: the model has 4 layers; expected 1 to 3"),
         ({"match_layers": "deep"}, "--match-layers 'deep'"),
+        ({"method": "autoregressive", "gamma": "3"}, "--gamma 3: method 'autoregressive' does not read it; leave it out, or"),
+        ({"candidates": "2"}, "--candidates 2: method 'speculative' does not read it; leave it out, or choose --method ppd"),
+        ({"rule": "top-1", "tau": "2"}, "--tau 2.0: rule 'top-1' does not read it; leave it out, or choose --rule top-beta"),
+        ({"cost": "0.1"}, "--cost 0.1: schedule 'constant' does not read it; leave it out, or choose --schedule optimal"),
+        ({"num_beams": "3"}, "--num-beams 3: method 'speculative' does not read it"),
+        ({"encoder": "shared"}, "encoder 'shared': drafter 'model' has no encoder to choose"),
+        ({"encoder": "half"}, "encoder 'half': expected one of concurrent, own, shared"),
+        ({"method": "drafter-alone"}, "drafter 'model': only a block drafter decodes alone; expected drafter block"),
+        ({"method": "drafter-alone", "gamma": "0"}, "gamma 0: expected an integer >= 1"),
+        ({"method": "transformers", "temperature": "1"}, "temperature 1.0: transformers' generate draws nothing here"),
+        ({"drafter": "blockwise"}, "no heads there; expected a folder of early heads"),
     ],
 )
 def test_bad_values(
@@ -144,7 +156,7 @@ def test_unreadable_cache(tmp_path: Path, capsys: pytest.CaptureFixture, monkeyp
     ("arguments", "expected"),
     [
         (("table", "99"), "table 99"),
-        (("table", "12"), "not implemented in this version"),
+        (("table", "30"), "not implemented in this version"),
         (("table", "nine"), "invalid int value"),
         (("figure", "leviathan-9"), "leviathan-9"),
         (("frobnicate",), "frobnicate"),

@@ -76,15 +76,16 @@ def test_unknown_field_is_refused() -> None:
         Experiment.from_dict({"colour": 1})
 
 
+@pytest.mark.parametrize("name", ["speculative", "speculative-beam", "drafter-alone"])
+def test_gamma_zero_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="gamma 0"):
+        BASE.replace(method=replace(BASE.method, name=name, gamma=0))
+
+
 @pytest.mark.parametrize(("field", "value"), [("limit", 0), ("repeats", 0), ("batch_size", -1), ("dtype", "int4")])
 def test_impossible_values_are_refused(field: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{field} {value!r}"):
         BASE.replace(**{field: value})
-
-
-def test_gamma_zero_is_refused() -> None:
-    with pytest.raises(UsageError, match="gamma 0"):
-        BASE.replace(method=replace(BASE.method, gamma=0))
 
 
 def test_a_comparison_shares_what_makes_it_fair() -> None:

@@ -10,6 +10,7 @@ from harness.experiment import Experiment, MethodSpec, ModelSpec
 from harness.models import LoadedModel, load_model, pin_model
 from harness.prompts import make_prompt, seed_of
 from tasks import get_task
+from tasks.summarization import SUMMARY_TEMPLATE
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,20 @@ def test_templates_take_the_tasks_fields(model: LoadedModel) -> None:
     example = next(iter(task.examples("toy", "test", 1, 0)))
     prompt = make_prompt(task, example, experiment("squad", prompt_template=r"Q: {question}\nA:"), model)
     assert model.decode(prompt.tokens) == f"Q: {example.inputs['question']}\nA:"
+
+
+@pytest.mark.parametrize("name", ["cnndm", "xsum"])
+def test_the_prompt_of_optimized_is_the_article_then_summary(model: LoadedModel, name: str) -> None:
+    """Where it is cut, the article is."""
+    task = get_task(name)
+    example = next(iter(task.examples("toy", "test", 1, 0)))
+    whole = make_prompt(task, example, experiment(name, prompt_template=SUMMARY_TEMPLATE), model)
+    assert model.decode(whole.tokens) == f"{example.inputs['article']}\nSummary:"
+    cut = make_prompt(
+        task, example, experiment(name, prompt_template=SUMMARY_TEMPLATE, max_input_tokens=len(whole.tokens) - 9), model
+    )
+    assert model.decode(cut.tokens).endswith("\nSummary:")
+    assert example.inputs["article"].startswith(model.decode(cut.tokens).removesuffix("\nSummary:"))
 
 
 def test_seeds_differ_by_seed_example_and_repeat() -> None:

@@ -107,7 +107,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", MADE, ids=lambda table: table.name)
 @pytest.mark.parametrize("recorded", [False, True])
 def test_every_table_renders(table: Table, recorded: bool, synthetic: SimpleNamespace, tmp_path: Path) -> None:
-    settings = Settings()
+    settings = Settings(limit=8)
     records_of = synthetic.run_all(table.plan(settings)) if recorded else lambda experiment: []
     cells = table.cells(settings, records_of)
     paths = write_table(table, settings, cells, HEADER, tmp_path)

@@ -46,7 +46,7 @@ def comparison(**changes: object) -> Comparison:
 def timeless(record: Record) -> Record:
     """A record without what a clock saw."""
     steps = record.steps and replace(record.steps, draft_s=[], verify_s=[], round_s=[])
-    return replace(record, wall_s=None, steps=steps, run="")
+    return replace(record, wall_s=None, encode_s=None, draft_encode_s=None, steps=steps, run="")
 
 
 def outputs(runner: Runner, experiment: Experiment) -> dict[tuple[str, int], list[int] | None]:

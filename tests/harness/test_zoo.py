@@ -41,9 +41,11 @@ def test_groups_share_a_corpus_and_every_architecture_is_there(scale: zoo.Scale)
     groups = {}
     for recipe in RECIPES[scale].values():
         groups.setdefault(recipe.corpus.name, set()).add(recipe.corpus)
-    assert set(groups) == {"llama", "llama-deep", "t5", "gpt", "specdec", "specdec-distilled"}
+    pairs = {f"specdec-{pair}" for pair in ("de-en", "en-ro", "ro-en", "bart")}
+    specdec = {"specdec", "specdec-distilled", "specdec-distilled-3t", *pairs, *(f"{pair}-distilled" for pair in pairs)}
+    assert set(groups) == {"llama", "llama-deep", "t5", "gpt", "whisper"} | specdec
     assert {len(corpora) for corpora in groups.values()} == {1}
-    families = {"llama", "t5", "gpt2", "ngram", "heads", "marian", "block"}
+    families = {"llama", "t5", "gpt2", "ngram", "heads", "marian", "bart", "block", "bart-block", "blockwise", "whisper"}
     assert {recipe.family for recipe in RECIPES[scale].values()} == families
     if scale == "toy":
         assert all(RECIPES[scale][name].num_layers >= 12 for name in ("llama-target", "t5-xxl", "gpt-target"))

@@ -76,7 +76,8 @@ def test_waves_respect_what_needs_what_and_train_verifier_and_drafter_at_once(
             for one in wave:
                 assert {build.folder_of(needed, "toy") for needed in build.dependencies(one)} <= done, one.name
             done |= {build.folder_of(one, "toy") for one in wave}
-        assert len(done) == sum(map(len, waves)) == len(RECIPES[scale]) + 6  # and as many corpora
+        corpora = {recipe.corpus for recipe in RECIPES[scale].values()}
+        assert len(done) == sum(map(len, waves)) == len(RECIPES[scale]) + len(corpora) + 2  # and two more teachers
 
 
 def test_hash_covers_every_field() -> None:
@@ -253,14 +254,14 @@ def test_a_killed_decoding_goes_on_where_it_was(
     """After two batches and a torn third line: no batch is decoded twice, and the corpus is the same byte for byte."""
     corpus = recipe_of("specdec-drafter").corpus
     base, teacher = corpus_folder("specdec-teacher"), folders["specdec-teacher"]
-    distil.build_distilled(corpus, base, teacher, tmp_path, "toy", stop_at=2)
+    distil.build_distilled(corpus, base, [teacher], tmp_path, "toy", stop_at=2)
     assert not (tmp_path / DATA).exists()
     with (tmp_path / distil.DECODED).open("a") as file:
         file.write('{"rows": [1, 2')
     counted = []
     real = distil.beam_outputs
     monkeypatch.setattr(distil, "beam_outputs", lambda *args: counted.append(len(args[1])) or real(*args))
-    distil.build_distilled(corpus, base, teacher, tmp_path, "toy")
+    distil.build_distilled(corpus, base, [teacher], tmp_path, "toy")
     rows = read_corpus(tmp_path)
     assert sum(counted) == len(rows) - 2 * corpus.batch_size
     assert (tmp_path / DATA).read_bytes() == (corpus_folder("specdec-drafter") / DATA).read_bytes()

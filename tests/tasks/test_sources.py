@@ -95,6 +95,29 @@ def test_wmt_layout(tmp_path):
         assert sorted(few) == [f"n{index}" for index in range(6)]
 
 
+def test_the_development_set_of_a_folder(tmp_path):
+    """newstest2013, or the split "validation"; where there is neither, what the task without it is tested on."""
+    numbered = [{**row, "id": str(at)} for at, row in enumerate(rows_of("wmt-en-de", 8, "test"))]
+    write_jsonl(tmp_path / "wmt/newstest2014.en-de.jsonl", numbered[:4])
+    write_jsonl(tmp_path / "wmt/train/news.en-de.jsonl", rows_of("wmt-en-de", 20))
+    ids = [[example.id for example in split] for split in both_splits("wmt13-en-de", tmp_path)]
+    assert ids[1] == ["0", "1", "2", "3"]
+    write_jsonl(tmp_path / "wmt/newstest2013.en-de.jsonl", numbered[4:])
+    for name, wanted in (("wmt13-en-de", ["4", "5", "6", "7"]), ("wmt-en-de", ["0", "1", "2", "3"])):
+        train, test = both_splits(name, tmp_path)
+        assert ([example.id for example in train], [example.id for example in test]) == (ids[0], wanted)
+
+
+def test_the_development_set_of_a_saved_dataset_dict(tmp_path):
+    import datasets
+
+    parts = {split: datasets.Dataset.from_list(rows_of("wmt-en-de", 4, split)) for split in ("train", "test")}
+    parts["validation"] = datasets.Dataset.from_list([{**row, "id": "dev"} for row in rows_of("wmt-en-de", 1, "test")])
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "wmt"))
+    assert [example.id for example in both_splits("wmt13-en-de", tmp_path)[1]] == ["dev"]
+    assert len(both_splits("wmt-en-de", tmp_path)[1]) == 4
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_limits_sample_by_seed_and_grow(name, tmp_path):
     task, source = get_task(name), str(write_jsonl(tmp_path / "rows.jsonl", rows_of(name, 80)))
@@ -236,6 +259,8 @@ def test_short_paragraphs_train_and_do_not_test(tmp_path):
 class FakeRows:
     """What ``datasets.load_dataset(..., streaming=True)`` gives, as far as it is used."""
 
+    features = None
+
     def __init__(self, rows):
         self.rows = rows
 
@@ -262,7 +287,13 @@ def test_hub_asks_for_pinned_parquet_files(monkeypatch):
     assert len(list(get_task("squad").examples("hub", "train", None, 0))) == 9
 
 
-@pytest.mark.parametrize("name", TASKS)
+def test_only_ted_lium_is_not_on_the_hub():
+    assert [name for name, task in TASKS.items() if task.dataset.hub is None] == ["tedlium"]
+    with pytest.raises(DataError, match="data 'hub': tedlium is not on the Hub as Parquet files; give --data a folder"):
+        get_task("tedlium").examples("hub", "test", 1, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "tedlium"])
 def test_hub_revisions_are_commits(name):
     files = TASKS[name].dataset.hub
     assert re.fullmatch("[0-9a-f]{40}", files.revision)

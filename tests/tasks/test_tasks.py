@@ -12,7 +12,8 @@ from tasks.additive import AdditiveTask, percent_of_mean
 from tasks.base import Example
 from tasks.errors import DataError
 
-CONTINUED = {"squad": 16}
+SPEECH = ["librispeech-clean", "librispeech-other", "tedlium", "common-voice"]
+NUM_TOKENS = {"squad": 16, **dict.fromkeys(SPEECH, 256)}
 
 
 def published_prompts(shared):
@@ -21,8 +22,9 @@ def published_prompts(shared):
         return {row["dataset"]: row["prompt_newlines_as_backslash_n"].replace("\\n", "\n") for row in rows}
 
 
-def test_there_are_nine_tasks_and_unknown_names_are_refused():
-    assert list(TASKS) == ["squad", "wmt-en-de", "wmt-de-en", "wmt-en-fr", "wmt-en-ro", "wmt-ro-en", "cnndm", "xsum", "text"]
+def test_there_are_fourteen_tasks_and_unknown_names_are_refused():
+    pairs = ["wmt-en-de", "wmt13-en-de", "wmt-de-en", "wmt-en-fr", "wmt-en-ro", "wmt-ro-en"]
+    assert list(TASKS) == ["squad", *pairs, "cnndm", "xsum", "text", *SPEECH]
     assert all(task.name == name for name, task in TASKS.items())
     with pytest.raises(DataError, match="task 'squat': unknown; expected one of squad, wmt-en-de"):
         get_task("squat")
@@ -54,9 +56,9 @@ def test_toy_examples(name):
     assert [example.id for example in examples] == [f"toy-test-{index}" for index in range(30)]
     assert examples == list(task.examples("toy", "test", 40, 0))[:30]
     assert all(example.references and all(example.references) for example in examples)
-    assert task.max_new_tokens == CONTINUED.get(name, 128)
+    assert task.max_new_tokens == NUM_TOKENS.get(name, 128)
     for prompt, reference in task.training_pairs("toy", 5, 0):
-        assert (prompt == "") == (name == "text")
+        assert (prompt == "") == (name in ("text", *SPEECH))
         assert reference.strip()
 
 
@@ -64,6 +66,16 @@ def test_directions_share_their_rows():
     forth = list(get_task("wmt-en-de").examples("toy", "test", 20, 0))
     back = list(get_task("wmt-de-en").examples("toy", "test", 20, 0))
     assert [example.inputs["source"] for example in forth] == [example.references[0] for example in back]
+
+
+def test_the_development_set_has_sentences_of_its_own_and_the_same_training_rows():
+    def sources(name, split):
+        return {example.inputs["source"] for example in get_task(name).examples("toy", split, 200, 0)}
+
+    assert sources("wmt13-en-de", "train") == sources("wmt-en-de", "train")
+    assert len(sources("wmt13-en-de", "test") & sources("wmt-en-de", "test")) <= 2
+    assert not sources("wmt13-en-de", "test") & sources("wmt-en-de", "train")
+    assert get_task("wmt13-en-de").dataset.hub.test == "de-en/validation-*.parquet"
 
 
 def test_text_prompt_and_continuation_join_to_the_text():

@@ -83,6 +83,16 @@ def test_the_loss_is_a_loop_over_heads_and_tokens(trained: Pair, head: int | Non
     assert ours.item() == pytest.approx(total / count, abs=1e-10)
 
 
+@pytest.mark.parametrize("head", [None, 5])
+def test_heads_that_reach_past_every_sentence_cost_nothing_and_can_be_trained(trained: Pair, head: int | None) -> None:
+    heads, outputs, lengths = random_heads(8).requires_grad_(True), torch.tensor([[3, EOS]]), torch.tensor([2])
+    hidden = torch.ones(1, 2, 32, dtype=torch.float64)
+    loss = blockwise_loss(heads, partial(project, trained), hidden, outputs, lengths, head)
+    loss.backward()
+    first = -project(trained, heads(hidden[0, 0])[0]).log_softmax(-1)[0, EOS]
+    assert loss.item() == pytest.approx(0.0 if head else first.item())
+
+
 @pytest.mark.parametrize("batch", [1, 3, 5])
 @pytest.mark.parametrize("num_heads", [1, 3, 6])
 def test_it_is_greedy_decoding(trained: Pair, num_heads: int, batch: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from threading import current_thread
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, Source
 from methods.specdec.alone import DrafterAlone
+from methods.specdec.concurrent import ConcurrentBlockDrafter
 from methods.specdec.drafter import BlockDrafter, block_logits
 from methods.specdec.network import BlockNetwork, block_config, block_inputs, new_network
 from methods.specdec.rules import TopBeta, TopOne
@@ -121,12 +123,39 @@ def test_the_printed_cap_needs_more_rounds_for_the_same_text(trained: Pair) -> N
 )
 def test_relaxed_rows_do_not_depend_on_their_batch(trained: Pair, rule: TopBeta) -> None:
     target, stack = stacks(trained)
-    inputs, drafter = sources(9), BlockDrafter(stack)
+    inputs, drafter = sources(32), BlockDrafter(stack)
     batch = generate(target, drafter, inputs, rule)
-    for index, prompt in enumerate(inputs.prompts):
+    for index, prompt in enumerate(inputs.prompts[:9]):
         alone = generate(target, drafter, Inputs((prompt,)), rule)[0]
         assert alone.tokens == batch[index].tokens
-        assert [step.drafted for step in alone.steps] == [step.drafted for step in batch[index].steps]
+        assert rounds(alone) == rounds(batch[index])
+
+
+@cache
+def greedy_outputs(pair: Pair, num_rows: int) -> list[list[int]]:
+    return plain(stacks(pair)[0], sources(num_rows))
+
+
+@pytest.mark.parametrize("block_size", range(1, 8))
+def test_32_rows_together_are_greedy_decoding(trained: Pair, block_size: int) -> None:
+    """Rows accept different lengths and end inside their blocks at different rounds, each as in a batch of 5."""
+    target, stack = stacks(trained)
+    inputs, drafter = sources(32), BlockDrafter(stack)
+    together = generate(target, drafter, inputs, TopOne(), block_size)
+    assert [row.tokens for row in together] == greedy_outputs(trained, 32)
+    few = [
+        row
+        for start in range(0, 32, 5)
+        for row in generate(target, drafter, Inputs(inputs.prompts[start : start + 5]), TopOne(), block_size)
+    ]
+    assert [rounds(row) for row in few] == [rounds(row) for row in together]
+    assert len({len(row.steps) for row in together}) > 2
+    lasts = [row.steps[-1] for row in together]
+    assert block_size == 1 or any(step.stop_reason == "eos" and EOS in step.drafted[:-1] for step in lasts)
+
+
+def rounds(row: Generation) -> list[tuple[list[int], int, int]]:
+    return [(step.drafted, step.num_accepted, step.emitted) for step in row.steps]
 
 
 def test_relaxed_verification_accepts_more(trained: Pair) -> None:
@@ -296,6 +325,48 @@ def test_a_shared_encoder_must_be_the_verifiers(trained: Pair, tiny: SimpleNames
         generate(target, drafter, sources(2), TopOne(), 3)
     with pytest.raises(InputError, match="share_encoder: the target is no bart or marian model"):
         drafter.read(ModelSession(stack_for(tiny.build("t5"))))
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_encoders_beside_each_other_change_nothing(trained: Pair, batch: int) -> None:
+    """The drafter's encoder runs in another thread, once a batch."""
+    target, stack = stacks(trained)
+    threads: list[str] = []
+
+    class Seen(BlockStack):
+        def encode(self, *inputs: torch.Tensor) -> torch.Tensor:
+            threads.append(current_thread().name)
+            return super().encode(*inputs)
+
+    beside, own = ConcurrentBlockDrafter(Seen(trained.drafter)), BlockDrafter(stack)
+    for start in range(0, 15, batch):
+        inputs = Inputs(sources(15).prompts[start : start + batch])
+        rows = [generate(target, drafter, inputs, TopOne(), 4) for drafter in (beside, own)]
+        assert [row.tokens for row in rows[0]] == [row.tokens for row in rows[1]] == plain(target, inputs)
+        drafted = [[[step.drafted for step in row.steps] for row in arm] for arm in rows]
+        assert drafted[0] == drafted[1]
+    assert len(threads) == 15 // batch
+    assert current_thread().name not in threads
+
+
+def test_what_was_started_for_other_inputs_is_not_used(trained: Pair) -> None:
+    """As after a target whose prefill failed."""
+    stack, inputs = stacks(trained)[1], sources(3)
+    beside, own = ConcurrentBlockDrafter(stack), BlockDrafter(stack)
+    beside.start(sources(3, seed=6))
+    proposals = []
+    for drafter in (beside, own):
+        drafter.begin(inputs, [START] * 3, Uniforms(range(3), 20))
+        proposals.append(drafter.propose([BLOCK] * 3, [0] * 3, GREEDY))
+    assert proposals[0].logits is not None
+    assert torch.equal(proposals[0].logits, proposals[1].logits)
+
+
+def test_what_a_concurrent_drafter_cannot_hold_is_refused(trained: Pair) -> None:
+    target, drafter = stacks(trained)[0], ConcurrentBlockDrafter(BlockStack(random_network("marian", 3)))
+    with pytest.raises(InputError, match="it has 33 tokens, the model's position limit is 32"):
+        generate(target, drafter, Inputs(((4,) * 33,)), TopOne(), 3)
+    assert generate(target, drafter, sources(2), TopOne(), 3)[1].tokens == plain(target, sources(2))[1]
 
 
 @pytest.mark.parametrize("batch", [1, 4])

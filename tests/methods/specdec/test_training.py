@@ -56,11 +56,12 @@ def test_blocks_are_the_next_tokens_inside_the_sentence() -> None:
     assert 5 < ends < 20
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_the_loss_is_a_loop_over_sentences_and_places(label_smoothing: float) -> None:
+@pytest.mark.parametrize(("label_smoothing", "decay"), [(0.0, 1.0), (0.1, 1.0), (0.1, 0.7)])
+def test_the_loss_is_a_loop_over_sentences_and_places(label_smoothing: float, decay: float) -> None:
     network, (blocks, batch) = random_network("marian", BLOCK), some_blocks()
-    ours = drafter_loss(network, batch.source, batch.source_mask, blocks, generator(), label_smoothing=label_smoothing)
-    total, count = 0.0, 0
+    settings = {"label_smoothing": label_smoothing, "place_decay": decay}
+    ours = drafter_loss(network, batch.source, batch.source_mask, blocks, generator(), **settings)
+    total, count = 0.0, 0.0
     for row in range(6):
         sentence = batch.outputs[row, : batch.lengths[row]].tolist()
         prefix = int(blocks.lengths[row]) - 1
@@ -70,8 +71,8 @@ def test_the_loss_is_a_loop_over_sentences_and_places(label_smoothing: float) ->
         law = network(batch.source[row : row + 1, batch.source_mask[row]], None, inputs)[0].log_softmax(-1)
         for place, token in enumerate(sentence[prefix : prefix + BLOCK]):
             spread = sum(float(law[place, other]) for other in range(VOCAB)) / VOCAB
-            total -= (1 - label_smoothing) * float(law[place, token]) + label_smoothing * spread
-            count += 1
+            total -= decay**place * ((1 - label_smoothing) * float(law[place, token]) + label_smoothing * spread)
+            count += decay**place
     assert ours.item() == pytest.approx(total / count, abs=1e-10)
 
 

@@ -250,6 +250,34 @@ def test_times_are_recorded_only_with_a_clock() -> None:
     assert all(step.round_s >= step.draft_s + step.verify_s for step in timed.steps)
 
 
+def test_what_target_and_drafter_take_for_their_inputs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a prefill advances by 5 s and the drafter's begin by 7 s; a drafter that starts early is told first."""
+    now, order, drafter, target = [0.0], [], DRAFTERS["model"](parts()), TableSession(TARGET)
+
+    def taking(seconds: float, name: str, what: Callable) -> Callable:
+        def slow(*arguments: object) -> object:
+            now[0] += seconds
+            order.append(name)
+            return what(*arguments)
+
+        return slow
+
+    monkeypatch.setattr(target, "prefill", taking(5.0, "prefill", target.prefill))
+    monkeypatch.setattr(drafter, "begin", taking(7.0, "begin", drafter.begin))
+    method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 3))
+    arguments = (target, Inputs(((1, 2), (3,))), GREEDY, uniforms(2, 6), Stop(max_new_tokens=6))
+    for timed in method.generate(*arguments, clock=lambda: now[0]):
+        assert (timed.encode_s, timed.draft_encode_s) == (5.0, 7.0)
+        assert sum(step.round_s for step in timed.steps) == 0
+    silent = method.generate(*arguments)[0]
+    assert silent.encode_s != silent.encode_s
+    assert silent.draft_encode_s != silent.draft_encode_s
+    order.clear()
+    monkeypatch.setattr(drafter, "start", lambda inputs: order.append("start"), raising=False)
+    method.generate(*arguments)
+    assert order == ["start", "prefill", "begin"]
+
+
 def test_heuristic_schedule_adds_two_and_takes_one() -> None:
     schedule = Heuristic(2)
     for drafted, accepted, expected in ((2, 2, 4), (4, 3, 3), (0, 0, 3), (3, 0, 2), (2, 0, 1), (1, 0, 1), (1, 1, 3)):

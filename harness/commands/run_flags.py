@@ -1,0 +1,120 @@
+"""The flags of ``foretoken run``, and which of them a run reads."""
+
+import argparse
+
+from harness.commands.options import add_common, layer_list, positive
+from harness.errors import UsageError
+from harness.experiment import DRAFTING
+
+# Flags that mean something to some choices only: which other flag decides, and for which of its values they are read.
+READ_BY: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rule": ("method", ("speculative",)),
+    "schedule": ("method", ("speculative",)),
+    "gamma": ("method", DRAFTING),
+    "num_beams": ("method", ("beam", "speculative-beam", "transformers")),
+    "draft_beams": ("method", ("speculative-beam",)),
+    "early_layer": ("method", ("ppd",)),
+    "candidates": ("method", ("ppd",)),
+    "execution": ("method", ("ppd",)),
+    "as_described": ("rule", ("lenience",)),
+    "beta": ("rule", ("top-beta",)),
+    "tau": ("rule", ("top-beta",)),
+    "score": ("rule", ("top-beta",)),
+    "cap": ("rule", ("top-1", "top-beta")),
+    "alpha": ("schedule", ("optimal",)),
+    "cost": ("schedule", ("optimal",)),
+    "encoder": ("drafter", ("block",)),
+    "inner_draft": ("drafter", ("hierarchical",)),
+    "inner_gamma": ("drafter", ("hierarchical",)),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_common(parser)
+    _add_what(parser)
+    _add_method(parser)
+    _add_limits(parser)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("task and models").add_argument
+    add("--task", required=True, help="squad, wmt-en-de, ..., cnndm, xsum, text")
+    add("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME")
+    add("--target-revision", metavar="COMMIT", help="pins a Hub id")
+    add("--draft", metavar="MODEL", help="the draft model, likewise; for n-gram drafters the zoo's table")
+    add("--draft-revision", metavar="COMMIT", help="pins a Hub id")
+    add("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
+    add("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
+
+
+def early_layer(text: str) -> int | None:
+    """An argparse type: a layer, or None for "auto"."""
+    return None if text == "auto" else positive("--early-layer")(text)
+
+
+def candidates(text: str) -> int | None:
+    return None if text == "auto" else positive("--candidates")(text)
+
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("method and sampling").add_argument
+    add(
+        "--method",
+        default="autoregressive",
+        help="autoregressive, beam, drafter-alone, ppd, speculative, speculative-beam, or transformers (its own generate)",
+    )
+    add("--drafter", help="model, block or blockwise (all with --draft), unigram, bigram, copy, random, hierarchical")
+    add("--encoder", default="own", help="of drafter block: own (default), shared (the target's) or concurrent (beside it)")
+    add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
+    add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
+    add("--rule", default="speculative-sampling", help="speculative-sampling, lenience, top-1 or top-beta")
+    add("--lenience", type=float, default=1.0, help="l of rule lenience, 0 < l <= 1 (default: 1)")
+    add("--as-described", action="store_true", help="the paper's printed form where it differs from what it must mean")
+    add("--beta", type=positive("--beta"), default=3, help="of rule top-beta: among the target's best BETA (default: 3)")
+    add("--tau", type=float, default=1.0, help="of rule top-beta: within TAU of its best log-probability (default: 1)")
+    add("--score", default="verifier", help="of rule top-beta: verifier (default), or as_described (the drafter's, as printed)")
+    add("--cap", default="released", help="of top-1 and top-beta: gamma + 1 tokens a round (released) or gamma (printed)")
+    add("--schedule", default="constant", help='constant, heuristic ("+2 / -1") or optimal (with --alpha and --cost)')
+    add("--gamma", type=int, default=5, help="how many tokens to draft a round (default: 5)")
+    add("--alpha", type=float, help="measured acceptance rate, for schedule optimal")
+    add("--cost", type=float, help="measured draft/target cost ratio, for schedule optimal")
+    add("--num-beams", type=positive("--num-beams"), help="width of beam search (default: 4; of transformers: 1, greedy)")
+    add("--draft-beams", type=positive("--draft-beams"), help="draft width of speculative-beam (default: twice the width)")
+    add("--early-layer", type=early_layer, metavar="N", help="where ppd predicts, half the depth or more; or auto (default)")
+    add("--candidates", type=candidates, metavar="K", help="tokens that ppd begins early, or auto (default: 1)", default=1)
+    add("--execution", default="process", help="of ppd: process (one a candidate), batched (one for all) or simulated")
+    add(
+        "--match-layers",
+        type=layer_list("--match-layers"),
+        default=(),
+        metavar="N,N",
+        help="measure PPD's match rate at these layers as well",
+    )
+    add("--heads", metavar="FOLDER", help="early heads that `foretoken heads` trained, or zoo:NAME (default: the model's own)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
+    add("--top-k", type=int, help="keep the k largest logits")
+    add("--top-p", type=float, help="keep the nucleus of this mass")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("limits").add_argument
+    add("--repeats", type=positive("--repeats"), default=1, help="how often each example is run (default: 1)")
+    add("--batch-size", type=positive("--batch-size"), default=1, help="rows decoded together (default: 1)")
+    add("--max-new-tokens", type=positive("--max-new-tokens"), help="default: the task's own")
+    add("--max-input-tokens", type=positive("--max-input-tokens"), help="cut a prompt's longest field down to this")
+    add("--ignore-eos", action="store_true", help="always generate the full length")
+    add("--memory", action="store_true", help="measure the peak of memory of every batch; no speed is shown then")
+    add("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
+
+
+def refuse_unread(args: argparse.Namespace, chosen: dict[str, str | None]) -> None:
+    """UsageError for a flag whose value nothing of this run reads; ``chosen`` are the flags that decide, and their values."""
+    defaults = argparse.ArgumentParser()
+    _add_method(defaults)
+    for name, (by, values) in READ_BY.items():
+        given = getattr(args, name)
+        if given != defaults.get_default(name) and chosen[by] not in values:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} {given}: {by} {chosen[by]!r} does not read it; leave it out, or choose --{by} {' or '.join(values)}"
+            )

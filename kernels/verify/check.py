@@ -1,0 +1,130 @@
+"""Whether a kernel decides as the reference does: random rounds, decision by decision, rounding allowed for where it counts.
+
+``python -m kernels.verify.check --rows 10000`` is what ``make verify-kernels`` runs, in Triton's interpreter.
+"""
+
+import argparse
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.verify.bounds import reference_decisions
+from kernels.verify.interface import Backend, Round, checked
+from kernels.verify.interpreter import patched_once
+from kernels.verify.reference import inverse_cdf, verify
+from kernels.verify.registry import EXACT, KERNELS, RELEASED
+from kernels.verify.rounds import Case, random_cases
+from kernels.verify.sigmoid import DEFAULT, LEAST_SUM, LEAST_WEIGHT, Scaling, warped
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MOST_INSIDE = 0.01
+SIGMOID_ERROR = 8  # of the dtype's spacing: the exponential, and every step of Eq. 5 rounded to the dtype
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows in all, rows inside the bound (where a kernel may differ), rows that differ outside of it."""
+
+    kernel: str
+    dtype: str
+    num_rows: int
+    num_inside: int
+    num_wrong: int
+
+    @property
+    def passed(self) -> bool:
+        """No wrong row; for exact kernels also few enough inside the bound that this means something."""
+        few = self.kernel not in EXACT or self.num_inside <= MOST_INSIDE * self.num_rows
+        return self.num_rows > 0 and self.num_wrong == 0 and few
+
+    def as_text(self) -> str:
+        verdict = "green" if self.passed else "RED"
+        counts = f"{self.num_rows} rows, {self.num_inside} inside the bound, {self.num_wrong} wrong"
+        return f"{self.kernel:17s} {self.dtype:9s} {verdict}: {counts}"
+
+
+def check(
+    kernel: str, cases: Iterable[Case], dtype: torch.dtype, backend: Backend | None = None, device: str = "cpu"
+) -> Report:
+    """Runs a kernel on every case and counts the rows whose decisions differ from the reference's."""
+    num_rows = num_inside = num_wrong = 0
+    for case in cases:
+        arguments = {} if kernel == "baseline" else {"backend": backend}
+        decisions = KERNELS[kernel](*_moved(case, device), **arguments)
+        num_accepted, next_token, inside = expected_decisions(kernel, case)
+        differs = (decisions.num_accepted.cpu() != num_accepted) | (decisions.next_token.cpu() != next_token)
+        num_rows, num_inside = num_rows + len(inside), num_inside + int(inside.sum())
+        num_wrong += int((differs & ~inside).sum())
+    return Report(kernel, str(dtype).removeprefix("torch."), num_rows, num_inside, num_wrong)
+
+
+def _moved(case: Case, device: str) -> tuple:
+    proposal = case.proposal
+    if device != "cpu":
+        logits, known = (None if part is None else part.to(device) for part in (proposal.logits, proposal.log_sum_exp))
+        proposal = replace(proposal, tokens=proposal.tokens.to(device), logits=logits, log_sum_exp=known)
+    return proposal, case.target_logits.to(device), case.sampling, case.uniforms.to(device)
+
+
+def expected_decisions(kernel: str, case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Accepted counts, next tokens and rows inside the bound, of the reference of this kernel's own rule."""
+    round = checked(case.proposal, case.target_logits, case.sampling, case.uniforms)
+    if kernel in EXACT:
+        return reference_decisions(round)
+    return _expected_sigmoid(round, RELEASED if kernel == "sigmoid-released" else DEFAULT)
+
+
+def _expected_sigmoid(round: Round, scaling: Scaling) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 1 on Eq. 5's sigmoids, in fp64; a row is inside where sigmoids that are a little off decide otherwise."""
+    target_logits, draft_logits = warped(round)
+    target = scaling.activate(target_logits).double()
+    point = torch.zeros_like(target[:, :-1]).scatter_(-1, round.tokens.unsqueeze(-1), 1.0)
+    draft = point if draft_logits is None else scaling.activate(draft_logits).double()
+    off = SIGMOID_ERROR * torch.finfo(target_logits.dtype).eps
+    answers = [_sigmoid_rule(round, target_logits, target * (1 + side * off), draft, scaling) for side in (0, -1, 1)]
+    same = [(num == answers[0][0]) & (token == answers[0][1]) for num, token in answers[1:]]
+    return *answers[0], ~torch.stack(same).all(0)
+
+
+def _sigmoid_rule(
+    round: Round, target_logits: Tensor, target: Tensor, draft: Tensor, scaling: Scaling
+) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor(round.lengths)
+    num_accepted, next_token = verify(target, draft, round.tokens, lengths, round.uniforms)
+    if not scaling.as_released:
+        return num_accepted, next_token
+    weights = []
+    for entry, accepted in enumerate(num_accepted.tolist()):
+        if accepted < round.lengths[entry]:
+            left = (target[entry, accepted] - draft[entry, accepted]).clamp(min=0)
+            weights.append((left / (left.sum() + LEAST_SUM)).clamp(min=LEAST_WEIGHT))
+        else:
+            weights.append(target_logits[entry, accepted].double().clamp(min=LEAST_WEIGHT))
+    return num_accepted, inverse_cdf(torch.stack(weights), round.uniforms[:, -1])
+
+
+def main() -> int:
+    """Every kernel in every dtype; exit status 1 where one is red."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10000, help="random rows a dtype and kernel (default: 10000)")
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--backend", choices=("torch", "triton"), default="triton")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    red = 0
+    with patched_once() if arguments.backend == "triton" else nullcontext():
+        for kernel in arguments.kernels:
+            for name in arguments.dtypes:
+                cases = random_cases(arguments.rows, DTYPES[name], seed=0, filtered_every=20)
+                report = check(kernel, cases, DTYPES[name], arguments.backend)
+                print(report.as_text(), flush=True)
+                red += not report.passed
+    return int(red > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

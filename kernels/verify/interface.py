@@ -1,0 +1,167 @@
+"""What every verification kernel takes and gives. B: rows of a batch, n: drafted tokens, V: vocabulary size.
+
+The signature is that of a VerifyRule: ``verify(proposal, target_logits, sampling, uniforms)``, raw logits in. ``backend`` picks
+the Triton kernels or the vectorised PyTorch path; None is Triton for tensors on CUDA and PyTorch elsewhere.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.verify import interpreter
+
+Backend = Literal["torch", "triton"]
+
+
+@runtime_checkable
+class Adjusting(Protocol):
+    """How logits become a distribution: temperature, then top-k, then top-p (``methods.sampling.Sampling``)."""
+
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def top_k(self) -> int | None: ...
+
+    @property
+    def top_p(self) -> float | None: ...
+
+
+@runtime_checkable
+class Proposed(Protocol):
+    """What a drafter proposes (``methods.types.Proposal``): ``logits`` None is a point mass on each drafted token.
+
+    ``log_sum_exp`` is that of the draft's logits over its temperature, one a drafted token, where the drafter knows it.
+    """
+
+    @property
+    def tokens(self) -> Int[Tensor, "B n"]: ...
+
+    @property
+    def lengths(self) -> tuple[int, ...]: ...
+
+    @property
+    def logits(self) -> Float[Tensor, "B n V"] | None: ...
+
+    @property
+    def sampling(self) -> Adjusting: ...
+
+    @property
+    def log_sum_exp(self) -> Float[Tensor, "B n"] | None: ...
+
+
+class Decisions(NamedTuple):
+    """Accepted drafts, the token behind them, and what target and draft gave each drafted token.
+
+    A probability is NaN where the kernel had no need to look: behind the first rejection. ``next_token`` is V, outside the
+    vocabulary, where nothing could be drawn because a logit that counts is NaN or a drafted token is outside; on a CPU that is
+    refused at once, on CUDA by whoever first brings the decisions to the host, so that no kernel has to wait for the device.
+    """
+
+    num_accepted: Int[Tensor, "B"]
+    next_token: Int[Tensor, "B"]
+    target_probs: Float[Tensor, "B n"]
+    draft_probs: Float[Tensor, "B n"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round that was checked. ``draft_logits`` None is a point mass; ``log_sum_exp`` is dropped where tokens are filtered."""
+
+    tokens: Int[Tensor, "B n"]
+    lengths: tuple[int, ...]
+    target_logits: Float[Tensor, "B n_plus_1 V"]
+    draft_logits: Float[Tensor, "B n V"] | None
+    log_sum_exp: Float[Tensor, "B n"] | None
+    uniforms: Float[Tensor, "B n_plus_1"]
+    target: Adjusting
+    draft: Adjusting
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target_logits.shape[-1]
+
+    def ragged_lengths(self) -> Int[Tensor, "B"] | None:
+        """None where every row drafted all n tokens."""
+        if not self.lengths or min(self.lengths) == self.tokens.shape[1]:
+            return None
+        return torch.tensor(self.lengths, device=self.tokens.device)
+
+
+def filters(sampling: Adjusting) -> bool:
+    """Whether any token is left out."""
+    return sampling.top_k is not None or (sampling.top_p is not None and sampling.top_p < 1)
+
+
+def checked(
+    proposal: Proposed, target_logits: Float[Tensor, "B n_plus_1 V"], sampling: Adjusting, uniforms: Float[Tensor, "B n_plus_1"]
+) -> Round:
+    """The round, its shapes agreeing and its temperatures above 0; a greedy draft is a point mass on what it drafted.
+
+    Raises:
+        InputError: which tensor does not fit, and what would; on a CPU also a drafted token outside the vocabulary.
+    """
+    tokens, logits = proposal.tokens, proposal.logits
+    if sampling.temperature == 0:
+        raise InputError("temperature 0: nothing is drawn, so no kernel is needed; compare drafts with the target's argmax")
+    _check_shapes(proposal, target_logits, uniforms)
+    if not tokens.is_cuda:
+        _check_tokens(tokens, proposal.lengths, target_logits.shape[-1])
+    if proposal.sampling.temperature == 0:
+        logits = None
+    known = None if logits is None or filters(proposal.sampling) else proposal.log_sum_exp
+    return Round(tokens, proposal.lengths, target_logits, logits, known, uniforms, sampling, proposal.sampling)
+
+
+def _check_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -> None:
+    batch, num_draft = proposal.tokens.shape
+    vocab_size = target_logits.shape[-1]
+    expected = {
+        "target logits": (target_logits, (batch, num_draft + 1, vocab_size)),
+        "draft logits": (proposal.logits, (batch, num_draft, vocab_size)),
+        "draft log-sum-exp": (proposal.log_sum_exp, (batch, num_draft)),
+        "uniforms": (uniforms, (batch, num_draft + 1)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tensor.shape != shape:
+            raise InputError(f"{name} {list(tensor.shape)}: expected {list(shape)} for {batch} rows of {num_draft} drafts")
+    if len(proposal.lengths) != batch or not all(0 <= length <= num_draft for length in proposal.lengths):
+        raise InputError(f"lengths {proposal.lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
+
+
+def _check_tokens(tokens: Tensor, lengths: tuple[int, ...], vocab_size: int) -> None:
+    for entry, (row, length) in enumerate(zip(tokens.tolist(), lengths, strict=True)):
+        for position, token in enumerate(row[:length]):
+            if not 0 <= token < vocab_size:
+                raise InputError(
+                    f"draft token {token} of row {entry}, position {position}: expected 0 to {vocab_size - 1}; "
+                    "draft and target need the same vocabulary"
+                )
+
+
+def refuse_undrawn(decisions: Decisions, vocab_size: int) -> Decisions:
+    """The decisions, or an error where a token is outside the vocabulary; CUDA tensors are not waited for."""
+    if not decisions.next_token.is_cuda:
+        for entry, token in enumerate(decisions.next_token.tolist()):
+            refuse_token(entry, token, vocab_size, int(decisions.num_accepted[entry]))
+    return decisions
+
+
+def refuse_token(entry: int, token: int, vocab_size: int, position: int) -> None:
+    """InputError where no token could be drawn."""
+    if not 0 <= token < vocab_size:
+        raise InputError(
+            f"logits of row {entry}, position {position}: hold NaN, +inf or nothing but -inf, so no token can be drawn; "
+            "look at the model's output there (fp16 overflows above 65504)"
+        )
+
+
+def use_triton(target_logits: Tensor, backend: Backend | None) -> bool:
+    """InputError where Triton is asked for on a CPU by a process that does not interpret."""
+    if backend == "triton" and not target_logits.is_cuda:
+        interpreter.require()
+    return target_logits.is_cuda if backend is None else backend == "triton"

@@ -1,0 +1,153 @@
+"""The paper's approximation (3.2.2, Eq. 5): an elementwise sigmoid of scaled logits in place of softmax. Lossy.
+
+``alpha`` and ``beta`` are the paper's constants of the scaling; no acceptance rate. A round needs no normaliser, so every tile
+is independent; the price: the ratio is about ``1 + 0.38 (z_target - z_draft) / (beta - alpha)`` whatever the models say.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.verify.adjust import adjusted_logits
+from kernels.verify.interface import (
+    Adjusting,
+    Backend,
+    Decisions,
+    Proposed,
+    Round,
+    checked,
+    filters,
+    refuse_undrawn,
+    use_triton,
+)
+from kernels.verify.outcome import at, leading_true, was_rejected
+from kernels.verify.reference import inverse_cdf
+
+LEAST_SUM = 1e-6
+LEAST_WEIGHT = 1e-5
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Eq. 5's constants, alpha < beta, and whose kernel is followed.
+
+    ``as_released`` False is the paper's text. True adds what only the authors' code does: logits below alpha become 0 and above
+    beta 1, weights of the last token are at least 1e-5, and the row behind the last draft is never activated, so that the bonus
+    token is drawn from raw logits clamped at 1e-5.
+    """
+
+    alpha: float = -1e3
+    beta: float = 1e3
+    as_released: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.alpha < self.beta:
+            raise InputError(f"alpha {self.alpha!r}, beta {self.beta!r}: expected alpha < beta, such as -1e3 and 1e3")
+
+    def activate(self, logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Eq. 5, each step rounded to the logits' dtype: in fp16 a constant of 1e5 overflows and gives NaN, as in the paper."""
+        dtype = logits.dtype
+        alpha = torch.tensor(self.alpha, dtype=dtype)
+        width = torch.tensor(self.beta, dtype=dtype) - alpha
+        activated = (logits - alpha).div_(width).to(arithmetic(dtype)).sigmoid_().to(dtype)
+        if self.as_released:
+            activated.masked_fill_(logits < self.alpha, 0.0).masked_fill_(logits > self.beta, 1.0)
+        return activated.to(arithmetic(dtype))
+
+
+def arithmetic(dtype: torch.dtype) -> torch.dtype:
+    """fp64 stays; everything else is computed in fp32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+DEFAULT = Scaling()
+
+
+def verify(
+    proposal: Proposed,
+    target_logits: Float[Tensor, "B n_plus_1 V"],
+    sampling: Adjusting,
+    uniforms: Float[Tensor, "B n_plus_1"],
+    scaling: Scaling = DEFAULT,
+    backend: Backend | None = None,
+) -> Decisions:
+    """Accept where uniform <= sigmoid ratio, else draw from max_norm of the sigmoids' difference (README.md, Eqs. 5 to 7).
+
+    The probabilities in the decisions are the sigmoids: they do not sum to 1. Where Eq. 5 has overflowed, nothing is left to
+    draw from and every token is as likely, which is what the released clamp at 1e-5 gives.
+
+    Differs from the paper: a point mass drafts with sigmoid 1 at its token and 0 elsewhere; the paper has model drafts only.
+    Differs from the released code: sums are fp32 also for half logits, and whole where the last tile is no power of two.
+    """
+    round = checked(proposal, target_logits, sampling, uniforms)
+    target, draft = warped(round)
+    if use_triton(target_logits, backend) and draft is not None:
+        from kernels.verify import tiles_gpu
+
+        ratio, residual, sums = tiles_gpu.partials(target, draft, scaling)
+        drafted_ratio = ratio.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
+        totals = sums.sum(-1)
+    else:
+        activated = scaling.activate(target[:, :-1])
+        own = _point_mass(round, activated) if draft is None else scaling.activate(draft)
+        residual = torch.sub(activated, own).clamp_(min=0)  # NaN, where Eq. 5 has overflowed, stays until a row is drawn from
+        drafted_ratio = _rounded(_gathered(activated, round) / _gathered(own, round), target.dtype)
+        totals = residual.sum(-1)
+    num_accepted = leading_true(uniforms[:, :-1] <= drafted_ratio, round)
+    weights = _last_token_weights(round, target, residual, totals, num_accepted, scaling)
+    refused = at(target, num_accepted).isnan().any(-1)  # a NaN logit, not Eq. 5's overflow
+    next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, uniforms[:, -1]))
+    drafted_target = scaling.activate(_gathered(target[:, :-1], round))
+    drafted_draft = torch.ones_like(drafted_target) if draft is None else scaling.activate(_gathered(draft, round))
+    return refuse_undrawn(Decisions(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)
+
+
+def positive(difference: Tensor) -> Tensor:
+    """max(0, x), and 0 for NaN as a comparison gives it."""
+    return torch.where(difference > 0, difference, 0.0)
+
+
+def warped(round: Round) -> tuple[Tensor, Tensor | None]:
+    """Both models' logits after temperature and filters, in the dtype they came in."""
+    pairs = ((round.target_logits, round.target), (round.draft_logits, round.draft))
+    target, draft = (None if logits is None else _warp(logits, sampling) for logits, sampling in pairs)
+    assert target is not None
+    return target, draft
+
+
+def _warp(logits: Tensor, sampling: Adjusting) -> Tensor:
+    if sampling.temperature == 1 and not filters(sampling):
+        return logits
+    return adjusted_logits(logits, sampling).to(logits.dtype)
+
+
+def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype).to(values.dtype)
+
+
+def _gathered(rows: Tensor, round: Round) -> Tensor:
+    return rows.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def _point_mass(round: Round, like: Tensor) -> Tensor:
+    return torch.zeros_like(like).scatter_(-1, round.tokens.unsqueeze(-1), 1.0)
+
+
+def _last_token_weights(
+    round: Round, target: Tensor, residual: Tensor, totals: Tensor, num_accepted: Tensor, scaling: Scaling
+) -> Float[Tensor, "B V"]:
+    """max_norm of the sigmoids' difference at a rejection, else the row behind the last draft; all alike where all are 0."""
+    row = at(target, num_accepted)
+    own = positive(scaling.activate(row))
+    weights = row.to(residual.dtype) if scaling.as_released else own
+    if round.tokens.shape[1]:
+        left, total = positive(at(residual, num_accepted)), positive(at(totals.unsqueeze(-1), num_accepted))
+        # As described, the target's own sigmoids stand in where no difference is above 0.
+        left = left / (total + LEAST_SUM) if scaling.as_released else torch.where(total > 0, left / total, own)
+        weights = torch.where(was_rejected(num_accepted, round), left, weights)
+    if scaling.as_released:
+        return weights.clamp(min=LEAST_WEIGHT)
+    return torch.where((weights > 0).any(-1, keepdim=True), weights, 1.0)

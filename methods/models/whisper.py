@@ -1,0 +1,152 @@
+"""Whisper and Distil-Whisper (Radford et al. 2022, Gandhi et al. 2023): pre-norm, an encoder of log-Mel features.
+
+The decoder is begun by the forced tokens of the checkpoint's generation settings: start, English and transcription where it is
+multilingual, and no timestamps. What these settings suppress is never emitted: the rule is part of the model's distribution, so
+that every method and both models of a pair agree on it.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from methods.errors import InputError
+from methods.models.base import Frame, activation, attend, lookup
+from methods.models.encoder_decoder import EncoderDecoderStack
+from methods.models.weights import fuse
+
+LANGUAGE, TASK = "<|en|>", "transcribe"
+FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the largest number
+
+
+class WhisperStack(EncoderDecoderStack):
+    """``opening`` are the forced tokens that every prompt of this model begins with."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
+        self.input_vocab_size = self.vocab_size
+        self.num_layers, self.num_heads = config.decoder_layers, config.decoder_attention_heads
+        self.num_kv_heads, self.head_dim = self.num_heads, config.d_model // self.num_heads
+        self.position_limit = config.max_target_positions
+        self.feature_shape = (config.num_mel_bins, 2 * config.max_source_positions)
+        self.act = activation(model, config.activation_function)
+        self.embedding, self.position_table = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
+        self.layers, self.norm = [_layer(layer) for layer in decoder.layers], _norm(decoder.layer_norm)
+        self.encoder_layers = [_encoder_layer(layer) for layer in encoder.layers]
+        self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, _norm(encoder.layer_norm)
+        self.convolutions = [(conv.weight.detach(), conv.bias.detach(), conv.stride) for conv in (encoder.conv1, encoder.conv2)]
+        self.encoder_positions = encoder.embed_positions.weight.detach()
+        self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
+        settings = model.generation_config
+        self.opening = forced_tokens(settings)
+        self.begin_suppressed = tuple(settings.begin_suppress_tokens or ())
+        self.logits_bias = self._bias(settings.suppress_tokens or ())
+
+    def _bias(self, suppressed: Any) -> Float[Tensor, "V"] | None:
+        """Minus infinity where a token is never emitted."""
+        if not suppressed:
+            return None
+        bias = torch.zeros(self.vocab_size, dtype=self.dtype, device=self.device)
+        return bias.index_fill_(0, torch.tensor(list(suppressed), device=self.device), float("-inf"))
+
+    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+        return F.embedding(tokens, self.embedding) + lookup(self.position_table, frame)
+
+    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        batch, num_new, width = hidden.shape
+        mask, causal = self.mask(frame)
+        heads, head_dim, act, store, cross_mask = self.num_heads, self.head_dim, self.act, frame.store, frame.cross_mask
+        layer_norm, addmm = torch.layer_norm, torch.addmm
+        x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
+        for layer, keys, values, slot, cross in zip(
+            self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
+        ):
+            (norm1, qkv, qkv_bias, out, out_bias, norm2, query, query_bias, cross_out, cross_out_bias) = layer[:10]
+            norm3, up, up_bias, down, down_bias = layer[10:]
+            y = addmm(qkv_bias, layer_norm(x, *norm1), qkv).view(batch, num_new, 3 * heads, head_dim)
+            own, new = y.split_with_sizes(sizes, 2)
+            store(slot, new)
+            x = addmm(out_bias, attend(own, keys, values, mask, causal), out).add_(x)
+            y = addmm(query_bias, layer_norm(x, *norm2), query).view(batch, num_new, heads, head_dim)
+            x = addmm(cross_out_bias, attend(y, *cross, cross_mask), cross_out).add_(x)
+            x = addmm(down_bias, act(addmm(up_bias, layer_norm(x, *norm3), up)), down).add_(x)
+        return x.view(batch, num_new, width)
+
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+        batch, num_new, width = hidden.shape
+        weight = self.head_weight if weight is None else weight
+        logits = torch.mm(torch.layer_norm(hidden.reshape(-1, width), *self.norm), weight)
+        if self.logits_bias is not None:
+            logits += self.logits_bias
+        return logits.view(batch, num_new, -1)
+
+    def hear(self, features: Float[Tensor, "B mels frames"]) -> Float[Tensor, "B S D"]:
+        hidden = features
+        for weight, bias, stride in self.convolutions:
+            hidden = F.gelu(F.conv1d(hidden, weight, bias, stride, padding=1))
+        hidden = hidden.transpose(1, 2) + self.encoder_positions
+        batch, length, width = hidden.shape
+        x, heads, act = hidden.reshape(batch * length, width), self.encoder_heads, self.act
+        for norm1, qkv, qkv_bias, out, out_bias, norm2, up, up_bias, down, down_bias in self.encoder_layers:
+            y = torch.addmm(qkv_bias, torch.layer_norm(x, *norm1), qkv).view(batch, length, 3 * heads, -1)
+            query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
+            x = torch.addmm(out_bias, attend(query, keys.transpose(1, 2), values.transpose(1, 2), None), out).add_(x)
+            x = torch.addmm(down_bias, act(torch.addmm(up_bias, torch.layer_norm(x, *norm2), up)), down).add_(x)
+            if x.dtype == torch.float16:
+                most = torch.finfo(x.dtype).max - FP16_MARGIN
+                x = x.clamp_(-most, most)
+        return torch.layer_norm(x, *self.encoder_norm).view(batch, length, width)
+
+
+def forced_tokens(settings: Any) -> tuple[int, ...]:
+    """What a transcription in English without timestamps begins with, from a checkpoint's generation settings.
+
+    Raises:
+        InputError: a multilingual checkpoint whose settings do not name English or transcription.
+    """
+    forced = [settings.decoder_start_token_id]
+    languages = getattr(settings, "lang_to_id", None)
+    if languages and getattr(settings, "is_multilingual", True):
+        tasks = getattr(settings, "task_to_id", None) or {}
+        if LANGUAGE not in languages or TASK not in tasks:
+            raise InputError(
+                f"generation settings: lang_to_id has no {LANGUAGE!r} or task_to_id no {TASK!r}; expected both of a "
+                "multilingual Whisper: take generation_config.json from the checkpoint that it was made from"
+            )
+        forced += [languages[LANGUAGE], tasks[TASK]]
+    no_timestamps = getattr(settings, "no_timestamps_token_id", None)
+    return (*forced, *([] if no_timestamps is None else [no_timestamps]))
+
+
+def _norm(norm: Any) -> tuple:
+    return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
+
+
+def _layer(layer: Any) -> tuple:
+    own, other = layer.self_attn, layer.encoder_attn
+    return (
+        _norm(layer.self_attn_layer_norm),
+        *fuse((own.q_proj, own.k_proj, own.v_proj)),
+        *fuse((own.out_proj,)),
+        _norm(layer.encoder_attn_layer_norm),
+        *fuse((other.q_proj,)),
+        *fuse((other.out_proj,)),
+        _norm(layer.final_layer_norm),
+        *fuse((layer.fc1,)),
+        *fuse((layer.fc2,)),
+    )
+
+
+def _encoder_layer(layer: Any) -> tuple:
+    own = layer.self_attn
+    return (
+        _norm(layer.self_attn_layer_norm),
+        *fuse((own.q_proj, own.k_proj, own.v_proj)),
+        *fuse((own.out_proj,)),
+        _norm(layer.final_layer_norm),
+        *fuse((layer.fc1,)),
+        *fuse((layer.fc2,)),
+    )

@@ -1,0 +1,85 @@
+"""Sound as tasks hand it to models: one channel of fp32 samples at 16 kHz, whatever a file holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from math import gcd
+from pathlib import Path
+
+import numpy as np
+
+from tasks.errors import DataError
+
+SAMPLE_RATE = 16_000
+GUARD_S = 0.05  # of silence behind a signal that is resampled: Fourier's signals are periodic, and its end would meet its start
+
+
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """``samples`` [n] fp32, one channel at ``SAMPLE_RATE``; ``conversion`` says what was done to make it so, if anything."""
+
+    samples: np.ndarray
+    conversion: str | None = None
+
+    @property
+    def duration_s(self) -> float:
+        return len(self.samples) / SAMPLE_RATE
+
+
+def decode(file: Path | bytes, what: str) -> Sound:
+    """Read an audio file or its bytes: channels are averaged, other rates resampled. ``what`` names it in errors.
+
+    Raises DataError for one that is missing, empty, or no audio.
+    """
+    import soundfile
+
+    try:
+        samples, rate = soundfile.read(BytesIO(file) if isinstance(file, bytes) else file, dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, OSError, TypeError) as error:
+        raise DataError(
+            f"{what}: cannot be decoded ({_reason(file, error)}); expected FLAC, WAV, OGG or MP3: correct the file or remove "
+            "the row"
+        ) from error
+    if len(samples) == 0:
+        raise DataError(f"{what}: it has 0 samples, expected a recording; correct the file or remove the row")
+    if not np.isfinite(samples).all():
+        raise DataError(f"{what}: its samples are not all finite, expected numbers; correct the file or remove the row")
+    return to_mono(samples, rate)
+
+
+def _reason(file: Path | bytes, error: Exception) -> str:
+    if isinstance(file, bytes):
+        return "0 bytes" if not file else "not audio"
+    if not file.is_file():
+        return "no such file"
+    return "0 bytes" if file.stat().st_size == 0 else str(error).splitlines()[0].removeprefix(f"Error opening {str(file)!r}: ")
+
+
+def to_mono(samples: np.ndarray, rate: int) -> Sound:
+    """One channel at ``SAMPLE_RATE`` from samples [n, channels] at ``rate`` Hz."""
+    num_channels, done = samples.shape[1], []
+    if num_channels > 1:
+        done.append(f"{num_channels} channels averaged")
+    if rate != SAMPLE_RATE:
+        done.append(f"resampled from {rate} to {SAMPLE_RATE} Hz")
+    mono = samples.mean(axis=1) if num_channels > 1 else samples[:, 0]
+    return Sound(resample(mono, rate), ", ".join(done) or None)
+
+
+def resample(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Samples [n] at ``rate`` Hz as [ceil(n 16000 / rate)] at 16 kHz: band-limited, by cutting or filling the spectrum."""
+    if rate == SAMPLE_RATE:
+        return np.ascontiguousarray(samples, dtype=np.float32)
+    common = gcd(rate, SAMPLE_RATE)
+    period_in, period_out = rate // common, SAMPLE_RATE // common
+    periods = -(-(len(samples) + int(GUARD_S * rate)) // period_in)
+    spectrum = np.fft.rfft(samples, periods * period_in)
+    resampled = np.fft.irfft(spectrum[: periods * period_out // 2 + 1], periods * period_out) * (period_out / period_in)
+    return resampled[: -(-len(samples) * SAMPLE_RATE // rate)].astype(np.float32)
+
+
+def with_noise(samples: np.ndarray, snr_db: float, seed: Sequence[int]) -> np.ndarray:
+    """White noise ``snr_db`` decibels below the mean power of the samples."""
+    noise = np.random.default_rng(seed).standard_normal(len(samples), dtype=np.float32)
+    power = float(np.mean(np.square(samples, dtype=np.float64)))
+    return samples + noise * np.float32((power * 10 ** (-snr_db / 10)) ** 0.5)

@@ -1,0 +1,263 @@
+"""Recordings in the harness: windows and their text against transformers' pipeline, whole runs, bad recordings, bad pairs."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from transformers import (
+    GenerationConfig,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
+from transformers.models.whisper.tokenization_whisper import _find_longest_common_sequence
+
+from harness import zoo
+from harness.cli import main
+from harness.decode import generate, outputs_of, text_of
+from harness.errors import UsageError
+from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.hearing import Listener, joined, merged, parts_of, windows_of
+from harness.models import LoadedModel, check_pair, load_model, pin_model
+from harness.prompts import make_prompt, seed_of
+from harness.runner import Runner, pin
+from methods.autoregressive import Autoregressive
+from methods.beam import BeamSearch
+from methods.sampling import Sampling, Uniforms
+from methods.types import Stop
+from tasks import get_task
+from tasks.sound import SAMPLE_RATE
+
+TARGET, DRAFT = ModelSpec(name="zoo:whisper-target"), ModelSpec(name="zoo:whisper-draft")
+DRAFTED = MethodSpec(name="speculative", drafter=DrafterSpec(kind="model", model=DRAFT), schedule="heuristic", gamma=5)
+
+
+@pytest.fixture(scope="module")
+def whisper(zoo_cache: Path) -> LoadedModel:
+    zoo.ensure(("whisper-target", "whisper-draft"), "test", "toy", workers=0)
+    return load_model(pin_model(TARGET, "test", "toy"))
+
+
+def plain(task: str = "librispeech-clean", **changes: object) -> Experiment:
+    base = Experiment(
+        task=task, profile="test", target=TARGET, method=MethodSpec(name="autoregressive"), limit=3, max_new_tokens=12
+    )
+    return base.replace(prompt_style="t5", **changes)
+
+
+def recordings(folder: Path, names: dict[str, int]) -> Path:
+    """A folder of LibriSpeech's layout; each name has so many seconds of noise, none where the file is broken."""
+    clips = folder / "librispeech"
+    clips.mkdir()
+    for name, seconds in names.items():
+        samples = 0.1 * np.random.default_rng(len(name)).standard_normal(seconds * SAMPLE_RATE)
+        soundfile.write(clips / f"{name}.wav", samples, SAMPLE_RATE)
+    rows = [{"id": name, "text": "ONE TWO THREE", "audio": f"{name}.wav"} for name in names]
+    (clips / "test_clean.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for name in [name for name, seconds in names.items() if seconds == 0]:
+        (clips / f"{name}.wav").write_bytes(b"RIFF")
+    return folder
+
+
+@pytest.mark.parametrize("num_samples", [1, 10, 30, 31, 50, 51, 200])
+def test_windows_overlap_by_a_third_and_cover_all(num_samples: int) -> None:
+    cut = windows_of(np.arange(num_samples), 30)
+    assert [len(one) for one in cut[:-1]] == [30] * (len(cut) - 1)
+    assert 0 < len(cut[-1]) <= 30
+    assert all(second[0] - first[0] == 20 for first, second in itertools.pairwise(cut))
+    assert cut[0][0] == 0
+    assert cut[-1][-1] == num_samples - 1
+    assert len(cut) == 1 or len(cut[-1]) > 10
+
+
+def test_the_text_of_windows_is_transformers() -> None:
+    """Texts cut from one, with faults; and unrelated ones, which are put one behind the other."""
+    rng = random.Random(0)
+    for trial in range(300):
+        text = [rng.randrange(100 if trial % 2 else 4) for _ in range(rng.randint(4, 30))]
+        cut = rng.randint(1, len(text) - 1)
+        left, right = text[: cut + rng.randint(0, 5)], text[cut:]
+        right = [rng.randrange(100) if rng.random() < 0.15 else token for token in right]
+        third = right[len(right) // 2 :] + [rng.randrange(100) for _ in range(5)]
+        assert merged([left, right], ()) == _find_longest_common_sequence([left, right])
+        assert merged([left, right, third], ()) == _find_longest_common_sequence([left, right, third])
+    assert merged([[7, 1, 2, 3, 4, 9], [7, 3, 4, 5, 9], [7, 9]], {7, 9}) == [1, 2, 3, 4, 5]
+
+
+def test_outputs_one_behind_the_other_come_apart_again() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        parts = [[rng.randint(1, 5) for _ in range(rng.randint(0, 7))] for _ in range(rng.randint(1, 4))]
+        parts = [part if len(part) == 7 else [*part, 0] for part in parts]
+        assert parts_of([token for part in parts for token in part], {0}, 7) == parts
+
+
+def test_a_models_features_are_transformers(whisper: LoadedModel) -> None:
+    example = next(iter(get_task("librispeech-clean").examples("toy", "test", 1, 0)))
+    prompt = make_prompt(get_task("librispeech-clean"), example, plain(), whisper)
+    (inputs,) = prompt.windows()
+    extractor = WhisperFeatureExtractor.from_pretrained(whisper.path)
+    samples = example.audio.sound().samples
+    expected = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
+    assert torch.equal(inputs.features, expected)
+    assert expected.shape == (1, *whisper.stack.feature_shape)
+    assert prompt.tokens == inputs.prompts[0] == whisper.opening
+    assert whisper.tokenizer.convert_ids_to_tokens(list(prompt.tokens)) == [
+        "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>",
+    ]  # fmt: skip
+    text = whisper.tokenizer("a cat", add_special_tokens=False).input_ids
+    assert whisper.decode([*prompt.tokens, *text, *whisper.eos_token_ids]) == "a cat"
+
+
+def test_windows_are_decoded_one_after_another_whatever_the_batch(whisper: LoadedModel) -> None:
+    """A talk of several windows and recordings of one, together and alone; each window has random numbers of its own."""
+    tasks = [get_task("tedlium"), get_task("common-voice")]
+    examples = [example for task in tasks for example in task.examples("toy", "test", 6, 0)]
+    experiment = plain(sampling=Sampling(temperature=1.0))
+    prompts = [make_prompt(tasks[0], example, experiment, whisper) for example in examples]
+    windows = [prompt.windows() for prompt in prompts]
+    assert {1, 2} <= {len(one) for one in windows}
+    longest = max(range(len(windows)), key=lambda index: len(windows[index]))
+    chosen = [prompts[longest], prompts[-1]]
+    session = whisper.session()
+    together, _ = generate(experiment, Autoregressive(), chosen, whisper, session, repeat=0)
+    alone = [generate(experiment, Autoregressive(), [prompt], whisper, session, repeat=0)[0][0] for prompt in chosen]
+    assert [row.tokens for row in together] == [row.tokens for row in alone]
+    stop = Stop(max_new_tokens=12, token_ids=frozenset(whisper.eos_token_ids))
+    said = []
+    for number, inputs in enumerate(windows[longest]):
+        uniforms = Uniforms([seed_of(experiment, examples[longest].id, 0, number)], 12)
+        said.append(Autoregressive().generate(session, inputs, experiment.sampling, uniforms, stop)[0].tokens)
+    assert together[0].tokens == [token for part in said for token in part]
+    assert outputs_of(experiment, chosen[0], together[0].tokens, whisper) == said
+    whole = text_of(experiment, chosen[0], together[0].tokens, whisper)
+    assert whole == whisper.decode(merged(said, set(whisper.tokenizer.all_special_ids)))
+    assert joined([windows[longest][0], windows[-1][0]]).batch == 2
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_k=50)])
+def test_a_run_with_a_draft_is_recorded_with_rates_overlap_and_the_guarantee(
+    whisper: LoadedModel, tmp_path: Path, sampling: Sampling
+) -> None:
+    base = plain("tedlium", sampling=sampling, overlap=(DRAFTED.drafter,), batch_size=2)
+    arms = tuple(pin(arm) for arm in (base, base.replace(method=DRAFTED, overlap=())))
+    runner = Runner(tmp_path, quiet=True)
+    runner.run(Comparison(arms))
+    first, second = (runner.records(arm) for arm in arms)
+    assert [record.status for record in (*first, *second)] == ["ok"] * 6
+    for record in first:
+        assert set(record.statistics) == {"hits", "substitutions", "deletions", "insertions"}
+        assert record.prompt_tokens == 4
+        assert len(record.overlap[0].by_lenience["1.0"]) == len(record.tokens)
+        assert sum(record.steps.emitted) == len(record.tokens)
+    if sampling.greedy:
+        assert [record.tokens for record in first] == [record.tokens for record in second]
+        assert all(record.divergence is None for record in second)
+
+
+def test_a_recording_that_cannot_be_read_fails_alone(whisper: LoadedModel, tmp_path: Path, capfd) -> None:
+    folder = recordings(tmp_path, {"broken": 0, "good": 2, "long": 7})
+    stereo = np.zeros((8000, 2), np.float32) + 0.01
+    soundfile.write(tmp_path / "librispeech/good.wav", stereo, 8000)
+    arm = pin(plain(source=str(folder), batch_size=3))
+    runner = Runner(tmp_path / "records", quiet=True)
+    runner.run(Comparison((arm,)))
+    records = {record.example: record for record in runner.records(arm)}
+    assert {name: record.status for name, record in records.items()} == {"broken": "failed", "good": "ok", "long": "ok"}
+    assert "broken.wav': cannot be decoded (" in records["broken"].error
+    assert "\n" not in records["broken"].error
+    assert records["broken"].tokens is None
+    assert len(records["long"].tokens) > 12
+    notes = [line for line in capfd.readouterr().err.splitlines() if line.startswith("foretoken: note")]
+    assert notes == ["foretoken: note: example 'good': 2 channels averaged, resampled from 8000 to 16000 Hz"]
+
+
+def test_beams_search_every_row(whisper: LoadedModel) -> None:
+    task, experiment = get_task("common-voice"), plain("common-voice")
+    prompts = [make_prompt(task, example, experiment, whisper) for example in task.examples("toy", "test", 2, 0)]
+    rows, _ = generate(experiment, BeamSearch(2), prompts, whisper, whisper.session(), repeat=0)
+    alone = [generate(experiment, BeamSearch(2), [one], whisper, whisper.session(), repeat=0)[0][0].tokens for one in prompts]
+    assert [row.tokens for row in rows] == alone
+
+
+def test_the_command_line_transcribes(whisper: LoadedModel, tmp_path: Path, capsys) -> None:
+    arguments = [
+        "run",
+        "--task",
+        "librispeech-other",
+        "--target",
+        TARGET.name,
+        "--draft",
+        DRAFT.name,
+        "--method",
+        "speculative",
+    ]
+    options = ["--profile", "test", "--limit", "2", "--max-new-tokens", "6", "--quiet", "--records", str(tmp_path)]
+    assert main([*arguments, *options]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["audit"]["verdict"] == "identical"
+    assert document["metrics"]["wer"]["unit"] == "WER"
+
+
+def test_tasks_and_models_that_do_not_fit_are_refused(whisper: LoadedModel) -> None:
+    squad = get_task("squad")
+    with pytest.raises(UsageError, match="task 'squad': model zoo:whisper-target hears, and this task has no recordings"):
+        make_prompt(squad, next(iter(squad.examples("toy", "test", 1, 0))), plain("squad"), whisper)
+    zoo.ensure(("gpt-draft",), "test", "toy", workers=0)
+    reader = load_model(pin_model(ModelSpec(name="zoo:gpt-draft"), "test", "toy"))
+    tedlium = get_task("tedlium")
+    with pytest.raises(UsageError, match="task 'tedlium': it is speech, and model zoo:gpt-draft reads; expected a Whisper"):
+        make_prompt(tedlium, next(iter(tedlium.examples("toy", "test", 1, 0))), plain("tedlium"), reader)
+    with pytest.raises(UsageError, match="kinds differ"):
+        check_pair(whisper, reader)
+
+
+def test_a_draft_that_hears_otherwise_is_refused(whisper: LoadedModel) -> None:
+    other = Listener(WhisperFeatureExtractor(feature_size=40, chunk_length=3, hop_length=320), "other")
+    with pytest.raises(
+        UsageError, match=r"features differ: target zoo:whisper-target has feature_size 16, .*choose two that hear"
+    ):
+        check_pair(whisper, replace(whisper, name="other", listener=other))
+    with pytest.raises(UsageError, match="model other: its feature extractor wants 8000 Hz; expected 16000"):
+        Listener(SimpleNamespace(sampling_rate=8000), "other")
+
+
+def test_a_checkpoint_of_whispers_own_classes_is_loaded_from_its_folder(tmp_path: Path) -> None:
+    """As an English-only one of the paper's is: its tokenizer, feature extractor and settings, tiny and random."""
+    folder, words = tmp_path / "tiny.en", ["a", "b", "\u0120"]
+    specials = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+    tokenizer = WhisperTokenizer(vocab={word: index for index, word in enumerate([*words, specials[0]])}, merges=[])
+    tokenizer.add_tokens(specials[1:], special_tokens=True)
+    config = WhisperConfig(
+        vocab_size=8, num_mel_bins=16, d_model=16, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        encoder_attention_heads=2, decoder_attention_heads=2, max_source_positions=100, max_target_positions=20,
+        pad_token_id=3, bos_token_id=3, eos_token_id=3, decoder_start_token_id=4, suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = WhisperForConditionalGeneration(config)
+    settings = {"eos_token_id": 3, "pad_token_id": 3, "begin_suppress_tokens": [2, 3], "is_multilingual": False}
+    model.generation_config = GenerationConfig(decoder_start_token_id=4, no_timestamps_token_id=7, **settings)
+    for part in (model, tokenizer, WhisperFeatureExtractor(feature_size=16, chunk_length=2)):
+        part.save_pretrained(folder)
+    spec = ModelSpec(name=str(folder))
+    loaded = load_model(pin_model(spec, "paper", "toy"))
+    assert loaded.opening == (4, 7)
+    assert loaded.eos_token_ids == (3,)
+    assert loaded.stack.feature_shape == (16, 200)
+    arm = pin(plain(target=spec, profile="paper", method=replace(DRAFTED, drafter=DrafterSpec(kind="model", model=spec))))
+    runner = Runner(tmp_path / "records", quiet=True)
+    runner.run(Comparison((arm,)))
+    assert [record.status for record in runner.records(arm)] == ["ok"] * 3
+    assert all(set(record.text) <= {"a", "b", " "} for record in runner.records(arm))
+    assert all(step == drafted for record in runner.records(arm) for step, drafted in zip(
+        record.steps.num_accepted, map(len, record.steps.drafted), strict=True))  # fmt: skip

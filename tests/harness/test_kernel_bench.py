@@ -1,0 +1,115 @@
+"""The kernels' benchmark: same rounds for all, medians and ratios by definition, and no speed-up of a kernel that is red."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness import kernel_bench
+from harness.cli import main
+from harness.kernel_bench import NUM_ROUNDS, Setting, bench_setting, calls_for, make_rounds, median_of, time_on_cpu
+from harness.kernel_traffic import bandwidth, bytes_moved, empty_launch_s
+from kernels.verify.check import Report
+from kernels.verify.interface import Decisions
+
+GREEN = Report("fused", "float32", 300, 0, 0)
+SMALL = Setting(batch=1, gamma=2, vocab_size=64, acceptance=0.7)
+
+
+@pytest.mark.parametrize("acceptance", [0.7, 0.8])
+def test_rounds_have_the_acceptance_that_was_asked_for(acceptance: float) -> None:
+    rounds = make_rounds(Setting(batch=8, gamma=5, vocab_size=2000, acceptance=acceptance))
+    laws = [(p.logits.softmax(-1), t[:, :-1].softmax(-1)) for p, t in zip(rounds.proposals, rounds.targets, strict=True)]
+    overlap = torch.stack([torch.minimum(draft, target).sum(-1) for draft, target in laws])
+    assert float(overlap.mean()) == pytest.approx(acceptance, abs=0.02)
+    assert len(rounds.targets) == NUM_ROUNDS
+
+
+def test_where_all_is_to_be_accepted_all_is() -> None:
+    rounds = make_rounds(Setting(batch=2, gamma=3, vocab_size=50, acceptance=None))
+    call = calls_for(["fused"], rounds)["fused"]
+    for index in range(NUM_ROUNDS):
+        decisions = call(index)
+        assert isinstance(decisions, Decisions)
+        assert decisions.num_accepted.tolist() == [3, 3]
+
+
+def test_calls_take_turns_in_rotating_order() -> None:
+    log: list[tuple[str, int]] = []
+
+    def named(name: str) -> Callable[[int], object]:
+        return lambda i: log.append((name, i))
+
+    seconds = time_on_cpu([named("a"), named("b")], num_rounds=2, repeats=2)
+    assert seconds.shape == (2, 2, 2)
+    assert (seconds > 0).all()
+    assert log[4:] == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("b", 0), ("a", 0), ("a", 1), ("b", 1)]
+
+
+def test_medians_by_hand() -> None:
+    assert median_of(np.array([[3.0]])) == (3.0, None, None)
+    value, low, high = median_of(np.array([[1.0, 2.0], [4.0, 100.0]]))
+    assert value == 3.0
+    assert low is not None
+    assert high is not None
+    assert 1.0 <= low <= 3.0 <= high <= 100.0
+
+
+def test_no_speed_up_of_a_red_kernel() -> None:
+    red = Report("fused", "float32", 300, 0, 3)
+    names = ["baseline", "fused"]
+    rows = bench_setting(SMALL, names, {"baseline": GREEN, "fused": red}, 1, 1e9, 1e-6)
+    assert rows[0].ratio is not None
+    assert rows[0].ratio.value == 1.0
+    assert rows[1].ratio is None
+    assert "no speed-up shown: fused" in rows[1].as_text()
+    assert "RED" in rows[1].as_text()
+    unknown = bench_setting(SMALL, names, {"baseline": red, "fused": GREEN}, 1, 1e9, 1e-6)
+    assert all(row.ratio is None for row in unknown)  # without a baseline that is right there is nothing to compare with
+
+
+def test_ratio_is_of_the_baselines_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = np.stack([np.full((2, NUM_ROUNDS), 4e-6), np.full((2, NUM_ROUNDS), 1e-6)])
+    monkeypatch.setattr(kernel_bench, "time_on_cpu", lambda *_: made_up)
+    rows = bench_setting(SMALL, ["baseline", "fused"], {"baseline": GREEN, "fused": GREEN}, 2, 1e9, 2e-6)
+    assert rows[1].ratio is not None
+    assert rows[1].ratio.value == pytest.approx(0.25)
+    assert rows[1].median_s == pytest.approx(1e-6)
+    assert rows[1].empty_calls == pytest.approx(0.5)
+    assert rows[1].memory_frac == pytest.approx(rows[1].bytes_moved / 1e-6 / 1e9)
+    assert "0.250 of baseline" in rows[1].as_text()
+
+
+def test_traffic_by_hand() -> None:
+    """All 11 rows of fp16 logits once and two of them again; the baseline also writes 11 rows of fp32 probabilities."""
+    assert bytes_moved("fused", 1, 5, 1000, "float16") == 13 * 2 * 1000
+    assert bytes_moved("baseline", 2, 5, 1000, "float32") - bytes_moved("fused", 2, 5, 1000, "float32") > 2 * 11 * 4 * 1000
+    assert bandwidth("cpu", 2**22, 2) > 1e8
+    assert 0 < empty_launch_s("cpu", 20) < 1e-2
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "kernels", "--vocab", "200", "--acceptance", "0.7", "all", "--rows", "20", "--repeats", "1"]
+    assert main([*arguments, "--threads", "1", "--gamma", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("green") == 5
+    assert printed.count("of baseline") == 12
+    document = json.loads((tmp_path / "results" / "bench" / "kernels-cpu-float32.json").read_text(encoding="utf8"))
+    assert len(document["rows"]) == 12
+    assert document["environment"]["torch"]
+    assert document["checks"]["fused"]["num_wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [(["--acceptance", "1.5"], "acceptance '1.5'"), (["--device", "cuda"], "device 'cuda'")],
+)
+def test_bad_flags_are_named(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    assert main(["bench", "kernels", *flags]) == 2
+    assert message in capsys.readouterr().err

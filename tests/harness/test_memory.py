@@ -1,0 +1,55 @@
+"""Peaks of memory against allocations of known size."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness import memory
+from harness.memory import peak_unknown, resident_bytes, with_peak
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _known() -> None:
+    if (reason := peak_unknown("cpu")) is not None:
+        pytest.skip(reason)
+
+
+# Linux adds up the pages of each core in lots of dozens, so that a count is off by some of them; whatever the size.
+TOLERANCE = MIB // 2
+
+
+@pytest.mark.parametrize("size", [2 * MIB, 24 * MIB, 96 * MIB])
+def test_a_peak_is_what_was_held_at_once(size: int) -> None:
+    """Two tensors together, both freed before the end; the smallest is what toy arms differ by."""
+
+    def action() -> torch.Tensor:
+        pair = [torch.ones(size // 8) for _ in range(2)]
+        kept = pair[0][:4].clone()
+        del pair
+        return kept
+
+    action()  # loads what torch loads once
+    for _ in range(2):  # the first one's memory does not hide the second's
+        kept, peak = with_peak("cpu", action)
+        assert torch.equal(kept, torch.ones(4))
+        assert peak is not None
+        assert abs(peak - size) < TOLERANCE
+
+
+def test_nothing_held_is_almost_nothing() -> None:
+    assert (with_peak("cpu", lambda: 3)[1] or 0) < MIB
+
+
+def test_memory_held_before_does_not_count() -> None:
+    held = torch.ones(64 * MIB // 4)
+    assert (with_peak("cpu", lambda: held.sum().item())[1] or 0) < 4 * MIB
+    assert (resident_bytes() or 0) > 64 * MIB
+
+
+def test_where_it_cannot_be_measured_it_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "RESET", tmp_path / "absent" / "clear_refs")
+    assert with_peak("cpu", lambda: "done") == ("done", None)
+    assert "clear_refs cannot be written (No such file or directory)" in (peak_unknown("cpu") or "")

@@ -1,0 +1,251 @@
+"""SpecDec's methods and drafters through experiments and the command line, on the zoo's tiny models."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from harness import zoo
+from harness.catalogue import TABLES, Settings, Table
+from harness.catalogue.leviathan_setup import ROLES
+from harness.cli import main
+from harness.errors import UsageError
+from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.measures import Refused, speedup
+from harness.models import load_model, pin_model
+from harness.recipe_checks import check_recipes
+from harness.records import Record
+from harness.runner import Runner, pin
+from methods.specdec.blockwise import BlockwiseHeads
+from methods.specdec.network import read_block_config
+
+VERIFIER, DRAFTER = ModelSpec(name="zoo:specdec-verifier"), ModelSpec(name="zoo:specdec-drafter")
+BLOCK = DrafterSpec(kind="block", model=DRAFTER)
+HEADS = DrafterSpec(kind="blockwise", model=ModelSpec(name="zoo:specdec-blockwise"))
+TEACHER = ModelSpec(name="zoo:specdec-teacher")
+PLAIN = MethodSpec(name="autoregressive")
+STRICT = MethodSpec(name="speculative", rule="top-1", drafter=BLOCK, gamma=4)
+
+
+@pytest.fixture(scope="module")
+def folders(zoo_cache: Path) -> dict[str, Path]:
+    return zoo.ensure(["specdec-drafter", "specdec-verifier", "t5-small"], "test", "toy", workers=0)
+
+
+def run(folder: Path, *methods: MethodSpec, **changes: object) -> tuple[Comparison, list[list[Record]]]:
+    """Greedy decoding and these methods, interleaved; their records."""
+    plain = Experiment(
+        task="wmt-en-de",
+        profile="test",
+        target=VERIFIER,
+        method=MethodSpec(name="autoregressive"),
+        limit=5,
+        max_new_tokens=20,
+        prompt_style="t5",
+        dtype="float64",
+        num_threads=1,
+    ).replace(**changes)
+    arms = Comparison(tuple(pin(plain.replace(method=method)) for method in (plain.method, *methods)))
+    runner = Runner(folder, quiet=True)
+    runner.run(arms)
+    records = [runner.records(arm) for arm in arms.arms]
+    assert all(record.status == "ok" for arm in records for record in arm), records
+    return arms, records
+
+
+def tokens(records: list[Record]) -> list[list[int] | None]:
+    return [record.tokens for record in records]
+
+
+def drafts(records: list[Record]) -> list[list[list[int]]]:
+    return [record.steps.drafted for record in records if record.steps is not None]
+
+
+@pytest.mark.usefixtures("folders")
+def test_where_the_source_is_encoded_changes_nothing(tmp_path: Path) -> None:
+    beside = replace(STRICT, drafter=replace(BLOCK, encoder="concurrent"))
+    _, (plain, own, concurrent) = run(tmp_path, STRICT, beside)
+    assert tokens(plain) == tokens(own) == tokens(concurrent)
+    assert drafts(own) == drafts(concurrent)
+    assert any(record.steps is not None and max(record.steps.num_accepted) > 0 for record in own)
+    assert all(record.divergence is None for record in (*own, *concurrent))
+
+
+@pytest.mark.usefixtures("folders")
+def test_batches_are_their_rows_alone(tmp_path: Path) -> None:
+    relaxed = replace(STRICT, rule="top-beta", beta=5, tau=3.0)
+    singles = run(tmp_path, STRICT, relaxed, limit=8)[1]
+    together = run(tmp_path, STRICT, relaxed, limit=8, batch_size=5)[1]
+    for alone, batched in zip(singles, together, strict=True):
+        assert tokens(alone) == tokens(batched)
+        assert drafts(alone) == drafts(batched)
+
+
+@pytest.mark.usefixtures("folders")
+def test_times_of_both_encoders_are_parts_of_the_whole(tmp_path: Path) -> None:
+    _, (plain, *drafted) = run(tmp_path, STRICT, MethodSpec(name="drafter-alone", drafter=BLOCK, gamma=6), batch_size=2)
+    assert all((record.encode_s, record.draft_encode_s) == (None, None) for record in plain)
+    for record in drafted[0]:
+        spans = [record.encode_s or 0.0, record.draft_encode_s or 0.0]
+        assert min(spans) > 0
+        assert sum(spans) < (record.wall_s or 0.0)
+    for record in drafted[1]:
+        assert record.encode_s is None
+        assert 0 < (record.draft_encode_s or 0.0) < (record.wall_s or 0.0)
+
+
+@pytest.mark.usefixtures("folders")
+def test_transformers_says_the_same_and_beams_are_held_against_ours(tmp_path: Path) -> None:
+    theirs = MethodSpec(name="transformers")
+    _, (plain, greedy) = run(tmp_path, theirs)
+    assert tokens(plain) == tokens(greedy)
+    beams = replace(theirs, num_beams=3)
+    _, (ours, three) = run(tmp_path, beams, method=MethodSpec(name="beam", num_beams=3))
+    assert tokens(ours) == tokens(three)
+
+
+@pytest.mark.usefixtures("folders")
+def test_memory_is_measured_and_then_no_speed_is_shown(tmp_path: Path) -> None:
+    """A larger batch holds more; a drafter, its encoder's states and logits come on top of plain decoding's."""
+    peaks = {}
+    for batch in (1, 8):
+        _, (plain, drafted) = run(tmp_path, STRICT, limit=batch, batch_size=batch, memory=True, dtype="float32")
+        if plain[0].peak_bytes is None:
+            pytest.skip("this system does not tell a process's peak")
+        assert len({record.peak_bytes for record in plain}) == 1
+        peaks[batch] = [max(record.peak_bytes or 0 for record in arm) for arm in (plain, drafted)]
+        refusal = speedup(plain, drafted)
+        assert isinstance(refusal, Refused)
+        assert "memory was measured" in refusal.reason
+    assert peaks[8][1] > peaks[8][0] > peaks[1][0]
+    assert peaks[8][1] < 64 * 2**20
+
+
+def blockwise_heads(folder: Path, width: int) -> Path:
+    BlockwiseHeads(width, 3, 16).save(folder)
+    return folder
+
+
+def test_blockwise_heads_from_a_folder_are_pinned_and_lossless(folders: dict[str, Path], tmp_path: Path) -> None:
+    width = json.loads((folders["specdec-verifier"] / "config.json").read_text())["d_model"]
+    heads = blockwise_heads(tmp_path / "heads", width)
+    spec = DrafterSpec(kind="blockwise", model=ModelSpec(name=str(heads)))
+    method = replace(STRICT, drafter=spec, gamma=3)
+    arms, (plain, drafted) = run(tmp_path, method)
+    assert tokens(plain) == tokens(drafted)
+    assert {len(step) for steps in drafts(drafted) for step in steps[1:-1]} == {3}
+    model = arms.arms[1].method.drafter and arms.arms[1].method.drafter.model
+    assert model is not None
+    assert len(model.revision or "") == 16
+    with pytest.raises(UsageError, match="gamma 4: drafter heads drafts with as many heads as 3 tokens; expected 1 to 3"):
+        run(tmp_path, replace(method, gamma=4))
+    foreign = replace(spec, model=ModelSpec(name=str(blockwise_heads(tmp_path / "foreign", width + 4))))
+    with pytest.raises(UsageError, match=rf"foreign for zoo:specdec-verifier: .*they are {width + 4} wide and the verifier"):
+        run(tmp_path, replace(method, drafter=foreign))
+
+
+def test_a_drafter_alone_needs_no_verifier(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Its blocks are its own; with EOS ignored it fills the budget."""
+    block_size = read_block_config(folders["specdec-drafter"])["block_size"]
+    alone = MethodSpec(name="drafter-alone", drafter=BLOCK, gamma=block_size)
+    _, (_, written) = run(tmp_path, alone, ignore_eos=True, max_new_tokens=2 * block_size + 1)
+    assert all([len(block) for block in blocks] == [block_size, block_size, 1] for blocks in drafts(written))
+    with pytest.raises(UsageError, match=f"gamma {block_size + 1}: drafter specdec-drafter drafts blocks of {block_size}"):
+        run(tmp_path, replace(alone, gamma=block_size + 1))
+
+
+def refused(capsys: pytest.CaptureFixture, folder: Path, **flags: str) -> str:
+    values = {"task": "wmt-en-de", "profile": "test", "target": VERIFIER.name, "draft": DRAFTER.name, "drafter": "block"}
+    values |= {"method": "speculative", "rule": "top-1", "limit": "2", "records": str(folder), "gamma": "4"} | flags
+    assert main(["run", "--quiet", *(part for name, value in values.items() for part in (f"--{name}", value))]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"gamma": "0"}, "gamma 0: expected an integer >= 1"),
+        ({"gamma": "4000"}, "gamma 4000: drafter specdec-drafter drafts blocks of"),
+        ({"draft": "zoo:specdec-verifier"}, "draft zoo:specdec-verifier: it is no block drafter"),
+        ({"draft": "zoo:t5-small", "drafter": "model"}, "vocabularies differ: target zoo:specdec-verifier has"),
+        ({"target": "zoo:specdec-drafter"}, "model zoo:specdec-drafter: it is a block drafter; expected a language model"),
+        ({"drafter": "model"}, "it is a block drafter; expected a language model (it drafts with --drafter block)"),
+        ({"encoder": "shared"}, "share_encoder: the drafter's encoder differs from the verifier's"),
+        ({"temperature": "0.5"}, "temperature 0.5: rule 'top-1' is defined at temperature 0 only"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, flags: dict[str, str], expected: str) -> None:
+    assert expected in refused(capsys, tmp_path, **flags)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "expected"),
+    [
+        (replace(STRICT, gamma=4000), {}, "gamma 4000: drafter specdec-drafter drafts blocks of"),
+        (MethodSpec(name="drafter-alone", drafter=BLOCK, gamma=4000), {}, "gamma 4000: drafter specdec-drafter drafts blocks"),
+        (replace(STRICT, drafter=HEADS, gamma=4000), {}, "gamma 4000: drafter specdec-blockwise drafts with as many heads as"),
+        (STRICT, {"target": DRAFTER}, "model zoo:specdec-drafter: it is a block drafter; expected a language model"),
+        (replace(STRICT, drafter=replace(BLOCK, model=VERIFIER)), {}, "draft zoo:specdec-verifier: it is no block drafter"),
+        (replace(STRICT, drafter=replace(BLOCK, kind="model")), {}, "model zoo:specdec-drafter: it is a block drafter"),
+        (replace(STRICT, drafter=replace(HEADS, model=DRAFTER)), {}, "draft zoo:specdec-drafter: it holds no blockwise heads"),
+        (replace(STRICT, drafter=HEADS), {"target": TEACHER}, "its heads were trained on zoo:specdec-verifier; expected that"),
+        (PLAIN, {"overlap": (replace(BLOCK, model=VERIFIER),)}, "draft zoo:specdec-verifier: it is no block drafter"),
+    ],
+)
+def test_what_recipes_already_refuse_is_refused_before_training(
+    method: MethodSpec, changes: dict, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an empty cache, where a model that is asked for is trained."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    values = {"task": "wmt-en-de", "profile": "test", "target": VERIFIER, "limit": 1} | changes
+    with pytest.raises(UsageError, match=re.escape(expected)) as caught:
+        pin(Experiment(method=method, **values))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_arm_of_the_catalogue_passes_the_check_of_recipes() -> None:
+    plans = [
+        table.plan(Settings(profile=profile)) for table in TABLES.values() if isinstance(table, Table) for profile in ROLES
+    ]
+    arms = [arm for plan in plans for comparison in plan for arm in comparison.arms]
+    for arm in arms:
+        check_recipes(arm)
+    assert sum(arm.method.drafter is not None for arm in arms) >= 500
+
+
+def test_checkpoints_that_do_not_fit_are_one_line(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A tokenizer that swaps two tokens, a block size that the positions do not hold, weights of another shape."""
+
+    def changed(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in folders["specdec-drafter"].iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        return folder
+
+    def set_config(folder: Path, **values: int) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    swapped = changed("swapped")
+    data = json.loads(Tokenizer.from_file(str(swapped / "tokenizer.json")).to_str())
+    vocab = data["model"]["vocab"]
+    one, other = sorted(vocab, key=vocab.get)[-2:]
+    vocab[one], vocab[other] = vocab[other], vocab[one]
+    (swapped / "tokenizer.json").write_text(json.dumps(data))
+    assert "tokenizers differ: target zoo:specdec-verifier has token" in refused(capsys, tmp_path, draft=str(swapped))
+    long = changed("long")
+    set_config(long, block_size=4096)
+    assert "block_size 4096: expected an integer from 1 to" in refused(capsys, tmp_path, draft=str(long))
+    other_recipe = changed("other")
+    set_config(other_recipe, d_model=load_model(pin_model(DRAFTER, "test", "toy")).stack.head_weight.shape[0] * 2)
+    assert f"model folder {other_recipe}: cannot be read" in refused(capsys, tmp_path, draft=str(other_recipe))

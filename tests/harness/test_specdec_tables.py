@@ -1,0 +1,426 @@
+"""SpecDec's tables of quality and speed: every printed number stands beside the right measurement, and lost ones say so."""
+
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness import comet
+from harness.catalogue import TABLES, Settings, Table, published
+from harness.catalogue.base import NOT_RECOVERED, Cell
+from harness.catalogue.specdec_blocks import GRID
+from harness.catalogue.specdec_notes import training_rows
+from harness.catalogue.specdec_setup import (
+    ALONE,
+    BEAM,
+    BIG,
+    CNNDM,
+    EN_DE,
+    GREEDY,
+    HIGH_EFFICIENCY,
+    HIGH_QUALITY,
+    PAIRS,
+    ROLES,
+    STRICT,
+    THEIR_BEAM,
+    arms_of,
+    gamma_of,
+)
+from harness.experiment import Experiment, ModelSpec
+from harness.measures import of_task
+from harness.records import Divergence, Record
+from harness.sentence_speed import sentence_speedup
+from harness.zoo.batches import batches_for
+from harness.zoo.build import folder_of
+from harness.zoo.corpus import build_corpus, read_corpus
+from harness.zoo.recipes import recipe_for
+from tasks import get_task
+from tasks.base import Example
+
+NUMBERS = {12: 1, 13: 2, 14: 3, 15: 4, 16: 5, 17: 6, 18: 8, 19: 9, 20: 10, 21: 11, 22: 12, 23: 13}
+MADE = {number: table for number in NUMBERS if isinstance(table := TABLES[number], Table)}
+FEW = Settings(limit=6, repeats=2)
+RecordsOf = Callable[[Experiment], list[Record]]
+SECONDS = {"autoregressive": 0.01, "beam": 0.03, "transformers": 0.05}
+
+
+def nothing(experiment: Experiment) -> list[Record]:
+    return []
+
+
+def by_place(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
+    return {(cell.row, cell.column): cell for cell in cells}
+
+
+def record_of(synthetic: SimpleNamespace, arm: Experiment, number: int, repeat: int) -> Record:
+    """Sentences differ in length and acceptance; beams and lossy methods write other tokens, one in three, than greedy."""
+    method, length = arm.method, 12 + 4 * (number % 3)
+    common = {"repeat": repeat, "start_s": 0.02}
+    if method.name in SECONDS:
+        record = synthetic.plain(arm, f"e{number}", length, SECONDS[method.name], **common)
+    else:
+        most = {"top-1": 3, "top-beta": 3 + method.beta}.get(method.rule, method.gamma)
+        turn = [(number + index) % (most + 1) for index in range(5)]
+        record = synthetic.drafted(arm, f"e{number}", length, turn if method.drafter else (most,), **common)
+    words = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf"]
+    text = [words[(number + index) % len(words)] for index in range(10)]
+    lossy = method.name in ("beam", "transformers", "drafter-alone") or method.rule == "top-beta"
+    if lossy and number % 3 == 0:
+        record.tokens = [*(record.tokens or []), 7, 7]
+        text[4 : 4 + method.beta] = ["falsch"]
+    record.steps = None if method.name == "transformers" else record.steps
+    reference = " ".join(words[(number + index) % len(words)] for index in range(10))
+    record.text = " ".join(text)
+    example = Example(f"e{number}", {"source": "s", "article": "a"}, (reference,))
+    record.statistics = dict(get_task(arm.task).statistics(example, record.text))
+    return record
+
+
+def run(synthetic: SimpleNamespace, settings: Settings, *numbers: int) -> RecordsOf:
+    """Those tables run whole."""
+    known = {}
+    for arm in {arm: None for number in numbers for one in MADE[number].plan(settings) for arm in one.arms}:
+        known[arm.signature] = [
+            record_of(synthetic, arm, number, repeat) for repeat in range(arm.repeats) for number in range(arm.limit)
+        ]
+    return lambda arm: known.get(arm.signature, [])
+
+
+def test_tables_have_the_papers_numbers() -> None:
+    assert {number: table.paper_number for number, table in MADE.items()} == NUMBERS
+    assert all(table.paper == "specdec" for table in MADE.values())
+
+
+def test_published_numbers_are_the_shared_ones(shared: Path) -> None:
+    """Copied, not typed: the product has its own copy of every file."""
+    theirs = {path.name: path.read_text() for path in (shared / "papers/published/specdec").glob("*.csv")}
+    ours = {path.name: path.read_text() for path in (published.FOLDER / "specdec").glob("*.csv")}
+    assert len(theirs) == 22
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("number", [12, 14, 15, 17])
+def test_every_recovered_number_is_shown(number: int) -> None:
+    """Counted from the CSV files. Settings and another paper's teachers are no results of this one."""
+    rows = published.read("specdec", f"table_{NUMBERS[number]}")
+    results = [row for row in rows if row["metric"] != "beta,tau" and "Saharia" not in row["model"]]
+    expected = sorted(float(row["value"]) for row in results if row["value"])
+    cells = MADE[number].cells(Settings(), nothing)
+    assert sorted(cell.published for cell in cells if isinstance(cell.published, float)) == expected
+    assert len(expected) >= 1
+    assert sum(cell.published == NOT_RECOVERED for cell in cells) >= 6
+
+
+def test_table_1_says_which_numbers_are_lost() -> None:
+    cells = by_place(MADE[12].cells(Settings(), nothing))
+    k = f"k = {gamma_of(Settings(), EN_DE)}"
+    for row, column, value in [
+        ("AT, no Seq-KD / b = 5", "BLEU", NOT_RECOVERED),
+        ("AT verifier / b = 5", "speed", 1.0),
+        ("AT verifier / b = 5, transformers", "speed", None),
+        ("AT verifier / b = 1", "speed", NOT_RECOVERED),
+        ("AT verifier / b = 1", "iterations", None),
+        (f"NAT drafter / {k}", "speed", 14.3),
+        (f"NAT drafter / {k}", "BLEU", 26.48),
+        (f"NAT drafter / {k}", "iterations", 1.6),
+        (f"SpecDec / {k}", "speed", 3.0),
+        (f"SpecDec++ / {k}, top-3, tau 1", "speed", 3.6),
+        (f"SpecDec++ / {k}, top-5, tau 3", "speed", 4.5),
+        (f"SpecDec++ / {k}, top-5, tau 3", "BLEU", NOT_RECOVERED),
+        (f"SpecDec++ / {k}, top-5, tau 3", "over greedy", None),
+        (f"SpecDec, encoders side by side / {k}", "speed", None),
+    ]:
+        assert cells[row, column].published == value, (row, column)
+    assert ("AT, no Seq-KD / b = 5", "speed") not in cells  # another model, run apart
+
+
+@pytest.mark.parametrize("number", [13, 16, 18, 19, 20, 21, 22, 23])
+def test_tables_that_are_lost_whole_print_so(number: int) -> None:
+    shown = {cell.published for cell in MADE[number].cells(Settings(), nothing)}
+    assert NOT_RECOVERED in shown
+    assert shown <= {NOT_RECOVERED, None}
+
+
+def test_rows_of_table_6_that_are_lost_print_so_and_footnotes_are_no_rows() -> None:
+    """All that is left of strict SpecDec's ROUGE is that it equals the verifier's; a teacher has a BLEU in a footnote alone."""
+    cells, k = by_place(MADE[17].cells(Settings(), nothing)), f"k = {gamma_of(Settings(), CNNDM)}"
+    rows = ["AT verifier / b = 5", "AT verifier / b = 1", f"SpecDec / {k}"]
+    rows += [f"SpecDec++ / {k}, top-3, tau 1", f"SpecDec++ / {k}, top-5, tau 3"]
+    for row in rows:
+        for column in ("speed", "ROUGE-1", "ROUGE-2", "ROUGE-L"):
+            expected = 3.0 if (row, column) == (f"SpecDec / {k}", "speed") else NOT_RECOVERED
+            assert cells[row, column].published == expected, (row, column)
+    assert cells[f"NAT drafter / {k}", "ROUGE-1"].published is None
+    teacher = {
+        cell.column: cell.published for cell in MADE[15].cells(Settings(), nothing) if cell.row.startswith("teacher, EN-DE")
+    }
+    assert teacher["BLEU"] == 29.3
+    assert {value for column, value in teacher.items() if column != "BLEU"} == {None}
+
+
+def test_drafters_are_said_to_be_one_training_each_and_heads_to_be_shared() -> None:
+    for number in (13, 16):
+        assert any("Each drafter is one training" in note for note in MADE[number].notes(Settings()))
+    assert any("k = 2 runs the first 1 of the 9 heads trained for k = 10" in note for note in MADE[15].notes(Settings()))
+
+
+def test_arms_are_the_papers_settings() -> None:
+    arms = arms_of(Settings(), EN_DE)
+    methods = {name: arms[name].method for name in (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)}
+    assert [(one.name, one.num_beams) for one in list(methods.values())[:3]] == [
+        ("autoregressive", 1),
+        ("beam", 5),
+        ("transformers", 5),
+    ]
+    assert (methods[ALONE].name, methods[STRICT].rule) == ("drafter-alone", "top-1")
+    assert [(methods[name].rule, methods[name].beta, methods[name].tau) for name in (HIGH_QUALITY, HIGH_EFFICIENCY)] == [
+        ("top-beta", 3, 1.0),
+        ("top-beta", 5, 3.0),
+    ]
+    assert {methods[name].score for name in (HIGH_QUALITY, HIGH_EFFICIENCY)} == {"verifier"}
+    assert {one.gamma for one in list(methods.values())[3:]} == {gamma_of(Settings(), EN_DE)}
+    assert (gamma_of(Settings(profile="paper"), EN_DE), gamma_of(Settings(profile="paper"), BIG)) == (25, 30)
+    assert all(arm.sampling.greedy and arm.batch_size == 1 for arm in arms.values() if isinstance(arm, Experiment))
+
+
+def test_tables_share_records_and_no_other_arm_is_shared() -> None:
+    """What is shared is a whole comparison: an arm of two would miss from the second's interleaving."""
+    for profile in ("toy", "test", "paper"):
+        settings = Settings(profile=profile)
+        plans = {number: table.plan(settings) for number, table in MADE.items()}
+        main = plans[12][-1]
+        assert all(main in plans[number] for number in (19, 20, 21, 22, 23))
+        assert len(plans[18]) == 3
+        assert plans[23][1] == plans[18][1]
+        distinct = dict.fromkeys(comparison for plan in plans.values() for comparison in plan)
+        signatures = [arm.signature for comparison in distinct for arm in comparison.arms]
+        assert len(signatures) == len(set(signatures)) >= 80
+        assert {comparison.arms[0].method.name for comparison in distinct if len(comparison.arms) > 1} == {"autoregressive"}
+
+
+def test_replaced_models_and_settings_reach_every_arm() -> None:
+    settings = Settings(source="folder", limit=7, repeats=2, seed=3, dtype="float64", models=(("drafter", "my/drafter"),))
+    arms = MADE[12].plan(settings)[-1].arms
+    assert {(a.source, a.limit, a.repeats, a.seed, a.dtype) for a in arms} == {("folder", 7, 2, 3, "float64")}
+    assert {arm.method.drafter.model.name for arm in arms if arm.method.drafter} == {"my/drafter"}
+    assert not {arm.signature for arm in arms} & {arm.signature for arm in MADE[12].plan(Settings())[-1].arms}
+
+
+def test_without_public_checkpoints_every_cell_says_why() -> None:
+    for table in MADE.values():
+        assert table.plan(Settings(profile="small")) == []
+        cells = table.cells(Settings(profile="small"), nothing)
+        assert {cell.status for cell in cells} == {f"impossible: {ROLES['small']['verifier'].why}"}
+
+
+def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:
+    records_of, arms = run(synthetic, FEW, 12), arms_of(FEW, EN_DE)
+    cells, k = by_place(MADE[12].cells(FEW, records_of)), f"k = {gamma_of(FEW, EN_DE)}"
+    rows = {
+        "AT verifier / b = 5": BEAM,
+        "AT verifier / b = 5, transformers": THEIR_BEAM,
+        "AT verifier / b = 1": GREEDY,
+        f"NAT drafter / {k}": ALONE,
+        f"SpecDec / {k}": STRICT,
+        f"SpecDec++ / {k}, top-3, tau 1": HIGH_QUALITY,
+        f"SpecDec++ / {k}, top-5, tau 3": HIGH_EFFICIENCY,
+    }
+    seconds = {name: sum(record.wall_s for record in records_of(arms[name])) for name in rows.values()}
+    task = get_task("wmt-en-de")
+    for row, name in rows.items():
+        records = records_of(arms[name])
+        assert cells[row, "speed"].measured == pytest.approx(seconds[BEAM] / seconds[name])
+        assert cells[row, "over greedy"].measured == pytest.approx(seconds[GREEDY] / seconds[name])
+        scores = of_task(task, records)
+        for column, metric in (("BLEU", "bleu"), ("sacreBLEU", "sacrebleu")):
+            cell = cells[row, column]
+            assert (cell.measured, cell.low, cell.high) == (scores[metric].value, scores[metric].low, scores[metric].high)
+        assert cells[row, "as greedy"].measured == pytest.approx(100 * (1 if name in (GREEDY, STRICT) else 2 / 3))
+        if name != THEIR_BEAM:
+            rounds = [len(record.steps.drafted) for record in records]
+            assert cells[row, "iterations"].measured == pytest.approx(sum(rounds) / len(rounds))
+    steps = [record.steps for record in records_of(arms[STRICT])]
+    rounds = sum(len(one.emitted) for one in steps)
+    strict = f"SpecDec / {k}"
+    assert cells[strict, "emitted"].measured == pytest.approx(sum(sum(one.emitted) for one in steps) / rounds)
+    assert cells[strict, "accepted"].measured < cells[strict, "emitted"].measured
+    assert cells[strict, "of drafted"].measured < cells[strict, "of verified"].measured < 1
+    assert all(cell.n == FEW.limit and cell.low <= cell.measured <= cell.high for cell in cells.values() if cell.measured)
+    assert ("AT verifier / b = 5, transformers", "iterations") not in cells
+    assert not any(row.startswith(("AT", "NAT")) for row, column in cells if column == "accepted")
+
+
+def test_the_faster_beam_search_is_the_baseline(synthetic: SimpleNamespace) -> None:
+    records_of, arms = run(synthetic, FEW, 12), arms_of(FEW, EN_DE)
+    cells = by_place(MADE[12].cells(FEW, records_of))
+    ours, theirs = "AT verifier / b = 5", "AT verifier / b = 5, transformers"
+    assert cells[ours, "speed"].measured == 1.0
+    assert "the faster of the two beam searches; 100.0% of their outputs are equal" in cells[ours, "speed"].note
+    assert cells[theirs, "speed"].note == ""
+    assert (cells[ours, "speed"].published, cells[theirs, "speed"].published) == (1.0, None)
+    for record in records_of(arms[THEIR_BEAM]):
+        record.wall_s /= 10
+        record.tokens = record.tokens[:-1] if record.example == "e0" else record.tokens
+    cells = by_place(MADE[12].cells(FEW, records_of))
+    assert (cells[theirs, "speed"].measured, cells[ours, "speed"].note) == (1.0, "")
+    assert "83.3% of their outputs are equal" in cells[theirs, "speed"].note
+    assert (cells[theirs, "speed"].published, cells[ours, "speed"].published) == (1.0, None), "the paper's 1 is the baseline's"
+    assert cells[ours, "BLEU"].published == NOT_RECOVERED
+    assert cells[ours, "speed"].measured < 0.5
+    assert cells["AT verifier / b = 1", "speed"].measured < 1
+
+
+def test_wrong_outputs_bar_speed_and_near_ties_are_counted(synthetic: SimpleNamespace) -> None:
+    records_of, arms = run(synthetic, FEW, 12), arms_of(FEW, EN_DE)
+    row = f"SpecDec / k = {gamma_of(FEW, EN_DE)}"
+    part = Divergence(position=3, margin=1e-6, bound=1e-4, replays_agree=True, kind="near-tie")
+    parted = records_of(arms[STRICT])[1]
+    parted.divergence, parted.tokens = part, [1, 2, 3]
+    cells = by_place(MADE[12].cells(FEW, records_of))
+    assert cells[row, "speed"].status == "measured"
+    assert "1 of 12 outputs part from greedy decoding's, each at a near-tie" in cells[row, "as greedy"].note
+    assert cells[row, "as greedy"].measured == pytest.approx(100 * 11 / 12)
+    parted.divergence = dataclasses.replace(part, kind="bug")
+    cells = by_place(MADE[12].cells(FEW, records_of))
+    for column in ("speed", "over greedy"):
+        assert cells[row, column].status == "failed"
+        assert "1 of 12 outputs differ from plain decoding's, and not by rounding" in cells[row, column].note
+    assert cells[f"{row.replace('SpecDec', 'SpecDec++')}, top-3, tau 1", "speed"].status == "measured"
+
+
+def test_a_sentence_counts_not_its_tokens(synthetic: SimpleNamespace) -> None:
+    """An arm that writes twice the tokens in the time of greedy decoding is no faster for it."""
+    plain = synthetic.plain_experiment(limit=3)
+    greedy = [synthetic.plain(plain, f"e{i}", 10 + i, 0.01) for i in range(3)]
+    wordy = [synthetic.plain(plain, f"e{i}", 2 * (10 + i), 0.005) for i in range(3)]
+    assert sentence_speedup(greedy, greedy, wordy).value == pytest.approx(1.0)
+    for record in wordy:
+        record.run = "another process"
+    assert "different processes" in sentence_speedup(greedy, greedy, wordy).reason
+
+
+def test_the_best_of_the_grid_says_that_it_was_chosen(synthetic: SimpleNamespace) -> None:
+    settings = dataclasses.replace(FEW, repeats=1)
+    cells = MADE[14].cells(settings, run(synthetic, settings, 14))
+    grid = [cell for cell in cells if cell.column == "BLEU" and cell.row[0].isdigit()]
+    assert len(grid) == len(GRID) == 20
+    best = by_place(cells)["best / of the grid", "BLEU"]
+    assert (best.measured, best.published) == (max(cell.measured for cell in grid), 27.02)
+    assert "the highest of 20" in best.note
+    assert by_place(cells)["5 / 5", "BLEU"].published == 26.64
+    assert by_place(cells)["AT verifier / greedy", "BLEU"].published == 26.62
+    assert by_place(cells)["3 / 1", "emitted"].published == NOT_RECOVERED
+
+
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+def test_every_table_fills_from_records(number: int, synthetic: SimpleNamespace) -> None:
+    settings = dataclasses.replace(FEW, limit=4, repeats=1)
+    table = MADE[number]
+    cells = table.cells(settings, run(synthetic, settings, number))
+    for cell in cells:
+        assert cell.status == "measured" or cell.status.startswith("impossible: "), cell
+    measured = [cell for cell in cells if cell.status == "measured"]
+    assert len(measured) >= 12
+    assert {cell.column for cell in measured} >= set(table.columns) - {"COMET"}
+    assert all(cell.low is not None and cell.n == 4 for cell in measured)
+    assert len(table.notes(settings)) >= 3
+
+
+def test_pairs_and_sizes_read_their_own_arms(synthetic: SimpleNamespace) -> None:
+    settings = dataclasses.replace(FEW, limit=4, repeats=1)
+    records_of = run(synthetic, settings, 18)
+    for record in records_of(arms_of(settings, PAIRS["RO-EN"])[STRICT]):
+        record.wall_s *= 10
+    cells = by_place(MADE[18].cells(settings, records_of))
+    k = f"k = {gamma_of(settings, EN_DE)}"
+    assert cells[f"DE-EN / SpecDec / {k}", "speed"].measured == cells[f"EN-RO / SpecDec / {k}", "speed"].measured
+    assert cells[f"RO-EN / SpecDec / {k}", "speed"].measured < cells[f"EN-RO / SpecDec / {k}", "speed"].measured / 5
+    sizes = [cell.row for cell in MADE[13].cells(settings, nothing) if cell.column == "emitted"]
+    assert len(sizes) == len(set(sizes)) >= 4
+
+
+def fake_comet(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command ``comet-score`` that runs ``body`` with the options of the real one in ``options``."""
+    script = folder / comet.COMMAND
+    parse = "import json, sys\nargs = sys.argv[1:]\noptions = {a: b for a, b in zip(args, args[1:]) if a.startswith('-')}\n"
+    script.write_text(f"#!{sys.executable}\n{parse}{body}", encoding="utf8")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_comet_is_its_own_commands_or_says_why_not(
+    synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in scores a sentence by its number of words, and checks that source, output and reference lie side by side."""
+    settings = dataclasses.replace(FEW, profile="test", limit=4, repeats=1)
+    arm = arms_of(settings, EN_DE)[GREEDY]
+    examples = list(get_task("wmt-en-de").examples("toy", "test", 4, 0))
+    records = [record_of(synthetic, arm, number, 0) for number in range(4)]
+    for number, (record, example) in enumerate(zip(records, examples, strict=True)):
+        record.example, record.text = example.id, "wort " * (number + 1)
+
+    def cell() -> Cell:
+        comet.comet_scores.cache_clear()
+        cells = MADE[22].cells(settings, lambda one: records if one == arm else [])
+        return by_place(cells)["AT verifier / b = 1", "COMET"]
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cell().status.startswith("impossible: COMET needs the command comet-score on the PATH")
+    fake_comet(
+        tmp_path,
+        "read = lambda flag: open(options[flag], encoding='utf8').read().splitlines()\n"
+        "source, output, reference = read('-s'), read('-t'), read('-r')\n"
+        "assert len(source) == len(output) == len(reference) == 4\n"
+        "assert options['--model'] == 'Unbabel/wmt20-comet-da'\n"
+        "rows = [{'src': s, 'mt': o, 'ref': r, 'COMET': len(o.split())} for s, o, r in zip(source, output, reference)]\n"
+        f"assert rows[0]['src'] == {examples[0].inputs['source']!r} and rows[0]['ref'] == {examples[0].references[0]!r}\n"
+        "json.dump({options['-t']: rows}, open(options['--to_json'], 'w'))\n",
+        monkeypatch,
+    )
+    found = cell()
+    assert (found.measured, found.published, found.n) == (2.5, NOT_RECOVERED, 4)
+    assert found.low < 2.5 < found.high
+    fake_comet(tmp_path, "sys.exit('KeyError: Model Unbabel/wmt20-comet-da not supported by COMET.')", monkeypatch)
+    assert cell().status == "impossible: comet-score failed: KeyError: Model Unbabel/wmt20-comet-da not supported by COMET."
+
+
+def test_few_training_rows_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the batches of an epoch hold, of a corpus built from a folder of 40; the others watch the training."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "data" / "wmt"
+    data.mkdir(parents=True)
+    for name in ("newstest2014.en-de", "train.en-de"):
+        rows = [{"translation": {"en": f"{name} {index}", "de": f"von {name} {index}"}} for index in range(40)]
+        (data / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = str(tmp_path / "data")
+    arm = arms_of(Settings(profile="test", source=source), EN_DE)[GREEDY]
+    assert "unknown" in training_rows(arm)
+    taught = arm.replace(target=ModelSpec(name="zoo:specdec-teacher"))  # whose corpus no model writes
+    recipe = recipe_for("specdec-teacher", "test")
+    folder = folder_of(recipe.corpus, source)
+    folder.mkdir(parents=True)
+    build_corpus(recipe.corpus, source, folder)
+    corpus, seen = read_corpus(folder), set()
+    batches = batches_for(recipe, corpus)
+    assert len(corpus) == 40
+    for step in range(len(batches.plan)):
+        seen |= {tuple(row[row > 0].tolist()) for row in batches(step).labels}
+    assert training_rows(taught) == f"verifier and drafter were trained on {len(seen)} rows"
+    assert len(seen) == 40 - recipe.corpus.num_held_out
+    assert training_rows(arm.replace(source="toy")) == ""
+
+
+def test_what_is_missing_from_the_published_files_says_so() -> None:
+    count = 0
+    for path in sorted((published.FOLDER / "specdec").glob("table_*.csv")):
+        with path.open(newline="", encoding="utf8") as file:
+            for row in csv.DictReader(file):
+                assert row["source"], (path.name, row)
+                assert row.get("value", row.get("text")) or row["source"] == NOT_RECOVERED or row["note"], (path.name, row)
+                count += 1
+    assert count >= 100

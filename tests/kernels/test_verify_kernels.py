@@ -1,0 +1,263 @@
+"""The kernels' vectorised paths against the fp64 reference, transformers' own function, and the laws that they are to keep."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+from transformers.generation.utils import _speculative_sampling
+
+from kernels.errors import InputError
+from kernels.verify import baseline, fused, reference
+from kernels.verify import check as checking
+from kernels.verify.adjust import adjusted_probs
+from kernels.verify.bounds import Law
+from kernels.verify.check import DTYPES, check, expected_decisions
+from kernels.verify.interface import Decisions
+from kernels.verify.registry import EXACT, KERNELS
+from kernels.verify.rounds import Adjustment, Case, random_cases
+from kernels.verify.sigmoid import LEAST_WEIGHT, Scaling
+from kernels.verify.sigmoid import verify as sigmoid_verify
+from methods.exactness import largest_deviation
+from methods.sampling import Sampling
+from methods.speculative.rules import RULES
+from methods.types import Proposal
+
+DRAWN = Sampling(temperature=1.0)
+
+
+def rows(seed: int, batch: int, num_draft: int, vocab_size: int, noise: float = 1.0) -> tuple[Proposal, Tensor, Tensor]:
+    """A proposal, target logits and uniforms; the draft's log-sum-exp is handed over."""
+    generator = torch.Generator().manual_seed(seed)
+    target = 2 * torch.randn(batch, num_draft + 1, vocab_size, generator=generator)
+    draft = target[:, :-1] + noise * torch.randn(batch, num_draft, vocab_size, generator=generator)
+    numbers = torch.rand(batch, num_draft, generator=generator, dtype=torch.float64)
+    tokens = reference.inverse_cdf(draft.softmax(-1), numbers)
+    uniforms = torch.rand(batch, num_draft + 1, generator=generator, dtype=torch.float64)
+    return Proposal(tokens, (num_draft,) * batch, draft, DRAWN, draft.logsumexp(-1)), target, uniforms
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_random_rounds(kernel: str, dtype: str) -> None:
+    report = check(kernel, random_cases(300, DTYPES[dtype], seed=1, filtered_every=10), DTYPES[dtype])
+    assert report.num_rows == 300
+    assert report.passed, report.as_text()
+
+
+def test_the_check_turns_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a lenience of 1.02, for drawing from the target after a rejection, and for a row too far."""
+
+    def lenient(proposal: object, target: Tensor, sampling: Adjustment, uniforms: Tensor, **_: object) -> Decisions:
+        shrunk = torch.cat((uniforms[:, :-1] / 1.02, uniforms[:, -1:]), 1)
+        return baseline.verify(proposal, target, sampling, shrunk)
+
+    def from_target(proposal: object, target: Tensor, sampling: Adjustment, uniforms: Tensor, **_: object) -> Decisions:
+        decisions = baseline.verify(proposal, target, sampling, uniforms)
+        row = adjusted_probs(target, sampling)[torch.arange(len(target)), decisions.num_accepted]
+        return decisions._replace(next_token=reference.inverse_cdf(row, uniforms[:, -1]))
+
+    def one_more(*arguments: object, **_: object) -> Decisions:
+        decisions = baseline.verify(*arguments)
+        return decisions._replace(num_accepted=decisions.num_accepted + 1)
+
+    for wrong in (lenient, from_target, one_more):
+        monkeypatch.setitem(KERNELS, "fused", wrong)
+        report = check("fused", random_cases(500, torch.float32, seed=3), torch.float32)
+        assert report.num_wrong > 0
+        assert "RED" in report.as_text()
+
+
+def test_few_rows_are_inside_the_bound() -> None:
+    """Or agreement outside of it would mean little; 1 % is the promise."""
+    inside = [expected_decisions("fused", case)[2] for case in random_cases(1000, torch.float32, seed=5, filtered_every=10)]
+    assert torch.cat(inside).float().mean() < 0.005
+
+
+def test_the_bound_holds_for_every_probability() -> None:
+    """fp32 probabilities are within the relative error that the bound gives them, over rows that span 70 nats."""
+    generator = torch.Generator().manual_seed(0)
+    for vocab_size, spread, temperature in ((5, 1, 1.0), (1000, 4, 1.0), (1000, 15, 0.7), (50_000, 3, 1.0)):
+        logits, sampling = spread * torch.randn(1, 4, vocab_size, generator=generator), Adjustment(temperature=temperature)
+        law = Law(logits, sampling, 2.0**-24)
+        error = ((adjusted_probs(logits, sampling).double() - law.probs) / law.probs).abs()
+        seen = law.probs > 1e-30
+        assert bool((error <= law.each + law.common.unsqueeze(-1))[seen].all())
+        assert float(error[seen].max()) > 2.0**-25  # the bound is of something
+
+
+LAWS = {"plain": DRAWN, "top-p": Sampling(temperature=0.7, top_p=0.8), "top-k": Sampling(temperature=1.0, top_k=3)}
+
+
+@pytest.mark.parametrize("sampling", LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_kernels_keep_the_law(name: str, sampling: Sampling) -> None:
+    generator = torch.Generator().manual_seed(2)
+    target, draft = (2 * torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (3, 2))
+    assert largest_deviation(RULES[name](), target, draft, sampling) < 1e-6
+    if sampling == DRAWN:
+        assert largest_deviation(RULES[name](), target, [1, 4], sampling) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "sigmoid-released"])
+def test_sigmoids_do_not_keep_the_law(name: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    target, draft = (2 * torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (3, 2))
+    assert largest_deviation(RULES[name](), target, draft, DRAWN) > 0.05
+    assert RULES[name]().guarantee == "lossy"
+
+
+def test_baseline_has_the_distribution_of_transformers_own_function() -> None:
+    """Accepted counts and last tokens of 4,000 rounds each, by chi-square; a false alarm has chance 1e-6."""
+    proposal, target, _ = rows(4, 1, 2, 4)
+    num = 4000
+    torch.manual_seed(0)
+    ours = RULES["baseline"]().verify(
+        replace(
+            proposal,
+            tokens=proposal.tokens.expand(num, -1),
+            lengths=proposal.lengths * num,
+            logits=proposal.logits.expand(num, -1, -1),
+            log_sum_exp=None,
+        ),
+        target.expand(num, -1, -1),
+        DRAWN,
+        torch.rand(num, 3, dtype=torch.float64),
+    )
+    counts = torch.zeros(2, 3, 4)
+    for accepted, token in zip(ours.num_accepted.tolist(), ours.next_token.tolist(), strict=True):
+        counts[0, accepted, token] += 1
+    for _ in range(num):
+        valid, accepted = _speculative_sampling(proposal.tokens, proposal.logits, 2, target)
+        counts[1, int(accepted), int(valid[0, -1])] += 1
+    first, second = counts.flatten(1)
+    seen = first + second > 0
+    statistic = ((first - second)[seen] ** 2 / (first + second)[seen]).sum()
+    assert int(seen.sum()) >= 6
+    assert statistic < 60  # 11 degrees of freedom: 1e-6 is at 48.6
+
+
+def test_rows_behind_the_first_rejection_are_not_read() -> None:
+    """They are NaN here; the draft's rows are looked at for the residual alone, since its log-sum-exp is handed over."""
+    proposal, target, uniforms = rows(0, 40, 4, 50)
+    expected = fused.verify(proposal, target, DRAWN, uniforms, backend="torch")
+    draft = proposal.logits.clone()
+    threads = torch.get_num_threads()
+    for entry, accepted in enumerate(expected.num_accepted.tolist()):
+        target[entry, accepted + threads :] = float("nan")
+        keep = draft[entry].gather(-1, proposal.tokens[entry].unsqueeze(-1))
+        rest = [position for position in range(4) if position != accepted]
+        draft[entry, rest] = float("nan")
+        draft[entry].scatter_(-1, proposal.tokens[entry].unsqueeze(-1), keep)
+    found = fused.verify(replace(proposal, logits=draft), target, DRAWN, uniforms, backend="torch")
+    for mine, other in zip(found, expected, strict=True):
+        assert torch.equal(mine.nan_to_num(7), other.nan_to_num(7))
+    assert set(expected.num_accepted.tolist()) >= {0, 1, 2, 3}
+    looked_at = torch.arange(4) <= expected.num_accepted.unsqueeze(-1)
+    assert torch.equal(~expected.target_probs.isnan(), looked_at)
+
+
+def test_sigmoid_by_the_papers_formulas_one_number_at_a_time() -> None:
+    """Eq. 5 and Algorithm 1 in Python floats, both modes, alpha and beta narrow enough to reject."""
+    proposal, target, uniforms = rows(6, 60, 2, 9)
+    seen = set()
+    for released in (False, True):
+        scaling = Scaling(-2.0, 2.0, released)
+        found = sigmoid_verify(proposal, target, DRAWN, uniforms, scaling)
+        for entry in range(60):
+            expected = by_hand(target[entry], proposal.logits[entry], proposal.tokens[entry], uniforms[entry], scaling)
+            assert (int(found.num_accepted[entry]), int(found.next_token[entry])) == expected
+            seen.add((released, expected[0]))
+    assert len(seen) >= 5
+
+
+def by_hand(target: Tensor, draft: Tensor, tokens: Tensor, uniforms: Tensor, scaling: Scaling) -> tuple[int, int]:
+    import math
+
+    def activate(logit: float) -> float:
+        if scaling.as_released and not scaling.alpha <= logit <= scaling.beta:
+            return 0.0 if logit < scaling.alpha else 1.0
+        return 1 / (1 + math.exp(-(logit - scaling.alpha) / (scaling.beta - scaling.alpha)))
+
+    accepted, weights = len(tokens), [float(logit) if scaling.as_released else activate(float(logit)) for logit in target[-1]]
+    for position, token in enumerate(tokens.tolist()):
+        mine, other = ([activate(float(logit)) for logit in model[position]] for model in (target, draft))
+        stands = (mine[token] / other[token] if other[token] else math.inf if mine[token] else math.nan) >= float(
+            uniforms[position]
+        )
+        if not stands:
+            accepted, weights = position, [max(0.0, a - b) for a, b in zip(mine, other, strict=True)]
+            if scaling.as_released:
+                weights = [weight / (sum(weights) + 1e-6) for weight in weights]
+            elif not any(weights):
+                weights = mine
+            break
+    if scaling.as_released:
+        weights = [max(weight, LEAST_WEIGHT) for weight in weights]
+    return accepted, int(reference.inverse_cdf(torch.tensor(weights, dtype=torch.float64), uniforms[-1]))
+
+
+def test_sigmoid_accepts_whatever_the_models_say() -> None:
+    """At +-1e3 nearly every draft of an unrelated model stands; in fp16 a scale of 1e5 overflows and none does."""
+    proposal, _, uniforms = rows(8, 200, 3, 100)
+    unrelated = 2 * torch.randn(200, 4, 100, generator=torch.Generator().manual_seed(9))
+    exact = fused.verify(proposal, unrelated, DRAWN, uniforms).num_accepted.float().mean()
+    wide = sigmoid_verify(proposal, unrelated, DRAWN, uniforms).num_accepted.float().mean()
+    assert float(exact) < 0.5
+    assert float(wide) > 2.9
+    half = replace(proposal, logits=proposal.logits.half(), log_sum_exp=None)
+    for released in (False, True):
+        overflowed = sigmoid_verify(half, unrelated.half(), DRAWN, uniforms, Scaling(-1e5, 1e5, released))
+        assert int(overflowed.num_accepted.sum()) == 0
+        assert torch.equal(overflowed.next_token, (uniforms[:, -1] * 100).long())  # every token as likely
+
+
+@pytest.fixture
+def unchecked_annotations() -> Iterator[None]:
+    """As the product runs: shapes in annotations are not enforced."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bad_input_is_named(kernel: str) -> None:
+    proposal, target, uniforms = rows(0, 2, 2, 9)
+    verify = partial(KERNELS[kernel], sampling=DRAWN, uniforms=uniforms)
+    poisoned = target.clone()
+    poisoned[1, 0, 3] = float("nan")
+    with pytest.raises(InputError, match=r"row 1, position 0: hold NaN"):
+        KERNELS[kernel](replace(proposal, lengths=(2, 0)), poisoned, DRAWN, uniforms)
+    with pytest.raises(InputError, match=r"draft token 9 of row 0, position 1: expected 0 to 8"):
+        verify(replace(proposal, tokens=torch.tensor([[0, 9], [1, 1]])), target)
+    with pytest.raises(InputError, match=r"target logits \[2, 2, 9\]: expected \[2, 3, 9\]"):
+        verify(proposal, target[:, :2])
+    with pytest.raises(InputError, match=r"draft logits \[2, 2, 8\]: expected \[2, 2, 9\]"):
+        verify(replace(proposal, logits=proposal.logits[..., :8]), target)
+    with pytest.raises(InputError, match=r"lengths \(2, 3\): expected 2 numbers from 0 to 2"):
+        verify(replace(proposal, lengths=(2, 3)), target)
+    with pytest.raises(InputError, match="temperature 0"):
+        KERNELS[kernel](proposal, target, Sampling(), uniforms)
+
+
+def test_scales_must_be_ordered() -> None:
+    with pytest.raises(InputError, match=r"alpha 1.0, beta 1.0: expected alpha < beta"):
+        Scaling(1.0, 1.0)
+
+
+def test_random_rounds_see_what_they_should() -> None:
+    cases: list[Case] = list(random_cases(900, torch.float32, seed=0, filtered_every=4))
+    assert sum(len(case.uniforms) for case in cases) == 900
+    assert {case.target_logits.shape[-1] for case in cases} >= {2, 63, 777, 1024}
+    assert any(case.proposal.logits is None for case in cases)
+    assert any(case.proposal.log_sum_exp is not None for case in cases)
+    assert any(case.target_logits.isinf().any() for case in cases)
+    assert any(case.sampling.top_k and case.sampling.top_p for case in cases)
+    assert any(min(case.proposal.lengths) < case.proposal.tokens.shape[1] for case in cases)
+    accepted = torch.cat([expected_decisions("fused", case)[0] for case in cases])
+    assert set(accepted.tolist()) >= {0, 1, 2, 3, 5}
+    assert checking.MOST_INSIDE == 0.01

@@ -1,0 +1,109 @@
+"""Kernels as rules: the law end to end, the same outputs from every exact one, and what a round records."""
+
+from functools import partial
+
+import pytest
+import torch
+from table_session import TableSession, random_table
+from torch import Tensor
+
+from kernels.verify.registry import EXACT
+from methods.errors import InputError
+from methods.goodness import FALSE_ALARM, sampled_fits
+from methods.sampling import Sampling, Uniforms
+from methods.speculative.acceptance import alpha_ratio
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.model import ModelDrafter
+from methods.speculative.rules import RULES, guarantee_of
+from methods.speculative.schedules import Constant
+from methods.types import Generation, Inputs, Proposal, Stop
+
+DRAWN = Sampling(temperature=1.0)
+LOSSY = ("sigmoid", "sigmoid-released")
+NUM_DRAFT = 2
+TARGET = random_table(4, seed=1, scale=1.5)
+DRAFT = TARGET + random_table(4, seed=2, scale=1.5)
+
+
+def method(rule: str, num_draft: int = NUM_DRAFT) -> DraftAndVerify:
+    return DraftAndVerify(ModelDrafter(TableSession(DRAFT)), RULES[rule](), partial(Constant, num_draft))
+
+
+def generate(rule: str, sampling: Sampling, seed: int, num_tokens: int = 40) -> Generation:
+    uniforms = Uniforms([seed], num_tokens)
+    return method(rule, 3).generate(
+        TableSession(TARGET), Inputs(((1, 2),)), sampling, uniforms, Stop(max_new_tokens=num_tokens)
+    )[0]
+
+
+def failures(rule: str, num_samples: int = 2000) -> list[str]:
+    """Which per-position, per-place and bonus tests fail, at a family-wise false alarm of 1e-6."""
+    fits = sampled_fits(method(rule), TableSession(TARGET), (1, 2, 1), DRAWN, NUM_DRAFT, range(num_samples), num_positions=4)
+    return [name for name, fit in fits.items() if not fit.passes(FALSE_ALARM / len(fits))]
+
+
+@pytest.mark.parametrize("rule", EXACT)
+def test_exact_kernels_fit_the_law_end_to_end(rule: str) -> None:
+    assert failures(rule) == []
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+def test_sigmoids_do_not_fit_it(rule: str) -> None:
+    assert failures(rule) != []
+
+
+@pytest.mark.parametrize("sampling", [DRAWN, Sampling(temperature=0.8, top_k=3), Sampling(temperature=1.0, top_p=0.9)], ids=str)
+def test_exact_kernels_emit_the_same_tokens(sampling: Sampling) -> None:
+    """With the same seed, token by token, as the rule that they are other forms of."""
+    for seed in range(6):
+        expected = generate("speculative-sampling", sampling, seed).tokens
+        assert {rule: generate(rule, sampling, seed).tokens for rule in EXACT} == dict.fromkeys(EXACT, expected)
+
+
+@pytest.mark.parametrize("rule", [*EXACT, *LOSSY])
+def test_greedy_drafts_are_compared_with_the_argmax(rule: str) -> None:
+    assert generate(rule, Sampling(), 0).tokens == generate("speculative-sampling", Sampling(), 0).tokens
+    lossless = rule in EXACT
+    assert guarantee_of(RULES[rule](), Sampling()) == ("identical" if lossless else "lossy")
+
+
+def test_fused_records_the_drafts_that_it_looked_at() -> None:
+    """Up to and including the first rejection; what acceptance is derived from is the same."""
+    plain, lean = (generate(rule, DRAWN, 3) for rule in ("speculative-sampling", "fused"))
+    for whole, step in zip(plain.steps, lean.steps, strict=True):
+        count = min(whole.num_accepted + 1, len(whole.drafted))
+        assert step.target_probs == pytest.approx(whole.target_probs[:count])
+        assert step.draft_probs == pytest.approx(whole.draft_probs[:count])
+    assert alpha_ratio(lean.steps) == pytest.approx(alpha_ratio(plain.steps))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_model_draft_hands_over_its_log_sum_exp(temperature: float) -> None:
+    drafter, sampling = ModelDrafter(TableSession(DRAFT)), Sampling(temperature=temperature)
+    drafter.begin(Inputs(((1, 2), (3, 1))), [2, 1], Uniforms([5, 6], 20))
+    proposal = drafter.propose([3, 2], [0, 0], sampling)
+    assert proposal.logits is not None
+    assert proposal.log_sum_exp is not None
+    torch.testing.assert_close(proposal.log_sum_exp, (proposal.logits / temperature).logsumexp(-1))
+    drafter.begin(Inputs(((1, 2), (3, 1))), [2, 1], Uniforms([5, 6], 20))
+    assert drafter.propose([1, 1], [0, 0], Sampling(temperature=1.0, top_k=2)).log_sum_exp is None
+
+
+class Poisoned(TableSession):
+    """A target whose logits hold NaN."""
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        return super().extend(tokens).fill_(float("nan"))
+
+
+@pytest.mark.parametrize("rule", ["speculative-sampling", *EXACT, *LOSSY])
+def test_nan_logits_are_refused_in_one_line(rule: str) -> None:
+    with pytest.raises(InputError, match="row 0, position 0: hold NaN") as raised:
+        method(rule).generate(Poisoned(TARGET), Inputs(((1, 2),)), DRAWN, Uniforms([0], 8), Stop(max_new_tokens=8))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_tokens_of_a_larger_vocabulary_are_refused() -> None:
+    proposal = Proposal(torch.tensor([[7]]), (1,), None, DRAWN)
+    with pytest.raises(InputError, match="draft token 7 of row 0"):
+        RULES["fused"]().verify(proposal, torch.zeros(1, 2, 4), DRAWN, torch.full((1, 2), 0.5))
