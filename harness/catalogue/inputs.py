@@ -47,4 +47,12 @@ INPUTS = [
         label="hyperparameter",
         value="value",
     ),
+    InputTable(
+        paper="specdec",
+        paper_number=7,
+        title="training of drafter and verifier (the defaults of the zoo's recipes, where they are known)",
+        label="metric",
+        value="value",
+        details=("model", "setting"),
+    ),
 ]

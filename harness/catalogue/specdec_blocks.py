@@ -109,7 +109,7 @@ def grid_cells(settings: Settings, records_of: RecordsOf) -> list[Cell]:
 def big_sections(settings: Settings) -> list[Section]:
     """Table 4: the teachers, and all that verifies with the big model."""
     arms = arms_of(settings, BIG, "blockwise")
-    plain, heads = arms[GREEDY], drafter_of(settings, "big-heads", "blockwise")
+    plain, heads = arms[GREEDY], drafter_of(settings, "big-blockwise-heads", "blockwise")
     blocks = {k: f"Blockwise, k = {k}" for k in BLOCKWISE[settings.profile]}
     # The verifier's own head is one of a block's k.
     arms |= {name: plain if isinstance(plain, Absent) else strict(plain, heads, k - 1) for k, name in blocks.items()}
@@ -141,7 +141,7 @@ def drafter_sections(settings: Settings) -> list[Section]:
     """Table 5: drafters of three sizes serve one verifier; and what the base drafter's training is worth, which is ours."""
     plain, k, own = greedy(settings, EN_DE, "drafters"), gamma_of(settings, BIG), gamma_of(settings, EN_DE)
     drafters = {
-        "heads (Stern 2018)": (drafter_of(settings, "heads", "blockwise"), k),
+        "heads (Stern 2018)": (drafter_of(settings, "blockwise-heads", "blockwise"), k),
         "base": (drafter_of(settings, "drafter-sized"), k),
         "big": (drafter_of(settings, BIG.drafter), k),
         TRAINED: (drafter_of(settings, EN_DE.drafter), own),

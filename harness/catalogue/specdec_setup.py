@@ -68,8 +68,8 @@ ZOO: dict[str, str | Absent] = {
         for role in (setup.verifier, setup.drafter)
     },
     **{role: f"zoo:specdec-{role}" for role in ("teacher", "de-en-teacher")},
-    "heads": "zoo:specdec-blockwise",
-    "big-heads": "zoo:specdec-big-blockwise",
+    "blockwise-heads": "zoo:specdec-blockwise",
+    "big-blockwise-heads": "zoo:specdec-big-blockwise",
     "drafter-shared": NO_SHARED,
     **dict.fromkeys((BIG_THREE_TEACHERS.verifier, BIG_THREE_TEACHERS.drafter), NO_BIG_THREE),
 }

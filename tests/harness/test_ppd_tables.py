@@ -303,7 +303,8 @@ def test_tables_of_settings_are_shown(capsys: pytest.CaptureFixture, tmp_path: P
     assert main(["tables", "--json", "--model", "heads=zoo:llama-deep-heads", *records]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out) if row["kind"] == "setting"}
     assert rows["ppd-4"]["values"]["Batch Size"] == "128"
-    assert set(rows) == {"ppd-1", "ppd-4"}
+    assert rows["specdec-7"]["values"]["max update, model NAT drafter, setting WMT16 EN-RO"] == "50K"
+    assert set(rows) == {"ppd-1", "ppd-4", "specdec-7"}
     assert main(["tables", "--model", "nobody=x", *records]) == 2
     assert "model role 'nobody'" in capsys.readouterr().err
     assert main(["table", "9", "--stop-at-eos", *records]) == 2
