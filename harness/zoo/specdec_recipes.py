@@ -29,8 +29,8 @@ def toy() -> list[PairRecipe]:
         name="specdec-verifier", corpus=written, family="marian", width=64, ff_width=128, num_layers=24, steps=5000,
         shallow_frac=0.8, shallow_layers=2, learning_rate=1.4e-3, **sizes,
     )  # fmt: skip
-    # Glancing costs a third more time and gives nothing here: 1.80 accepted tokens a round, not 1.88, after 3600 smaller batches;
-    # 2.97 and 2.94 after all of these (Table 5 of the paper, catalogue 16).
+    # Glancing costs a third more time and gives nothing here: 1.80 accepted tokens a round, not 1.88, after 3600 smaller
+    # batches; 2.97 and 2.94 after all of these (Table 5 of the paper, catalogue 16).
     block: dict[str, Any] = wide | {"block_size": 8, "activation": "relu", "glancing": None, "place_decay": 0.75}
     block |= {"batch_tokens": 384, "learning_rate": 8e-4}
     drafter = DrafterRecipe(
