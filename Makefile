@@ -19,7 +19,7 @@ help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  Variables: PROFILE=toy|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
 	@printf '  STOP_AT_EOS=1 ends outputs at EOS where the paper ignores it (PPD).\n'
-	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5; figures ppd-1 to -4, leviathan-1 to -5. See `make tables`.\n'
+	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19; figures ppd-1 to -4,\n  leviathan-1 to -5, specdec-1 to -5. See `make tables`.\n'
 
 install: $(STAMP) ## create .venv and install the project with its pinned dependencies
 

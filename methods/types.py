@@ -92,8 +92,9 @@ class Step:
     """One round of one row as it happened.
 
     ``emitted`` counts what entered the output after EOS and length limit cut the round (drafted and bonus alike), and
-    ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted``, the probabilities and the
-    ``choices`` of the target (one more than drafts; none from rules that do not look at them) are whole.
+    ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted`` and the target's ``choices``
+    (one more than drafts; none from rules that do not look at them) are whole, and so are the probabilities, but those of
+    kernels may end with the first rejection.
     Beams share no drafts: theirs is empty, and ``num_accepted`` counts steps of the search before any cut.
     Times are seconds of the whole batch's round; NaN where no clock was given.
 

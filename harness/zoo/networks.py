@@ -158,26 +158,8 @@ def _t5(recipe: Recipe, ids: Ids) -> PreTrainedModel:
 
 
 def _marian_config(recipe: PairRecipe, ids: Ids) -> MarianConfig:
-    """As the paper's Transformer, but decoding starts with the padding token: Marian's habit, and T5's."""
-    return MarianConfig(
-        **ids,
-        decoder_start_token_id=ids["pad_token_id"],
-        forced_eos_token_id=None,
-        d_model=recipe.width,
-        encoder_layers=recipe.num_encoder_layers,
-        decoder_layers=recipe.num_layers,
-        encoder_attention_heads=recipe.num_heads,
-        decoder_attention_heads=recipe.num_heads,
-        encoder_ffn_dim=recipe.ff_width,
-        decoder_ffn_dim=recipe.ff_width,
-        max_position_embeddings=recipe.position_limit,
-        activation_function=recipe.activation,
-        dropout=recipe.dropout,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        scale_embedding=True,
-        init_std=recipe.width**-0.5,
-    )
+    """As the paper's Transformer."""
+    return MarianConfig(**_pair_settings(recipe, ids), scale_embedding=True)
 
 
 def _marian(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
@@ -185,25 +167,28 @@ def _marian(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
 
 
 def _bart_config(recipe: PairRecipe, ids: Ids) -> BartConfig:
-    """Decoding starts with the padding token as everywhere in the zoo, and ends without being told to."""
-    return BartConfig(
-        **ids,
-        decoder_start_token_id=ids["pad_token_id"],
-        forced_eos_token_id=None,
-        d_model=recipe.width,
-        encoder_layers=recipe.num_encoder_layers,
-        decoder_layers=recipe.num_layers,
-        encoder_attention_heads=recipe.num_heads,
-        decoder_attention_heads=recipe.num_heads,
-        encoder_ffn_dim=recipe.ff_width,
-        decoder_ffn_dim=recipe.ff_width,
-        max_position_embeddings=recipe.position_limit,
-        activation_function=recipe.activation,
-        dropout=recipe.dropout,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        init_std=recipe.width**-0.5,
-    )
+    return BartConfig(**_pair_settings(recipe, ids))
+
+
+def _pair_settings(recipe: PairRecipe, ids: Ids) -> dict[str, Any]:
+    """Decoding starts with the padding token everywhere in the zoo, Marian's and T5's habit, and ends without being told to."""
+    return ids | {
+        "decoder_start_token_id": ids["pad_token_id"],
+        "forced_eos_token_id": None,
+        "d_model": recipe.width,
+        "encoder_layers": recipe.num_encoder_layers,
+        "decoder_layers": recipe.num_layers,
+        "encoder_attention_heads": recipe.num_heads,
+        "decoder_attention_heads": recipe.num_heads,
+        "encoder_ffn_dim": recipe.ff_width,
+        "decoder_ffn_dim": recipe.ff_width,
+        "max_position_embeddings": recipe.position_limit,
+        "activation_function": recipe.activation,
+        "dropout": recipe.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "init_std": recipe.width**-0.5,
+    }
 
 
 def _bart(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from methods.models.base import Frame, activation, attend, lookup
 from methods.models.encoder_decoder import EncoderDecoderStack
-from methods.models.weights import fuse
+from methods.models.weights import fuse, norm_of
 
 
 class BartStack(EncoderDecoderStack):
@@ -81,12 +81,8 @@ def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
     scaled = coder if hasattr(coder, "embed_scale") else coder.embed_tokens
     positions = coder.embed_positions.weight.detach()[getattr(coder.embed_positions, "offset", 0) :]
     first_norm = getattr(coder, "layernorm_embedding", None)
-    norm = None if first_norm is None else _norm(first_norm)
+    norm = None if first_norm is None else norm_of(first_norm)
     return coder.embed_tokens.weight.detach(), float(scaled.embed_scale), positions, norm
-
-
-def _norm(norm: Any) -> tuple:
-    return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
 
 
 def _layer(layer: Any) -> tuple:
@@ -94,13 +90,13 @@ def _layer(layer: Any) -> tuple:
     return (
         *fuse((own.q_proj, own.k_proj, own.v_proj)),
         *fuse((own.out_proj,)),
-        _norm(layer.self_attn_layer_norm),
+        norm_of(layer.self_attn_layer_norm),
         *fuse((other.q_proj,)),
         *fuse((other.out_proj,)),
-        _norm(layer.encoder_attn_layer_norm),
+        norm_of(layer.encoder_attn_layer_norm),
         *fuse((layer.fc1,)),
         *fuse((layer.fc2,)),
-        _norm(layer.final_layer_norm),
+        norm_of(layer.final_layer_norm),
     )
 
 
@@ -109,8 +105,8 @@ def _encoder_layer(layer: Any) -> tuple:
     return (
         *fuse((own.q_proj, own.k_proj, own.v_proj)),
         *fuse((own.out_proj,)),
-        _norm(layer.self_attn_layer_norm),
+        norm_of(layer.self_attn_layer_norm),
         *fuse((layer.fc1,)),
         *fuse((layer.fc2,)),
-        _norm(layer.final_layer_norm),
+        norm_of(layer.final_layer_norm),
     )

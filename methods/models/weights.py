@@ -21,6 +21,11 @@ def relayout(model: nn.Module) -> None:
             module.weight.data = module.weight.data.t().contiguous().t()
 
 
+def norm_of(norm: nn.LayerNorm) -> tuple:
+    """What ``torch.layer_norm`` takes behind its input."""
+    return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
+
+
 @torch.no_grad()
 def fuse(linears: Sequence[nn.Linear]) -> tuple[Float[Tensor, "d_in d_out"], Float[Tensor, "d_out"] | None]:
     """One weight [in, sum of out] and bias for linears that share their input; their parameters become views of it."""

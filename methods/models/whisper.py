@@ -15,7 +15,7 @@ from torch import Tensor
 from methods.errors import InputError
 from methods.models.base import Frame, activation, attend, lookup
 from methods.models.encoder_decoder import EncoderDecoderStack
-from methods.models.weights import fuse
+from methods.models.weights import fuse, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"
 FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the largest number
@@ -34,9 +34,9 @@ class WhisperStack(EncoderDecoderStack):
         self.feature_shape = (config.num_mel_bins, 2 * config.max_source_positions)
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
-        self.layers, self.norm = [_layer(layer) for layer in decoder.layers], _norm(decoder.layer_norm)
+        self.layers, self.norm = [_layer(layer) for layer in decoder.layers], norm_of(decoder.layer_norm)
         self.encoder_layers = [_encoder_layer(layer) for layer in encoder.layers]
-        self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, _norm(encoder.layer_norm)
+        self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, norm_of(encoder.layer_norm)
         self.convolutions = [(conv.weight.detach(), conv.bias.detach(), conv.stride) for conv in (encoder.conv1, encoder.conv2)]
         self.encoder_positions = encoder.embed_positions.weight.detach()
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
@@ -121,20 +121,16 @@ def forced_tokens(settings: Any) -> tuple[int, ...]:
     return (*forced, *([] if no_timestamps is None else [no_timestamps]))
 
 
-def _norm(norm: Any) -> tuple:
-    return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
-
-
 def _layer(layer: Any) -> tuple:
     own, other = layer.self_attn, layer.encoder_attn
     return (
-        _norm(layer.self_attn_layer_norm),
+        norm_of(layer.self_attn_layer_norm),
         *fuse((own.q_proj, own.k_proj, own.v_proj)),
         *fuse((own.out_proj,)),
-        _norm(layer.encoder_attn_layer_norm),
+        norm_of(layer.encoder_attn_layer_norm),
         *fuse((other.q_proj,)),
         *fuse((other.out_proj,)),
-        _norm(layer.final_layer_norm),
+        norm_of(layer.final_layer_norm),
         *fuse((layer.fc1,)),
         *fuse((layer.fc2,)),
     )
@@ -143,10 +139,10 @@ def _layer(layer: Any) -> tuple:
 def _encoder_layer(layer: Any) -> tuple:
     own = layer.self_attn
     return (
-        _norm(layer.self_attn_layer_norm),
+        norm_of(layer.self_attn_layer_norm),
         *fuse((own.q_proj, own.k_proj, own.v_proj)),
         *fuse((own.out_proj,)),
-        _norm(layer.final_layer_norm),
+        norm_of(layer.final_layer_norm),
         *fuse((layer.fc1,)),
         *fuse((layer.fc2,)),
     )
