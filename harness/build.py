@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from harness import plugins
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from harness.models import (
@@ -30,9 +31,9 @@ from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DRAFTERS, ENCODERS, DraftParts
 from methods.speculative.model import ModelDrafter
-from methods.speculative.rules import RULES
+from methods.speculative.rules import DEFAULT_SCALE, RULES, SIGMOIDS
 from methods.speculative.schedules import SCHEDULES
-from methods.transformers_generate import TransformersGenerate
+from methods.transformers_generate import Assistant, TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
 
 Value = TypeVar("Value")
@@ -96,6 +97,10 @@ def build_rule(spec: MethodSpec) -> VerifyRule:
     rule = _choose("rule", spec.rule, RULES)
     if spec.rule == "lenience":
         return rule(spec.lenience, as_described=spec.as_described)
+    if spec.rule in SIGMOIDS:
+        return rule(DEFAULT_SCALE if spec.scale is None else spec.scale, half_logits=spec.half_logits)
+    if spec.scale is not None or spec.half_logits:
+        raise UsageError(f"scale {spec.scale}: rule {spec.rule!r} does not scale logits; expected {' or '.join(SIGMOIDS)}")
     if spec.rule == "top-beta":
         return rule(spec.beta, spec.tau, spec.score, spec.cap)
     return rule(spec.cap) if spec.rule == "top-1" else rule()
@@ -173,6 +178,16 @@ def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> Predicti
     return PredictivePipelinedDecoding(target.stack, head, planner, execution)
 
 
+def _transformers(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    """With a draft model it is assisted generation."""
+    if spec.drafter is None:
+        return TransformersGenerate(spec.num_beams)
+    if spec.drafter.kind != "model" or spec.drafter.model is None:
+        raise UsageError(f"drafter {spec.drafter.kind!r}: transformers' assisted generation needs a draft model: give --draft")
+    draft = models.draft(spec.drafter.model, target)
+    return TransformersGenerate(spec.num_beams, Assistant(draft.stack, spec.gamma, spec.schedule))
+
+
 METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
     "autoregressive": lambda spec, target, models: Autoregressive(),
     "beam": lambda spec, target, models: BeamSearch(spec.num_beams),
@@ -180,7 +195,7 @@ METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
     "ppd": build_ppd,
     "speculative": _speculative,
     "speculative-beam": _speculative_beam,
-    "transformers": lambda spec, target, models: TransformersGenerate(spec.num_beams),
+    "transformers": _transformers,
 }
 
 
@@ -250,5 +265,6 @@ def _execution(spec: MethodSpec) -> Execution:
 
 def _choose(field_name: str, name: str, known: dict[str, Value]) -> Value:
     if name not in known:
+        plugins.refuse_broken(field_name, name)
         raise UsageError(f"{field_name} {name!r}: expected one of {', '.join(sorted(known))}")
     return known[name]

@@ -48,7 +48,7 @@ def _model_line(spec: ModelSpec, arm: Experiment) -> str:
         return f"model {spec.name}: counted n-grams, {state}"
     if spec in heads_of(arm):
         return f"heads {spec.name}: trained heads of {arm.target.name}, {state or 'local'}"
-    size = estimate(spec, arm.dtype, scale_of(arm.profile))
+    size = estimate(spec, arm.dtype, scale_of(arm.profile), arm.source)
     gated = ", gated: set HF_TOKEN" if size.gated else ""
     parameters = "unknown" if size.num_parameters is None else f"{size.num_parameters / 1e6:.1f} M"
     return (

@@ -5,7 +5,8 @@ Two experiments that differ in anything have different signatures, and a record 
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,15 +18,42 @@ GREEDY_RULES = ("top-1", "top-beta")
 DRAFTING = ("drafter-alone", "speculative", "speculative-beam")
 
 
-@dataclass(frozen=True, kw_only=True)
+def later(default: Any) -> Any:
+    """A field that descriptions did not have from the start: at its default it is left out of them, so that what was recorded
+    before it came keeps its signature."""
+    return dataclass_field(default=default, metadata={"later": True})
+
+
+def _left_out(thing: Any, one: Field) -> bool:
+    return "later" in one.metadata and getattr(thing, one.name) == one.default
+
+
+def _shown(thing: Any) -> str:
+    """As a dataclass shows itself, without what is left out: comparisons are told apart by what this says of a method."""
+    shown = (f"{one.name}={getattr(thing, one.name)!r}" for one in fields(thing) if not _left_out(thing, one))
+    return f"{type(thing).__qualname__}({', '.join(shown)})"
+
+
+def _described(thing: Any) -> Any:
+    """What JSON is made of."""
+    if is_dataclass(thing):
+        return {one.name: _described(getattr(thing, one.name)) for one in fields(thing) if not _left_out(thing, one)}
+    return [_described(one) for one in thing] if isinstance(thing, tuple) else thing
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ModelSpec:
     """A model by name: ``zoo:NAME``, a local folder, or a Hub id.
 
     ``revision`` pins what the name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub.
+    ``untrained`` puts seeded random weights in the place of its own.
     """
 
     name: str
     revision: str | None = None
+    untrained: bool = later(False)
+
+    __repr__ = _shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +78,9 @@ class DrafterSpec:
     @property
     def name(self) -> str:
         """The model's short name, or the kind of a drafter without one."""
-        return self.kind if self.model is None else Path(self.model.name).name.removeprefix("zoo:")
+        if self.model is None:
+            return self.kind
+        return Path(self.model.name).name.removeprefix("zoo:") + (" untrained" if self.model.untrained else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +96,12 @@ class EarlySpec:
         return "N" if self.heads is None else "Y"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MethodSpec:
     """A decoding method by name with what is plugged into it; see harness.build for the names.
 
-    ``beta``, ``tau`` and ``score`` are those of rule "top-beta", ``cap`` also of "top-1" (methods.specdec.rules).
+    ``beta``, ``tau`` and ``score`` are those of rule "top-beta", ``cap`` also of "top-1" (methods.specdec.rules). ``scale`` and
+    ``half_logits`` are those of the sigmoid rules (methods.speculative.rules); None is a rule's own default.
     For "ppd" ``early_layer`` and ``candidates`` are chosen from measurements where they are None, and ``heads`` names trained
     early heads in place of the model's own.
     """
@@ -94,6 +125,10 @@ class MethodSpec:
     candidates: int | None = None
     execution: str = "process"
     heads: ModelSpec | None = None
+    scale: float | None = later(None)
+    half_logits: bool = later(False)
+
+    __repr__ = _shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +140,8 @@ class Experiment:
     layers and heads whose rank of every emitted token is measured likewise. ``beside`` says what a plain arm was interleaved
     with, so that its times belong to one comparison alone. ``num_threads`` counts those of this process; None is all cores. A
     pipeline divides them among its processes while it decodes. With ``memory`` the peak of every batch is measured, which
-    disturbs its times: they are not shown.
+    disturbs its times: they are not shown. With ``profiled`` every call of a verify rule is (harness.profiled). ``plugins`` are
+    the identities of those that it names (harness.plugins), filled in when it is pinned.
     """
 
     task: str
@@ -133,6 +169,8 @@ class Experiment:
     device: str = "cpu"
     dtype: str = "float32"
     num_threads: int | None = None
+    profiled: bool = later(False)
+    plugins: tuple[str, ...] = later(())
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 1), ("repeats", 1), ("batch_size", 1), ("max_new_tokens", 1)):
@@ -152,6 +190,8 @@ class Experiment:
                 f"encoder 'concurrent': num_threads {self.num_threads or 'of all cores'}; on a CPU expected 1: two encoders "
                 "with several threads each keep taking the cores from one another: use one thread (--threads 1)"
             )
+        if self.profiled and (self.batch_size > 1 or self.memory):
+            raise UsageError("profiled: calls are told apart one row at a time, undisturbed; expected batch_size 1, no memory")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
         if self.method.name in DRAFTING and self.method.gamma < 1:
@@ -164,7 +204,7 @@ class Experiment:
 
     def to_json(self) -> str:
         """Canonical: keys sorted, floats at full precision."""
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(_described(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
     @property
     def signature(self) -> str:
@@ -182,7 +222,7 @@ class Comparison:
     arms: tuple[Experiment, ...]
 
     def __post_init__(self) -> None:
-        own = {"method", "overlap", "leniences", "early", "beside", "num_threads"}
+        own = {"method", "overlap", "leniences", "early", "beside", "num_threads", "plugins"}
         for field in fields(Experiment):
             values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
             if len(values) > 1:
@@ -224,7 +264,7 @@ def _revive(kind: type, values: dict[str, Any]) -> Any:
             value = tuple(_revive(DrafterSpec, item) for item in value)
         elif name == "early":
             value = tuple(_revive(EarlySpec, item) for item in value)
-        elif name in ("leniences", "layers"):
+        elif name in ("leniences", "layers", "plugins"):
             value = tuple(value)
         revived[name] = value
     try:

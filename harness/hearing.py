@@ -50,9 +50,13 @@ class Listener:
 
 def windows_of(samples: np.ndarray, size: int) -> list[np.ndarray]:
     """Stretches of at most ``size`` samples that begin two thirds of a window apart; the last ends where the samples do."""
+    return [samples[start : start + size] for start in starts_of(len(samples), size)]
+
+
+def starts_of(num_samples: int, size: int) -> range:
+    """The samples that windows of ``size`` begin with."""
     hop = size - size // 3
-    starts = range(0, max(1, len(samples) - size + hop), hop)
-    return [samples[start : start + size] for start in starts]
+    return range(0, max(1, num_samples - size + hop), hop)
 
 
 def joined(windows: Sequence[Inputs]) -> Inputs:

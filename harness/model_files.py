@@ -163,10 +163,10 @@ def hub_commit(spec: ModelSpec) -> str:
         return spec.revision or "main"
 
 
-def estimate(spec: ModelSpec, dtype: str = "float32", scale: zoo.Scale = "toy") -> Size:
+def estimate(spec: ModelSpec, dtype: str = "float32", scale: zoo.Scale = "toy", source: str = "toy") -> Size:
     """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
     if spec.name.startswith(ZOO):
-        recipe = zoo.recipe_for(spec.name.removeprefix(ZOO), scale)
+        recipe = zoo.recipe_for(spec.name.removeprefix(ZOO), scale, source)
         return _sized(0 if recipe.family == "ngram" else num_parameters(recipe), 0, dtype)
     folder = local_folder(spec.name)
     if folder is not None:

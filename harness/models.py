@@ -151,14 +151,14 @@ def scale_of(profile: str) -> zoo.Scale:
 def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
     """From the recipe or the config alone."""
     if spec.name.startswith(ZOO):
-        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile)).corpus.is_encoder_decoder
+        return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile), source).corpus.is_encoder_decoder
     return bool(load_config(spec).is_encoder_decoder)
 
 
 def num_layers(spec: ModelSpec, profile: str) -> int:
-    """A decoder-only model's depth, from the recipe or the config alone."""
+    """A decoder-only model's depth, from the recipe or the config alone; the zoo's is one whatever the data."""
     if spec.name.startswith(ZOO):
-        recipe = zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile))
+        recipe = zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(profile), "toy")
         if not isinstance(recipe, zoo.Recipe):
             raise UsageError(f"model {spec.name}: trained heads, no model of their own; name their base, {recipe.teacher.name}")
         return recipe.num_layers
@@ -201,7 +201,12 @@ def _load(spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dty
             raise UsageError(f"model {spec.name}: {error}") from error
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     kind = AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
-    return kind.from_pretrained(path, dtype=dtype, **hub_arguments(spec)), tokenizer
+    model = kind.from_pretrained(path, dtype=dtype, **hub_arguments(spec))
+    if spec.untrained:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model.load_state_dict(kind.from_config(config, dtype=dtype).state_dict())
+    return model, tokenizer
 
 
 def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:

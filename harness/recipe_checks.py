@@ -41,4 +41,6 @@ def _check_drafter(drafter: DrafterSpec, experiment: Experiment) -> None:
 
 def _recipe_of(spec: ModelSpec, experiment: Experiment) -> AnyRecipe | None:
     """None for a model that is not the zoo's."""
-    return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(experiment.profile)) if spec.name.startswith(ZOO) else None
+    if not spec.name.startswith(ZOO):
+        return None
+    return zoo.recipe_for(spec.name.removeprefix(ZOO), scale_of(experiment.profile), experiment.source)

@@ -7,13 +7,16 @@ description. A process that is killed leaves at most one torn last line, which t
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import UsageError
 from harness.experiment import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(kw_only=True)
@@ -68,13 +71,27 @@ class Divergence:
 
 
 @dataclass(kw_only=True)
+class RuleTimes:
+    """Seconds of every call of a verify rule, in the order of the rounds (harness.profiled).
+
+    ``profiled_s`` is CPU time on a CPU, the sum of device events on CUDA; ``wall_s`` is the clock's, ``event_s`` what passed
+    between two CUDA events (none on a CPU).
+    """
+
+    profiled_s: list[float]
+    wall_s: list[float]
+    event_s: list[float] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
 class Record:
     """What happened to one example. A failure has its message and no numbers, and is counted in denominators.
 
     ``run`` is the process that made it: times are compared only within one. ``divergence`` is None where the output equals
     the plain arm's or need not. ``wall_s`` is a batch's time over its rows; so are, for draft-and-verify methods, ``encode_s``
     (the target's prefill: its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``peak_bytes`` is the whole
-    batch's, above what was held before it: None where memory was not measured or cannot be.
+    batch's, above what was held before it: None where memory was not measured or cannot be. ``rule_times`` are there where they
+    were asked for.
     """
 
     signature: str
@@ -96,6 +113,7 @@ class Record:
     overlap: list[Overlap] = field(default_factory=list)
     early: list[EarlyRanks] = field(default_factory=list)
     divergence: Divergence | None = None
+    rule_times: RuleTimes | None = None
     run: str = ""
     environment: str = ""
 
@@ -110,6 +128,7 @@ class Record:
     def from_dict(cls, values: dict[str, Any]) -> "Record":
         steps = values.pop("steps", None)
         divergence = values.pop("divergence", None)
+        rule_times = values.pop("rule_times", None)
         overlap = [Overlap(**item) for item in values.pop("overlap", [])]
         early = [EarlyRanks(**item) for item in values.pop("early", [])]
         return cls(
@@ -118,6 +137,7 @@ class Record:
             overlap=overlap,
             early=early,
             divergence=Divergence(**divergence) if divergence is not None else None,
+            rule_times=RuleTimes(**rule_times) if rule_times is not None else None,
         )
 
 
@@ -129,11 +149,7 @@ class RecordFile:
         self.path = folder / f"{experiment.signature}.jsonl"
 
     def read(self) -> list[Record]:
-        """Every key once: the first record of an example and repeat counts."""
-        found: dict[tuple[str, int], Record] = {}
-        for record in read_records(self.path) if self.path.exists() else ():
-            found.setdefault(record.key, record)
-        return list(found.values())
+        return distinct(read_records(self.path) if self.path.exists() else ())
 
     def open(self) -> "RecordWriter":
         try:
@@ -202,13 +218,55 @@ def read_records(path: Path) -> Iterator[Record]:
                 raise UsageError(f"{path}:{number}: not a record ({error}); expected lines as a run writes them") from error
 
 
-def load(path: str | Path) -> list[Record]:
-    """The records of a file or of every ``.jsonl`` in a folder, for analysis."""
+def distinct(records: Iterable[Record]) -> list[Record]:
+    """Every key once: the first record of an example and repeat counts."""
+    found: dict[tuple[str, int], Record] = {}
+    for record in records:
+        found.setdefault(record.key, record)
+    return list(found.values())
+
+
+def record_files(path: str | Path) -> list[Path]:
+    """A record file itself, or every one of a folder."""
     path = Path(path)
     if not path.exists():
         raise UsageError(f"records {path}: not there; expected a .jsonl file or a folder of them, as a run leaves")
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    return [record for file in files for record in read_records(file)]
+    return sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+
+
+def load_records(path: str | Path) -> list[Record]:
+    """The records of a file or of every ``.jsonl`` in a folder, as they lie there."""
+    return [record for file in record_files(path) for record in read_records(file)]
+
+
+def load(*paths: str | Path, rows: str = "examples", **settings: Any) -> "pd.DataFrame":
+    """Records as a tidy pandas frame: of files, of folders of them, or of what ``settings`` picks in these.
+
+        load("results/records", profile="toy", rule=["top-1", "top-beta"])
+        load("results/records", rows="steps", signature="00e515633fa34a47")
+
+    Every frame has ``signature``, ``example``, ``repeat``, what its rows hold, and the experiment's settings, one column each
+    (``task``, ``target``, ``method``, ``drafter``, ``rule``, ``gamma``, ``temperature``, ...). A setting picks experiments: a
+    value, or a list of values of which one must fit. What is unknown or was not measured is None or NaN. The first record of
+    an example and repeat counts, a torn last line is left out, and a description must lie beside its records.
+
+    Rows, and their columns (seconds are named ``_s``; positions count from 0 in the output):
+        "examples": one a generation. ``status`` and ``error``; ``num_tokens`` emitted, ``num_rounds``, ``num_drafted``,
+            ``num_accepted``; ``wall_s``, ``encode_s``, ``draft_encode_s``; ``peak_bytes``; ``divergence`` ("near-tie", "bug");
+            ``tokens``, ``text``, the task's ``statistics`` and the rest of ``Record``.
+        "steps": one a round, ``position`` being its first token's. ``num_drafted``, ``num_accepted``, ``emitted``; ``draft_s``,
+            ``verify_s``, ``round_s`` and, profiled, ``rule_s``; ``drafted_tokens`` and ``choices``. Of PPD: the
+            ``candidate_tokens`` read after ``layer``, ``matched``, and the parts of a round (methods.ppd.pipeline.PARTS).
+        "drafts": one a drafted token, ``place`` counting from 0 in its round. ``accepted``, ``verified`` (accepted or the
+            round's first rejection), ``target_prob`` and ``draft_prob`` after temperature and filters.
+        "overlap": one an output position, drafter (``overlap_with``) and ``overlap_lenience`` l. ``overlap_frac`` is
+            sum min(p / l, q), whose mean at l = 1 is alpha (Leviathan, Corollary 3.6).
+        "early": one an output position, early ``layer`` and ``head`` (N the model's own, Y trained). ``rank`` 0 is the head's
+            first choice; ``rank < k`` is PPD's match (Section 4.3).
+    """
+    from harness.frames import frame
+
+    return frame([Path(path) for path in paths], rows, settings)
 
 
 def load_experiment(path: Path) -> Experiment:

@@ -8,7 +8,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from tqdm import tqdm
 
-from harness import environment, zoo
+from harness import environment, plugins, zoo
 from harness.build import Models, build_drafter, build_method, check_names, early_reader, heads_of, overload_of, specs_of
 from harness.decode import generate, must_equal, outputs_of, text_of
 from harness.divergence import classify
@@ -25,13 +25,15 @@ from harness.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
 from harness.memory import quick_collection, with_peak
 from harness.model_files import ZOO
 from harness.models import LoadedModel, fits, is_ngram_table, pin_heads, pin_model, scale_of
+from harness.profiled import ProfiledRule
 from harness.prompts import Prompt, make_prompt
 from harness.recipe_checks import check_recipes
-from harness.records import Divergence, EarlyRanks, Overlap, Record, RecordFile, Steps, write_environment
+from harness.records import Divergence, EarlyRanks, Overlap, Record, RecordFile, RuleTimes, Steps, write_environment
 from harness.scoring import score_reference
 from methods.errors import InputError
 from methods.ppd.heads import EarlyHead
 from methods.ppd.match_rate import early_ranks
+from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import overlap
 from methods.types import Drafter, Generation, Inputs, Method, Session, Step
 from tasks import fingerprint, get_task
@@ -39,11 +41,13 @@ from tasks.base import Example, ReferenceScore, Task
 from tasks.errors import DataError
 
 WARM_UP = 1
+FAILURES = (InputError, RuntimeError, ValueError, IndexError)  # of one example: recorded, and the others go on
 PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")
 
 
 def pin(experiment: Experiment) -> Experiment:
-    """Fill in what the names mean today: the data's fingerprint and every model's revision. Loads no model."""
+    """Fill in what the names mean today: the data's fingerprint, every model's revision, plug-ins. Loads no model."""
+    plugins.load()
     task = get_task(experiment.task)
     check_names(experiment.method)
     check_recipes(experiment)
@@ -63,11 +67,12 @@ def pin(experiment: Experiment) -> Experiment:
         method=replace(method, drafter=drafter(method.drafter), heads=model(method.heads)),
         overlap=tuple(drafter(spec) for spec in experiment.overlap),
         early=tuple(replace(spec, heads=model(spec.heads)) for spec in experiment.early),
+        plugins=plugins.used_by(experiment),
     )
 
 
-def ensure_models(experiments: Iterable[Experiment]) -> None:
-    """Train what the zoo lacks for these experiments, several models at once."""
+def ensure_models(experiments: Iterable[Experiment], workers: int | None = None) -> None:
+    """Train what the zoo lacks for these experiments, several models at once (``workers`` as in ``zoo.ensure``)."""
     wanted: dict[tuple[zoo.Scale, str], dict[str, None]] = {}
     for experiment in experiments:
         for spec in specs_of(experiment):
@@ -75,7 +80,7 @@ def ensure_models(experiments: Iterable[Experiment]) -> None:
                 group = wanted.setdefault((scale_of(experiment.profile), experiment.source), {})
                 group[spec.name.removeprefix(ZOO)] = None
     for (scale, source), names in wanted.items():
-        zoo.ensure(list(names), scale, source)
+        zoo.ensure(list(names), scale, source, workers=workers)
 
 
 @dataclass
@@ -135,7 +140,8 @@ class Runner:
         session = target.session()
         for arm in arms:
             if warm_up := _heard(arm.prompts)[0][:WARM_UP]:
-                generate(arm.experiment, arm.method, warm_up, target, session, repeat=0)
+                with suppress(*FAILURES):  # what fails here fails again, and is recorded then
+                    generate(arm.experiment, arm.method, warm_up, target, session, repeat=0)
         self._run_all(arms, task, target, session, description or first.task)
 
     def _arm(
@@ -147,6 +153,8 @@ class Runner:
         if warning := overload_of(experiment.method):
             print(f"foretoken: warning: {warning}", file=sys.stderr)
         method, file = build_method(experiment.method, target, models), RecordFile(self.folder, experiment)
+        if experiment.profiled and isinstance(method, DraftAndVerify):
+            method.rule = ProfiledRule(method.rule, experiment.device)
         overlap = [(spec.label, build_drafter(spec, target, models)) for spec in experiment.overlap]
         early = [early_reader(spec, target) for spec in experiment.early]
         done = {record.key: record for record in file.read()}
@@ -283,7 +291,7 @@ def _decoded(
     """One record a prompt. What goes wrong while decoding or scoring makes records of failure, with no numbers."""
     common: dict[str, Any] = {"signature": arm.experiment.signature, "repeat": repeat, **facts}
     try:
-        generations, wall_s, peak_bytes = _generate(arm, prompts, target, session, repeat)
+        generations, wall_s, peak_bytes, rule_times = _generate(arm, prompts, target, session, repeat)
         records = [
             Record(
                 example=prompt.example.id,
@@ -301,14 +309,17 @@ def _decoded(
                 statistics=_statistics(arm.experiment, task, prompt, generation, target, session),
                 overlap=_overlap(arm, prompt, generation, target, session),
                 early=_early(arm, prompt, generation, session),
+                rule_times=rule_times,
                 **common,
             )
             for prompt, generation in zip(prompts, generations, strict=True)
         ]
         for record in records:
             record.to_line()  # a number that JSON cannot hold (NaN) is a failure, found here
-    except (InputError, RuntimeError, ValueError) as error:
+    except FAILURES as error:
         message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        if isinstance(error, IndexError) or "out of bounds" in message:
+            message += " (a token outside the vocabulary: are there NaN in the weights of a model?)"
         return [
             Record(example=prompt.example.id, status="failed", error=message, prompt_tokens=len(prompt.tokens), **common)
             for prompt in prompts
@@ -318,14 +329,20 @@ def _decoded(
 
 def _generate(
     arm: Arm, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
-) -> tuple[list[Generation], float, int | None]:
-    """A batch's generations, its seconds, and its peak of memory where that is asked for and can be known."""
+) -> tuple[list[Generation], float, int | None, RuleTimes | None]:
+    """A batch's generations, its seconds, its peak of memory where that is asked for and can be known, and its rule's times."""
+
+    def made() -> tuple[list[Generation], float]:
+        return generate(arm.experiment, arm.method, prompts, target, session, repeat)
+
+    rule = getattr(arm.method, "rule", None)
+    if isinstance(rule, ProfiledRule):
+        (generations, wall_s), rule_times = rule.profile(made)
+        return generations, wall_s, None, rule_times
     if not arm.experiment.memory:
-        return *generate(arm.experiment, arm.method, prompts, target, session, repeat), None
-    made, peak_bytes = with_peak(
-        arm.experiment.device, lambda: generate(arm.experiment, arm.method, prompts, target, session, repeat)
-    )
-    return *made, peak_bytes
+        return *made(), None, None
+    value, peak_bytes = with_peak(arm.experiment.device, made)
+    return *value, peak_bytes, None
 
 
 def _share(seconds: float, num_rows: int) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
 
@@ -44,6 +45,9 @@ class Autoregressive:
             else:
                 tokens = sampling.draw(logits, uniforms.sample([position] * len(running))).unsqueeze(1)
             drawn = tokens.tolist()
+            if not greedy:
+                for index, (token,) in enumerate(drawn):
+                    refuse_token(index, token, target.vocab_size, position)
             if clock:
                 now = clock()
                 round_s, before = now - before, now
@@ -61,6 +65,7 @@ class Autoregressive:
                 else:
                     going_on.append(index)
             if len(going_on) < len(running):
+                refuse_nan(logits)
                 running = [running[index] for index in going_on]
                 if running:
                     tokens, uniforms = _keep(target, tokens, uniforms, going_on)

@@ -89,6 +89,18 @@ def emitted_law(
     return law
 
 
+def emitted_laws(
+    rule: VerifyRule,
+    target_logits: Float[Tensor, "n_plus_1 V"],
+    draft: Float[Tensor, "n V"] | Sequence[int],
+    sampling: Sampling,
+    draft_sampling: Sampling | None = None,
+) -> Float[Tensor, "n_plus_1 V"]:
+    """``emitted_law`` at every place of a round; the last is the bonus."""
+    places = range(target_logits.shape[0])
+    return torch.stack([emitted_law(rule, target_logits, draft, sampling, place, draft_sampling) for place in places])
+
+
 def largest_deviation(
     rule: VerifyRule,
     target_logits: Float[Tensor, "n_plus_1 V"],
@@ -97,12 +109,8 @@ def largest_deviation(
     draft_sampling: Sampling | None = None,
 ) -> float:
     """How far any position's emitted law is from the target's adjusted one, at the token where it is farthest."""
-    expected = sampling.probs(target_logits.double())
-    laws = [
-        emitted_law(rule, target_logits, draft, sampling, position, draft_sampling)
-        for position in range(target_logits.shape[0])
-    ]
-    return float((torch.stack(laws) - expected).abs().max())
+    laws = emitted_laws(rule, target_logits, draft, sampling, draft_sampling)
+    return float((laws - sampling.probs(target_logits.double())).abs().max())
 
 
 def _fixed_round(

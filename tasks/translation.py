@@ -1,8 +1,10 @@
 """WMT translation in five directions; the few-shot prompt of PPD Table 1 and the task prefix of T5.
 
-"wmt13-en-de" has the training rows of "wmt-en-de", and newstest2013 for testing instead of newstest2014.
+Two more have the training rows of "wmt-en-de" and test sets of their own: "wmt13-en-de" newstest2013, WMT14's development set,
+and "multi30k-en-de" the image captions of Multi30k's test2016 (Elliott et al. 2016), whose BLEU is usually lower-cased.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,13 +24,30 @@ SHOTS = {
     "ro": ("Mi se pare un club de rugby tipic.", "La o universitate engleză, poate…"),
 }
 END_OF_SHOT = " #"
-DEVELOPMENT_SET = "newstest2013"
-DEVELOPMENT_SEED = 2013  # added to the seed of generated rows, so that none is a test sentence but by chance
 TEST_SETS = {"de": ("newstest2014",), "fr": ("newsdiscusstest2015", "newstest2014"), "ro": ("newstest2016",)}
 WMT14, WMT16 = (
     ("wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696"),
     ("wmt/wmt16", "41d8a4013aa1489f28fea60ec0932af246086482"),
 )
+BLEU: tuple[bleu.Kind, ...] = ("sacrebleu", "bleu")
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Test sentences other than the usual ones: the file's stem, the Hub's split, what is added to the seed of generated rows,
+    so that none is a usual one but by chance. ``train_first``: which of a folder's files are trained on before all others."""
+
+    stem: str
+    hub_split: str | None
+    seed: int
+    train_first: tuple[str, ...] = ()
+    metrics: tuple[bleu.Kind, ...] = BLEU
+
+
+OTHER_TESTS = {
+    "wmt13": Tests("newstest2013", "validation", 2013),
+    "multi30k": Tests("multi30k_test2016", None, 2016, ("train/multi30k*",), ("sacrebleu_lc", *BLEU)),
+}
 
 
 def _example(source: str, target: str, row: Row, where: str, row_id: str) -> Example:
@@ -37,37 +56,39 @@ def _example(source: str, target: str, row: Row, where: str, row_id: str) -> Exa
     return Example(str(row.get("id", row_id)), {"source": text}, (reference,))
 
 
-def _development_row(language: str, seed: int, split: Split, index: int) -> Row:
-    return wmt_row(language, seed + DEVELOPMENT_SEED if split == "test" else seed, split, index)
+def _other_row(language: str, more: int, seed: int, split: Split, index: int) -> Row:
+    return wmt_row(language, seed + more if split == "test" else seed, split, index)
 
 
-def dataset(source: str, target: str, development: bool = False) -> Dataset:
+def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:
     """English-German and English-French are WMT14's, English-Romanian WMT16's; both directions read the same rows.
 
-    With ``development`` the test split is WMT14's development set, newstest2013; a folder that has none is tested as without.
+    ``tests`` may name other test sentences; a folder that has none of these is tested as without. Of a folder's training files
+    news counts first, then captions, then the rest.
     """
     other = target if source == "en" else source
-    pairs = (f"en-{other}", f"{other}-en")
+    pairs, named = (f"en-{other}", f"{other}-en"), OTHER_TESTS.get(tests)
     repository, revision = WMT16 if other == "ro" else WMT14
-    test_stems = (*(f"{name}.{pair}" for name in (*TEST_SETS[other], "test") for pair in pairs), "test", "validation")
-    if development:
-        test_stems = (
-            *(f"{name}.{pair}" for name in (DEVELOPMENT_SET, "validation") for pair in pairs),
-            "validation",
-            *test_stems,
-        )
+    stems, hub_split = (*(f"{name}.{pair}" for name in (*TEST_SETS[other], "test") for pair in pairs), "test"), "test"
+    if named is not None:
+        hub_split = named.hub_split
+        first = (named.stem,) if hub_split is None else (named.stem, hub_split)
+        stems = (*(f"{name}.{pair}" for name in first for pair in pairs), *first[1:], *stems)
+    first_of_all = () if named is None else named.train_first
+    training = dict.fromkeys((*first_of_all, "train/news*", "train/multi30k*", "train/*", "train"))
+    hub = HubFiles(
+        repository=repository,
+        revision=revision,
+        train=f"{other}-en/train-*.parquet",
+        test=f"{other}-en/{hub_split}-*.parquet",
+    )
     return Dataset(
-        name=f"wmt13-{source}-{target}" if development else f"wmt-{source}-{target}",
+        name=f"{tests}-{source}-{target}",
         folders=("wmt",),
-        test_stems=test_stems,
-        train_stems=(*(f"{name}.{pair}" for name in ("train/news*", "train/*", "train") for pair in pairs), "train"),
-        hub=HubFiles(
-            repository=repository,
-            revision=revision,
-            train=f"{other}-en/train-*.parquet",
-            test=f"{other}-en/{'validation' if development else 'test'}-*.parquet",
-        ),
-        toy_row=partial(_development_row if development else wmt_row, other),
+        test_stems=(*stems, "validation"),
+        train_stems=(*(f"{name}.{pair}" for name in training for pair in pairs), "train"),
+        hub=None if hub_split is None else hub,
+        toy_row=partial(wmt_row, other) if named is None else partial(_other_row, other, named.seed),
         example=partial(_example, source, target),
         group=lambda example: "\x1f".join(sorted((example.inputs["source"], *example.references))),
     )
@@ -77,13 +98,13 @@ class Translation(AdditiveTask):
     """sacreBLEU and tokenised BLEU (see ``tasks.scoring.bleu``) of the first line of the output, up to the end-of-shot mark."""
 
     max_new_tokens = 128
-    metrics = ("sacrebleu", "bleu")
-    units = {"sacrebleu": "BLEU", "bleu": "BLEU"}  # noqa: RUF012
 
-    def __init__(self, source: str, target: str, development: bool = False) -> None:
+    def __init__(self, source: str, target: str, tests: str = "wmt") -> None:
         self.source, self.target = source, target
-        self.dataset = dataset(source, target, development)
+        self.dataset = dataset(source, target, tests)
         self.name = self.dataset.name
+        self.metrics = OTHER_TESTS[tests].metrics if tests in OTHER_TESTS else BLEU
+        self.units = dict.fromkeys(self.metrics, "BLEU")
 
     def prompt(self, example: Example, style: PromptStyle) -> str:
         source, target, text = LANGUAGES[self.source], LANGUAGES[self.target], example.inputs["source"]
@@ -95,10 +116,11 @@ class Translation(AdditiveTask):
 
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
         text = output_text.strip().split("\n")[0].split(END_OF_SHOT)[0].strip()
-        return {kind: bleu.bleu_counts(kind, text, example.references) for kind in ("sacrebleu", "bleu")}
+        return {kind: bleu.bleu_counts(kind, text, example.references) for kind in self.metrics}
 
     def values_from_sums(self, sums: Sums) -> dict[str, np.ndarray]:
-        return {kind: bleu.bleu_from_sums(kind, sums[kind]) for kind in ("sacrebleu", "bleu")}
+        return {kind: bleu.bleu_from_sums(kind, sums[kind]) for kind in self.metrics}
 
     def signature(self, metric: str) -> str:
-        return bleu.signature("sacrebleu" if metric == "sacrebleu" else "bleu")
+        [kind] = [kind for kind in self.metrics if kind == metric]
+        return bleu.signature(kind)

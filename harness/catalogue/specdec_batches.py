@@ -78,7 +78,7 @@ def weights_mib(experiment: Experiment) -> Estimate | Refused:
     """What verifier and drafter weigh, from recipes, configurations or file headers alone."""
     drafter = experiment.method.drafter
     specs = [experiment.target, *([drafter.model] if drafter is not None and drafter.model is not None else [])]
-    sizes = [_memory_bytes(spec, experiment.dtype, experiment.profile) for spec in specs]
+    sizes = [_memory_bytes(spec, experiment.dtype, experiment.profile, experiment.source) for spec in specs]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return Refused("unknown: the size of a model's weights cannot be had without loading it")
@@ -86,8 +86,8 @@ def weights_mib(experiment: Experiment) -> Estimate | Refused:
 
 
 @lru_cache(maxsize=32)
-def _memory_bytes(spec: ModelSpec, dtype: str, profile: str) -> int | None:
-    return estimate(spec, dtype, scale_of(profile)).memory_bytes
+def _memory_bytes(spec: ModelSpec, dtype: str, profile: str, source: str) -> int | None:
+    return estimate(spec, dtype, scale_of(profile), source).memory_bytes
 
 
 def total_peak_mib(experiment: Experiment, records: Sequence[Record]) -> Estimate | Refused:

@@ -72,7 +72,7 @@ def _described(spec: ModelSpec, arm: Experiment) -> str:
 
 def _recipe_of(spec: ModelSpec, arm: Experiment) -> object:
     name, scale = spec.name.removeprefix(ZOO), scale_of(arm.profile)
-    return zoo.RECIPES[scale].get(name) if spec.name.startswith(ZOO) else None
+    return zoo.recipes_of(scale, arm.source).get(name) if spec.name.startswith(ZOO) else None
 
 
 def training_rows(arm: Experiment) -> str:

@@ -60,7 +60,7 @@ def _print_models(names: list[str], profile: str, source: str) -> None:
     scale = scale_of(profile)
     for name in names:
         digest = recipe_hash(name, scale, source)
-        steps = recipe_for(name, scale).steps
+        steps = recipe_for(name, scale, source).steps
         state = "cached" if is_complete(model_folder(name, digest)) else f"to train: {steps} steps"
         print(f"{name:20s} {digest}  {state}")
 

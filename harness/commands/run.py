@@ -18,7 +18,7 @@ NUM_BEAMS = {"beam": 4, "speculative-beam": 4}  # where --num-beams is not given
 
 
 def execute(args: argparse.Namespace) -> int:
-    from harness.audit import audit
+    from harness.audit.of_run import audit
     from harness.measures import measure_run
     from harness.pairing import incomparable
     from harness.runner import Runner, pin
@@ -49,7 +49,8 @@ def execute(args: argparse.Namespace) -> int:
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
     failed = sum(record.status == "failed" for record in records[-1])
     if failed:
-        print(f"foretoken: {failed} of {len(records[-1])} examples failed; their records say why", file=sys.stderr)
+        first = next(record.error for record in records[-1] if record.status == "failed")
+        print(f"foretoken: {failed} of {len(records[-1])} examples failed; the first: {first}", file=sys.stderr)
     return 1 if failed == len(records[-1]) else 0
 
 
@@ -120,6 +121,8 @@ def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec
         tau=args.tau,
         score=args.score,
         cap=args.cap,
+        scale=args.scale,
+        half_logits=args.half_logits,
         schedule=args.schedule,
         gamma=args.gamma,
         alpha=args.alpha,

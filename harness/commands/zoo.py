@@ -13,11 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from harness.zoo import RECIPES, ensure, is_complete, model_folder, recipe_for, recipe_hash
+    from harness.zoo import ensure, is_complete, model_folder, recipe_for, recipe_hash, recipes_of
 
     source = source_of(args.data, args.scale)
-    names = args.names or list(RECIPES[args.scale])
-    recipes = {name: recipe_for(name, args.scale) for name in names}
+    names = args.names or list(recipes_of(args.scale, source))
+    recipes = {name: recipe_for(name, args.scale, source) for name in names}
     if args.dry_run:
         for name, recipe in recipes.items():
             digest = recipe_hash(name, args.scale, source)

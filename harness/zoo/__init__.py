@@ -3,7 +3,7 @@
 from harness.zoo.build import TABLE, ensure
 from harness.zoo.cache import is_complete, model_folder, zoo_folder
 from harness.zoo.descriptions import HeadRecipe, HeadTraining, Recipe
-from harness.zoo.recipes import RECIPES, Scale, recipe_for, recipe_hash
+from harness.zoo.recipes import RECIPES, Scale, recipe_for, recipe_hash, recipes_of
 
 __all__ = [
     "RECIPES",
@@ -17,5 +17,6 @@ __all__ = [
     "model_folder",
     "recipe_for",
     "recipe_hash",
+    "recipes_of",
     "zoo_folder",
 ]

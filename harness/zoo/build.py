@@ -1,22 +1,15 @@
-"""Builds what is missing from the cache, several models at once in processes of their own."""
+"""Builds what is missing from the cache, several models at once."""
 
 import json
-import multiprocessing
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 from transformers.utils import logging
 
-from harness.errors import UsageError
 from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
 from harness.zoo.corpus import Encoded, build_corpus, read_corpus
 from harness.zoo.descriptions import (
@@ -30,22 +23,19 @@ from harness.zoo.descriptions import (
     Recipe,
     teachers_of,
 )
+from harness.zoo.jobs import Job, run
 from harness.zoo.recipes import CODE_VERSION, Scale, data_of, digest, recipe_for
 from harness.zoo.whisper_recipes import SpeechCorpus, WhisperRecipe
-from methods.errors import InputError
 from methods.speculative.ngram import NGramTable
-from tasks.errors import DataError
 
 TABLE = "ngram.safetensors"
-EXPECTED = (UsageError, DataError, InputError)  # errors whose message is meant for the user as it is
-Job = Callable[[int], None]
 
 
 def ensure(names: Sequence[str], scale: Scale, source: str, seed: int = 0, workers: int | None = None) -> dict[str, Path]:
     """Folders of these zoo models, trained now if the cache lacks them.
 
     Args:
-        names: keys of ``RECIPES[scale]``.
+        names: keys of ``recipes_of(scale, source)``.
         source: where the training data comes from, as in tasks.
         workers: processes (None: one per core; 0: this one). The weights do not depend on it.
 
@@ -53,34 +43,43 @@ def ensure(names: Sequence[str], scale: Scale, source: str, seed: int = 0, worke
         UsageError: for an unknown name, a cache that cannot be written, or a training process that died.
         DataError: for data that cannot be used.
     """
-    recipes = {name: recipe_for(name, scale, seed) for name in names}
+    recipes = {name: recipe_for(name, scale, source, seed) for name in names}
+    missing = missing_of(list(recipes.values()), source)
     with quiet():
-        for wave in waves(list(recipes.values()), source):
-            run([(one.name, partial(_make, one, source)) for one in wave], workers)
+        run({folder: job_of(one, source, missing) for folder, one in missing.items()}, workers)
     return {name: folder_of(recipe, source) for name, recipe in recipes.items()}
 
 
-def waves(wanted: Sequence[Description], source: str) -> list[list[Description]]:
-    """What is missing, dependencies first: nothing needs a member of its own wave. The longest of a wave begins first."""
-    found: dict[Path, tuple[int, Description]] = {}
+def missing_of(wanted: Sequence[Description], source: str) -> dict[Path, Description]:
+    """What is not in the cache of these and of all that they need, each behind what it needs."""
+    found: dict[Path, Description] = {}
 
-    def level(description: Description) -> int:
+    def visit(description: Description) -> None:
         folder = folder_of(description, source)
-        if folder in found:
-            return found[folder][0]
-        if is_complete(folder):
-            return 0
-        depth = 1 + max(map(level, dependencies(description)), default=0)
+        if folder in found or is_complete(folder):
+            return
+        for needed in dependencies(description):
+            visit(needed)
+        found[folder] = description
         if isinstance(description, DrafterRecipe):
-            depth = max(depth, level(description.verifier))  # both train at once; the drafter's report may train its verifier
-        found[folder] = (depth, description)
-        return found[folder][0]
+            visit(description.verifier)
 
     for description in wanted:
-        level(description)
-    last = max((depth for depth, _ in found.values()), default=0)
-    ordered = [[one for depth, one in found.values() if depth == number] for number in range(1, last + 1)]
-    return [sorted(wave, key=lambda one: 0.0 if isinstance(one, Corpus) else -one.cost) for wave in ordered]
+        visit(description)
+    return found
+
+
+def job_of(description: Description, source: str, missing: Mapping[Path, Description]) -> Job:
+    """What builds it, once those of ``missing`` that it needs are there."""
+    needed = {folder_of(one, source) for one in _begins_after(description)} & missing.keys()
+    cost = 0.0 if isinstance(description, Corpus) else description.cost
+    return Job(description.name, frozenset(needed), cost, partial(_make, description, source))
+
+
+def _begins_after(description: Description) -> tuple[Description, ...]:
+    """What it needs; a drafter and its verifier train at once, but the drafter's report may train the verifier."""
+    own = dependencies(description)
+    return (*own, *dependencies(description.verifier)) if isinstance(description, DrafterRecipe) else own
 
 
 def dependencies(description: Description) -> tuple[Description, ...]:
@@ -97,53 +96,6 @@ def dependencies(description: Description) -> tuple[Description, ...]:
 def folder_of(description: Description, source: str) -> Path:
     name = f"corpus-{description.name}" if isinstance(description, Corpus) else description.name
     return model_folder(name, digest(description, source))
-
-
-def run(jobs: Sequence[tuple[str, Job]], workers: int | None = None) -> None:
-    """Do all jobs. One that fails raises here, with its own message, and stops the others."""
-    workers = os.cpu_count() or 1 if workers is None else workers
-    if workers == 0:
-        for _, job in jobs:
-            job(0)
-    elif jobs:
-        _run_in_processes(jobs, min(workers, len(jobs)))
-
-
-def _run_in_processes(jobs: Sequence[tuple[str, Job]], workers: int) -> None:
-    context = multiprocessing.get_context("spawn")
-    lock = context.RLock()
-    tqdm.set_lock(lock)
-    with ProcessPoolExecutor(workers, context, _start_worker, (lock,)) as pool:
-        futures = {pool.submit(job, index): name for index, (name, job) in enumerate(jobs)}
-        try:
-            for future in as_completed(futures):
-                _raise_failure(futures[future], future.exception())
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _raise_failure(name: str, error: BaseException | None) -> None:
-    if isinstance(error, EXPECTED):
-        raise error
-    if isinstance(error, BrokenProcessPool):
-        raise UsageError(
-            f"zoo {name}: its process was killed (out of memory?); run the command again, it resumes from the last checkpoint"
-        ) from error
-    if error is not None:
-        raise RuntimeError(f"zoo {name}: {type(error).__name__}: {error}") from error
-
-
-def _start_worker(lock: object) -> None:
-    """One thread a process; and no process outlives the one that started it."""
-    torch.set_num_threads(1)
-    tqdm.set_lock(lock)
-    logging.disable_progress_bar()
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 class quiet:

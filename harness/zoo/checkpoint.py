@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -25,13 +25,21 @@ class Spent:
     cpu_s: float = 0.0
 
 
+class Optimizer(Protocol):
+    """What a checkpoint needs of one, or of several that are used as one."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+
+
 @dataclass
 class Checkpoints:
     """Saves a network, its optimizer, the step and whatever else must survive; knows how long the training took."""
 
     folder: Path
     network: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     before: Spent = field(default_factory=Spent)
 
     def __post_init__(self) -> None:

@@ -75,7 +75,7 @@ def checked_layers(target: ModelSpec, profile: str, layers: Sequence[int] | None
 
 def _depth(target: ModelSpec, profile: str) -> int:
     if target.name.startswith(ZOO):
-        recipe = zoo.recipe_for(target.name.removeprefix(ZOO), scale_of(profile))
+        recipe = zoo.recipe_for(target.name.removeprefix(ZOO), scale_of(profile), "toy")
         if isinstance(recipe, HeadRecipe) or recipe.family == "ngram" or recipe.corpus.is_encoder_decoder:
             raise UsageError(f"target {target.name} is of family {recipe.family}: expected a decoder-only model")
         return recipe.num_layers

@@ -201,15 +201,25 @@ def _tables(gpt: Corpus, t5: Corpus) -> list[Recipe]:
 
 
 RECIPES: dict[Scale, dict[str, AnyRecipe]] = {"toy": toy(), "test": tiny(), "small": small(), "paper": paper()}
+# What toy models that translate or summarize need instead to learn from real text.
+REAL: dict[str, AnyRecipe] = {
+    recipe.name: recipe for recipe in (*specdec.real(), *specdec_variants.real(), *specdec.captions())
+}
 
 
-def recipe_for(name: str, scale: Scale, seed: int = 0) -> AnyRecipe:
-    """The recipe by name; UsageError names the ones there are."""
+def recipes_of(scale: Scale, source: str) -> dict[str, AnyRecipe]:
+    """All recipes of a scale, as they are on a source of data."""
     if scale not in RECIPES:
         raise UsageError(f"zoo scale {scale!r}: expected one of {', '.join(RECIPES)}")
-    if name not in RECIPES[scale]:
-        raise UsageError(f"zoo model {name!r}: expected one of {', '.join(RECIPES[scale])}")
-    return _seeded(RECIPES[scale][name], seed)
+    return RECIPES[scale] | REAL if scale == "toy" and source != "toy" else RECIPES[scale]
+
+
+def recipe_for(name: str, scale: Scale, source: str, seed: int = 0) -> AnyRecipe:
+    """The recipe by name; UsageError names the ones there are."""
+    known = recipes_of(scale, source)
+    if name not in known:
+        raise UsageError(f"zoo model {name!r}: expected one of {', '.join(known)}")
+    return _seeded(known[name], seed)
 
 
 def _seeded(recipe: AnyRecipe, seed: int) -> AnyRecipe:
@@ -239,7 +249,7 @@ def _seeded_corpus(corpus: Distilled, seed: int) -> Distilled:
 
 def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:
     """Identity of a trained model: every field of its recipe, its data's fingerprint, and the training code's version."""
-    return digest(recipe_for(name, scale, seed), source)
+    return digest(recipe_for(name, scale, source, seed), source)
 
 
 def digest(description: Description, source: str) -> str:

@@ -5,6 +5,7 @@ three teachers as many as the base drafter; those of each block size and all oth
 another shape than the base teacher's begins with a model of its own shape, where the base drafter begins with one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ class Base:
 class Sizes:
     """What differs between scales. ``short`` and ``others`` are shares of the base models' updates: of the drafter's, and of
     the teacher's and the verifier's for other data or shapes. ``heads`` and ``big_heads`` count blockwise heads: one fewer than
-    tokens in a block.
+    tokens in a block. ``num_examples`` are those of pairs that have other than the base one.
     """
 
     block_sizes: tuple[int, ...]
@@ -45,7 +46,7 @@ class Sizes:
     heads: int
     big_heads: int
     head_training: Changes
-    romanian_examples: int
+    num_examples: Mapping[str, int]
     romanian_teacher: Changes
     romanian: Changes
     summaries: Corpus
@@ -55,8 +56,12 @@ class Sizes:
 
 def toy() -> list[PairRecipe]:
     base = _base(specdec_recipes.toy())
+    return _variants(base, _toy_sizes(base))
+
+
+def _toy_sizes(base: Base) -> Sizes:
     batches: Changes = {"batch_tokens": 320}
-    sizes = Sizes(
+    return Sizes(
         block_sizes=BLOCK_SIZES["toy"],
         short=0.4,
         others=0.6,
@@ -66,12 +71,29 @@ def toy() -> list[PairRecipe]:
         heads=base.drafter.block_size - 1,
         big_heads=9,
         head_training={"steps": 1500, "learning_rate": 2e-3, "draws_head": False},
-        romanian_examples=8000,
+        num_examples={},
         romanian_teacher={},
         romanian={},
         summaries=_summaries_corpus(base, 4000, max_source=160, max_target=96),
         bart_teacher=batches,
         bart=batches,
+    )
+
+
+def real() -> list[PairRecipe]:
+    """For real text; of Romanian and of summaries there may be few rows, which many more updates would only learn by heart."""
+    base = _base(specdec_recipes.real())
+    few: Changes = {"steps": 400}
+    sizes = replace(
+        _toy_sizes(base),
+        short=0.3,
+        others=0.25,
+        big_verifier={"width": 128, "ff_width": 256},
+        num_examples={"de-en": 8000},
+        romanian_teacher={"steps": 600},
+        romanian=few,
+        bart_teacher={"steps": 400, "batch_tokens": 600},
+        bart=few | {"batch_tokens": 600},
     )
     return _variants(base, sizes)
 
@@ -90,7 +112,7 @@ def tiny() -> list[PairRecipe]:
         heads=base.drafter.block_size - 1,
         big_heads=3,
         head_training={"steps": 100, "learning_rate": 3e-3, "draws_head": False},
-        romanian_examples=320,
+        num_examples={},
         romanian_teacher={},
         romanian={},
         summaries=_summaries_corpus(base, 160, max_source=96, max_target=32),
@@ -122,7 +144,7 @@ def paper() -> list[PairRecipe]:
         heads=29,
         big_heads=9,
         head_training={},
-        romanian_examples=610_320,
+        num_examples=dict.fromkeys(("en-ro", "ro-en"), 610_320),
         romanian_teacher=_shape(base.verifier) | rates,
         romanian=rates,
         summaries=_summaries_corpus(base, 287_113, max_source=1024, max_target=142, vocab_size=50_265),
@@ -216,7 +238,7 @@ def _pair(base: Base, sizes: Sizes, pair: str) -> list[PairRecipe]:
     romanian = "ro" in pair
     changes, teacher_changes = (sizes.romanian, sizes.romanian_teacher) if romanian else ({}, {})
     [part] = base.teacher.corpus.parts
-    part = replace(part, task=f"wmt-{pair}", num_examples=sizes.romanian_examples if romanian else part.num_examples)
+    part = replace(part, task=f"wmt-{pair}", num_examples=sizes.num_examples.get(pair, part.num_examples))
     corpus = replace(base.teacher.corpus, name=f"specdec-{pair}", parts=(part,))
     teacher = _shortened(base.teacher, sizes.others)
     teacher = replace(teacher, name=f"specdec-{pair}-teacher", corpus=corpus, **teacher_changes)

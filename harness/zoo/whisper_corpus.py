@@ -16,12 +16,14 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, WhisperFeatu
 
 import tasks
 from harness.errors import UsageError
+from harness.hearing import starts_of, windows_of
 from harness.zoo.cache import DONE, unreadable
 from harness.zoo.corpus import DATA
 from harness.zoo.tokenizers import tokenizer_for, vocab_size
 from harness.zoo.whisper_recipes import SpeechCorpus
+from tasks.base import Recording
 from tasks.sound import SAMPLE_RATE
-from tasks.world.speech import transcript
+from tasks.world.speech import Utterance, transcript
 
 # At the vocabulary's end, as in Whisper: transformers takes tokens above the last of them for timestamps.
 START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS = "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"
@@ -74,7 +76,7 @@ def build_speech(corpus: SpeechCorpus, source: str, folder: Path, *, position: i
 
 
 def _recordings(corpus: SpeechCorpus, source: str, position: int) -> Iterator[tuple[int, str, Float[Tensor, "mels frames"]]]:
-    """(part, text in lower case without punctuation, features) of every recording that fits the window."""
+    """(part, text in lower case without punctuation, features) of every recording that fits the window, or of its windows."""
     extractor, total = feature_extractor(corpus), sum(part.num_examples for part in corpus.parts)
     with tqdm(total=total, desc=f"hear {corpus.name}", position=position, mininterval=1.0) as bar:
         for number, part in enumerate(corpus.parts):
@@ -82,9 +84,24 @@ def _recordings(corpus: SpeechCorpus, source: str, position: int) -> Iterator[tu
                 bar.update()
                 if example.audio is None:
                     raise UsageError(f"task '{part.task}': it has no recordings; expected a task of speech")
-                sound = example.audio.sound()
-                if sound.duration_s <= corpus.window_s:
-                    yield number, transcript(example.references[0], "lower"), features_of(extractor, sound.samples)[0].half()
+                for text, samples in _heard(example.audio, example.references[0], corpus.window_s * SAMPLE_RATE):
+                    yield number, transcript(text, "lower"), features_of(extractor, samples)[0].half()
+
+
+def _heard(recording: Recording, text: str, size: int) -> Iterator[tuple[str, np.ndarray]]:
+    """(what is said, samples) of a recording of at most ``size`` samples. A longer one of toy speech is cut as it is for
+    decoding, and a word belongs to the windows that have its middle; of others nobody knows when their words are said, and
+    they are left out."""
+    samples = recording.sound().samples
+    if len(samples) <= size:
+        yield text, samples
+    elif isinstance(recording, Utterance):
+        words = [
+            (word, (begin + end) / 2 * SAMPLE_RATE)
+            for word, (begin, end) in zip(recording.text.split(), recording.words(), strict=True)
+        ]
+        for start, window in zip(starts_of(len(samples), size), windows_of(samples, size), strict=True):
+            yield " ".join(word for word, middle in words if start <= middle < start + size), window
 
 
 def features_of(extractor: WhisperFeatureExtractor, samples: np.ndarray) -> Float[Tensor, "1 mels frames"]:

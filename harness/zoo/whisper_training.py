@@ -4,6 +4,7 @@ A step's batch, shifts and hidden parts depend on the seed and the step alone.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,34 @@ from methods.types import Inputs, Stop
 from tasks.scoring.wer import edit_counts, rate_from_sums
 
 IGNORED = -100
+
+
+class Optimizers:
+    """Several as one, as a training step and a checkpoint use them."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = tuple(optimizers)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for one in self.optimizers for group in one.param_groups]
+
+    def step(self) -> None:
+        for one in self.optimizers:
+            one.step()
+
+    def zero_grad(self) -> None:
+        for one in self.optimizers:
+            one.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [one.state_dict() for one in self.optimizers]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """ValueError for the state of others."""
+        states = state.get("optimizers", ())
+        for one, own in zip(self.optimizers, states, strict=True):
+            one.load_state_dict(own)
 
 
 def train_whisper(
@@ -125,11 +154,11 @@ def run_whisper_steps(
 
 
 def train_whisper_step(
-    recipe: WhisperRecipe, rows: Heard, network: Any, ctc: nn.Linear, optimizer: torch.optim.Optimizer, step: int, teacher: Any
+    recipe: WhisperRecipe, rows: Heard, network: Any, ctc: nn.Linear, optimizer: Optimizers, step: int, teacher: Any
 ) -> float:
     """One update; returns the decoder's loss (nats a token)."""
     for group in optimizer.param_groups:
-        group["lr"] = recipe.learning_rate * schedule(step / recipe.steps, recipe.warmup_frac)
+        group["lr"] = recipe.learning_rate * group["rate_scale"] * schedule(step / recipe.steps, recipe.warmup_frac)
     chosen = rows_of_step(recipe, rows, step)
     features = disturb(recipe, rows.features[chosen].float(), generator_of(recipe.seed, -1 - step)).to(network.device)
     inputs, labels = decoder_tokens(network.generation_config, [rows.tokens(row) for row in chosen])
@@ -207,14 +236,23 @@ def alignment_loss(logits: Float[Tensor, "B S V"], labels: Int[Tensor, "B n"]) -
     return ctc_loss(steps, labels[words], lengths, words.sum(1), blank=blank, zero_infinity=True)
 
 
-def build_optimizer(recipe: WhisperRecipe, parts: nn.Module) -> torch.optim.Optimizer:
-    """AdamW; matrices decay."""
-    learned = [weight for weight in parts.parameters() if weight.requires_grad]
+def build_optimizer(recipe: WhisperRecipe, parts: nn.Module) -> Optimizers:
+    """Muon for the matrices of layers, at rates that suit AdamW; AdamW for embeddings, convolutions and heads, which decay, and
+    for norms and biases."""
+    named = [(name, weight) for name, weight in parts.named_parameters() if weight.requires_grad]
+    layered = [weight for name, weight in named if weight.ndim == 2 and ".layers." in name and recipe.muon_rate_scale]
+    rest = [weight for _, weight in named if all(weight is not other for other in layered)]
     groups = [
-        {"params": [weight for weight in learned if weight.ndim > 1], "weight_decay": recipe.weight_decay},
-        {"params": [weight for weight in learned if weight.ndim <= 1], "weight_decay": 0.0},
+        {"params": [weight for weight in rest if weight.ndim > 1], "weight_decay": recipe.weight_decay, "rate_scale": 1.0},
+        {"params": [weight for weight in rest if weight.ndim <= 1], "weight_decay": 0.0, "rate_scale": 1.0},
     ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=BETAS, fused=True)
+    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=BETAS, fused=True)]
+    if layered:
+        group = {"params": layered, "rate_scale": recipe.muon_rate_scale}
+        made.append(
+            torch.optim.Muon([group], lr=recipe.learning_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw")
+        )
+    return Optimizers(made)
 
 
 @torch.no_grad()

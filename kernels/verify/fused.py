@@ -5,7 +5,9 @@ sums over blocks before the cumulative sum of one block.
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -25,7 +27,7 @@ from kernels.verify.interface import (
 )
 from kernels.verify.reference import BELOW_ONE
 
-BLOCK = 256
+BLOCK = 1024
 
 
 def verify(
@@ -45,19 +47,12 @@ def verify(
 
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
     rows = [_verify_one(round, entry) for entry in range(len(round.lengths))]
-    num_accepted, next_tokens, target_probs, draft_probs = zip(*rows, strict=True)
+    num_accepted, next_tokens, *probs = zip(*rows, strict=True)
     width = round.tokens.shape[1]
     dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
-    return Decisions(
-        torch.tensor(num_accepted),
-        torch.tensor(next_tokens),
-        torch.tensor([_padded(probs, width) for probs in target_probs], dtype=dtype).view(len(rows), width),
-        torch.tensor([_padded(probs, width) for probs in draft_probs], dtype=dtype).view(len(rows), width),
-    )
-
-
-def _padded(probs: Sequence[float], width: int) -> list[float]:
-    return [*probs, *[math.nan] * (width - len(probs))]
+    padded = [[*row, *[math.nan] * (width - len(row))] for model in probs for row in model]
+    target_probs, draft_probs = torch.tensor(padded, dtype=dtype).view(2, len(rows), width).unbind()
+    return Decisions(torch.tensor(num_accepted), torch.tensor(next_tokens), target_probs, draft_probs)
 
 
 def _verify_one(round: Round, entry: int) -> tuple[int, int, list[float], list[float]]:
@@ -65,28 +60,38 @@ def _verify_one(round: Round, entry: int) -> tuple[int, int, list[float], list[f
     length, target_probs, draft_probs = round.lengths[entry], list[float](), list[float]()
     tokens, uniforms = round.tokens[entry].tolist(), round.uniforms[entry].tolist()
     known_probs = _known_draft_probs(round, entry)
-    at_once = min(torch.get_num_threads(), length + 1)
-    # One buffer for all rows: fresh memory costs about as much as the softmax that fills it.
-    buffer = _fresh(round.target_logits, at_once)
-    for first in range(0, length + 1, at_once):
-        logits = round.target_logits[entry, first : min(first + at_once, length + 1)]
-        rows = adjusted_probs(logits, round.target, out=buffer[: len(logits)])
-        for position, row in enumerate(rows, first):
-            if position == length:
-                return length, _draw(row, uniforms[-1], entry, length), target_probs, draft_probs
-            token, draft_row = tokens[position], None
-            target_prob = row[token].item()
-            if known_probs is not None:
-                draft_prob = known_probs[position]
-            else:
-                draft_row = _draft_row(round, entry, position)
-                draft_prob = draft_row[token].item()
-            target_probs.append(target_prob)
-            draft_probs.append(draft_prob)
-            if not (target_prob > 0 and uniforms[position] * draft_prob <= target_prob):
-                _subtract_draft(round, entry, position, row, draft_row)
-                return position, _draw(row, uniforms[-1], entry, position), target_probs, draft_probs
-    raise AssertionError("unreachable: the row behind the last draft ends the walk")
+    position = 0
+    for row in _target_rows(round, entry):
+        if position == length:
+            return length, _token(_draw(row, uniforms[-1]), round, entry, length), target_probs, draft_probs
+        token, draft_row = tokens[position], None
+        target_prob = row[token].item()
+        if known_probs is not None:
+            draft_prob = known_probs[position]
+        else:
+            draft_row = _draft_row(round, entry, position)
+            draft_prob = draft_row[token].item()
+        target_probs.append(target_prob)
+        draft_probs.append(draft_prob)
+        if not (target_prob > 0 and uniforms[position] * draft_prob <= target_prob):
+            break
+        position += 1
+    return position, _redraw(round, entry, position, row, draft_row, uniforms[-1]), target_probs, draft_probs
+
+
+def _target_rows(round: Round, entry: int) -> Iterator[Float[Tensor, "V"]]:
+    """What the target gives each token, position by position; a row is overwritten when as many as threads were taken.
+
+    One buffer for all rows: fresh memory costs about as much as the softmax that fills it.
+    """
+    logits = round.target_logits[entry, : round.lengths[entry] + 1]
+    chunks = logits.split(torch.get_num_threads())
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    buffer = torch.empty(chunks[0].shape, dtype=dtype)
+    rows = buffer.unbind()
+    for chunk in chunks:
+        adjusted_probs(chunk, round.target, out=buffer if len(chunk) == len(rows) else buffer[: len(chunk)])
+        yield from rows[: len(chunk)]
 
 
 def _known_draft_probs(round: Round, entry: int) -> list[float] | None:
@@ -100,18 +105,25 @@ def _known_draft_probs(round: Round, entry: int) -> list[float] | None:
     return [math.exp(min(0.0, logit / round.draft.temperature - known)) for logit, known in pairs]
 
 
-def _fresh(like: Tensor, num_rows: int) -> Float[Tensor, "num_rows V"]:
-    return torch.empty(num_rows, like.shape[-1], dtype=torch.float64 if like.dtype == torch.float64 else torch.float32)
-
-
-def _subtract_draft(round: Round, entry: int, position: int, row: Tensor, draft_row: Tensor | None) -> None:
-    """Turns the target's row into max(0, target - draft); where draft and target are equal it stays the target's."""
+def _redraw(round: Round, entry: int, position: int, row: Tensor, draft_row: Tensor | None, uniform: float) -> int:
+    """The token in place of a rejected draft, from max(0, target - draft), which takes the target's ``row``; where draft and
+    target are equal it is drawn from the target."""
     if round.draft_logits is None:
         row[round.tokens[entry, position]] = 0
     else:
         row.sub_(_draft_row(round, entry, position) if draft_row is None else draft_row).clamp_(min=0)
-    if row.amax().item() == 0:
-        adjusted_probs(round.target_logits[entry, position], round.target, out=row)
+    drawn = _draw(row, uniform)
+    if drawn is None:
+        drawn = _draw(adjusted_probs(round.target_logits[entry, position], round.target, out=row), uniform)
+    return _token(drawn, round, entry, position)
+
+
+def _token(drawn: int | None, round: Round, entry: int, position: int) -> int:
+    """What was drawn; InputError where nothing could be."""
+    if drawn is None:
+        refuse_token(entry, round.vocab_size, round.vocab_size, position)
+        raise AssertionError("unreachable: no token is as large as the vocabulary")
+    return drawn
 
 
 def _draft_row(round: Round, entry: int, position: int) -> Float[Tensor, "V"]:
@@ -119,23 +131,23 @@ def _draft_row(round: Round, entry: int, position: int) -> Float[Tensor, "V"]:
     return adjusted_probs(round.draft_logits[entry, position], round.draft)
 
 
-def _draw(weights: Float[Tensor, "V"], uniform: float, entry: int, position: int) -> int:
+def _draw(weights: Float[Tensor, "V"], uniform: float) -> int | None:
     """The first token whose cumulative weight exceeds ``uniform * total``: its block first, then the token in it.
 
-    Sums over blocks run in the weights' dtype, those over sums and inside the block in fp64.
+    None where the total is no number above 0. Sums over blocks run in the weights' dtype, those over sums and inside the block
+    in fp64.
     """
-    vocab_size = len(weights)
-    whole = vocab_size // BLOCK * BLOCK
-    sums = weights[:whole].view(-1, BLOCK).sum(-1)
-    if whole < vocab_size:
-        sums = torch.cat((sums, weights[whole:].sum().unsqueeze(0)))
-    cumulative = sums.cumsum(0, dtype=torch.float64)
-    total = cumulative[-1].item()
+    size, whole = len(weights), len(weights) // BLOCK * BLOCK
+    sums = weights[:whole].view(-1, BLOCK).sum(-1).tolist()
+    if whole < size:
+        sums.append(weights[whole:].sum().item())
+    cumulative = list(accumulate(sums))
+    total = cumulative[-1]
     if not 0 < total < math.inf:
-        refuse_token(entry, vocab_size, vocab_size, position)
+        return None
     goal = uniform * (total * BELOW_ONE)
-    block = int(torch.searchsorted(cumulative, goal, right=True))
-    before = cumulative[block - 1].item() if block else 0.0
+    block = bisect_right(cumulative, goal)
+    before = cumulative[block - 1] if block else 0.0
     inside = weights[block * BLOCK : (block + 1) * BLOCK].cumsum(0, dtype=torch.float64)
     # The sum of a block rounds apart from its cumulative sum: a goal between the two belongs to the last token that weighs.
     goal = min(goal - before, inside[-1].item() * BELOW_ONE)

@@ -160,6 +160,16 @@ def refuse_token(entry: int, token: int, vocab_size: int, position: int) -> None
         )
 
 
+def refuse_nan(logits: Float[Tensor, "B V"]) -> None:
+    """InputError where a row holds NaN, of which a greedy choice says nothing. One look when a row ends is enough: what was NaN
+    once stays in its cache."""
+    rows = logits.isnan().any(-1)
+    if rows.any():
+        raise InputError(
+            f"logits of row {int(rows.int().argmax())}: hold NaN; look at the model's weights (fp16 overflows above 65504)"
+        )
+
+
 def use_triton(target_logits: Tensor, backend: Backend | None) -> bool:
     """InputError where Triton is asked for on a CPU by a process that does not interpret."""
     if backend == "triton" and not target_logits.is_cuda:

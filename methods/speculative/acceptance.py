@@ -14,7 +14,7 @@ Statistic = tuple[float, float]
 def alpha_ratio(steps: Iterable[Step]) -> Statistic:
     """Mean of min(1, target / draft) over the drafts up to and including the first rejection: an alpha of the drafts."""
     ratios = [min(1.0, target / draft) for step in steps for target, draft in _verified(step)]
-    return sum(ratios), float(len(ratios))
+    return float(sum(ratios)), float(len(ratios))
 
 
 def accepted_over_verified(steps: Iterable[Step]) -> Statistic:
@@ -41,6 +41,44 @@ def tokens_per_step(steps: Iterable[Step]) -> Statistic:
     return float(sum(counts)), float(len(counts))
 
 
+def accepted_over_all_drafted(steps: Iterable[Step]) -> Statistic:
+    """Accepted over every draft that was made, those behind a stopping EOS too: what a counter in the drafting loop sees."""
+    pairs = [(step.num_accepted, len(step.drafted)) for step in steps]
+    return float(sum(accepted for accepted, _ in pairs)), float(sum(drafted for _, drafted in pairs))
+
+
+def accepted_per_drafting_step(steps: Iterable[Step]) -> Statistic:
+    """Accepted drafts a round that drafted: plain steps, such as the last before a length limit, are left out."""
+    counts = [step.num_accepted for step in steps if step.drafted]
+    return float(sum(counts)), float(len(counts))
+
+
+def matches_per_step(steps: Iterable[Step]) -> Statistic:
+    """Accepted drafts a round, one less where all drafts stand and the last is a stopping EOS: it counts as the round's own."""
+    counts = [step.num_accepted - _ends_on_last_draft(step) for step in steps]
+    return float(sum(counts)), float(len(counts))
+
+
+def position_joint(position: int) -> Callable[[Iterable[Step]], Statistic]:
+    """Rounds whose first ``position`` drafts all stand (counted from 1) over rounds that drafted anything."""
+
+    def statistic(steps: Iterable[Step]) -> Statistic:
+        drafting = [step for step in steps if step.drafted]
+        return float(sum(step.num_accepted >= position for step in drafting)), float(len(drafting))
+
+    return statistic
+
+
+def position_conditional(position: int) -> Callable[[Iterable[Step]], Statistic]:
+    """Rounds whose draft at ``position`` stands over rounds that decided on it: those in which all drafts before it stand."""
+
+    def statistic(steps: Iterable[Step]) -> Statistic:
+        decided = [step for step in steps if _num_verified(step) >= position]
+        return float(sum(step.num_accepted >= position for step in decided)), float(len(decided))
+
+    return statistic
+
+
 ACCEPTANCE: dict[str, Callable[[Iterable[Step]], Statistic]] = {
     "alpha_ratio": alpha_ratio,
     "accepted_over_verified": accepted_over_verified,
@@ -60,6 +98,10 @@ def pooled(statistics: Iterable[Statistic]) -> float | None:
     pairs = list(statistics)
     total = sum(denominator for _, denominator in pairs)
     return sum(numerator for numerator, _ in pairs) / total if total else None
+
+
+def _ends_on_last_draft(step: Step) -> bool:
+    return step.stop_reason == "eos" and bool(step.drafted) and step.num_accepted == step.emitted == len(step.drafted)
 
 
 def _num_drafted(step: Step) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernels.verify.interface import refuse_token
+from kernels.verify.interface import refuse_nan, refuse_token
 from methods.autoregressive import token_budgets
 from methods.sampling import Sampling, Uniforms
 from methods.types import (
@@ -117,6 +117,8 @@ class DraftAndVerify:
         for row, length, numbers in zip(active, proposal.lengths, host_rows, strict=True):
             _take(row, length, numbers, longest, stop)
         outcome = Outcome(tuple(int(numbers[0]) for numbers in host_rows), tuple(row.pending for row in active))
+        if any(row.stop_reason is not None for row in active):
+            refuse_nan(logits[:, 0])
         if any(row.stop_reason is None for row in active):
             target.rewind([longest - count for count in outcome.num_accepted])
             self.drafter.commit(outcome)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,9 @@ from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
 from methods.types import Guarantee, Proposal, Verdict, VerifyRule
+
+DEFAULT_SCALE = 1e3
+SIGMOIDS = ("sigmoid", "sigmoid-released")
 
 
 class SpeculativeSampling:
@@ -97,10 +101,27 @@ class KernelRule:
 
 
 class SigmoidRule(KernelRule):
-    """Optimized, Eq. 5, as the paper describes it or as its code was released; alpha and beta are ``-scale`` and ``scale``."""
+    """Optimized, Eq. 5, as the paper describes it or as its code was released; alpha and beta are ``-scale`` and ``scale``.
 
-    def __init__(self, scale: float = 1e3, as_released: bool = False) -> None:
+    ``half_logits`` rounds both models' logits to fp16 first, as the paper's Whisper gives them: the scaling is then computed in
+    fp16 too, where a scale of 1e5 is infinite.
+    """
+
+    def __init__(self, scale: float = DEFAULT_SCALE, as_released: bool = False, half_logits: bool = False) -> None:
         super().__init__("sigmoid", scaling=Scaling(-scale, scale, as_released))
+        self.half_logits = half_logits
+
+    def verify(
+        self,
+        proposal: Proposal,
+        target_logits: Float[Tensor, "B n_plus_1 V"],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n_plus_1"],
+    ) -> Verdict:
+        if self.half_logits:
+            logits = None if proposal.logits is None else proposal.logits.half()
+            proposal, target_logits = replace(proposal, logits=logits), target_logits.half()
+        return super().verify(proposal, target_logits, sampling, uniforms)
 
 
 RULES: dict[str, Callable[..., VerifyRule]] = {

@@ -1,7 +1,8 @@
 """Corpus BLEU from counts per sentence that add up.
 
-Two kinds, both case-sensitive and over sacrebleu's own counting:
+Three kinds, all over sacrebleu's own counting, case-sensitive but for the second:
 ``sacrebleu``: its defaults (13a tokenisation, exponential smoothing), the number that papers since 2018 compare.
+``sacrebleu_lc``: the same of lower-cased text, as sacrebleu's option -lc.
 ``bleu``: "tokenised BLEU" as the papers before and Leviathan and SpecDec print it: multi-bleu.perl over tokenised text, which
 knows no smoothing. Differs from the paper: Moses is not at hand offline and its tokens cannot be recovered, so both sides
 are tokenised with mteval-v14's international tokeniser, which cuts like Moses except that it also parts hyphens and
@@ -14,10 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["sacrebleu", "bleu"]
+Kind = Literal["sacrebleu", "sacrebleu_lc", "bleu"]
 ORDER = 4
 SETTINGS: dict[Kind, dict[str, Any]] = {
     "sacrebleu": {"tokenize": "13a", "smooth_method": "exp"},
+    "sacrebleu_lc": {"tokenize": "13a", "smooth_method": "exp", "lowercase": True},
     "bleu": {"tokenize": "intl", "smooth_method": "none"},
 }
 

@@ -136,7 +136,7 @@ def _content_hash(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def fingerprint_of(dataset: Dataset, source: str) -> str:
-    """16 hex digits that change with the data: generator version, pinned commit, or names, sizes and content of the files."""
+    """16 hex digits that change with the data: generator version, pinned commit, or names, order and content of the files."""
     if source == "toy":
         what = f"toy {GENERATOR_VERSION}"
     elif source == "hub":
@@ -146,5 +146,6 @@ def fingerprint_of(dataset: Dataset, source: str) -> str:
         paths = [path for _, path in (*files.train, *files.test)]
         paths += _named(dataset, paths)
         inside = [sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path] for path in paths]
-        what = "\n".join(_digest_of_file(path) for group in inside for path in group)
+        ranks = " ".join(str(rank) for rank, _ in files.train)
+        what = "\n".join((ranks, *(_digest_of_file(path) for group in inside for path in group)))
     return sha256(f"{dataset.name}\n{what}".encode()).hexdigest()[:16]

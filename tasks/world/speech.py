@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from tasks.base import Split
-from tasks.sound import Sound, with_noise
+from tasks.sound import SAMPLE_RATE, Sound, with_noise
 from tasks.world import clauses, english
 from tasks.world.draw import draw, pick, row_id
-from tasks.world.voice import speak
+from tasks.world.voice import speak_words
 from tasks.world.words import FEMALE_NAMES, MALE_NAMES
 
 MOST_WORDS = 8
@@ -66,15 +66,20 @@ class Utterance:
     noise_seed: int
 
     def sound(self) -> Sound:
-        return Sound(_spoken(self))
+        return Sound(_spoken(self)[0])
+
+    def words(self) -> tuple[tuple[float, float], ...]:
+        """When each word of ``text`` begins and ends, seconds: the next one's begin, or the recording's end."""
+        samples, starts = _spoken(self)
+        return tuple(zip(starts, (*starts[1:], len(samples) / SAMPLE_RATE), strict=True))
 
 
 @lru_cache(maxsize=128)
-def _spoken(utterance: Utterance) -> np.ndarray:
-    clean = speak(
+def _spoken(utterance: Utterance) -> tuple[np.ndarray, tuple[float, ...]]:
+    clean, starts = speak_words(
         utterance.text, utterance.voice, utterance.words_per_minute, utterance.pitch, utterance.pitch_range
     )  # fmt: skip
-    return with_noise(clean, utterance.snr_db, (utterance.noise_seed,))
+    return with_noise(clean, utterance.snr_db, (utterance.noise_seed,)), starts
 
 
 def draw_words(rng: random.Random) -> str | None:

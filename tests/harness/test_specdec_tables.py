@@ -401,7 +401,7 @@ def test_few_training_rows_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     arm = arms_of(Settings(profile="test", source=source), EN_DE)[GREEDY]
     assert "unknown" in training_rows(arm)
     taught = arm.replace(target=ModelSpec(name="zoo:specdec-teacher"))  # whose corpus no model writes
-    recipe = recipe_for("specdec-teacher", "test")
+    recipe = recipe_for("specdec-teacher", "test", "toy")
     folder = folder_of(recipe.corpus, source)
     folder.mkdir(parents=True)
     build_corpus(recipe.corpus, source, folder)

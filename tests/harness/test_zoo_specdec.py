@@ -61,23 +61,29 @@ def corpus_folder(name: str) -> Path:
     return build.folder_of(recipe_of(name).corpus, "toy")
 
 
-def test_waves_respect_what_needs_what_and_train_verifier_and_drafter_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_verifier_and_drafter_begin_when_their_corpus_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
-    names = [[one.name for one in wave] for wave in build.waves([recipe_of("specdec-drafter")], "toy")]
-    assert [sorted(wave) for wave in names] == [
-        ["specdec"], ["specdec-teacher"], ["specdec-distilled"], ["specdec-drafter", "specdec-verifier"]
-    ]  # fmt: skip
-    for scale in ("toy", "test"):
-        done: set[Path] = set()
-        waves = build.waves(list(RECIPES[scale].values()), "toy")
-        for wave in waves:
-            for one in wave:
-                assert {build.folder_of(needed, "toy") for needed in build.dependencies(one)} <= done, one.name
-            done |= {build.folder_of(one, "toy") for one in wave}
-        corpora = {recipe.corpus for recipe in RECIPES[scale].values()}
-        assert len(done) == sum(map(len, waves)) == len(RECIPES[scale]) + len(corpora) + 2  # and two more teachers
+    missing = build.missing_of([recipe_of("specdec-drafter")], "toy")
+    jobs = {folder: build.job_of(one, "toy", missing) for folder, one in missing.items()}
+    needs = {job.name: sorted(jobs[folder].name for folder in job.needs) for job in jobs.values()}
+    assert needs == {
+        "specdec": [],
+        "specdec-teacher": ["specdec"],
+        "specdec-distilled": ["specdec", "specdec-teacher"],
+        "specdec-drafter": ["specdec-distilled", "specdec-teacher"],
+        "specdec-verifier": ["specdec-distilled"],
+    }
+
+
+@pytest.mark.parametrize("scale", ["toy", "test"])
+def test_everything_missing_comes_behind_what_it_needs(scale: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    recipes = list(RECIPES[scale].values())  # type: ignore[index]
+    missing = build.missing_of(recipes, "toy")
+    for folder, one in missing.items():
+        behind = list(missing)[: list(missing).index(folder)]
+        assert {build.folder_of(needed, "toy") for needed in build.dependencies(one)} <= set(behind), one.name
+    assert len(missing) == len(recipes) + len({recipe.corpus for recipe in recipes}) + 2  # and two more teachers
 
 
 def test_hash_covers_every_field() -> None:
@@ -119,7 +125,7 @@ def test_hash_covers_every_field() -> None:
 
 
 def test_seed_reaches_everything_that_is_trained() -> None:
-    recipe = zoo.recipe_for("specdec-drafter", "test", seed=3)
+    recipe = zoo.recipe_for("specdec-drafter", "test", "toy", seed=3)
     assert isinstance(recipe, DrafterRecipe)
     assert isinstance(recipe.corpus, Distilled)
     assert recipe.initial == recipe.corpus.teacher

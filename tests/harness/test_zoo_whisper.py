@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from transformers import AutoFeatureExtractor, AutoTokenizer, WhisperForConditio
 from harness import zoo
 from harness.errors import UsageError
 from harness.zoo.batches import generator_of
-from harness.zoo.build import folder_of, waves
+from harness.zoo.build import folder_of, missing_of
 from harness.zoo.corpus import DATA, read_tokenizer
 from harness.zoo.networks import build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest, recipe_for
-from harness.zoo.whisper_corpus import Heard, build_speech, features_of, generation_settings, read_speech
+from harness.zoo.whisper_corpus import Heard, _heard, build_speech, features_of, generation_settings, read_speech
 from harness.zoo.whisper_recipes import DRAFT, TARGET, WhisperRecipe
 from harness.zoo.whisper_training import (
     IGNORED,
@@ -32,6 +33,7 @@ from methods.hearing import WhisperSession
 from methods.models import stack_for
 from methods.types import Inputs
 from tasks import get_task
+from tasks.sound import SAMPLE_RATE
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +60,13 @@ def fresh(recipe: WhisperRecipe) -> Any:
 
 @pytest.mark.parametrize("scale", ["toy", "test", "paper"])
 def test_a_pair_shares_encoder_and_corpus_and_the_draft_is_smaller(scale: zoo.Scale) -> None:
-    target, draft = (recipe_for(name, scale) for name in (TARGET, DRAFT))
+    target, draft = (recipe_for(name, scale, "toy") for name in (TARGET, DRAFT))
     assert draft.teacher == target
     assert draft.corpus == target.corpus
     assert (draft.width, draft.num_encoder_layers) == (target.width, target.num_encoder_layers)
     assert 2 * draft.num_layers <= target.num_layers
     assert num_parameters(draft) < num_parameters(target)
-    assert recipe_for(DRAFT, scale, seed=3).teacher == recipe_for(TARGET, scale, seed=3)
+    assert recipe_for(DRAFT, scale, "toy", seed=3).teacher == recipe_for(TARGET, scale, "toy", seed=3)
 
 
 def test_toy_speech_trains_whatever_the_source_is(tmp_path: Path) -> None:
@@ -75,17 +77,16 @@ def test_toy_speech_trains_whatever_the_source_is(tmp_path: Path) -> None:
 
 def test_the_draft_waits_for_the_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
-    order = [[one.name for one in wave] for wave in waves([RECIPES["toy"][DRAFT]], "toy")]
-    assert order == [["whisper"], [TARGET], [DRAFT]]
+    assert [one.name for one in missing_of([RECIPES["toy"][DRAFT]], "toy").values()] == ["whisper", TARGET, DRAFT]
 
 
 def test_rows_are_what_the_recordings_sound_like(folders: dict[str, Path]) -> None:
     recipe = recipe_of(TARGET)
     rows, tokenizer = rows_of(recipe), read_tokenizer(folder_of(recipe.corpus, "toy"))
     extractor = AutoFeatureExtractor.from_pretrained(folders[TARGET])
-    assert 48 < len(rows) <= 64
+    assert 48 < len(rows) <= 64 + 8
     assert rows.features.shape[1:] == (16, 150)
-    assert set(rows.part.tolist()) == {0, 1, 2}
+    assert set(rows.part.tolist()) == {0, 1, 2, 3}
     said = {tokenizer.decode(rows.tokens(row), skip_special_tokens=True): row for row in range(len(rows))}
     found = 0
     for example in get_task("librispeech-clean").examples("toy", "train", 32, 0):
@@ -96,6 +97,30 @@ def test_rows_are_what_the_recordings_sound_like(folders: dict[str, Path]) -> No
             assert (rows.features[row].float() - features).abs().max() < 2e-3
             assert rows.tokens(row)[-1] == tokenizer.eos_token_id
     assert found >= 20
+
+
+def test_a_talk_is_cut_into_windows_with_the_words_that_they_hold() -> None:
+    """Every word is in some window, those of the overlap in two, in order; a real recording that is too long is left out."""
+    talks = [example.audio for example in get_task("tedlium").examples("toy", "train", 6, 0)]
+    size, several = 3 * SAMPLE_RATE, 0
+    for talk in talks:
+        cut = list(_heard(talk, talk.text, size))
+        if len(cut) == 1:
+            assert cut[0][0] == talk.text
+            continue
+        several += 1
+        words = [text.split() for text, _ in cut]
+        assert all(len(samples) <= size for _, samples in cut)
+        assert [len(samples) for _, samples in cut[:-1]] == [size] * (len(cut) - 1)
+        merged = words[0]
+        for text in words[1:]:
+            shared = max(count for count in range(len(text) + 1) if merged[len(merged) - count :] == text[:count])
+            assert shared > 0
+            merged = merged + text[shared:]
+        assert merged == talk.text.split()
+    assert several >= 4
+    sound = talks[0].sound()
+    assert list(_heard(SimpleNamespace(sound=lambda: sound), "text", len(sound.samples) - 1)) == []
 
 
 def test_transformers_transcribes_with_the_folder_as_we_do(folders: dict[str, Path]) -> None:

@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from methods.autoregressive import Autoregressive, token_budgets
+from methods.errors import InputError
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -123,3 +124,14 @@ def test_the_session_is_reusable_and_seeded(tiny, temperature: float) -> None:
     session = ModelSession(stack_for(tiny.build("t5")))
     first, second = (generate(session, [[3, 9, 4]], Stop(max_new_tokens=8), Sampling(temperature=temperature)) for _ in "ab")
     assert first[0].tokens == second[0].tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_with_nan_are_refused(tiny, temperature: float) -> None:
+    """A greedy choice among NaN would be a token like any other."""
+    model = tiny.build("llama")
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    session, sampling = ModelSession(stack_for(model)), Sampling(temperature=temperature)
+    with pytest.raises(InputError, match="logits of row 0.*hold NaN"):
+        generate(session, [[3], [4, 5]], Stop(max_new_tokens=3), sampling)

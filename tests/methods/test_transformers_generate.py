@@ -9,7 +9,7 @@ from methods.errors import InputError
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
-from methods.transformers_generate import TransformersGenerate
+from methods.transformers_generate import Assistant, TransformersGenerate
 from methods.types import Generation, Inputs, Method, Stop
 
 ENDS = frozenset({4, 9, 20, 33, 41})
@@ -30,6 +30,16 @@ def test_greedy_is_autoregressive(tiny, family: str, stop: Stop) -> None:
     assert generate(session, TransformersGenerate(), Inputs(PROMPTS.prompts[:1]), stop)[0].tokens == expected[0].tokens
     assert [[step.emitted for step in row.steps] for row in made] == [[1] * len(row.tokens) for row in expected]
     assert [row.steps[-1].stop_reason for row in made] == [row.stop_reason for row in expected]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "heuristic"])
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_an_assistant_changes_nothing(tiny, family: str, schedule: str) -> None:
+    session = ModelSession(stack_for(tiny.build(family)))
+    method = TransformersGenerate(assistant=Assistant(stack_for(tiny.build(family, spread=0.2)), 3, schedule))
+    for stop in (Stop(max_new_tokens=14), Stop(max_new_tokens=14, token_ids=ENDS)):
+        expected = generate(session, Autoregressive(), PROMPTS, stop)
+        assert [row.tokens for row in generate(session, method, PROMPTS, stop)] == [row.tokens for row in expected]
 
 
 @pytest.mark.parametrize("num_beams", [2, 5])
@@ -74,5 +84,10 @@ def test_what_it_cannot_do_is_refused(tiny) -> None:
         TransformersGenerate().generate(session, one, Sampling(temperature=0.7), Uniforms([0], 1), Stop(max_new_tokens=1))
     with pytest.raises(InputError, match="num_beams 0: expected an integer >= 1"):
         TransformersGenerate(0)
+    assistant = Assistant(session.stack, 2, "constant")
+    with pytest.raises(InputError, match="num_beams 2: transformers' assisted generation has no beams"):
+        TransformersGenerate(2, assistant)
+    with pytest.raises(InputError, match="schedule 'optimal': transformers' assisted generation has constant and heuristic"):
+        Assistant(session.stack, 2, "optimal")
     with pytest.raises(InputError, match="token 99 is outside the vocabulary"):
         generate(session, TransformersGenerate(), Inputs(((99,),)), Stop(max_new_tokens=1))

@@ -21,7 +21,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.overlap import overlap
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Heuristic
-from methods.transformers_generate import TransformersGenerate
+from methods.transformers_generate import Assistant, TransformersGenerate
 from methods.types import Drafter, Generation, Inputs, Stop
 
 VOCAB, MELS, FRAMES, EOS = 40, 8, 24, 2
@@ -257,7 +257,31 @@ def test_features_of_another_shape_or_for_a_model_that_reads_are_refused(tiny) -
         reader.prefill(Inputs(((3, 4),), torch.zeros(1, MELS, FRAMES)))
 
 
-def test_transformers_generate_is_for_texts() -> None:
-    session = session_of(build())
-    with pytest.raises(InputError, match="model type 'whisper': transformers' generate is"):
-        TransformersGenerate().generate(session, inputs_for(session, 1), GREEDY, Uniforms([0], 4), Stop(max_new_tokens=4))
+@pytest.mark.parametrize("eos", [frozenset({EOS}), None], ids=["rare", "common"])
+def test_transformers_generate_is_greedy_decoding_alone_and_with_an_assistant(eos: frozenset[int] | None) -> None:
+    """Seed 0 has the target's own encoder and first layer, seed 1 is another model. Nothing of either model's settings is
+    left changed."""
+    model = build()
+    session, inputs = session_of(model), inputs_for(build_session := session_of(build()), 4)
+    free = [row.tokens for row in decode(build_session, inputs, Stop(max_new_tokens=18))]
+    common = max(range(VOCAB), key=lambda token: sum(token in row[1:] for row in free))
+    stop = Stop(max_new_tokens=18, token_ids=frozenset({common}) if eos is None else eos)
+    expected = decode(session, inputs, stop)
+    drafts = [stack_for(build(seed, layers=1)) for seed in (0, 1)]
+    assistants = [Assistant(draft, 3, schedule) for draft in drafts for schedule in ("constant", "heuristic")]
+    for assistant in (None, *assistants):
+        method = TransformersGenerate(assistant=assistant)
+        made = method.generate(session, inputs, GREEDY, Uniforms(range(4), 18), stop)
+        assert [(row.tokens, row.stop_reason) for row in made] == [(row.tokens, row.stop_reason) for row in expected]
+    assert "generate" not in vars(model) | vars(drafts[0].model)
+    assert model.generation_config.to_dict() == build().generation_config.to_dict()
+    assert drafts[0].model.generation_config.to_dict() == build(layers=1).generation_config.to_dict()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_beams_are_beam_search() -> None:
+    session, stop = session_of(build()), Stop(max_new_tokens=12, token_ids=frozenset({EOS}))
+    inputs, uniforms = inputs_for(session, 3), Uniforms(range(3), 12)
+    rows = BeamSearch(3).generate(session, inputs, GREEDY, uniforms, stop)
+    made = TransformersGenerate(3).generate(session, inputs, GREEDY, uniforms, stop)
+    assert [row.tokens for row in made] == [row.tokens for row in rows]

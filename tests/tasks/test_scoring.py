@@ -11,7 +11,7 @@ from tasks.errors import DataError
 from tasks.metrics import path
 from tasks.scoring.answers import answer_statistics, exact_match, f1, normalise
 
-TRANSLATION = get_task("wmt-en-de")
+TRANSLATION = get_task("multi30k-en-de")  # which has every kind of BLEU
 
 
 def noisy_pairs(num_pairs, seed=0):
@@ -29,7 +29,10 @@ def statistics_of(task, pairs):
 
 
 @pytest.mark.parametrize("num_pairs", [1, 2, 3, 50])
-@pytest.mark.parametrize(("name", "settings"), [("sacrebleu", {}), ("bleu", {"tokenize": "intl", "smooth_method": "none"})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("sacrebleu", {}), ("sacrebleu_lc", {"lowercase": True}), ("bleu", {"tokenize": "intl", "smooth_method": "none"})],
+)
 def test_bleu_is_sacrebleus(num_pairs, name, settings):
     from sacrebleu.metrics import BLEU
 

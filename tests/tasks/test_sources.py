@@ -108,6 +108,19 @@ def test_the_development_set_of_a_folder(tmp_path):
         assert ([example.id for example in train], [example.id for example in test]) == (ids[0], wanted)
 
 
+def test_captions_of_a_folder_are_tested_apart_and_learned_before_the_rest(tmp_path):
+    captions = [{**row, "id": f"c{at}"} for at, row in enumerate(rows_of("wmt-en-de", 10))]
+    rest = [{**row, "id": f"r{at}"} for at, row in enumerate(rows_of("wmt-en-de", 30)[10:])]
+    write_jsonl(tmp_path / "wmt/train/a_collection.en-de.jsonl", rest)
+    write_jsonl(tmp_path / "wmt/train/multi30k_train.en-de.jsonl", captions)
+    write_jsonl(tmp_path / "wmt/multi30k_test2016.en-de.jsonl", rows_of("wmt-en-de", 3, "test"))
+    write_jsonl(tmp_path / "wmt/newstest2014.en-de.jsonl", rows_of("wmt-en-de", 8, "test")[3:])
+    tested = {name: both_splits(name, tmp_path)[1] for name in ("multi30k-en-de", "wmt-en-de")}
+    assert [len(examples) for examples in tested.values()] == [3, 5]
+    few = [example.id for example in get_task("multi30k-en-de").examples(str(tmp_path), "train", 10, 0)]
+    assert sorted(few) == sorted(f"c{at}" for at in range(10))
+
+
 def test_the_development_set_of_a_saved_dataset_dict(tmp_path):
     import datasets
 
@@ -287,13 +300,13 @@ def test_hub_asks_for_pinned_parquet_files(monkeypatch):
     assert len(list(get_task("squad").examples("hub", "train", None, 0))) == 9
 
 
-def test_only_ted_lium_is_not_on_the_hub():
-    assert [name for name, task in TASKS.items() if task.dataset.hub is None] == ["tedlium"]
+def test_ted_lium_and_multi30k_are_not_on_the_hub():
+    assert [name for name, task in TASKS.items() if task.dataset.hub is None] == ["multi30k-en-de", "tedlium"]
     with pytest.raises(DataError, match="data 'hub': tedlium is not on the Hub as Parquet files; give --data a folder"):
         get_task("tedlium").examples("hub", "test", 1, 0)
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "tedlium"])
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.dataset.hub is not None])
 def test_hub_revisions_are_commits(name):
     files = TASKS[name].dataset.hub
     assert re.fullmatch("[0-9a-f]{40}", files.revision)

@@ -16,7 +16,7 @@ from tasks.errors import DataError
 from tasks.scoring.wer import edit_counts, normalise
 from tasks.sound import SAMPLE_RATE, decode, resample, with_noise
 from tasks.world.speech import ALL_ACCENTS, CONDITIONS, VARIANTS, speech_row
-from tasks.world.voice import speak
+from tasks.world.voice import speak, speak_words
 
 TONE_HZ = 440
 
@@ -83,6 +83,22 @@ def test_every_voice_speaks_and_sounds_unlike_the_others():
     assert len(spoken) == len(ALL_ACCENTS) * len(VARIANTS)
     with pytest.raises(DataError, match="voice 'en-moon': eSpeak NG has no such voice"):
         speak("A cat.", "en-moon", 180, 50, 50)
+
+
+def test_words_are_said_where_they_are_said_to_be():
+    """Speaking only what stands before a word takes about as long as the word's begin says, by eSpeak itself."""
+    text = "The old teacher bought a red car and a green boat"
+    samples, starts = speak_words(text, "en-us", 175, 50, 50)
+    assert len(starts) == len(text.split())
+    assert list(starts) == sorted(starts)
+    assert starts[0] == 0
+    assert starts[-1] < len(samples) / SAMPLE_RATE
+    assert np.array_equal(samples, speak(text, "en-us", 175, 50, 50))
+    words = text.split()
+    for count in (3, 7):
+        before = len(speak(" ".join(words[:count]), "en-us", 175, 50, 50)) / SAMPLE_RATE
+        assert abs(before - starts[count]) < 0.25  # the last word of a sentence is longer
+    assert len(speak_words("The roof of the house", "en-us", 175, 50, 50)[1]) == 5  # "of the" is spoken as one
 
 
 def test_an_utterance_is_as_long_as_its_rate_says_and_other_is_noisier_than_clean():

@@ -23,7 +23,7 @@ def published_prompts(shared):
 
 
 def test_there_are_fourteen_tasks_and_unknown_names_are_refused():
-    pairs = ["wmt-en-de", "wmt13-en-de", "wmt-de-en", "wmt-en-fr", "wmt-en-ro", "wmt-ro-en"]
+    pairs = ["wmt-en-de", "wmt13-en-de", "multi30k-en-de", "wmt-de-en", "wmt-en-fr", "wmt-en-ro", "wmt-ro-en"]
     assert list(TASKS) == ["squad", *pairs, "cnndm", "xsum", "text", *SPEECH]
     assert all(task.name == name for name, task in TASKS.items())
     with pytest.raises(DataError, match="task 'squat': unknown; expected one of squad, wmt-en-de"):

@@ -1,8 +1,8 @@
 """Speculative beam search equals ordinary beam search (Leviathan A.4), on table models and on transformers' own shapes."""
 
 import pytest
-from table_session import Audited, TableSession, random_table
 
+from harness.contracts.toy import Audited, TableSession, random_table
 from methods.beam import BeamSearch
 from methods.errors import InputError
 from methods.models import stack_for

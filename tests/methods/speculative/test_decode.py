@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from random_block import random_block
-from table_session import Audited, TableSession, greedy_output, random_table
 
+from harness.contracts.toy import Audited, TableSession, greedy_output, random_block, random_table
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for

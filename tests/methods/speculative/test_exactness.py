@@ -1,16 +1,14 @@
 """Tier (a) and tier (b): lossless rules pass, deliberately wrong samplers fail, and the statistics hold what they promise."""
 
 import math
-from dataclasses import replace
 from functools import cache, partial
 
 import pytest
 import torch
-from random_block import random_block
-from table_session import TableSession, greedy_output, random_table
 from torch import Tensor
 
-from kernels.verify import reference
+from harness.audit.wrong import LenientBy, NoResidual, OneUniform, Unsampled
+from harness.contracts.toy import TableSession, greedy_output, random_block, random_table
 from methods.exactness import emitted_law, largest_deviation
 from methods.goodness import FALSE_ALARM, goodness_of_fit, sampled_fits
 from methods.sampling import Sampling
@@ -20,7 +18,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import Lenience, SpeculativeSampling
 from methods.speculative.schedules import Constant
-from methods.types import Drafter, Proposal, Verdict, VerifyRule
+from methods.types import Drafter, VerifyRule
 
 TOLERANCE = 1e-6
 DRAWN = Sampling(temperature=1.0)
@@ -30,46 +28,6 @@ VOCAB = 4
 TARGET = random_table(VOCAB, seed=1, scale=1.5)
 DRAFT = TARGET + random_table(VOCAB, seed=2, scale=1.5)
 INNER = DRAFT + random_table(VOCAB, seed=3, scale=1.5)
-
-
-class LenientBy:
-    """Speculative sampling with any lenience, above 1 too, through the reference."""
-
-    guarantee = "lossy"
-
-    def __init__(self, lenience: float) -> None:
-        self.lenience = lenience
-
-    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
-        target_probs, draft_probs = sampling.probs(target_logits), proposal.sampling.probs(proposal.logits)
-        lengths = torch.tensor(proposal.lengths)
-        decided = reference.verify(target_probs, draft_probs, proposal.tokens, lengths, uniforms, self.lenience)
-        return Verdict(*decided, *reference.drafted_probs(target_probs, draft_probs, proposal.tokens))
-
-
-class NoResidual(SpeculativeSampling):
-    """Draws what follows a rejection from the target itself."""
-
-    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
-        verdict = super().verify(proposal, target_logits, sampling, uniforms)
-        rows = torch.arange(len(target_logits))
-        wrong = sampling.draw(target_logits[rows, verdict.num_accepted], uniforms[:, -1])
-        return replace(verdict, next_token=wrong)
-
-
-class OneUniform(SpeculativeSampling):
-    """Uses the first acceptance number for all drafts of a round."""
-
-    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
-        same = torch.cat((uniforms[:, :1].expand(-1, uniforms.shape[1] - 1), uniforms[:, -1:]), 1)
-        return super().verify(proposal, target_logits, sampling, same)
-
-
-class Unsampled(ModelDrafter):
-    """Draws at temperature 0.7 and reports the law of temperature 1."""
-
-    def propose(self, num_draft: list[int], positions: list[int], sampling: Sampling) -> Proposal:
-        return replace(super().propose(num_draft, positions, replace(sampling, temperature=0.7)), sampling=sampling)
 
 
 def random_logits(seed: int, num_draft: int, vocab_size: int, noise: float) -> tuple[Tensor, Tensor]:
@@ -184,7 +142,7 @@ def test_filtered_sampling_keeps_the_law_end_to_end() -> None:
 
 
 def test_the_drafts_unsampled_law_fails_end_to_end() -> None:
-    assert "draft 0" in failures(Unsampled(TableSession(DRAFT)), SpeculativeSampling())
+    assert "draft 0" in failures(Unsampled(TableSession(DRAFT), 0.7), SpeculativeSampling())
 
 
 def test_one_uniform_reused_fails_end_to_end() -> None:

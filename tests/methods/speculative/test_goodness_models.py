@@ -1,13 +1,12 @@
 """Tier (b) through real caches: sampled outputs of tiny random transformers models fit the target's law."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, partial
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
+from harness.audit.wrong import StaleDraft, StaleTarget, Unsampled
 from methods.goodness import FALSE_ALARM, sampled_fits
 from methods.models import stack_for
 from methods.models.base import Stack
@@ -18,7 +17,7 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
-from methods.types import Inputs, Outcome, Proposal, Session, Stop
+from methods.types import Inputs, Session, Stop
 
 VOCAB = 8
 NUM_DRAFT = 2
@@ -81,30 +80,6 @@ def pair(family: str, closeness: float = 1.0) -> tuple[Stack, Stack]:
     return stack_for(target.eval().requires_grad_(False)), stack_for(draft.eval().requires_grad_(False))
 
 
-class Stale(ModelDrafter):
-    """Leaves rejected drafts in its cache: later drafts are drawn behind a text that is not the output."""
-
-    def commit(self, outcome: Outcome) -> None:
-        for row, (count, token) in enumerate(zip(outcome.num_accepted, outcome.next_token, strict=True)):
-            length = self.proposal.lengths[row]
-            last = [int(self.proposal.tokens[row, count - 1])] if length and count == length else []
-            self.cache.unseen[row] += [*last, token]
-
-
-class Unsampled(ModelDrafter):
-    """Draws at temperature 2 and reports the law of temperature 1."""
-
-    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
-        return replace(super().propose(num_draft, positions, replace(sampling, temperature=2.0)), sampling=sampling)
-
-
-class StaleTarget(ModelSession):
-    """A target that keeps what was rejected in its cache."""
-
-    def rewind(self, counts: Sequence[int]) -> None:
-        pass
-
-
 def method(drafter: ModelDrafter) -> DraftAndVerify:
     return DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, NUM_DRAFT))
 
@@ -138,20 +113,20 @@ def test_a_model_pair_keeps_the_law(family: str) -> None:
 def test_a_stale_draft_cache_keeps_the_law(family: str) -> None:
     """The rule needs the law that drafts were drawn from, whatever that is."""
     target, draft = pair(family)
-    assert failures(Stale(ModelSession(draft)), ModelSession(target)) == []
+    assert failures(StaleDraft(ModelSession(draft)), ModelSession(target)) == []
 
 
 def test_a_stale_draft_cache_costs_acceptance() -> None:
     """Where the draft is close to the target: a poor one may gain by luck, and the tiny T5 looks too little at its past."""
     target, close = pair("llama", closeness=4.0)
-    right, stale = (acceptance(kind(ModelSession(close)), ModelSession(target)) for kind in (ModelDrafter, Stale))
+    right, stale = (acceptance(kind(ModelSession(close)), ModelSession(target)) for kind in (ModelDrafter, StaleDraft))
     assert stale < right - 0.03
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_law_that_was_not_sampled_fails(family: str) -> None:
     target, draft = pair(family)
-    assert "draft 0" in failures(Unsampled(ModelSession(draft)), ModelSession(target))
+    assert "draft 0" in failures(Unsampled(ModelSession(draft), 2.0), ModelSession(target))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

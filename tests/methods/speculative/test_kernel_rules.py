@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from table_session import TableSession, random_table
 from torch import Tensor
 
+from harness.contracts.toy import TableSession, random_table
 from kernels.verify.registry import EXACT
 from methods.errors import InputError
 from methods.goodness import FALSE_ALARM, sampled_fits

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from table_session import TableSession, greedy_output, next_probs, random_table
 
+from harness.contracts.toy import TableSession, greedy_output, next_probs, random_table
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.speculative import overlap as overlap_module
