@@ -32,17 +32,22 @@ def classify(
     agree = replays[0] == replays[1]
     if arms[0].method.name == "beam":
         return Divergence(position=position, margin=None, bound=None, replays_agree=agree, kind="near-tie" if agree else "bug")
-    window, before = _window_at(arms[0], tokens[0], position, prompt, models)
-    logits = _logits_at(arms[0], before, prompt.windows()[window], models)
-    if arms[0].sampling.greedy:
-        top = logits.double().topk(2).values
-        margin = float(top[0] - top[1])
-    else:
-        seed = seed_of(arms[0], prompt.example.id, repeat, window)
-        margin = _distance_to_border(arms[0], logits, seed, len(before))
-    bound = bound_of(arms[1].dtype, logits)
+    margin, bound = margin_at(arms, tokens[0], position, prompt, repeat, models)
     kind: Kind = "near-tie" if margin < bound and agree else "bug"
     return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
+
+
+def margin_at(
+    arms: tuple[Experiment, Experiment], tokens: list[int], position: int, prompt: Prompt, repeat: int, models: Models
+) -> tuple[float, float]:
+    """How close the baseline's choice at a position was, from a forward pass of its own, and how far rounding may move that."""
+    window, before = _window_at(arms[0], tokens, position, prompt, models)
+    logits = _logits_at(arms[0], before, prompt.windows()[window], models)
+    bound = bound_of(arms[1].dtype, logits)
+    if arms[0].sampling.greedy:
+        top = logits.double().topk(2).values
+        return float(top[0] - top[1]), bound
+    return _distance_to_border(arms[0], logits, seed_of(arms[0], prompt.example.id, repeat, window), len(before)), bound
 
 
 def _distance_to_border(experiment: Experiment, logits: torch.Tensor, seed: int, position: int) -> float:

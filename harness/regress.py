@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from harness import pipelines
-from harness.audit import audit
+from harness.audit.of_run import audit
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from harness.measures import measure_run

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import environment
-from harness.catalogue.base import Cell, Settings
+from harness.audit.verdicts import notes_of
+from harness.catalogue.base import RATIO, Cell, Settings, Table
 from harness.commands.options import RESULTS, checked_device, source_of
 from harness.errors import Unavailable, UsageError
 from harness.experiment import Comparison, Experiment
@@ -166,6 +167,18 @@ def _shown(value: object) -> str:
     """Paths are shown from here, so that no machine's folders enter a file."""
     text = str(value)
     return shlex.quote(os.path.relpath(text) if os.path.isabs(text) else text)
+
+
+def with_verdicts(table: Table, cells: list[Cell]) -> Table:
+    """A table that shows ratios of times also says, in a note, what the exactness audit found of its methods."""
+    if not any(cell.unit == RATIO for cell in cells):
+        return table
+
+    def notes(settings: Settings) -> list[str]:
+        arms = [arm for comparison in table.plan(settings) for arm in comparison.arms]
+        return [*table.notes(settings), *notes_of(arms)]
+
+    return replace(table, notes=notes)
 
 
 def state_of(plan: list[Comparison], store: Store) -> str:

@@ -30,7 +30,7 @@ from harness.prompts import Prompt, make_prompt
 from harness.recipe_checks import check_recipes
 from harness.records import Divergence, EarlyRanks, Overlap, Record, RecordFile, RuleTimes, Steps, write_environment
 from harness.scoring import score_reference
-from methods.errors import InputError
+from methods.errors import InputError, NotFiniteError
 from methods.ppd.heads import EarlyHead
 from methods.ppd.match_rate import early_ranks
 from methods.speculative.decode import DraftAndVerify
@@ -140,7 +140,7 @@ class Runner:
         session = target.session()
         for arm in arms:
             if warm_up := _heard(arm.prompts)[0][:WARM_UP]:
-                with suppress(*FAILURES):  # what fails here fails again, and is recorded then
+                with suppress(RuntimeError, IndexError, NotFiniteError):  # fails again where it counts, and is recorded then
                     generate(arm.experiment, arm.method, warm_up, target, session, repeat=0)
         self._run_all(arms, task, target, session, description or first.task)
 

@@ -1,8 +1,8 @@
 """The errors that the methods raise about what a caller gave them, and about processes of their own."""
 
-from kernels.errors import InputError
+from kernels.errors import InputError, NotFiniteError
 
-__all__ = ["InputError", "WorkerError"]
+__all__ = ["InputError", "NotFiniteError", "WorkerError"]
 
 
 class WorkerError(Exception):

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from harness.audit.verdicts import red_reason
 from harness.experiment import Comparison, Experiment
 from harness.pairing import Refused, num_failed, succeeded
 from harness.records import Record
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from harness.render.traces import WorkedExample
 
 NOT_RECOVERED = "not recovered"
+RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
 Published = float | Literal["not recovered"] | None
 RecordsOf = Callable[[Experiment], list[Record]]
 Pieces = Callable[[Experiment], Callable[[Sequence[int]], str]]
@@ -146,8 +148,9 @@ def cell_of(
     status: str = "measured",
     note: str = "",
 ) -> Cell:
-    """A cell from the records of the arms that feed it. An arm without records makes it "not run"; one that only failed, or an
-    estimate that was refused, "failed" with the reason; failures beside successes are counted in the note."""
+    """A cell from the records of the arms that feed it. An arm without records makes it "not run"; one that only failed, an
+    estimate that was refused, or a ratio of times of a method whose exactness audit is red, "failed" with the reason; failures
+    beside successes are counted in the note."""
     if any(not records for _, records in arms):
         return Cell(row, column, published, unit=unit)
     if broken := next((records for _, records in arms if not succeeded(records)), None):
@@ -155,6 +158,8 @@ def cell_of(
             row, column, published, unit=unit, status="failed", note=f"all {len(broken)} failed, first: {broken[0].error}"
         )
     result = estimate()
+    if isinstance(result, Estimate) and RATIO in (unit, result.unit) and (red := red_reason([arm for arm, _ in arms])):
+        result = Refused(red)
     if isinstance(result, Refused):
         return Cell(row, column, published, unit=unit, status="failed", note=result.reason)
     if result is None:

@@ -19,7 +19,7 @@ def execute(args: argparse.Namespace) -> int:
     from harness.render.files import write_table
     from harness.render.text import terminal_table
     from harness.render.worked import terminal_examples
-    from harness.reproduce import Store, check_stop_at_eos, folder_of, header_of, settings_of
+    from harness.reproduce import Store, check_stop_at_eos, folder_of, header_of, settings_of, with_verdicts
 
     table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
     check_stop_at_eos(table.plan, settings, f"table {table.number}")
@@ -29,6 +29,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.reproduce:
         store.run(table.plan(settings), args.quiet)
     cells = store.explained(table.cells(settings, store.records_of))
+
+    table = with_verdicts(table, cells)
 
     def pieces_of(experiment):  # type: ignore[no-untyped-def]
         return load_tokenizer(store.pinned(experiment).target).decode

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.errors import InputError
+from kernels.errors import InputError, NotFiniteError
 from kernels.verify import interpreter
 
 Backend = Literal["torch", "triton"]
@@ -152,20 +152,20 @@ def refuse_undrawn(decisions: Decisions, vocab_size: int) -> Decisions:
 
 
 def refuse_token(entry: int, token: int, vocab_size: int, position: int) -> None:
-    """InputError where no token could be drawn."""
+    """NotFiniteError where no token could be drawn."""
     if not 0 <= token < vocab_size:
-        raise InputError(
+        raise NotFiniteError(
             f"logits of row {entry}, position {position}: hold NaN, +inf or nothing but -inf, so no token can be drawn; "
             "look at the model's output there (fp16 overflows above 65504)"
         )
 
 
 def refuse_nan(logits: Float[Tensor, "B V"]) -> None:
-    """InputError where a row holds NaN, of which a greedy choice says nothing. One look when a row ends is enough: what was NaN
-    once stays in its cache."""
+    """NotFiniteError where a row holds NaN, of which a greedy choice says nothing. One look when a row ends is enough: what
+    was NaN once stays in its cache."""
     rows = logits.isnan().any(-1)
     if rows.any():
-        raise InputError(
+        raise NotFiniteError(
             f"logits of row {int(rows.int().argmax())}: hold NaN; look at the model's weights (fp16 overflows above 65504)"
         )
 

@@ -8,7 +8,7 @@ import torch
 
 from harness import divergence as divergence_module
 from harness import zoo
-from harness.audit import audit
+from harness.audit.of_run import audit
 from harness.divergence import classify
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.measures import Refused, speedup

@@ -7,8 +7,7 @@ Sampling: the rule's output law on this run's own target and draft distributions
 from collections.abc import Iterator
 from dataclasses import asdict
 
-import torch
-
+from harness.audit.laws import LAW_BOUND, windows_of
 from harness.build import Models, build_drafter, build_method, build_rule
 from harness.decode import must_equal, outputs_of
 from harness.experiment import Comparison, Experiment
@@ -18,11 +17,9 @@ from harness.records import Record
 from harness.runner import Runner
 from methods.exactness import largest_deviation
 from methods.sampling import Sampling
-from methods.speculative.overlap import teacher_logits
 from tasks import get_task
 
-LAW_BOUND = 1e-6
-EXAMPLES, DRAFTS, KEPT = 2, 2, 24
+EXAMPLES, DRAFTS, WINDOWS, KEPT = 2, 2, 2, 24
 
 
 def audit(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict:
@@ -80,19 +77,11 @@ def _deviations(experiment: Experiment, record: Record, models: Models) -> Itera
     target = models.get(experiment.target)
     assert experiment.method.drafter is not None
     drafter = build_drafter(experiment.method.drafter, target, models)
-    rule, sampling, tokens = build_rule(experiment.method), experiment.sampling, record.tokens or []
+    rule, sampling = build_rule(experiment.method), experiment.sampling
     prompt = _prompt(experiment, record, target)
-    inputs, tokens = prompt.windows()[0], outputs_of(experiment, prompt, tokens, target)[0]
-    pending, chunks = teacher_logits(target.session(), inputs, tokens)
-    logits = torch.cat(list(chunks)).double().cpu()
-    laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double().cpu()
-    for start in sorted({0, (len(laws) - DRAFTS - 1) // 2}):
-        window = slice(start, start + DRAFTS + 1)
-        kept = torch.cat((logits[window].topk(KEPT).indices, laws[window].topk(KEPT).indices)).unique()
-        draft = laws[window, kept][:DRAFTS]
-        if (draft.sum(-1) > 0).all():
-            draft_logits = (draft / draft.sum(-1, keepdim=True)).log()
-            yield largest_deviation(rule, logits[window][:, kept], draft_logits, sampling, Sampling(temperature=1.0))
+    tokens = outputs_of(experiment, prompt, record.tokens or [], target)[0]
+    for window in windows_of(target.session(), drafter, prompt.windows()[0], tokens, sampling, DRAFTS, WINDOWS, KEPT):
+        yield largest_deviation(rule, window.target_logits, window.draft_logits, sampling, Sampling(temperature=1.0))
 
 
 def _prompt(experiment: Experiment, record: Record, target: LoadedModel) -> Prompt:

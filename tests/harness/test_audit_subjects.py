@@ -1,0 +1,146 @@
+"""What the audit covers, and the look-up of its verdicts: red ones take a table's speed-ups away."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.audit import verdicts
+from harness.audit.models import own_subjects, zoo_subjects
+from harness.audit.subjects import SIZES, Subject, key_of
+from harness.audit.verdicts import Verdict, notes_of, verdict_of
+from harness.build import METHODS
+from harness.catalogue.base import cell_of
+from harness.errors import UsageError
+from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.records import Record
+from harness.statistics import Estimate
+from kernels.verify.registry import KERNELS
+from methods.ppd.pipeline import EXECUTIONS
+from methods.sampling import Sampling
+from methods.speculative.drafters import DRAFTERS, ENCODERS
+from methods.speculative.rules import RULES
+from methods.speculative.schedules import SCHEDULES
+
+TESTS = {"position 0": {"samples": 900, "p": 0.5, "tv_at_power_0.9": 0.1}}
+SAMPLED = {"declared": "exact", "failed": [], "largest_deviation": {"draft 0": 1e-11}, "tests": TESTS}
+GREEDY = {"declared": "exact", "prompts": 4, "tokens": 60, "near_ties": 0, "bugs": 0, "largest_margin": None}
+
+
+@pytest.fixture(scope="module")
+def subjects() -> list[Subject]:
+    return zoo_subjects("toy", "toy", SIZES["toy"])
+
+
+def test_every_registered_part_is_audited(subjects: list[Subject]) -> None:
+    """A new method, rule, kernel, drafter, schedule, encoder or execution must find its place in the audit."""
+    methods = [subject.method for subject in subjects]
+    drafters = [method.drafter for method in methods if method.drafter is not None]
+    assert {method.name for method in methods} == set(METHODS)
+    assert {method.rule for method in methods if method.name == "speculative"} == set(RULES)
+    assert set(KERNELS) <= {method.rule for method in methods}
+    assert {drafter.kind for drafter in drafters} == set(DRAFTERS)
+    assert {drafter.encoder for drafter in drafters} == set(ENCODERS)
+    assert {method.schedule for method in methods} == set(SCHEDULES)
+    assert {method.execution for method in methods if method.name == "ppd"} == set(EXECUTIONS)
+    assert {subject.session for subject in subjects} == {"decoder-only", "encoder-decoder", "hears"}
+
+
+def test_every_pair_is_decoded_alone_and_in_batches_and_has_a_name_of_its_own(subjects: list[Subject]) -> None:
+    assert len({subject.name for subject in subjects}) == len(subjects)
+    for pair in {subject.pair for subject in subjects} - {"PPD's Llama"}:
+        assert {subject.plain.batch_size for subject in subjects if subject.pair == pair} == {1, 4}
+        assert {subject.plain.sampling.greedy for subject in subjects if subject.pair == pair} == {True, False}
+
+
+def test_a_users_pair_needs_no_training(shared: Path) -> None:
+    folders = [str(shared / "models" / name) for name in ("stories260K", "llama2xs-tok512")]
+    found = own_subjects(*folders, "text", "toy", SIZES["own"])
+    drafters = [subject.method.drafter for subject in found if subject.method.drafter is not None]
+    assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "random"}
+    assert {subject.method.rule for subject in found} >= set(KERNELS)
+    assert "ppd" in {subject.method.name for subject in found}
+
+
+def speculative(temperature: float = 0.0, target: str = "zoo:t5-xxl", **fields: object) -> Experiment:
+    drafter = DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
+    method = MethodSpec(name="speculative", drafter=drafter, **fields)  # type: ignore[arg-type]
+    return Experiment(
+        task="wmt-en-de", target=ModelSpec(name=target), method=method, sampling=Sampling(temperature=temperature), limit=1
+    )
+
+
+def store(folder: Path, name: str, *rows: tuple[Experiment, dict]) -> None:
+    stored = [
+        {"name": f"subject {number}", "target": experiment.target.name, "key": list(key_of(experiment)), **finding}
+        for number, (experiment, finding) in enumerate(rows)
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps({"subjects": stored}), encoding="utf8")
+
+
+def test_a_verdict_is_that_of_what_is_plugged_together(tmp_path: Path) -> None:
+    """Models and gamma may differ; rule, drafter and whether tokens are drawn may not."""
+    store(tmp_path, "zoo-toy", (speculative(target="zoo:gpt-target"), {**GREEDY, "verdict": "identical"}))
+    verdict = verdict_of(speculative(gamma=7), tmp_path)
+    assert verdict == Verdict("identical", "4 prompts, 60 tokens, 0 near-ties, 0 bugs", False, ("subject 0",))
+    assert verdict_of(speculative(temperature=1.0), tmp_path) is None
+    assert verdict_of(speculative(rule="fused"), tmp_path) is None
+    assert verdict_of(speculative(), tmp_path / "nothing") is None
+
+
+def test_the_worst_subject_counts(tmp_path: Path) -> None:
+    wrong = {**SAMPLED, "verdict": "biased", "failed": ["samples of bonus"]}
+    rows = [(speculative(1.0), {**SAMPLED, "verdict": "same distribution"}), (speculative(1.0), wrong)]
+    store(tmp_path, "zoo-toy", *rows)
+    verdict = verdict_of(speculative(1.0), tmp_path)
+    assert verdict is not None
+    assert (verdict.kind, verdict.is_red, len(verdict.subjects)) == ("biased", True, 2)
+    assert "failed: samples of bonus" in verdict.evidence
+
+
+def test_an_audit_of_ones_own_models_counts_for_these_alone(tmp_path: Path) -> None:
+    mine = speculative(target="my/model")
+    store(tmp_path, "model", (mine, {**GREEDY, "verdict": "bug", "bugs": 2}))
+    store(tmp_path, "zoo-test", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 1}))
+    verdict = verdict_of(mine, tmp_path)
+    assert verdict is not None
+    assert verdict.is_red
+    assert verdict_of(speculative(), tmp_path) is None
+
+
+def test_an_exact_method_that_is_called_lossy_is_red() -> None:
+    distance = {"value": 0.1, "low": 0.0, "high": 0.2, "n": 4}
+    assert verdicts.is_red({"declared": "exact", "verdict": "lossy", "tv": distance, "nats": distance})
+    assert not verdicts.is_red({"declared": "lossy", "verdict": "lossy", "tv": distance, "nats": distance})
+    for verdict in ("bug", "biased", "failed", "unknown"):
+        assert verdicts.is_red({"declared": "exact", "verdict": verdict})
+
+
+def test_a_red_audit_takes_the_speed_up_away_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arms = [(speculative(), [Record(signature="s", example="e", repeat=0, status="ok", tokens=[1], wall_s=1.0)])]
+    speed, alpha = lambda: Estimate(2.0, 1.9, 2.1, 8, "x"), lambda: Estimate(0.7, 0.6, 0.8, 8)
+    assert cell_of("r", "speed", None, arms, speed).measured == 2.0
+    (tmp_path / "results").mkdir()
+    store(tmp_path / verdicts.FOLDER, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
+    refused = cell_of("r", "speed", None, arms, speed)
+    assert (refused.measured, refused.status) == (None, "failed")
+    assert "audit of speculative / model / speculative-sampling is red: bug" in refused.note
+    assert cell_of("r", "alpha", None, arms, alpha).measured == 0.7
+
+
+def test_a_table_names_the_verdict_of_each_of_its_methods(tmp_path: Path) -> None:
+    plain = speculative().replace(method=MethodSpec(name="autoregressive"))
+    assert notes_of([plain, speculative()], tmp_path) == []
+    store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
+    (note,) = notes_of([plain, speculative(), speculative(gamma=7), speculative(1.0)], tmp_path)
+    assert note.count("speculative / model") == 2
+    assert "greedy: identical (4 prompts" in note
+    assert "sampled: not audited" in note
+
+
+def test_a_broken_audit_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "zoo-toy.json").write_text("{", encoding="utf8")
+    with pytest.raises(UsageError, match=r"zoo-toy\.json: cannot be read"):
+        verdict_of(speculative(), tmp_path)
