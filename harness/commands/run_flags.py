@@ -2,15 +2,17 @@
 
 import argparse
 
+from harness import plugins
 from harness.commands.options import add_common, layer_list, positive
 from harness.errors import UsageError
 from harness.experiment import DRAFTING
 
+SIGMOIDS = ("sigmoid", "sigmoid-released")
 # Flags that mean something to some choices only: which other flag decides, and for which of its values they are read.
 READ_BY: dict[str, tuple[str, tuple[str, ...]]] = {
     "rule": ("method", ("speculative",)),
-    "schedule": ("method", ("speculative",)),
-    "gamma": ("method", DRAFTING),
+    "schedule": ("method", ("speculative", "transformers")),
+    "gamma": ("method", (*DRAFTING, "transformers")),
     "num_beams": ("method", ("beam", "speculative-beam", "transformers")),
     "draft_beams": ("method", ("speculative-beam",)),
     "early_layer": ("method", ("ppd",)),
@@ -20,6 +22,8 @@ READ_BY: dict[str, tuple[str, tuple[str, ...]]] = {
     "beta": ("rule", ("top-beta",)),
     "tau": ("rule", ("top-beta",)),
     "score": ("rule", ("top-beta",)),
+    "scale": ("rule", SIGMOIDS),
+    "half_logits": ("rule", SIGMOIDS),
     "cap": ("rule", ("top-1", "top-beta")),
     "alpha": ("schedule", ("optimal",)),
     "cost": ("schedule", ("optimal",)),
@@ -67,13 +71,19 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--encoder", default="own", help="of drafter block: own (default), shared (the target's) or concurrent (beside it)")
     add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
     add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
-    add("--rule", default="speculative-sampling", help="speculative-sampling, lenience, top-1 or top-beta")
+    add(
+        "--rule",
+        default="speculative-sampling",
+        help="speculative-sampling, lenience, top-1, top-beta, or a kernel: baseline, exact, fused, sigmoid, sigmoid-released",
+    )
     add("--lenience", type=float, default=1.0, help="l of rule lenience, 0 < l <= 1 (default: 1)")
     add("--as-described", action="store_true", help="the paper's printed form where it differs from what it must mean")
     add("--beta", type=positive("--beta"), default=3, help="of rule top-beta: among the target's best BETA (default: 3)")
     add("--tau", type=float, default=1.0, help="of rule top-beta: within TAU of its best log-probability (default: 1)")
     add("--score", default="verifier", help="of rule top-beta: verifier (default), or as_described (the drafter's, as printed)")
     add("--cap", default="released", help="of top-1 and top-beta: gamma + 1 tokens a round (released) or gamma (printed)")
+    add("--scale", type=float, help="of rules sigmoid and sigmoid-released: alpha is -SCALE, beta SCALE (default: 1000)")
+    add("--half-logits", action="store_true", help="of these rules: round both models' logits to fp16 first")
     add("--schedule", default="constant", help='constant, heuristic ("+2 / -1") or optimal (with --alpha and --cost)')
     add("--gamma", type=int, default=5, help="how many tokens to draft a round (default: 5)")
     add("--alpha", type=float, help="measured acceptance rate, for schedule optimal")
@@ -107,13 +117,18 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
 
 
+def _is_foreign(kind: str, name: str | None) -> bool:
+    """What a method of a plug-in reads is its own affair."""
+    return kind == "method" and plugins.find(kind, name) is not None
+
+
 def refuse_unread(args: argparse.Namespace, chosen: dict[str, str | None]) -> None:
     """UsageError for a flag whose value nothing of this run reads; ``chosen`` are the flags that decide, and their values."""
     defaults = argparse.ArgumentParser()
     _add_method(defaults)
     for name, (by, values) in READ_BY.items():
         given = getattr(args, name)
-        if given != defaults.get_default(name) and chosen[by] not in values:
+        if given != defaults.get_default(name) and chosen[by] not in values and not _is_foreign(by, chosen[by]):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{flag} {given}: {by} {chosen[by]!r} does not read it; leave it out, or choose --{by} {' or '.join(values)}"

@@ -40,14 +40,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def catalogue_rows(settings: "Settings", store: Any) -> list[dict[str, Any]]:
     """A row a table and figure. Papers have models of their own, so each role that was given must be known to one of them."""
-    from harness.catalogue import FIGURES, TABLES, Figure, Table
+    from harness.catalogue import FIGURES, TABLES
     from harness.reproduce import state_of
 
     rows: list[dict[str, Any]] = []
     known: set[str] = set()
     unknown: dict[str, UnknownRole] = {}
 
-    def state(item: Table | Figure) -> str:
+    def state(item: "Table | Figure") -> str:
         plan, ignored = plan_of(item, settings)
         unknown.update(ignored)
         if plan:
@@ -55,11 +55,9 @@ def catalogue_rows(settings: "Settings", store: Any) -> list[dict[str, Any]]:
         return state_of(plan, store)
 
     for number, table in TABLES.items():
-        shown = state(table) if isinstance(table, Table) else table.status
-        rows.append({"kind": "table", "number": number, "name": table.name, "title": table.title, "state": shown})
+        rows.append({"kind": "table", "number": number, "name": table.name, "title": table.title, "state": state(table)})
     for name, figure in FIGURES.items():
-        shown, title = (state(figure), figure.title) if isinstance(figure, Figure) else (figure, "")
-        rows.append({"kind": "figure", "number": None, "name": name, "title": title, "state": shown})
+        rows.append({"kind": "figure", "number": None, "name": name, "title": figure.title, "state": state(figure)})
     if missing := sorted(set(unknown) - known):
         raise UsageError(f"{unknown[missing[0]]}, or a role of another paper")
     return rows

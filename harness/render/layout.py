@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from harness.catalogue.base import NOT_RECOVERED, Cell, Published, Table
 
-WHOLE = ("tokens", "examples")
+WHOLE = ("tokens", "examples", "calls")
 
 
 @dataclass

@@ -12,7 +12,7 @@ PAPERS = {
 
 
 def title(table: Table) -> str:
-    return f"{PAPERS[table.paper]}, Table {table.paper_number}: {table.title}"
+    return f"{PAPERS.get(table.paper, table.paper)}, Table {table.paper_number}: {table.title}"
 
 
 def markdown_table(table: Table, cells: list[Cell]) -> str:
