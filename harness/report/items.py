@@ -1,0 +1,196 @@
+"""The catalogue as it stands on disk: every table with its cells, every figure with its files, made or not yet made."""
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.catalogue import FIGURES, TABLES, Figure, Planned, Settings, Table
+from harness.catalogue import published as published_numbers
+from harness.catalogue.base import Cell
+from harness.errors import UsageError
+from harness.experiment import Comparison, Experiment
+from harness.report.verdicts import Judged, judge
+from harness.reproduce import command_of
+
+FIGURE_ENDINGS = ("svg", "png", "html")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableItem:
+    """A table of the catalogue with its cells, judged. One that was not made yet has the published numbers and no file.
+
+    ``published`` are the rows of the paper's own CSV, kept where the catalogue cannot make cells of them yet.
+    """
+
+    number: int
+    name: str
+    paper: str
+    paper_number: int
+    title: str
+    state: str
+    command: str
+    settings: Settings
+    row_heads: tuple[str, ...] = ()
+    blocks: tuple[tuple[str, ...], ...] = ()
+    judged: tuple[Judged, ...] = ()
+    notes: tuple[str, ...] = ()
+    commit: str = ""
+    environment: Mapping[str, str | int] = field(default_factory=dict)
+    record_files: tuple[str, ...] = ()
+    published: tuple[dict[str, str], ...] = ()
+    file: Path | None = None
+    arms: frozenset[Experiment] = frozenset()
+
+    @property
+    def page(self) -> str:
+        return f"table-{self.number}.html"
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return [one.cell for one in self.judged]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureItem:
+    """A figure of the catalogue; ``files`` are what was drawn, ``tables`` the numbers of those made of the same experiments."""
+
+    name: str
+    title: str
+    state: str
+    command: str
+    files: tuple[Path, ...] = ()
+    tables: tuple[int, ...] = ()
+
+    @property
+    def paper(self) -> str:
+        return self.name.rsplit("-", 1)[0]
+
+    @property
+    def paper_number(self) -> int:
+        return int(self.name.rsplit("-", 1)[1])
+
+    @property
+    def page(self) -> str:
+        return f"figure-{self.name}.html"
+
+    @property
+    def image(self) -> Path | None:
+        return next((path for path in self.files if path.suffix == ".svg"), None)
+
+
+def table_items(folder: Path) -> list[TableItem]:
+    """All of the catalogue's tables, from ``folder``'s JSON files where there are any."""
+    return [_table_item(table, folder / f"{table.name}.json") for table in TABLES.values()]
+
+
+def _table_item(table: Table | Planned, file: Path) -> TableItem:
+    if file.exists():
+        return read_table(table, file)
+    settings = Settings()
+    command = command_of("table", str(table.number), settings)
+    if isinstance(table, Planned):
+        return TableItem(
+            **_names(table), state=table.status, command=command, settings=settings, published=published_rows(table)
+        )
+    cells = table.cells(settings, lambda experiment: [])
+    return TableItem(
+        **_names(table),
+        state="not made yet",
+        command=command,
+        settings=settings,
+        row_heads=table.row_heads,
+        blocks=table.blocks,
+        judged=tuple(judge(cells, settings)),
+        notes=tuple(table.notes(settings)),
+        arms=_arms(table.plan(settings)),
+    )
+
+
+def read_table(table: Table | Planned, file: Path) -> TableItem:
+    """A table as it was written; its columns are the file's, in the catalogue's blocks where they are the same ones.
+
+    Raises:
+        UsageError: not a file as ``foretoken table`` writes it.
+    """
+    document = read_json(file)
+    try:
+        known = {one.name for one in fields(Settings)}
+        values = {name: value for name, value in document["settings"].items() if name in known}
+        settings = Settings(**{**values, "models": tuple(tuple(pair) for pair in values["models"])})
+        cells, header = [Cell(**cell) for cell in document["cells"]], document["header"]
+        columns, row_heads = tuple(document["columns"]), tuple(document["row_heads"])
+        same = isinstance(table, Table) and table.columns == columns
+        return TableItem(
+            **_names(table),
+            state=_state(cells),
+            command=header["command"],
+            settings=settings,
+            row_heads=row_heads,
+            blocks=table.blocks if same and isinstance(table, Table) else (columns,),
+            judged=tuple(judge(cells, settings)),
+            notes=tuple(document["notes"]),
+            commit=header["commit"],
+            environment=header["environment"],
+            record_files=tuple(header["record_files"]),
+            file=file,
+            arms=_arms(table.plan(settings)) if isinstance(table, Table) else frozenset(),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"table {file}: not as `foretoken table` writes it ({error!r}); write it again with `make table-{table.number}`"
+        ) from error
+
+
+def _names(table: Table | Planned) -> dict[str, Any]:
+    return {name: getattr(table, name) for name in ("number", "name", "paper", "paper_number", "title")}
+
+
+def _state(cells: Sequence[Cell]) -> str:
+    missing = sum(cell.status == "not run" for cell in cells)
+    return f"made, {missing} of {len(cells)} cells not run" if missing else "made"
+
+
+def _arms(plan: Iterable[Comparison]) -> frozenset[Experiment]:
+    return frozenset(arm for comparison in plan for arm in comparison.arms)
+
+
+def published_rows(table: Planned) -> tuple[dict[str, str], ...]:
+    """The paper's numbers as they were collected; none where they are not in this checkout."""
+    path = published_numbers.FOLDER / table.paper / f"table_{table.paper_number}.csv"
+    if not path.exists():
+        return ()
+    with path.open(newline="", encoding="utf8") as file:
+        return tuple(csv.DictReader(file))
+
+
+def figure_items(folder: Path, tables: Sequence[TableItem]) -> list[FigureItem]:
+    """All of the catalogue's figures, with their files in ``folder``."""
+    return [_figure_item(name, figure, folder, tables) for name, figure in FIGURES.items()]
+
+
+def _figure_item(name: str, figure: Figure | str, folder: Path, tables: Sequence[TableItem]) -> FigureItem:
+    files = tuple(path for ending in FIGURE_ENDINGS if (path := folder / f"{name}.{ending}").exists())
+    title, state, arms = "", "not made yet", frozenset[Experiment]()
+    if isinstance(figure, str):
+        state = figure
+    else:
+        title, arms = figure.title, _arms(figure.plan(Settings()))
+    return FigureItem(
+        name=name,
+        title=title,
+        state="made" if files else state,
+        command=command_of("figure", name, Settings()),
+        files=files,
+        tables=tuple(table.number for table in tables if arms & table.arms),
+    )
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"file {path}: cannot be read ({error}); expected JSON as this project writes it") from error

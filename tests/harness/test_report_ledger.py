@@ -1,0 +1,100 @@
+"""The ledger and its verdicts: one line a cell, relations by the printed digits, a reason for every miss."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.catalogue import TABLES, Cell, Settings
+from harness.cli import main
+from harness.report.items import table_items
+from harness.report.ledger import COLUMNS
+from harness.report.verdicts import REASONS, judge, printed_digits, tally
+
+ROOT = Path(__file__).resolve().parents[2]
+TOY, PAPER = Settings(), Settings(profile="paper")
+
+
+def cell(published: float | str | None, measured: float | None = 1.0, half: float | None = 0.1, **values: object) -> Cell:
+    low, high = (None, None) if half is None or measured is None else (measured - half, measured + half)
+    status = "measured" if measured is not None else "not run"
+    return Cell(**{"row": "r", "column": "c", "published": published, "measured": measured, "low": low, "high": high,
+                   "n": 5, "status": status, **values})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "settings", "relation", "reason"),
+    [
+        (cell(1.1), TOY, "agrees", ""),
+        (cell(1.14, half=0.136), TOY, "agrees", ""),  # 1.136 is 1.14 to the printed digits
+        (cell(1.2), TOY, "below", "toy models"),
+        (cell(0.8, unit="x"), TOY, "above", "toy models; hardware"),
+        (cell(0.8, unit="x"), PAPER, "above", "hardware"),
+        (cell(0.8, unit="BLEU"), PAPER, "above", "disagrees: see note"),
+        (cell(0.8), Settings(profile="small"), "above", "stand-in models"),
+        (cell(0.8), Settings(models=(("t5-xxl", "mine"),)), "above", "replaced models"),
+        (cell(1.0, half=None, n=None, status="computed"), TOY, "agrees", ""),
+        (cell(1.2, half=None, n=None, status="computed"), TOY, "below", "disagrees: see note"),
+        (cell(1.2, half=None, n=None, status="computed", unit="MiB"), TOY, "below", "toy models"),
+        (cell(1.0, half=None), TOY, "not comparable", "no interval"),
+        (cell("not recovered"), TOY, "not comparable", "not recovered"),
+        (cell(None), TOY, "not comparable", "no published number"),
+        (cell(1.0, None), TOY, "not comparable", "not run"),
+        (cell("not recovered", None), TOY, "not comparable", "not run; not recovered"),
+        (cell(1.0, None, status="failed"), TOY, "not comparable", "failed"),
+        (cell(1.0, None, status="impossible: LaMDA is not public"), TOY, "not comparable", "model not public"),
+        (cell(1.0, None, status="impossible: no GPU"), TOY, "not comparable", "impossible"),
+    ],
+)
+def test_relation_and_reason(one: Cell, settings: Settings, relation: str, reason: str) -> None:
+    (judged,) = judge([one], settings)
+    assert (judged.relation, judged.reason) == (relation, reason)
+    assert all(code in REASONS for code in reason.split("; ") if code)
+
+
+def test_printed_digits_are_a_column_s_most() -> None:
+    """0.80 reads 0.8; its neighbour says that two digits were printed."""
+    cells = [cell(0.8), cell(0.75), cell(7.0, column="tokens"), cell("not recovered", column="lost")]
+    assert printed_digits(cells) == {"c": 2, "tokens": 0}
+    assert [one.relation for one in judge([cell(0.8, 0.84, 0.001), cell(0.75, 0.754, 0.001)], TOY)] == ["above", "agrees"]
+    assert [one.relation for one in judge([cell(0.8, 0.84, 0.001)], TOY)] == ["agrees"]
+
+
+def test_the_ledger_has_every_cell_of_every_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    tables = ROOT / "results" / "tables"
+    output = tmp_path / "ledger.csv"
+    assert main(["ledger", "--tables", str(tables), "--output", str(output)]) == 0
+    assert "in 34 tables" in capsys.readouterr().out
+    with output.open(newline="", encoding="utf8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert {int(row["catalogue"]) for row in rows} == set(TABLES)
+    assert all(row["command"] and (row["reason"] or row["relation"] == "agrees") for row in rows)
+    seen = 0
+    for path in sorted(tables.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf8"))
+        lines = [row for row in rows if row["catalogue"] == str(document["table"])]
+        assert len(lines) == len(document["cells"])
+        for line, one in zip(lines, document["cells"], strict=True):
+            assert {key: line[key] for key in ("row", "column", "unit", "status", "note")} == {
+                key: one[key] for key in ("row", "column", "unit", "status", "note")
+            }
+            for key in ("published", "measured", "low", "high", "n"):
+                assert line[key] == ("" if one[key] is None else str(one[key]))
+            assert line["commit"] == document["header"]["commit"]
+            seen += 1
+    assert seen > 2000
+
+
+def test_tally_counts_each_published_number_once() -> None:
+    tables = table_items(ROOT / "results" / "tables")
+    judged = [one for table in tables for one in table.judged]
+    assert sum(tally(judged).values()) == sum(one.cell.published is not None for one in judged) > 1000
+
+
+def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["ledger", "--tables", str(tmp_path / "none"), "--output", str(tmp_path / "x.csv")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "expected the JSON files" in error
