@@ -1,4 +1,4 @@
-# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT DEVICE DTYPE STOP_AT_EOS PYTHON.
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT TARGET DRAFT DEVICE DTYPE STOP_AT_EOS PYTHON.
 
 PYTHON ?= python3
 PROFILE ?= toy
@@ -13,13 +13,13 @@ FORETOKEN := $(VENV)/bin/foretoken
 OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(filter-out 0,$(STOP_AT_EOS)),--stop-at-eos)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format regress tables zoo bench bench-kernels verify-kernels clean
+.PHONY: help install test lint format regress audit tables report ledger notebooks zoo bench bench-kernels verify-kernels clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  Variables: PROFILE=toy|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
 	@printf '  STOP_AT_EOS=1 ends outputs at EOS where the paper ignores it (PPD).\n'
-	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19; figures ppd-1 to -4,\n  leviathan-1 to -5, specdec-1 to -5. See `make tables`.\n'
+	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19, 30-34 Optimized 1-5;\n  figures ppd-1 to -4, leviathan-1 to -5, specdec-1 to -5, optimized-1 to -5. See `make tables`.\n'
 
 install: $(STAMP) ## create .venv and install the project with its pinned dependencies
 
@@ -55,8 +55,21 @@ reproduce-figure-%: $(STAMP) ## run what figure % (leviathan-2, say) still lacks
 figure-%: $(STAMP) ## draw figure % from stored records, running nothing
 	$(FORETOKEN) figure $* $(OPTIONS)
 
+audit: $(STAMP) ## check that what claims to be exact is (TARGET= DRAFT= for your own pair); fails where it is not
+	$(FORETOKEN) audit $(if $(TARGET),--target $(TARGET) --draft $(DRAFT),--scale $(PROFILE)) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE)
+
 tables: $(STAMP) ## show the catalogue of tables and figures with the state of each
 	$(FORETOKEN) tables $(OPTIONS)
+
+report: $(STAMP) ## write the static site of everything at hand under results/report/, runs nothing
+	$(FORETOKEN) report
+
+ledger: $(STAMP) ## write paper against measured over all tables into results/ledger.csv, runs nothing
+	$(FORETOKEN) ledger
+
+notebooks: $(STAMP) ## execute notebooks/ into results/notebooks/, on the records at hand or small ones made now
+	mkdir -p results/notebooks
+	$(VENV)/bin/jupyter-execute notebooks/*.ipynb --output="$(CURDIR)/results/notebooks/{notebook_name}"
 
 zoo: $(STAMP) ## train every model of the zoo that is not cached yet
 	$(FORETOKEN) zoo --scale $(PROFILE) --data $(DATA)

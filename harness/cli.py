@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from harness import plugins
 from harness.errors import UsageError
 from methods.errors import InputError, WorkerError
 from tasks.errors import DataError
@@ -18,8 +19,14 @@ COMMANDS = {
     "heads": "train heads for intermediate layers of a decoder-only model, for PPD",
     "bench": "time our loops against transformers', interleaved",
     "regress": "compare a small pinned set of metrics with the committed baselines",
+    "audit": "check that every exact method is exact, and how far off the lossy ones are; status 1 where not",
     "compare": "compare two record files, paired by example, with intervals",
+    "acceptance": "one raw log, every definition of acceptance in the literature side by side",
     "show": "show one generation, coloured by what was accepted",
+    "report": "write the static site of all tables, figures, claims and records at hand",
+    "ledger": "write paper against measured over all tables into one CSV",
+    "plugins": "list the tasks, drafters, rules, methods and tables of plug-ins, broken ones with their error",
+    "check-plugin": "hold a plug-in against the contract of its kind; status 1 where it is broken",
 }
 
 
@@ -37,7 +44,7 @@ def parser(only: str | None = None) -> Parser:
     for name, text in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text)
         if only in (None, name):
-            module = import_module(f"harness.commands.{name}")
+            module = import_module(f"harness.commands.{name.replace('-', '_')}")
             module.add_arguments(sub)
             sub.set_defaults(execute=module.execute)
     return top
@@ -48,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in arguments if word in COMMANDS), "none")
     try:
         args = parser(chosen).parse_args(arguments)
+        if hasattr(args, "plugin"):
+            plugins.load(args.plugin)
         return args.execute(args)
     except (UsageError, InputError, DataError) as error:
         print(f"foretoken: {' '.join(str(error).split())}", file=sys.stderr)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.commands.options import DATA_HELP, checked_device, layer_list, model_name, positive, source_of
+from harness.commands.options import DATA_HELP, add_plugin, checked_device, layer_list, model_name, positive, source_of
 from harness.experiment import DTYPES, ModelSpec
 
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive("--threads"), default=1, help="CPU threads; other numbers round otherwise (default: 1)")
     add("--seed", type=int, default=0, help="of data order (default: 0)")
     add("--dry-run", action="store_true", help="say what would be trained")
+    add_plugin(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

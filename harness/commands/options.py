@@ -22,6 +22,14 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=Path, default=RESULTS / "records", metavar="FOLDER", help="where records are kept")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument("--dry-run", action="store_true", help="say what would run, its size and its cost, and run nothing")
+    add_plugin(parser)
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """For every command that takes names which a plug-in may add."""
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="FILE", help="also know what this Python file offers (repeatable)"
+    )
 
 
 def add_catalogue(parser: argparse.ArgumentParser) -> None:

@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from harness.models import load_tokenizer
-    from harness.records import load, load_experiment
+    from harness.records import load_experiment, load_records
     from harness.render.coloured import to_html, to_terminal
 
     path, number = _address(args.record)
-    records = load(path)
+    records = load_records(path)
     if not 1 <= number <= len(records):
         raise UsageError(f"record {args.record!r}: expected a number from 1 to {len(records)} after the colon")
     record = records[number - 1]

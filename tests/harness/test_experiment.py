@@ -1,5 +1,6 @@
 """A signature covers every field, and a description survives JSON."""
 
+import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.regress import pinned_set
 from methods.sampling import Sampling
 
 BASE = Experiment(
@@ -65,8 +67,6 @@ def test_signature_keeps_full_precision() -> None:
 
 
 def test_description_survives_json() -> None:
-    import json
-
     experiment = BASE.replace(sampling=Sampling(temperature=0.7, top_k=5), leniences=(1.0, 0.3))
     assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment
 
@@ -91,3 +91,27 @@ def test_impossible_values_are_refused(field: str, value: object) -> None:
 def test_a_comparison_shares_what_makes_it_fair() -> None:
     with pytest.raises(UsageError, match="arms differ in seed"):
         Comparison((BASE, BASE.replace(seed=1)))
+
+
+def test_what_was_recorded_before_a_field_came_keeps_its_signature() -> None:
+    """Signatures from before scales, untrained models and profiling were fields."""
+    assert BASE.signature == "188edb5d53cb0c5e"
+    pinned = {"t5-sampled": "c1094b9547ceb49d", "ppd-greedy": "1715206e08aa7cec", "specdec-relaxed-batch": "2b48010be4ced7ac"}
+    assert {name: comparison.arms[-1].signature for name, comparison in pinned_set().items() if name in pinned} == pinned
+    assert "scale" not in BASE.to_json()
+    assert "scale" not in repr(BASE.method)
+
+
+def test_a_later_field_that_is_set_is_part_of_all_that_tells_experiments_apart() -> None:
+    scaled = BASE.replace(method=replace(BASE.method, rule="sigmoid", scale=1e4, half_logits=True), profiled=True)
+    untrained = scaled.replace(target=ModelSpec(name="zoo:gpt-target", untrained=True))
+    assert len({BASE.signature, scaled.signature, untrained.signature}) == 3
+    assert "scale=10000.0, half_logits=True" in repr(scaled.method)
+    for experiment in (scaled, untrained):
+        assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment
+
+
+def test_plain_arms_beside_rules_of_different_scales_are_different() -> None:
+    """Their times belong to one comparison each."""
+    methods = [replace(BASE.method, rule="sigmoid", scale=scale) for scale in (None, 1e3, 1e4)]
+    assert len({repr(method) for method in methods}) == 3

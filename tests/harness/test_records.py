@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.experiment import Experiment, MethodSpec, ModelSpec
-from harness.records import Overlap, Record, RecordFile, Steps, load, read_records
+from harness.records import Overlap, Record, RecordFile, Steps, load_records, read_records
 
 EXPERIMENT = Experiment(task="text", target=ModelSpec(name="m"), method=MethodSpec(name="autoregressive"))
 
@@ -31,7 +31,7 @@ def test_round_trip(tmp_path: Path) -> None:
         for one in written:
             writer.append(one)
     assert file.read() == written
-    assert load(tmp_path) == written
+    assert load_records(tmp_path) == written
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,4 +78,4 @@ def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) 
 
 def test_missing_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not there"):
-        load(tmp_path / "none.jsonl")
+        load_records(tmp_path / "none.jsonl")

@@ -13,7 +13,7 @@ import pytest
 from harness import runner as runner_module
 from harness import zoo
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.records import Record, load
+from harness.records import Record, load_records
 from harness.runner import Runner, pin
 from methods.errors import InputError
 from methods.sampling import Sampling
@@ -127,8 +127,8 @@ def test_killed_run_resumes_to_the_same_records(tmp_path: Path, zoo_cache: Path)
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert 6 <= len(load(killed)) < 24
+    assert 6 <= len(load_records(killed)) < 24
     for folder in (killed, whole):
         subprocess.run([*arguments, "--records", str(folder)], env=environment, check=True, stdout=subprocess.DEVNULL)
-    assert len(load(whole)) == 24
-    assert [timeless(record) for record in load(killed)] == [timeless(record) for record in load(whole)]
+    assert len(load_records(whole)) == 24
+    assert [timeless(record) for record in load_records(killed)] == [timeless(record) for record in load_records(whole)]

@@ -133,5 +133,5 @@ def test_logits_with_nan_are_refused(tiny, temperature: float) -> None:
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     session, sampling = ModelSession(stack_for(model)), Sampling(temperature=temperature)
-    with pytest.raises(InputError, match="logits of row 0.*hold NaN"):
+    with pytest.raises(InputError, match=r"logits of row 0.*hold NaN"):
         generate(session, [[3], [4, 5]], Stop(max_new_tokens=3), sampling)

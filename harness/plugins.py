@@ -1,0 +1,299 @@
+"""Plug-ins: tasks, drafters, verify rules, methods and tables that live outside the project.
+
+An installed package names them in entry points: group ``foretoken.rules``, say, where an entry's name is the name that the rule
+is known by. A file that ``--plugin`` names has them in dictionaries called as the project's own: TASKS, DRAFTERS, RULES,
+METHODS, TABLES. Both fill the project's dictionaries, once, before names are looked up.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.experiment import DrafterSpec, Experiment
+
+INSTALLED = "installed packages"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One name that comes from outside. ``origin`` is a package or a file's name, ``where`` an entry point's object or a path.
+
+    ``digest`` is a hash of the source: of the file, or of all modules of the package that the entry point lies in. ``error``
+    says why it could not be taken.
+    """
+
+    kind: str
+    name: str
+    origin: str
+    where: str
+    version: str = ""
+    digest: str = ""
+    error: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.origin} {self.version}".rstrip()
+
+    @property
+    def identity(self) -> str:
+        """What an experiment's signature holds of it: not where it lies, but what it says."""
+        return f"{self.kind} {self.name}: {self.label}, sha256 {self.digest}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What can be plugged in: its dictionary, and ``taken``, which makes an entry of what a plug-in offers under a name."""
+
+    name: str
+    registry: Callable[[], dict[Any, Any]]
+    taken: Callable[[str, Any], tuple[Any, Any]]
+
+    @property
+    def group(self) -> str:
+        return f"foretoken.{self.name}s"
+
+    @property
+    def dictionary(self) -> str:
+        return f"{self.name}s".upper()
+
+
+def _tasks() -> dict:
+    from tasks import TASKS
+
+    return TASKS
+
+
+def _drafters() -> dict:
+    from methods.speculative.drafters import DRAFTERS
+
+    return DRAFTERS
+
+
+def _rules() -> dict:
+    from methods.speculative.rules import RULES
+
+    return RULES
+
+
+def _methods() -> dict:
+    from harness.build import METHODS
+
+    return METHODS
+
+
+def _tables() -> dict:
+    from harness.catalogue import TABLES
+
+    return TABLES
+
+
+def _task(name: str, offered: Any) -> tuple[str, Any]:
+    from tasks import TRAINING_ONLY, AdditiveTask
+
+    task = offered() if isinstance(offered, type) else offered
+    if not isinstance(task, AdditiveTask):
+        raise UsageError(f"{offered!r} is no task; expected a tasks.AdditiveTask, or its class")
+    if getattr(task, "name", None) != name:
+        raise UsageError(f"the task calls itself {getattr(task, 'name', None)!r}; expected {name!r}, as it is registered")
+    if name in TRAINING_ONLY:
+        raise UsageError(f"{name!r} exists already; choose another name")
+    return name, task
+
+
+def _callable(name: str, offered: Any) -> tuple[str, Any]:
+    if not callable(offered):
+        raise UsageError(f"{offered!r} cannot be called; expected a class or function that makes one")
+    return name, offered
+
+
+def _table(name: str, offered: Any) -> tuple[int, Any]:
+    from harness.catalogue import TABLES, Table
+
+    if not isinstance(offered, Table) or str(offered.number) != name:
+        raise UsageError(
+            f"{offered!r} is no table of number {name}; expected a harness.catalogue.Table registered by its number"
+        )
+    if offered.name in {table.name for table in TABLES.values()}:
+        raise UsageError(f"table name {offered.name!r} exists already; choose another paper or paper_number")
+    return offered.number, offered
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("task", _tasks, _task),
+        Kind("drafter", _drafters, _callable),
+        Kind("rule", _rules, _callable),
+        Kind("method", _methods, _callable),
+        Kind("table", _tables, _table),
+    )
+}
+_seen: dict[str, list[Plugin]] = {}  # by source: INSTALLED, or a file's path
+
+
+def load(files: Iterable[str | Path] = (), strict: bool = True) -> None:
+    """Take what installed packages and these files offer, each source once in a process.
+
+    A broken plug-in of a package is kept with its error and harms nothing until it is named. ``strict``: a file, which is named
+    by being given, raises UsageError instead.
+    """
+    if INSTALLED not in _seen:
+        _seen[INSTALLED] = []
+        _seen[INSTALLED] += _installed()
+        _note_broken_tasks(_seen[INSTALLED])
+    for path in (Path(file).expanduser().resolve() for file in files):
+        if str(path) not in _seen:
+            _seen[str(path)] = _of_file(path)
+        broken = next((plugin for plugin in _seen[str(path)] if plugin.error), None)
+        if strict and broken:
+            raise UsageError(f"plug-in {path.name}: {broken.kind} {broken.name!r}: {broken.error}")
+
+
+def _note_broken_tasks(plugins: Iterable[Plugin]) -> None:
+    """Tasks are looked up in a room that knows nothing of plug-ins."""
+    broken = [plugin for plugin in plugins if plugin.kind == "task" and plugin.error]
+    if broken:
+        from tasks import BROKEN
+
+        BROKEN.update({plugin.name: f"its plug-in {plugin.label} is broken: {plugin.error}" for plugin in broken})
+
+
+def known() -> list[Plugin]:
+    """Every plug-in that was looked at, broken ones too."""
+    return [plugin for plugins in _seen.values() for plugin in plugins]
+
+
+def files() -> list[str]:
+    """Those that were given: what another process must load to know the same names."""
+    return [source for source in _seen if source != INSTALLED]
+
+
+def of_file(path: Path) -> list[Plugin]:
+    """What a file that was loaded offers."""
+    return _seen.get(str(path.expanduser().resolve()), [])
+
+
+def find(kind: str, name: object) -> Plugin | None:
+    """The plug-in that a name stands for; None for the project's own."""
+    return next((one for one in known() if (one.kind, one.name) == (kind, str(name)) and not one.error), None)
+
+
+def refuse_broken(kind: str, name: object) -> None:
+    """UsageError for a name that a plug-in would have if it were not broken."""
+    broken = next((one for one in known() if (one.kind, one.name) == (kind, str(name)) and one.error), None)
+    if broken is not None:
+        raise UsageError(f"{kind} {name!r}: its plug-in {broken.label} is broken: {broken.error}")
+
+
+def used_by(experiment: "Experiment") -> tuple[str, ...]:
+    """The identities of the plug-ins that an experiment names, in order: a changed plug-in is another experiment."""
+
+    def of_drafter(spec: "DrafterSpec | None") -> Iterator[Plugin | None]:
+        if spec is not None:
+            yield find("drafter", spec.kind)
+            yield from of_drafter(spec.inner)
+
+    method = experiment.method
+    found = [find("task", experiment.task), find("method", method.name), find("rule", method.rule)]
+    for drafter in (method.drafter, *experiment.overlap):
+        found += of_drafter(drafter)
+    return tuple(sorted({plugin.identity for plugin in found if plugin is not None}))
+
+
+def _installed() -> Iterator[Plugin]:
+    for kind in KINDS.values():
+        entries = sorted(entry_points(group=kind.group), key=lambda entry: (_package(entry)[0], entry.name))
+        for entry in entries:
+            origin, version = _package(entry)
+            plugin = Plugin(kind.name, entry.name, origin, entry.value, version)
+            try:
+                offered = entry.load()
+                plugin = replace(plugin, digest=_digest(_modules(entry.module)))
+            except (Exception, SystemExit) as error:  # a stranger's module may raise anything; what it was is shown
+                yield replace(plugin, error=_said(error))
+                continue
+            yield _taken(plugin, offered)
+
+
+def _package(entry: EntryPoint) -> tuple[str, str]:
+    return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
+
+
+def _of_file(path: Path) -> list[Plugin]:
+    whole = Plugin("file", path.name, path.name, str(path))
+    try:
+        module = _imported(path)
+    except (Exception, SystemExit) as error:  # as above
+        return [replace(whole, error=_said(error))]
+    found, digest = [], _digest([path])
+    for kind in KINDS.values():
+        offered = getattr(module, kind.dictionary, {})
+        if offered is kind.registry():  # imported, not declared
+            continue
+        for name, value in offered.items() if isinstance(offered, dict) else ():
+            found.append(_taken(Plugin(kind.name, str(name), path.name, str(path), digest=digest), value))
+    expected = ", ".join(kind.dictionary for kind in KINDS.values())
+    return found or [replace(whole, error=f"offers nothing; expected a dictionary of entries called one of {expected}")]
+
+
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError("not there; expected a Python file")
+    name = f"foretoken_plugin_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python file; expected its name to end in .py")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _taken(plugin: Plugin, offered: Any) -> Plugin:
+    """Registered, or with the reason why not. A name that exists already stays what it was."""
+    kind = KINDS[plugin.kind]
+    try:
+        key, value = kind.taken(plugin.name, offered)
+        if key in kind.registry():
+            first = find(plugin.kind, plugin.name)
+            owner = "the project" if first is None else first.label
+            raise UsageError(f"{plugin.name!r} exists already, from {owner}; choose another name")
+    except Exception as error:  # a task's constructor is a stranger's code too
+        return replace(plugin, error=_said(error))
+    kind.registry()[key] = value
+    return plugin
+
+
+def _modules(name: str) -> Sequence[Path]:
+    """The source of a module, or of all modules of the package that it lies in."""
+    top = sys.modules[name.split(".")[0]]
+    if hasattr(top, "__path__"):
+        return sorted(path for folder in top.__path__ for path in Path(folder).rglob("*.py"))
+    return [Path(top.__file__)] if top.__file__ else []
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    """Of names and contents, so that a file says the same wherever it lies, installed or not."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _said(error: BaseException) -> str:
+    """One line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UsageError) else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,201 @@
+"""One raw log, every definition: against counts made by hand, and the identities that hold between them."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.cli import main
+from harness.definitions import DEFINITIONS, Definition, Log, definitions_of
+from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.records import Overlap, Record, RecordFile, Steps
+
+PLAIN = Experiment(
+    task="text",
+    target=ModelSpec(name="zoo:gpt-target"),
+    method=MethodSpec(name="autoregressive"),
+    overlap=(DrafterSpec(kind="copy"),),
+    limit=3,
+)
+DRAFTED = PLAIN.replace(
+    method=MethodSpec(name="speculative", drafter=DrafterSpec(kind="copy"), gamma=3), overlap=(), num_threads=1
+)
+
+# (drafted, accepted, emitted) a round. Example a: 2 of 3 stand and one is the target's; none of 3; a plain step.
+# Example b: all 3 and the bonus; then an EOS is the second of 3 drafts. Example c: all of 2 drafts, the last an EOS.
+ROUNDS = {
+    "a": ([(3, 2, 3), (3, 0, 1), (0, 0, 1)], "length"),
+    "b": ([(3, 3, 4), (3, 2, 2)], "eos"),
+    "c": ([(2, 2, 2)], "eos"),
+}
+BY_HAND = {
+    "alpha_overlap": (0.5 + 0.7 + 0.9) / 3,
+    "alpha_ratio": (3 * 0.5 + 1 * 0.5 + 3 * 0.5 + 2 * 0.5 + 2 * 0.5) / (3 + 1 + 3 + 2 + 2),
+    "accepted_over_verified": 9 / (3 + 1 + 3 + 2 + 2),
+    "accepted_over_drafted": 9 / (3 + 3 + 0 + 3 + 2 + 2),
+    "accepted_over_drafted_mean": (2 / 6 + 5 / 5 + 2 / 2) / 3,
+    "vllm_draft_acceptance_rate": 9 / (3 + 3 + 3 + 3 + 2),
+    "sglang_accept_rate": 9 / (6 * 3),
+    "accepted_per_step": 9 / 6,
+    "transformers_n_matches": (9 - 1) / 6,
+    "tokens_per_step": (3 + 1 + 1 + 4 + 2 + 2) / 6,
+    "tokens_per_step_mean": (5 / 3 + 6 / 2 + 2 / 1) / 3,
+    "eagle_tau": 13 / 6,
+    "vllm_mean_acceptance_length": 1 + 9 / 5,
+    "sglang_accept_length": 1 + 9 / 6,
+    "spec_bench_mean_accepted_tokens": 1 + 9 / 6,
+    "position 1, joint": 4 / 5,
+    "position 2, joint": 4 / 5,
+    "position 3, joint": 1 / 5,
+    "position 1, conditional": 4 / 5,
+    "position 2, conditional": 4 / 4,
+    "position 3, conditional": 1 / 2,  # behind an EOS nothing was decided
+}
+
+
+def drafted_record(example: str) -> Record:
+    rounds, reason = ROUNDS[example]
+    probs = [[0.25] * drafted for drafted, _, _ in rounds]
+    steps = Steps(
+        drafted=[list(range(drafted)) for drafted, _, _ in rounds],
+        num_accepted=[accepted for _, accepted, _ in rounds],
+        emitted=[emitted for _, _, emitted in rounds],
+        target_probs=probs,
+        draft_probs=[[0.5] * len(row) for row in probs],
+    )
+    tokens = list(range(sum(steps.emitted)))
+    return Record(
+        signature=DRAFTED.signature, example=example, repeat=0, status="ok", tokens=tokens, stop_reason=reason, steps=steps
+    )
+
+
+def failed_record(experiment: Experiment) -> Record:
+    return Record(signature=experiment.signature, example="d", repeat=0, status="failed", error="it broke")
+
+
+def plain_records() -> list[Record]:
+    values = {"a": [0.5], "b": [0.7], "c": [0.9]}
+    overlaps = {name: [Overlap(drafter="copy", by_lenience={"1.0": row})] for name, row in values.items()}
+    return [
+        Record(signature=PLAIN.signature, example=name, repeat=0, status="ok", tokens=[1], overlap=overlap)
+        for name, overlap in overlaps.items()
+    ]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log(DRAFTED, [drafted_record(name) for name in ROUNDS] + [failed_record(DRAFTED)], plain_records())
+
+
+def values(log: Log) -> dict[str, float]:
+    found = {one.name: one.measure(log) for one in definitions_of([log])}
+    return {name: estimate.value for name, estimate in found.items() if estimate is not None}
+
+
+def test_every_definition_by_hand(log: Log) -> None:
+    found = values(log)
+    assert set(found) == set(BY_HAND) | {"alpha_eq1"}
+    for name, value in BY_HAND.items():
+        assert found[name] == pytest.approx(value, abs=1e-12), name
+    alpha = found["alpha_eq1"]
+    assert 1 + alpha + alpha**2 + alpha**3 == pytest.approx(found["tokens_per_step"], abs=1e-9)
+
+
+def test_intervals_resample_examples_and_hold_the_value(log: Log) -> None:
+    for one in definitions_of([log]):
+        estimate = one.measure(log)
+        assert estimate is not None
+        assert estimate.n == 3, one.name
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert estimate.low <= estimate.value <= estimate.high, one.name
+    alone = Log(DRAFTED, [drafted_record("b")])
+    assert all(found.low is None for one in definitions_of([alone]) if (found := one.measure(alone)) is not None)
+
+
+def test_identities_between_definitions(log: Log) -> None:
+    found = values(log)
+    joint = sum(found[f"position {place}, joint"] for place in (1, 2, 3))
+    assert found["vllm_mean_acceptance_length"] == pytest.approx(1 + joint)
+    assert found["sglang_accept_length"] == pytest.approx(1 + found["accepted_per_step"])
+    assert found["eagle_tau"] == found["tokens_per_step"] < found["sglang_accept_length"]  # two rounds ended on an EOS
+
+
+def test_without_stops_the_definitions_agree(synthetic: SimpleNamespace) -> None:
+    """Rounds that all draft gamma and are never cut: what differs is the bonus and the weighting of examples alone."""
+    experiment = synthetic.drafted_experiment(synthetic.plain_experiment(), gamma=3)
+    lengths = {"a": [3, 1, 0], "b": [2, 2], "c": [1, 3, 3, 0]}
+    records = [synthetic.drafted(experiment, name, sum(n + 1 for n in row), row) for name, row in lengths.items()]
+    found = values(Log(experiment, records))
+    accepted = found["accepted_per_step"]
+    assert accepted == pytest.approx(15 / 9)
+    for name in ("tokens_per_step", "eagle_tau", "vllm_mean_acceptance_length", "sglang_accept_length"):
+        assert found[name] == pytest.approx(accepted + 1), name
+    for name in ("accepted_over_drafted", "vllm_draft_acceptance_rate", "sglang_accept_rate"):
+        assert found[name] == pytest.approx(accepted / 3), name
+    product = 1.0
+    for place in (1, 2, 3):
+        product *= found[f"position {place}, conditional"]
+        assert found[f"position {place}, joint"] == pytest.approx(product)
+    assert found["tokens_per_step_mean"] == pytest.approx((7 / 3 + 6 / 2 + 11 / 4) / 3)
+    assert "alpha_overlap" not in found
+
+
+def test_repeats_of_an_example_are_one_example(log: Log) -> None:
+    again = [drafted_record(name) for name in ROUNDS]
+    for record in again:
+        record.repeat = 1
+    twice = Log(DRAFTED, [*log.records, *again], log.plain)
+    assert values(twice) == pytest.approx(values(log))
+    assert all(found.n == 3 for one in definitions_of([twice]) if (found := one.measure(twice)) is not None)
+
+
+def test_every_definition_says_whose_it_is() -> None:
+    names = [one.name for one in DEFINITIONS]
+    assert len(set(names)) == len(names) == 16
+    for one in DEFINITIONS:
+        assert isinstance(one, Definition)
+        assert one.meaning
+        assert one.source
+
+
+def write(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
+    file = RecordFile(folder, experiment)
+    with file.open() as writer:
+        for record in records:
+            writer.append(record)
+    return file.path
+
+
+def test_the_command_reads_the_plain_arm_beside_and_compares_files(
+    log: Log, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = write(tmp_path, DRAFTED, list(log.records))
+    write(tmp_path, PLAIN, list(log.plain))
+    elsewhere = write(tmp_path / "other", DRAFTED.replace(seed=1), [drafted_record("b")])
+    assert main(["acceptance", str(path), str(elsewhere), "--json", str(tmp_path / "out.json")]) == 0
+    shown = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "4 records, 1 failed" in shown
+    assert "0.700 [0.500, 0.900]" in lines["alpha_overlap"]
+    assert "unknown (1)" in lines["alpha_overlap"]
+    assert "Corollary 3.6" in lines["alpha_overlap"]
+    assert "(1) no plain arm" in shown
+    document = json.loads((tmp_path / "out.json").read_text())
+    rows = {row["name"]: row for row in document["definitions"]}
+    for name, value in BY_HAND.items():
+        assert rows[name]["columns"][0]["value"] == pytest.approx(value), name
+    assert rows["tokens_per_step"]["columns"][1] == {
+        "status": "measured", "value": 3.0, "low": None, "high": None, "n": 1, "unit": ""
+    }  # fmt: skip
+    assert [facts["num_failed"] for facts in document["records"]] == [1, 0]
+
+
+def test_what_drafted_nothing_is_refused(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = write(tmp_path, PLAIN, list(log.plain))
+    for given, expected in ((path, "nothing was drafted"), (tmp_path, "a folder"), (tmp_path / "no.jsonl", "not there")):
+        assert main(["acceptance", str(given)]) == 2
+        error = capsys.readouterr().err
+        assert expected in error
+        assert error.count("\n") == 1

@@ -1,0 +1,67 @@
+"""The notebooks: committed without outputs, and run from nothing: each makes the records that are missing, then answers."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from harness.catalogue import get_figure
+from harness.errors import UsageError
+from harness.notebooks import recorded
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NAMES = ("leviathan", "optimized", "ppd", "specdec", "your_own_pair")
+# What each must end up saying and drawing: a line of its answer, and how many pictures it has at least.
+ANSWERS = {
+    "leviathan": (r"eq1 +of tokens_per_step: off by [+-]\d+%", 3),
+    "optimized": (r"the sigmoid accepts \d+%; ROUGE-1 \d", 2),
+    "ppd": (r"own heads +match rate \d+%: Theorem 4\.1 promises", 2),
+    "specdec": (r"SpecDec: fastest at k = \d+ \(\d", 2),
+    "your_own_pair": (r"gamma = \d+: \d+\.\d\d \[|no speed-up may be shown", 1),
+}
+
+
+def test_they_are_committed_without_outputs() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == sorted(NAMES)
+    for name in NAMES:
+        path = FOLDER / f"{name}.ipynb"
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        assert notebook.metadata.kernelspec.name == "python3"
+        assert [cell.id for cell in notebook.cells] == [f"{name}-{number:02d}" for number in range(len(notebook.cells))]
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert len(code) >= 5
+        assert all(not cell.outputs and cell.execution_count is None for cell in code), path
+        assert all(not cell.metadata for cell in notebook.cells), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_from_nothing_and_answers(name: str, zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {
+        "RECORDS": tmp_path / "records",
+        "FORETOKEN_CACHE": zoo_cache,
+        "IPYTHONDIR": tmp_path / "ipython",
+        "OMP_NUM_THREADS": "1",
+    }.items():
+        monkeypatch.setenv(variable, str(value))
+    for variable in ("PROFILE", "TARGET", "DRAFT", "TASK", "DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    answer, num_pictures = ANSWERS[name]
+    assert re.search(answer, printed), printed
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= num_pictures
+    warned = [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"]
+    assert "Warning" not in "".join(warned), warned
+    assert list((tmp_path / "records").glob("*.jsonl"))
+
+
+def test_a_profile_that_is_named_is_not_run_behind_the_users_back(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="profile 'toy': nothing of it is recorded"):
+        recorded(get_figure("leviathan-2").plan, tmp_path, "toy")
+    assert not list(tmp_path.iterdir())

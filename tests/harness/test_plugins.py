@@ -1,0 +1,393 @@
+"""Plug-ins: found, listed, refused, named in signatures, and held against contracts that deliberate mistakes must break."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tasks
+from harness import plugins, zoo
+from harness.audit.wrong import LenientBy, NoResidual, OneUniform, Unsampled
+from harness.cli import main
+from harness.contracts.base import Finding
+from harness.contracts.check import Subject, findings
+from harness.contracts.drafter import check_drafter
+from harness.contracts.method import check_method
+from harness.contracts.rule import check_rule
+from harness.contracts.table import check_table
+from harness.contracts.task import check_task
+from harness.errors import UsageError
+from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.runner import pin
+from methods.autoregressive import Autoregressive
+from methods.speculative.drafters import DRAFTERS
+from methods.speculative.model import ModelDrafter
+from methods.speculative.rules import RULES, SpeculativeSampling
+from tasks import TASKS
+from tasks.squad import Squad
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs" / "plugin-example"
+FILE = EXAMPLE / "foretoken_example.py"
+NAMES = {("task", "last-word"), ("drafter", "period"), ("rule", "among-best")}
+ENTRIES = """
+[foretoken.tasks]
+last-word = foretoken_example:LastWord
+[foretoken.drafters]
+period = foretoken_example:period
+[foretoken.rules]
+among-best = foretoken_example:AmongBest
+"""
+
+
+@pytest.fixture(autouse=True)
+def _unplugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins without plug-ins, and leaves none."""
+    registries = [kind.registry() for kind in plugins.KINDS.values()] + [tasks.BROKEN]
+    before = [dict(registry) for registry in registries]
+    monkeypatch.setattr(plugins, "_seen", {})
+    modules = set(sys.modules)
+    yield
+    for registry, contents in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(contents)
+    for name in set(sys.modules) - modules:
+        if "foretoken_" in name or name.startswith("someones"):
+            del sys.modules[name]
+
+
+def package(folder: Path, name: str, version: str, entries: str, **modules: str) -> Path:
+    """What an installation leaves: modules and metadata."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(entries)
+    for module, source in modules.items():
+        (folder / f"{module}.py").write_text(source)
+    return folder
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = package(tmp_path / "site", "foretoken-example", "0.1.0", ENTRIES, foretoken_example=FILE.read_text())
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1, error
+    return error
+
+
+def experiment() -> Experiment:
+    method = MethodSpec(name="speculative", drafter=DrafterSpec(kind="period"), rule="among-best")
+    return Experiment(task="last-word", target=ModelSpec(name="zoo:gpt-target"), method=method, profile="test")
+
+
+def test_an_installed_package_is_listed_and_known(installed: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["plugins"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[:4] for line in shown.splitlines()[1:]] == [
+        ["task", "last-word", "foretoken-example", "0.1.0"],
+        ["drafter", "period", "foretoken-example", "0.1.0"],
+        ["rule", "among-best", "foretoken-example", "0.1.0"],
+    ]
+    assert "broken" not in shown
+    assert TASKS["last-word"].name == "last-word"
+    assert {"period"} <= set(DRAFTERS)
+    assert {"among-best"} <= set(RULES)
+
+
+def test_signatures_name_what_is_plugged_in(installed: Path, tmp_path: Path) -> None:
+    pinned = pin(experiment())
+    assert [identity.split(",")[0] for identity in pinned.plugins] == [
+        "drafter period: foretoken-example 0.1.0",
+        "rule among-best: foretoken-example 0.1.0",
+        "task last-word: foretoken-example 0.1.0",
+    ]
+    assert Experiment.from_dict(json.loads(pinned.to_json())) == pinned
+    assert pinned.signature != pinned.replace(plugins=()).signature
+    plain = Experiment(task="text", target=ModelSpec(name="zoo:gpt-target"), method=MethodSpec(name="autoregressive"))
+    assert "plugins" not in pin(plain.replace(profile="test")).to_json()
+    overlap = plain.replace(profile="test", overlap=(DrafterSpec(kind="period"),))
+    assert len(pin(overlap).plugins) == 1
+
+
+def test_a_changed_file_is_another_experiment_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signatures = []
+    for number, source in enumerate((FILE.read_text(), FILE.read_text(), FILE.read_text() + "# changed\n")):
+        monkeypatch.setattr(plugins, "_seen", {})
+        for kind, name in NAMES:
+            plugins.KINDS[kind].registry().pop(name, None)
+        (tmp_path / str(number)).mkdir()
+        (path := tmp_path / str(number) / "mine.py").write_text(source)
+        plugins.load([path])
+        signatures.append(pin(experiment()).signature)
+    assert signatures[0] == signatures[1] != signatures[2]
+
+
+def test_it_runs_as_a_file(zoo_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    arguments = ["run", "--quiet", "--plugin", str(FILE), "--profile", "test", "--task", "last-word"]
+    arguments += ["--target", "zoo:gpt-target", "--method", "speculative", "--drafter", "period", "--rule", "among-best"]
+    arguments += ["--gamma", "2", "--limit", "2", "--records", str(tmp_path), "--threads", "1"]
+    assert main(arguments) == 0
+    document = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert document["audit"]["verdict"] == "lossy"
+    assert document["metrics"]["last_word"]["n"] == 2
+    described = json.loads(Path(document["records"]).with_suffix(".json").read_text())
+    assert len(described["plugins"]) == 3
+    assert main(["acceptance", document["records"]]) == 0
+    shown = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "unknown" not in shown["alpha_overlap"]
+
+
+def test_broken_ones_harm_nothing_until_they_are_named(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    entries = """
+[foretoken.tasks]
+riddles = someones_gone:TASK
+squad = someones_tasks:SQUAD
+renamed = someones_tasks:SQUAD
+[foretoken.rules]
+exact = someones_tasks:SQUAD
+leaves = someones_exit:RULE
+[foretoken.drafters]
+number = someones_tasks:NUMBER
+[foretoken.tables]
+9 = someones_tasks:NUMBER
+900 = someones_tasks:NUMBER
+"""
+    sources = {
+        "someones_tasks": "from tasks.squad import Squad\nSQUAD = Squad\nNUMBER = 3\n",
+        "someones_gone": "import nowhere.to.be.found",
+        "someones_exit": "raise SystemExit('bye')",
+    }
+    monkeypatch.syspath_prepend(str(package(tmp_path / "other", "someones", "2.0", entries, **sources)))
+    squad, exact = TASKS["squad"], RULES["exact"]
+    assert main(["plugins", "--json"]) == 0
+    found = {(one["kind"], one["name"]): one["error"] for one in json.loads(capsys.readouterr().out)}
+    assert {key for key, error in found.items() if error is None} == NAMES
+    assert "nowhere" in found["task", "riddles"]
+    assert "'squad' exists already, from the project" in found["task", "squad"]
+    assert "calls itself 'squad'" in found["task", "renamed"]
+    assert "exists already" in found["rule", "exact"]
+    assert found["rule", "leaves"] == "SystemExit: bye"
+    assert "cannot be called" in found["drafter", "number"]
+    assert "no table of number 9" in found["table", "900"]
+    assert (TASKS["squad"], RULES["exact"]) == (squad, exact)
+    run = ["run", "--target", "zoo:gpt-target", "--profile", "test", "--dry-run"]
+    assert "riddles': its plug-in someones 2.0 is broken" in refused(capsys, *run, "--task", "riddles")
+    rule = ("--task", "text", "--method", "speculative", "--drafter", "copy", "--rule", "leaves")
+    assert "rule 'leaves': its plug-in someones 2.0 is broken: SystemExit: bye" in refused(capsys, *run, *rule)
+    assert "table 900: its plug-in" in refused(capsys, "table", "900", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import nowhere", "ModuleNotFoundError"),
+        ("x = (", "SyntaxError"),
+        ("x = 1", "offers nothing; expected a dictionary of entries called one of TASKS, DRAFTERS"),
+        ("from methods.speculative.rules import RULES", "offers nothing"),
+        ("class Mine: ...\nRULES = {'exact': Mine}", "'exact' exists already, from the project; choose another name"),
+        ("TASKS = {'mine': 3}", "3 is no task"),
+    ],
+)
+def test_a_file_that_is_given_must_be_whole(source: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (path := tmp_path / "mine.py").write_text(source)
+    assert expected in refused(capsys, "tables", "--plugin", str(path))
+    assert main(["plugins", str(path)]) == 0
+    assert "broken: " in capsys.readouterr().out
+    assert main(["check-plugin", str(path)]) == 1
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
+    assert "nowhere.py: file 'nowhere.py': not there" in refused(capsys, "tables", "--plugin", "nowhere.py")
+    assert "no file, package or name" in refused(capsys, "check-plugin", "nothing")
+
+
+def test_two_packages_with_one_name(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = package(tmp_path / "again", "zz-other", "1", "[foretoken.rules]\namong-best = foretoken_example:AmongBest\n")
+    monkeypatch.syspath_prepend(str(again))
+    plugins.load()
+    [second] = [one for one in plugins.known() if one.origin == "zz-other"]
+    assert second.error == "'among-best' exists already, from foretoken-example 0.1.0; choose another name"
+    assert plugins.find("rule", "among-best").origin == "foretoken-example"  # type: ignore[union-attr]
+
+
+def test_pip_installs_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real way, offline: it needs pip and setuptools, nothing else."""
+    if importlib.util.find_spec("pip") is None or importlib.util.find_spec("setuptools") is None:
+        pytest.skip("pip or setuptools is not in this environment")
+    (copy := tmp_path / "source").mkdir()
+    for name in ("pyproject.toml", "foretoken_example.py"):
+        (copy / name).write_bytes((EXAMPLE / name).read_bytes())
+    flags = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *flags, "--target", str(tmp_path / "site"), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'wheel'" in done.stderr or "invalid command 'bdist_wheel'" in done.stderr:
+        pytest.skip("this environment cannot build a package without the network")
+    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    plugins.load()
+    assert {(one.kind, one.name) for one in plugins.known() if one.origin == "foretoken-example" and not one.error} == NAMES
+
+
+def test_the_example_keeps_its_contracts(capsys: pytest.CaptureFixture) -> None:
+    status = main(["check-plugin", str(FILE)])
+    shown = capsys.readouterr().out
+    assert status == 0, shown
+    assert "contract kept: 24 of 24 checks passed" in shown
+    assert "rule among-best (foretoken_example.py)" in shown
+
+
+def test_what_is_ours_keeps_them_too() -> None:
+    ours = [("rule", "speculative-sampling"), ("rule", "top-1"), ("drafter", "model")]
+    ours += [("method", "autoregressive"), ("table", "9"), ("task", "squad"), ("task", "text")]
+    for kind, name in ours:
+        found = list(findings(Subject(kind, name)))
+        assert len(found) >= 4
+        assert [one for one in found if not one.kept] == [], name
+
+
+def broken(found: Iterator[Finding], expected: set[str]) -> set[str]:
+    """The broken ones among the expected; what comes behind the last of them is not run."""
+    seen: set[str] = set()
+    while seen != expected and (one := next(found, None)) is not None:
+        seen |= {one.what} & expected if not one.kept else set()
+    return seen
+
+
+class Draws(SpeculativeSampling):
+    def verify(self, proposal, target_logits, sampling, uniforms):  # type: ignore[no-untyped-def]
+        return super().verify(proposal, target_logits, sampling, torch.rand_like(uniforms))
+
+
+class Overwrites(SpeculativeSampling):
+    def verify(self, proposal, target_logits, sampling, uniforms):  # type: ignore[no-untyped-def]
+        return super().verify(proposal, target_logits.mul_(1.5), sampling, uniforms)
+
+
+class SeesPadding(SpeculativeSampling):
+    def verify(self, proposal, target_logits, sampling, uniforms):  # type: ignore[no-untyped-def]
+        whole = (proposal.tokens.shape[1],) * len(proposal.lengths)
+        return super().verify(replace(proposal, lengths=whole), target_logits, sampling, uniforms)
+
+
+LAW, LOOP = "its law, integrated over its uniforms", "sampled, through the loop"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: LenientBy(1.02), {LAW}),
+        (NoResidual, {LAW, LOOP}),
+        (OneUniform, {LOOP}),
+        (Draws, {"is pure: random numbers are inputs"}),
+        (Overwrites, {"is pure: random numbers are inputs"}),
+        (SeesPadding, {"decides within the round", "decides every row by itself"}),
+        (lambda: object(), {"is made without arguments and declares its guarantee"}),
+    ],
+)
+def test_wrong_rules_break_the_contract(make: Callable, expected: set[str]) -> None:
+    assert broken(check_rule(make), expected) == expected
+
+
+class Stubborn(ModelDrafter):
+    """Keeps drafting when nothing may be drafted."""
+
+    def propose(self, num_draft, positions, sampling):  # type: ignore[no-untyped-def]
+        return super().propose([count + 1 for count in num_draft], positions, sampling)
+
+
+class Forgetful(ModelDrafter):
+    """Forgets the drafts that were accepted."""
+
+    def commit(self, outcome):  # type: ignore[no-untyped-def]
+        super().commit(replace(outcome, num_accepted=tuple(count * 0 for count in outcome.num_accepted)))
+
+
+class OtherLaw(ModelDrafter):
+    def teacher_probs(self, inputs, pending, output, sampling):  # type: ignore[no-untyped-def]
+        for chunk in super().teacher_probs(inputs, pending, output, sampling):
+            yield chunk.roll(1, -1)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda parts: Unsampled(parts.session, 0.7), "draws from the law that it states"),
+        (lambda parts: Stubborn(parts.session), "drafts nothing where nothing may be drafted"),
+        (lambda parts: Forgetful(parts.session), "what it drafts depends on the text alone"),
+        (lambda parts: OtherLaw(parts.session), "teacher_probs is the law of the first draft"),
+        (lambda parts: object(), "is made of the parts of an experiment"),
+    ],
+)
+def test_wrong_drafters_break_the_contract(make: Callable, expected: str) -> None:
+    assert broken(check_drafter(make), {expected}) == {expected}
+
+
+class Averages(Squad):
+    """Statistics that are averaged, not added."""
+
+    def resample(self, statistics, weights):  # type: ignore[no-untyped-def]
+        return {name: np.full(len(weights), 50.0) for name in self.metrics}
+
+
+class Leaks(Squad):
+    def examples(self, source, split, limit, seed):  # type: ignore[no-untyped-def]
+        return super().examples(source, "test", limit, seed)
+
+
+class Empties(Squad):
+    def statistics(self, example, output_text, reference=None):  # type: ignore[no-untyped-def]
+        return super().statistics(example, output_text) if output_text else {}
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (Averages(), "resamples as it aggregates"),
+        (Leaks(), "trains on nothing that it tests"),
+        (Empties(), "scores any output in numbers"),
+    ],
+)
+def test_wrong_tasks_break_the_contract(task: Squad, expected: str) -> None:
+    assert broken(check_task("squad", task), {expected}) == {expected}
+    assert broken(check_task("other", task), {"says what it is"})
+
+
+class Repeats(Autoregressive):
+    """Says the first token twice."""
+
+    def generate(self, *arguments):  # type: ignore[no-untyped-def]
+        rows = super().generate(*arguments)
+        for row in rows:
+            row.tokens = [row.tokens[0], *row.tokens[:-1]]
+        return rows
+
+
+def test_wrong_methods_and_tables_break_the_contract() -> None:
+    wrong = {"greedy output is plain decoding's", "sampled output has the target's law"}
+    assert broken(check_method("repeats", lambda spec, target, models: Repeats()), wrong) == wrong
+    from harness.catalogue import TABLES
+
+    table = TABLES[9]
+    missing = {f"says what is missing under profile {profile}" for profile in ("toy", "small", "paper")}
+    assert broken(check_table(replace(table, row_heads=("one",))), missing) == missing
+
+
+def test_refusals_are_usage_errors() -> None:
+    with pytest.raises(UsageError, match="not there"):
+        plugins.load(["nowhere.py"])
