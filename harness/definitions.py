@@ -139,7 +139,7 @@ DEFINITIONS = [
         "accepted_over_verified",
         ALPHA,
         "accepted over drafts up to and including the first rejection: alpha by counts",
-        "Leviathan et al., Section 3.1; transformers' candidate_generator `matches`",
+        "Leviathan et al., Section 3.1; transformers' candidate_generator `matches` (from memory)",
         pooled(acceptance.accepted_over_verified),
     ),
     Definition(
@@ -232,7 +232,7 @@ DEFINITIONS = [
         "spec_bench_mean_accepted_tokens",
         LENGTH,
         "mean over all rounds of all examples of accepted + 1",
-        "Spec-Bench, evaluation/speed.py on accept_lengths, which EAGLE's loop fills",
+        "Spec-Bench, evaluation/speed.py on accept_lengths, which EAGLE's loop fills (from memory)",
         plus_one(pooled(acceptance.accepted_per_step)),
     ),
 ]
