@@ -1,7 +1,7 @@
 """The catalogue: every table and figure of the four papers, by number and by name."""
 
 from harness import plugins
-from harness.catalogue.base import Cell, Figure, Planned, Settings, Table
+from harness.catalogue.base import Cell, Figure, Settings, Table
 from harness.catalogue.leviathan import ALPHA, TRADEOFF
 from harness.catalogue.leviathan_figures import LEVIATHAN_FIGURES
 from harness.catalogue.leviathan_lenience import LENIENCE
@@ -34,7 +34,7 @@ FIGURES: dict[str, Figure] = {
     figure.name: figure for figure in (*PPD_FIGURES, *LEVIATHAN_FIGURES, *SPECDEC_FIGURES, *OPTIMIZED_FIGURES)
 }
 
-__all__ = ["FIGURES", "TABLES", "Cell", "Figure", "Planned", "Settings", "Table", "get_figure", "get_table"]
+__all__ = ["FIGURES", "TABLES", "Cell", "Figure", "Settings", "Table", "get_figure", "get_table"]
 
 
 def get_table(number: int) -> Table:

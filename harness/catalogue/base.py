@@ -101,21 +101,6 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A table that the catalogue names and this version cannot make yet."""
-
-    number: int
-    paper: str
-    paper_number: int
-    title: str
-    status: str = "not implemented in this version"
-
-    @property
-    def name(self) -> str:
-        return f"{self.paper}-{self.paper_number}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Figure:
     """A figure of the catalogue. ``draw(settings, records_of, folder, pieces_of)`` writes its files and returns their paths."""
 

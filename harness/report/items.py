@@ -1,6 +1,5 @@
 """The catalogue as it stands on disk: every table with its cells, every figure with its files, made or not yet made."""
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -8,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.catalogue import FIGURES, TABLES, Figure, Planned, Settings, Table
-from harness.catalogue import published as published_numbers
+from harness.catalogue import FIGURES, TABLES, Figure, Settings, Table
 from harness.catalogue.base import Cell
 from harness.errors import UsageError
 from harness.experiment import Comparison, Experiment
@@ -21,10 +19,7 @@ FIGURE_ENDINGS = ("svg", "png", "html")
 
 @dataclass(frozen=True, kw_only=True)
 class TableItem:
-    """A table of the catalogue with its cells, judged. One that was not made yet has the published numbers and no file.
-
-    ``published`` are the rows of the paper's own CSV, kept where the catalogue cannot make cells of them yet.
-    """
+    """A table of the catalogue with its cells, judged. One that was not made yet has the published numbers and no file."""
 
     number: int
     name: str
@@ -41,7 +36,6 @@ class TableItem:
     commit: str = ""
     environment: Mapping[str, str | int] = field(default_factory=dict)
     record_files: tuple[str, ...] = ()
-    published: tuple[dict[str, str], ...] = ()
     file: Path | None = None
     arms: frozenset[Experiment] = frozenset()
 
@@ -87,15 +81,11 @@ def table_items(folder: Path) -> list[TableItem]:
     return [_table_item(table, folder / f"{table.name}.json") for table in TABLES.values()]
 
 
-def _table_item(table: Table | Planned, file: Path) -> TableItem:
+def _table_item(table: Table, file: Path) -> TableItem:
     if file.exists():
         return read_table(table, file)
     settings = Settings()
     command = command_of("table", str(table.number), settings)
-    if isinstance(table, Planned):
-        return TableItem(
-            **_names(table), state=table.status, command=command, settings=settings, published=published_rows(table)
-        )
     cells = table.cells(settings, lambda experiment: [])
     return TableItem(
         **_names(table),
@@ -110,7 +100,7 @@ def _table_item(table: Table | Planned, file: Path) -> TableItem:
     )
 
 
-def read_table(table: Table | Planned, file: Path) -> TableItem:
+def read_table(table: Table, file: Path) -> TableItem:
     """A table as it was written; its columns are the file's, in the catalogue's blocks where they are the same ones.
 
     Raises:
@@ -123,21 +113,21 @@ def read_table(table: Table | Planned, file: Path) -> TableItem:
         settings = Settings(**{**values, "models": tuple(tuple(pair) for pair in values["models"])})
         cells, header = [Cell(**cell) for cell in document["cells"]], document["header"]
         columns, row_heads = tuple(document["columns"]), tuple(document["row_heads"])
-        same = isinstance(table, Table) and table.columns == columns
+        same = table.columns == columns
         return TableItem(
             **_names(table),
             state=_state(cells),
             command=header["command"],
             settings=settings,
             row_heads=row_heads,
-            blocks=table.blocks if same and isinstance(table, Table) else (columns,),
+            blocks=table.blocks if same else (columns,),
             judged=tuple(judge(cells, settings)),
             notes=tuple(document["notes"]),
             commit=header["commit"],
             environment=header["environment"],
             record_files=tuple(header["record_files"]),
             file=file,
-            arms=_arms(table.plan(settings)) if isinstance(table, Table) else frozenset(),
+            arms=_arms(table.plan(settings)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
@@ -145,7 +135,7 @@ def read_table(table: Table | Planned, file: Path) -> TableItem:
         ) from error
 
 
-def _names(table: Table | Planned) -> dict[str, Any]:
+def _names(table: Table) -> dict[str, Any]:
     return {name: getattr(table, name) for name in ("number", "name", "paper", "paper_number", "title")}
 
 
@@ -158,31 +148,18 @@ def _arms(plan: Iterable[Comparison]) -> frozenset[Experiment]:
     return frozenset(arm for comparison in plan for arm in comparison.arms)
 
 
-def published_rows(table: Planned) -> tuple[dict[str, str], ...]:
-    """The paper's numbers as they were collected; none where they are not in this checkout."""
-    path = published_numbers.FOLDER / table.paper / f"table_{table.paper_number}.csv"
-    if not path.exists():
-        return ()
-    with path.open(newline="", encoding="utf8") as file:
-        return tuple(csv.DictReader(file))
-
-
 def figure_items(folder: Path, tables: Sequence[TableItem]) -> list[FigureItem]:
     """All of the catalogue's figures, with their files in ``folder``."""
     return [_figure_item(name, figure, folder, tables) for name, figure in FIGURES.items()]
 
 
-def _figure_item(name: str, figure: Figure | str, folder: Path, tables: Sequence[TableItem]) -> FigureItem:
+def _figure_item(name: str, figure: Figure, folder: Path, tables: Sequence[TableItem]) -> FigureItem:
     files = tuple(path for ending in FIGURE_ENDINGS if (path := folder / f"{name}.{ending}").exists())
-    title, state, arms = "", "not made yet", frozenset[Experiment]()
-    if isinstance(figure, str):
-        state = figure
-    else:
-        title, arms = figure.title, _arms(figure.plan(Settings()))
+    arms = _arms(figure.plan(Settings()))
     return FigureItem(
         name=name,
-        title=title,
-        state="made" if files else state,
+        title=figure.title,
+        state="made" if files else "not made yet",
         command=command_of("figure", name, Settings()),
         files=files,
         tables=tuple(table.number for table in tables if arms & table.arms),

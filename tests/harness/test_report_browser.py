@@ -117,6 +117,7 @@ def test_a_claim_opens_where_a_table_points_to_it(site: Path, page: Any) -> None
     page.goto((site / "table-10.html").as_uri())
     page.locator(".contradiction a").first.click()
     page.locator("details:target[open] table").wait_for()
+    assert page.locator("details:target[open] table").first.is_visible()
 
 
 def test_pages_print_on_paper(site: Path, page: Any) -> None:
