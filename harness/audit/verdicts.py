@@ -87,7 +87,8 @@ def summary_of(row: Row) -> str:
     smallest, coarsest = min(test["p"] for test in tests), max(test["tv_at_power_0.9"] for test in tests)
     parts = [f"failed: {', '.join(row['failed'])}"] if row["failed"] else []
     parts += [] if law is None else [f"law within {law:.1e}"]
-    return "; ".join([*parts, f"{len(tests)} tests of samples, smallest p {smallest:.2g}, finds tv {coarsest:.2f}"])
+    found = f"finds tv {coarsest:.2f}" if coarsest < 1 else "the coarsest finds nothing"
+    return "; ".join([*parts, f"{len(tests)} tests of samples, smallest p {smallest:.2g}, {found}"])
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:
