@@ -51,6 +51,8 @@ TEACHER = Setup(task="wmt-en-de", verifier="teacher", drafter="drafter")
 DE_EN_TEACHER = Setup(task="wmt-de-en", verifier="de-en-teacher", drafter="de-en-drafter")
 DEEP_SHALLOW = Setup(task="wmt-en-de", verifier="deep-verifier", drafter="deep-drafter")
 CNNDM = Setup(task="cnndm", verifier="bart-verifier", drafter="bart-drafter")
+# Multi30k: real data only, and none of the paper's.
+CAPTIONS = Setup(task="multi30k-en-de", verifier="multi30k-verifier", drafter="multi30k-drafter")
 # The paper's development set, newstest2013.
 DEVELOPMENT = Setup(task="wmt13-en-de", verifier="verifier", drafter="drafter")
 PAIRS = {
@@ -75,6 +77,10 @@ ZOO: dict[str, str | Absent] = {
 }
 
 
+ON_CAPTIONS: dict[str, str | Absent] = {
+    role: f"zoo:specdec-{role}"
+    for role in (CAPTIONS.verifier, CAPTIONS.drafter, f"{CAPTIONS.drafter}-glancing", f"{CAPTIONS.drafter}-raw")
+}
 T5: dict[str, str | Absent] = {"t5-large": "google-t5/t5-large"}  # of Tables 16 and 17
 
 
@@ -104,7 +110,7 @@ def _recipe(scale: zoo.Scale, role: str) -> DrafterRecipe:
 
 
 ROLES: Roles = {
-    "toy": _roles("toy"),
+    "toy": _roles("toy") | ON_CAPTIONS,
     "test": _roles("test"),
     "paper": _roles("paper"),
     "small": dict.fromkeys(_roles("paper"), PUBLIC) | T5,

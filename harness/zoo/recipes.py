@@ -203,7 +203,8 @@ def _tables(gpt: Corpus, t5: Corpus) -> list[Recipe]:
 RECIPES: dict[Scale, dict[str, AnyRecipe]] = {"toy": toy(), "test": tiny(), "small": small(), "paper": paper()}
 # What toy models that translate or summarize need instead to learn from real text.
 REAL: dict[str, AnyRecipe] = {
-    recipe.name: recipe for recipe in (*specdec.real(), *specdec_variants.real(), *specdec.captions())
+    recipe.name: recipe
+    for recipe in (*specdec.real(), *specdec_variants.real(), *specdec.captions(), *specdec_variants.captions())
 }
 
 

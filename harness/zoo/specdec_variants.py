@@ -98,6 +98,11 @@ def real() -> list[PairRecipe]:
     return _variants(base, sizes)
 
 
+def captions() -> list[PairRecipe]:
+    """The ablations of Multi30k's models, whose teacher translates well: what it writes is worth learning from."""
+    return _ablations(_base(specdec_recipes.captions()))
+
+
 def tiny() -> list[PairRecipe]:
     """The same shapes, tiny: seconds, for tests and continuous integration."""
     base = _base(specdec_recipes.tiny())
@@ -178,11 +183,11 @@ def _ablations(base: Base) -> list[PairRecipe]:
     """Without distillation; and the drafter without glancing, or with it where the base drafter has none."""
     raw, glances = base.teacher.corpus, base.drafter.glancing is not None
     return [
-        replace(base.verifier, name="specdec-verifier-raw", corpus=raw),
-        replace(base.drafter, name="specdec-drafter-raw", corpus=raw),
+        replace(base.verifier, name=f"{base.verifier.name}-raw", corpus=raw),
+        replace(base.drafter, name=f"{base.drafter.name}-raw", corpus=raw),
         replace(
             base.drafter,
-            name="specdec-drafter-plain" if glances else "specdec-drafter-glancing",
+            name=f"{base.drafter.name}-{'plain' if glances else 'glancing'}",
             glancing=None if glances else MILD_GLANCING,
         ),
     ]

@@ -169,6 +169,20 @@ def test_drafters_are_said_to_be_one_training_each_and_heads_to_be_shared() -> N
     assert any("k = 2 runs the first 1 of the 9 heads trained for k = 10" in note for note in MADE[15].notes(Settings()))
 
 
+def test_trainings_are_compared_on_real_captions_too_all_for_one_verifier() -> None:
+    """Each ablation changes one thing: glancing, or whose translations are learned."""
+    assert "multi30k" not in repr(MADE[16].plan(Settings()))
+    captions = MADE[16].plan(Settings(source="a/folder"))[-1].arms
+    assert {(arm.task, arm.target.name) for arm in captions} == {("multi30k-en-de", "zoo:specdec-multi30k-verifier")}
+    drafters = [arm.method.drafter.model.name.removeprefix("zoo:") for arm in captions if arm.method.drafter is not None]
+    base, glancing, raw = (recipe_for(name, "toy", "a/folder") for name in drafters)
+    assert glancing == dataclasses.replace(base, name=glancing.name, glancing=glancing.glancing)
+    assert glancing.glancing is not None
+    assert raw == dataclasses.replace(base, name=raw.name, corpus=base.corpus.teacher.corpus)
+    rows = {cell.row for cell in MADE[16].cells(Settings(source="a/folder"), nothing)}
+    assert {f"base, Multi30k{change} / k = 8" for change in ("", ", with glancing", ", no distillation")} <= rows
+
+
 def test_arms_are_the_papers_settings() -> None:
     arms = arms_of(Settings(), EN_DE)
     methods = {name: arms[name].method for name in (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)}
