@@ -60,7 +60,6 @@ PAIRS = {
     for pair in ("DE-EN", "EN-RO", "RO-EN")
 }
 
-NO_SHARED = Absent("no drafter here was trained with its verifier's encoder, frozen; name one for the role drafter-shared")
 NO_BIG_THREE = Absent("the zoo has no big models of three teachers; name some for the roles big-verifier-3t and big-drafter-3t")
 PUBLIC = Absent("no checkpoint is public; use profile toy or paper, or name a model for every role")
 ZOO: dict[str, str | Absent] = {
@@ -69,10 +68,9 @@ ZOO: dict[str, str | Absent] = {
         for setup in (EN_DE, RAW, BIG, THREE_TEACHERS, DEEP_SHALLOW, CNNDM, *PAIRS.values())
         for role in (setup.verifier, setup.drafter)
     },
-    **{role: f"zoo:specdec-{role}" for role in ("teacher", "de-en-teacher")},
+    **{role: f"zoo:specdec-{role}" for role in ("teacher", "de-en-teacher", "drafter-shared")},
     "blockwise-heads": "zoo:specdec-blockwise",
     "big-blockwise-heads": "zoo:specdec-big-blockwise",
-    "drafter-shared": NO_SHARED,
     **dict.fromkeys((BIG_THREE_TEACHERS.verifier, BIG_THREE_TEACHERS.drafter), NO_BIG_THREE),
 }
 

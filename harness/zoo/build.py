@@ -21,6 +21,7 @@ from harness.zoo.descriptions import (
     HeadRecipe,
     PairRecipe,
     Recipe,
+    SharedEncoderRecipe,
     teachers_of,
 )
 from harness.zoo.jobs import Job, run
@@ -162,7 +163,10 @@ def _train_drafter(recipe: DrafterRecipe, corpus_folder: Path, folder: Path, sou
         _make(recipe.verifier, source, position)
         return accepted_by_verifier(recipe, folder_of(recipe.verifier, source), network, rows)
 
-    prepare = None if recipe.initial is None else partial(start_from, folder_of(recipe.initial, source))
+    prepare = None
+    if recipe.initial is not None:
+        shares = isinstance(recipe, SharedEncoderRecipe)
+        prepare = partial(start_from, folder_of(recipe.initial, source), keep_encoder=shares)
     train_pair(recipe, corpus_folder, folder, source, partial(NextBlock, recipe), prepare, report, position=position)
 
 

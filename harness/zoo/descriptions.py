@@ -155,6 +155,15 @@ class DrafterRecipe(PairRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedEncoderRecipe(DrafterRecipe):
+    """A drafter that reads what its verifier's encoder made of the source, which the paper names as future work.
+
+    It begins with weights of ``initial``, its verifier, as many of whose layers as it has, spread evenly; encoder and
+    embeddings stay as they are, [MASK]'s as the mean of all tokens', and only the decoder's layers learn.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockwiseRecipe(PairRecipe):
     """Blockwise heads (Stern et al. 2018) on a frozen ``verifier``, trained on the verifier's corpus, in family "blockwise".
 

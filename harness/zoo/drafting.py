@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 from harness.zoo.batches import Batch, batches_for, generator_of
 from harness.zoo.corpus import Encoded
 from harness.zoo.descriptions import DrafterRecipe
+from harness.zoo.networks import spread
 from harness.zoo.pairs import Evaluation
 from methods.autoregressive import Autoregressive
 from methods.models import stack_for
@@ -60,14 +61,21 @@ class NextBlock:
         return source, mask.bool(), blocks
 
 
-def start_from(folder: Path, network: Any) -> None:
-    """Give a fresh drafter the weights of a translation model of its shape.
+def start_from(folder: Path, network: Any, keep_encoder: bool = False) -> None:
+    """Give a fresh drafter the weights of a translation model of its width; of more layers than it has, evenly spread ones.
+    ``keep_encoder`` freezes the encoder and the embeddings.
 
     Without the paper's many updates a drafter learns next to nothing from scratch: no token of a block sees its
     neighbours, so it must find the source in a sea of MASKs. The model has found it already.
     """
-    begun: Any = new_network(network.config, AutoModelForSeq2SeqLM.from_pretrained(folder))
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    for part in ("encoder", "decoder"):
+        theirs = getattr(model.model, part)
+        theirs.layers = spread(theirs.layers, len(getattr(network.model, part).layers))
+    begun: Any = new_network(network.config, model)
     network.load_state_dict(begun.state_dict())
+    for frozen in (network.model.encoder, network.get_input_embeddings()) if keep_encoder else ():
+        frozen.requires_grad_(False)
 
 
 @torch.no_grad()

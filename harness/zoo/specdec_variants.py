@@ -6,11 +6,20 @@ another shape than the base teacher's begins with a model of its own shape, wher
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from harness.zoo import specdec_recipes
-from harness.zoo.descriptions import BlockwiseRecipe, Corpus, DrafterRecipe, PairRecipe, Part, distilled, distilled_by_all
+from harness.zoo.descriptions import (
+    BlockwiseRecipe,
+    Corpus,
+    DrafterRecipe,
+    PairRecipe,
+    Part,
+    SharedEncoderRecipe,
+    distilled,
+    distilled_by_all,
+)
 
 # Of the paper's Table 2 the text tells 25, the best, and Section 4.3 adds 30; the others are ours.
 BLOCK_SIZES: dict[str, tuple[int, ...]] = {"toy": (2, 4, 6, 8, 12), "test": (3, 6), "paper": (10, 15, 20, 25, 30)}
@@ -174,6 +183,7 @@ def _variants(base: Base, sizes: Sizes) -> list[PairRecipe]:
         *_big(base, sizes),
         *_three_teachers(base),
         *_deep(base, sizes),
+        _sharing(base),
         *pairs,
         *_summarizers(base, sizes),
     ]
@@ -236,6 +246,13 @@ def _deep(base: Base, sizes: Sizes) -> list[PairRecipe]:
     initial = None if base.drafter.initial is None else verifier
     drafter = replace(_shortened(base.drafter, sizes.short), name="specdec-deep-drafter", verifier=verifier, initial=initial)
     return [verifier, replace(drafter, **_shape(verifier))]
+
+
+def _sharing(base: Base) -> SharedEncoderRecipe:
+    """For the base verifier, whose encoder it shares: as wide as that one, as deep as the base drafter."""
+    kept = {field.name: getattr(base.drafter, field.name) for field in fields(DrafterRecipe)}
+    shape = _shape(base.verifier) | {"num_layers": base.drafter.num_layers}
+    return SharedEncoderRecipe(**(kept | shape | {"name": "specdec-drafter-shared", "initial": base.verifier}))
 
 
 def _pair(base: Base, sizes: Sizes, pair: str) -> list[PairRecipe]:

@@ -29,6 +29,7 @@ from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.network import load_network
+from methods.specdec.rules import TopOne
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.schedules import SCHEDULES
 from methods.types import Inputs, Stop
@@ -391,8 +392,27 @@ def test_the_drafter_begins_with_the_weights_of_a_model_of_its_shape(folders: di
     for name, weight in network.state_dict().items():
         same = weight[..., : theirs[name].shape[-1]] if name == "final_logits_bias" else weight[: len(theirs[name])]
         assert torch.equal(same, theirs[name]), name
-    with pytest.raises(InputError, match="other names than the drafter"):
+    with pytest.raises(InputError, match=r"its .* has shape \[.*32\], the drafter's \[.*48\]"):
         start_from(folders["specdec-verifier"], network)
+
+
+def test_a_drafter_that_shares_its_verifiers_encoder_leaves_it_as_it_was_and_drafts_alike(folders: dict[str, Path]) -> None:
+    """Only the decoder learns; one encoding of the source, or one for each of the two, gives the same rounds."""
+    zoo.ensure(["specdec-drafter-shared"], "test", "toy", workers=0)
+    models, target, spec = _loaded("specdec-drafter-shared")
+    rows = read_corpus(corpus_folder("specdec-drafter"))
+    inputs = Inputs(tuple(tuple(rows.row(row)[0].tolist()) for row in range(6)))
+    stop, greedy = Stop(max_new_tokens=40, token_ids=frozenset(target.eos_token_ids)), Sampling(temperature=0.0)
+    plain = Autoregressive().generate(target.session(), inputs, greedy, Uniforms([0] * 6, 40), stop)
+    found = {}
+    for encoder in ("own", "shared"):  # to share is refused where a weight of the encoders differs
+        drafter = build_drafter(DrafterSpec(kind="block", model=spec, encoder=encoder), target, models)
+        method = DraftAndVerify(drafter, TopOne(), lambda: SCHEDULES["constant"](4))
+        found[encoder] = method.generate(target.session(), inputs, greedy, Uniforms([0] * 6, 40), stop)
+        assert [row.tokens for row in found[encoder]] == [row.tokens for row in plain]
+    rounds = [[[step.drafted for step in row.steps] for row in rows] for rows in found.values()]
+    assert rounds[0] == rounds[1]
+    assert any(step.num_accepted for row in found["shared"] for step in row.steps)
 
 
 def test_distilled_copies_all_of_the_corpus() -> None:
