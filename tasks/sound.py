@@ -1,9 +1,11 @@
 """Sound as tasks hand it to models: one channel of fp32 samples at 16 kHz, whatever a file holds."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import gcd
+from os.path import isfile  # unlike Path's it answers for names that no file can have
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,9 @@ from tasks.errors import DataError
 
 SAMPLE_RATE = 16_000
 GUARD_S = 0.05  # of silence behind a signal that is resampled: Fourier's signals are periodic, and its end would meet its start
+# libsndfile notes where a header announces more bytes of sound than the file holds, and reads what is there.
+CUT_OFF = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+UNKNOWN_BYTES = 2**31 - 2**20  # announced by programs that write a header before they know how much follows
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,17 +34,24 @@ class Sound:
 def decode(file: Path | bytes, what: str) -> Sound:
     """Read an audio file or its bytes: channels are averaged, other rates resampled. ``what`` names it in errors.
 
-    Raises DataError for one that is missing, empty, or no audio.
+    Raises DataError for one that is missing, empty, cut off, or no audio. A cut-off MP3 is a shorter recording: its header
+    need not say how long it is.
     """
     import soundfile
 
     try:
-        samples, rate = soundfile.read(BytesIO(file) if isinstance(file, bytes) else file, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(BytesIO(file) if isinstance(file, bytes) else file) as opened:
+            samples, rate, notes = opened.read(dtype="float32", always_2d=True), opened.samplerate, opened.extra_info
     except (soundfile.SoundFileError, OSError, TypeError) as error:
         raise DataError(
             f"{what}: cannot be decoded ({_reason(file, error)}); expected FLAC, WAV, OGG or MP3: correct the file or remove "
             "the row"
         ) from error
+    cut_off = CUT_OFF.search(notes)
+    if cut_off and int(cut_off[1]) < UNKNOWN_BYTES:
+        raise DataError(
+            f"{what}: it is cut off ({cut_off[2]} bytes, its header announces {cut_off[1]}); copy it again or remove the row"
+        )
     if len(samples) == 0:
         raise DataError(f"{what}: it has 0 samples, expected a recording; correct the file or remove the row")
     if not np.isfinite(samples).all():
@@ -50,7 +62,7 @@ def decode(file: Path | bytes, what: str) -> Sound:
 def _reason(file: Path | bytes, error: Exception) -> str:
     if isinstance(file, bytes):
         return "0 bytes" if not file else "not audio"
-    if not file.is_file():
+    if not isfile(file):
         return "no such file"
     return "0 bytes" if file.stat().st_size == 0 else str(error).splitlines()[0].removeprefix(f"Error opening {str(file)!r}: ")
 

@@ -12,7 +12,7 @@ def adjusted_logits(logits: Float[Tensor, "*batch V"], sampling: Adjusting) -> F
 
     Ties at the k-th logit are all kept. The token that crosses top_p is kept; of tied ones those with the higher ids stay.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
         kth = scaled.topk(sampling.top_k, dim=-1).values[..., -1:]

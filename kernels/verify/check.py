@@ -4,7 +4,9 @@
 """
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -21,6 +23,7 @@ from kernels.verify.sigmoid import DEFAULT, LEAST_SUM, LEAST_WEIGHT, Scaling, wa
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MOST_INSIDE = 0.01
+FILTERED_EVERY = 20  # one batch of so many has top-k or top-p
 SIGMOID_ERROR = 8  # of the dtype's spacing: the exponential, and every step of Eq. 5 rounded to the dtype
 
 
@@ -42,23 +45,38 @@ class Report:
 
     def as_text(self) -> str:
         verdict = "green" if self.passed else "RED"
-        counts = f"{self.num_rows} rows, {self.num_inside} inside the bound, {self.num_wrong} wrong"
-        return f"{self.kernel:17s} {self.dtype:9s} {verdict}: {counts}"
+        return f"{self.kernel:17s} {self.dtype:9s} {verdict}: {self.counts()}"
+
+    def counts(self) -> str:
+        share = f" ({self.num_inside / self.num_rows:.2%})" if self.num_rows else ""
+        return f"{self.num_rows} rows, {self.num_inside} inside the bound{share}, {self.num_wrong} wrong"
 
 
 def check(
     kernel: str, cases: Iterable[Case], dtype: torch.dtype, backend: Backend | None = None, device: str = "cpu"
 ) -> Report:
     """Runs a kernel on every case and counts the rows whose decisions differ from the reference's."""
-    num_rows = num_inside = num_wrong = 0
+    return deque(running(kernel, cases, dtype, backend, device), maxlen=1).pop()
+
+
+def running(
+    kernel: str, cases: Iterable[Case], dtype: torch.dtype, backend: Backend | None = None, device: str = "cpu"
+) -> Iterator[Report]:
+    """The counts so far: before the first case, and after each."""
+    report = Report(kernel, str(dtype).removeprefix("torch."), 0, 0, 0)
+    yield report
+    arguments = {} if kernel == "baseline" else {"backend": backend}
     for case in cases:
-        arguments = {} if kernel == "baseline" else {"backend": backend}
         decisions = KERNELS[kernel](*_moved(case, device), **arguments)
         num_accepted, next_token, inside = expected_decisions(kernel, case)
         differs = (decisions.num_accepted.cpu() != num_accepted) | (decisions.next_token.cpu() != next_token)
-        num_rows, num_inside = num_rows + len(inside), num_inside + int(inside.sum())
-        num_wrong += int((differs & ~inside).sum())
-    return Report(kernel, str(dtype).removeprefix("torch."), num_rows, num_inside, num_wrong)
+        report = replace(
+            report,
+            num_rows=report.num_rows + len(inside),
+            num_inside=report.num_inside + int(inside.sum()),
+            num_wrong=report.num_wrong + int((differs & ~inside).sum()),
+        )
+        yield report
 
 
 def _moved(case: Case, device: str) -> tuple:
@@ -115,15 +133,26 @@ def main() -> int:
     parser.add_argument("--backend", choices=("torch", "triton"), default="triton")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    red = 0
+    reports = []
     with patched_once() if arguments.backend == "triton" else nullcontext():
         for kernel in arguments.kernels:
             for name in arguments.dtypes:
-                cases = random_cases(arguments.rows, DTYPES[name], seed=0, filtered_every=20)
-                report = check(kernel, cases, DTYPES[name], arguments.backend)
-                print(report.as_text(), flush=True)
-                red += not report.passed
-    return int(red > 0)
+                reports.append(_shown(kernel, name, arguments.rows, arguments.backend))
+                print(reports[-1].as_text(), flush=True)
+    red = [report for report in reports if not report.passed]
+    print(f"{arguments.backend}: {len(reports) - len(red)} of {len(reports)} checks green")
+    return int(bool(red))
+
+
+def _shown(kernel: str, dtype: str, num_rows: int, backend: Backend) -> Report:
+    """One kernel in one dtype; what is counted so far goes to stderr after each tenth of the rows."""
+    shown, cases = 0, random_cases(num_rows, DTYPES[dtype], 0, FILTERED_EVERY)
+    for report in running(kernel, cases, DTYPES[dtype], backend):
+        tenth = report.num_rows * 10 // num_rows
+        if shown < tenth < 10:
+            shown = tenth
+            print(f"  {kernel} {dtype} {tenth}0 %: {report.counts()}", file=sys.stderr, flush=True)
+    return report
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Ours: exact, straight from logits, no probability matrix in memory. The Triton kernels are in ``fused_gpu``; see README.md.
 
 On a CPU rows are evaluated until the first rejection, as many at a time as there are threads, and the last token is found by
-sums over blocks before the cumulative sum of one block.
+sums over blocks, then over smaller blocks of one, then among the tokens of one of those. At V = 32,000 a softmax of one row
+takes as long as three or four other operations, so it is their number that is kept small.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
@@ -27,7 +27,7 @@ from kernels.verify.interface import (
 )
 from kernels.verify.reference import BELOW_ONE
 
-BLOCK = 1024
+BLOCKS = (1024, 32, 1)  # tokens that are summed over before any of them is looked at
 
 
 def verify(
@@ -48,23 +48,29 @@ def verify(
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
     rows = [_verify_one(round, entry) for entry in range(len(round.lengths))]
     num_accepted, next_tokens, *probs = zip(*rows, strict=True)
-    width = round.tokens.shape[1]
+    batch, width = round.tokens.shape
+    unseen = [math.nan] * width
+    padded = [prob for model in probs for row in model for prob in (row + unseen)[:width]]
     dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
-    padded = [[*row, *[math.nan] * (width - len(row))] for model in probs for row in model]
-    target_probs, draft_probs = torch.tensor(padded, dtype=dtype).view(2, len(rows), width).unbind()
-    return Decisions(torch.tensor(num_accepted), torch.tensor(next_tokens), target_probs, draft_probs)
+    counts, drafted = torch.tensor((num_accepted, next_tokens)), torch.tensor(padded, dtype=dtype).view(2, batch, width)
+    return Decisions(*counts.unbind(), *drafted.unbind())
 
 
 def _verify_one(round: Round, entry: int) -> tuple[int, int, list[float], list[float]]:
     """One row of the batch: accepted drafts, next token, and the probabilities of the drafts that were looked at."""
-    length, target_probs, draft_probs = round.lengths[entry], list[float](), list[float]()
+    length, logits, draft_row = round.lengths[entry], round.target_logits[entry], None
     tokens, uniforms = round.tokens[entry].tolist(), round.uniforms[entry].tolist()
     known_probs = _known_draft_probs(round, entry)
-    position = 0
-    for row in _target_rows(round, entry):
+    target_probs: list[float] = []
+    draft_probs: list[float] = []
+    step = torch.get_num_threads()
+    for position in range(length + 1):
+        if position % step == 0:
+            rows = adjusted_probs(logits[position : min(position + step, length + 1)], round.target)
+        row = rows[position % step]
         if position == length:
-            return length, _token(_draw(row, uniforms[-1]), round, entry, length), target_probs, draft_probs
-        token, draft_row = tokens[position], None
+            return length, _token(drawn_from(row, uniforms[-1]), round, entry, length), target_probs, draft_probs
+        token = tokens[position]
         target_prob = row[token].item()
         if known_probs is not None:
             draft_prob = known_probs[position]
@@ -75,23 +81,7 @@ def _verify_one(round: Round, entry: int) -> tuple[int, int, list[float], list[f
         draft_probs.append(draft_prob)
         if not (target_prob > 0 and uniforms[position] * draft_prob <= target_prob):
             break
-        position += 1
     return position, _redraw(round, entry, position, row, draft_row, uniforms[-1]), target_probs, draft_probs
-
-
-def _target_rows(round: Round, entry: int) -> Iterator[Float[Tensor, "V"]]:
-    """What the target gives each token, position by position; a row is overwritten when as many as threads were taken.
-
-    One buffer for all rows: fresh memory costs about as much as the softmax that fills it.
-    """
-    logits = round.target_logits[entry, : round.lengths[entry] + 1]
-    chunks = logits.split(torch.get_num_threads())
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    buffer = torch.empty(chunks[0].shape, dtype=dtype)
-    rows = buffer.unbind()
-    for chunk in chunks:
-        adjusted_probs(chunk, round.target, out=buffer if len(chunk) == len(rows) else buffer[: len(chunk)])
-        yield from rows[: len(chunk)]
 
 
 def _known_draft_probs(round: Round, entry: int) -> list[float] | None:
@@ -112,9 +102,9 @@ def _redraw(round: Round, entry: int, position: int, row: Tensor, draft_row: Ten
         row[round.tokens[entry, position]] = 0
     else:
         row.sub_(_draft_row(round, entry, position) if draft_row is None else draft_row).clamp_(min=0)
-    drawn = _draw(row, uniform)
+    drawn = drawn_from(row, uniform)
     if drawn is None:
-        drawn = _draw(adjusted_probs(round.target_logits[entry, position], round.target, out=row), uniform)
+        drawn = drawn_from(adjusted_probs(round.target_logits[entry, position], round.target, out=row), uniform)
     return _token(drawn, round, entry, position)
 
 
@@ -131,24 +121,31 @@ def _draft_row(round: Round, entry: int, position: int) -> Float[Tensor, "V"]:
     return adjusted_probs(round.draft_logits[entry, position], round.draft)
 
 
-def _draw(weights: Float[Tensor, "V"], uniform: float) -> int | None:
+def drawn_from(weights: Float[Tensor, "V"], uniform: float) -> int | None:
     """The first token whose cumulative weight exceeds ``uniform * total``: its block first, then the token in it.
 
-    None where the total is no number above 0. Sums over blocks run in the weights' dtype, those over sums and inside the block
-    in fp64.
+    None where the total is no number above 0. Sums over blocks run in the weights' dtype, sums of those in fp64.
     """
-    size, whole = len(weights), len(weights) // BLOCK * BLOCK
-    sums = weights[:whole].view(-1, BLOCK).sum(-1).tolist()
-    if whole < size:
-        sums.append(weights[whole:].sum().item())
-    cumulative = list(accumulate(sums))
-    total = cumulative[-1]
-    if not 0 < total < math.inf:
-        return None
-    goal = uniform * (total * BELOW_ONE)
-    block = bisect_right(cumulative, goal)
-    before = cumulative[block - 1] if block else 0.0
-    inside = weights[block * BLOCK : (block + 1) * BLOCK].cumsum(0, dtype=torch.float64)
-    # The sum of a block rounds apart from its cumulative sum: a goal between the two belongs to the last token that weighs.
-    goal = min(goal - before, inside[-1].item() * BELOW_ONE)
-    return block * BLOCK + int(torch.searchsorted(inside, goal, right=True))
+    token, goal = 0, math.nan
+    for block in BLOCKS:
+        cumulative = list(accumulate(_block_sums(weights, block)))
+        total = cumulative[-1]
+        if block == BLOCKS[0]:
+            if not 0 < total < math.inf:
+                return None
+            goal = uniform * (total * BELOW_ONE)
+        # A block's sum rounds apart from the sum of its parts: a goal between the two belongs to the last part that weighs.
+        index = bisect_right(cumulative, min(goal, total * BELOW_ONE))
+        goal -= cumulative[index - 1] if index else 0.0
+        token += index * block
+        weights = weights[index * block : (index + 1) * block]
+    return token
+
+
+def _block_sums(weights: Float[Tensor, "V"], block: int) -> list[float]:
+    """One number a block; the last block may be shorter."""
+    if block == 1:
+        return weights.tolist()
+    size, whole = len(weights), len(weights) // block * block
+    sums = weights[:whole].view(-1, block).sum(-1).tolist() if whole else []
+    return [*sums, weights[whole:].sum().item()] if whole < size else sums

@@ -4,7 +4,6 @@ The signature is that of a VerifyRule: ``verify(proposal, target_logits, samplin
 the Triton kernels or the vectorised PyTorch path; None is Triton for tensors on CUDA and PyTorch elsewhere.
 """
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -68,8 +67,7 @@ class Decisions(NamedTuple):
     draft_probs: Float[Tensor, "B n"]
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """A round that was checked. ``draft_logits`` None is a point mass; ``log_sum_exp`` is dropped where tokens are filtered."""
 
     tokens: Int[Tensor, "B n"]
@@ -120,17 +118,18 @@ def checked(
 def _check_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -> None:
     batch, num_draft = proposal.tokens.shape
     vocab_size = target_logits.shape[-1]
-    expected = {
-        "target logits": (target_logits, (batch, num_draft + 1, vocab_size)),
-        "draft logits": (proposal.logits, (batch, num_draft, vocab_size)),
-        "draft log-sum-exp": (proposal.log_sum_exp, (batch, num_draft)),
-        "uniforms": (uniforms, (batch, num_draft + 1)),
-    }
-    for name, (tensor, shape) in expected.items():
+    expected = (
+        ("target logits", target_logits, (batch, num_draft + 1, vocab_size)),
+        ("draft logits", proposal.logits, (batch, num_draft, vocab_size)),
+        ("draft log-sum-exp", proposal.log_sum_exp, (batch, num_draft)),
+        ("uniforms", uniforms, (batch, num_draft + 1)),
+    )
+    for name, tensor, shape in expected:
         if tensor is not None and tensor.shape != shape:
             raise InputError(f"{name} {list(tensor.shape)}: expected {list(shape)} for {batch} rows of {num_draft} drafts")
-    if len(proposal.lengths) != batch or not all(0 <= length <= num_draft for length in proposal.lengths):
-        raise InputError(f"lengths {proposal.lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
+    lengths = proposal.lengths
+    if len(lengths) != batch or (batch and not 0 <= min(lengths) <= max(lengths) <= num_draft):
+        raise InputError(f"lengths {lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
 
 
 def _check_tokens(tokens: Tensor, lengths: tuple[int, ...], vocab_size: int) -> None:

@@ -14,7 +14,7 @@ import specdec_runs as runs
 from harness.catalogue import Settings, get_table, published
 from harness.catalogue.base import NOT_RECOVERED, Cell
 from harness.catalogue.specdec_batches import BATCHES, arms_at, peaks_mib, total_peak_mib, weights_mib
-from harness.catalogue.specdec_profile import CONCURRENT, OWN, SHARED
+from harness.catalogue.specdec_profile import CONCURRENT, OWN
 from harness.catalogue.specdec_setup import (
     BEAM,
     CNNDM,

@@ -18,7 +18,7 @@ from kernels.verify.bounds import Law
 from kernels.verify.check import DTYPES, check, expected_decisions
 from kernels.verify.interface import Decisions
 from kernels.verify.registry import EXACT, KERNELS
-from kernels.verify.rounds import Adjustment, Case, random_cases
+from kernels.verify.rounds import Adjustment, Case, RandomProposal, random_cases
 from kernels.verify.sigmoid import LEAST_WEIGHT, Scaling
 from kernels.verify.sigmoid import verify as sigmoid_verify
 from methods.exactness import largest_deviation
@@ -138,6 +138,31 @@ def test_baseline_has_the_distribution_of_transformers_own_function() -> None:
     statistic = ((first - second)[seen] ** 2 / (first + second)[seen]).sum()
     assert int(seen.sum()) >= 6
     assert statistic < 60  # 11 degrees of freedom: 1e-6 is at 48.6
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 33, 1023, 1024, 1025, 4097, 33_000])
+def test_blocks_of_every_size_hold_the_token_that_the_cumulative_sum_says(vocab_size: int) -> None:
+    """Weights are whole numbers, so that every sum is exact: each step of the law from both sides, and no token of weight 0."""
+    generator = torch.Generator().manual_seed(vocab_size)
+    weights = torch.randint(0, 4, (vocab_size,), generator=generator).float()
+    weights[-1], weights[vocab_size // 2] = 0.0, 1.0
+    steps = (weights.double().cumsum(0) / weights.double().sum())[torch.randint(vocab_size, (60,), generator=generator)]
+    uniforms = torch.cat((steps - 1e-9, steps + 1e-9, torch.tensor([0.0, 1.0], dtype=torch.float64))).clamp(0, 1 - 2.0**-53)
+    expected = reference.inverse_cdf(weights.expand(len(uniforms), -1), uniforms).tolist()
+    assert [fused.drawn_from(weights, uniform) for uniform in uniforms.tolist()] == expected
+    assert float(weights[expected].min()) > 0
+    assert fused.drawn_from(torch.zeros(vocab_size), 0.5) is None
+    weights[0] = float("nan")
+    assert fused.drawn_from(weights, 0.5) is None
+
+
+@pytest.mark.parametrize("vocab_size", [1025, 33_000])
+def test_vocabularies_of_several_blocks(vocab_size: int) -> None:
+    proposal, target, uniforms = rows(1, 40, 2, vocab_size)
+    given = RandomProposal(proposal.tokens, proposal.lengths, proposal.logits, DRAWN, proposal.log_sum_exp)
+    report = check("fused", [Case(given, target, DRAWN, uniforms)], torch.float32, "torch")
+    assert report.num_wrong == 0
+    assert report.num_inside <= 8  # of 40: the bound grows with the vocabulary
 
 
 def test_rows_behind_the_first_rejection_are_not_read() -> None:
