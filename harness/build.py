@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from harness import plugins
+from harness.assisted import THEIRS, assistance_of, check_assisted
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from harness.models import (
@@ -30,13 +31,15 @@ from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DRAFTERS, ENCODERS, DraftParts
+from methods.speculative.hierarchical import RevisableDrafter
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import DEFAULT_SCALE, RULES, SIGMOIDS
 from methods.speculative.schedules import SCHEDULES
-from methods.transformers_generate import Assistant, TransformersGenerate
+from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
 
 Value = TypeVar("Value")
+ON_ONE_DEVICE = ("ppd", "transformers")  # methods with caches of their own
 
 
 @dataclass
@@ -68,7 +71,8 @@ class Models:
 def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
     """Give a drafter what its description names: a draft model's session, a network of blocks, heads or a counted table, and
     what drafts for it."""
-    session = table = inner = block = heads = None
+    session = table = block = heads = None
+    inner: RevisableDrafter | None = None
     if spec.model is not None and spec.kind == "blockwise":
         heads = load_block_heads(spec.model, target)
     elif spec.model is not None and is_ngram_table(spec.model):
@@ -78,7 +82,10 @@ def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Dra
         check_role(spec.model.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=spec.kind == "block")
         session, block = (None, draft.stack) if isinstance(draft.stack, BlockStack) else (draft.session(), None)
     if spec.inner is not None:
-        inner = build_drafter(spec.inner, target, models)
+        inside = build_drafter(spec.inner, target, models)
+        if not isinstance(inside, RevisableDrafter):
+            raise UsageError(f"drafter {spec.inner.kind!r}: inside another it must take drafts back; expected model")
+        inner = inside
     parts = DraftParts(
         vocab_size=target.vocab_size,
         session=session,
@@ -150,7 +157,15 @@ def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> 
     drafter = build_drafter(_drafter_of(spec), target, models)
     if not isinstance(drafter, ModelDrafter):
         raise UsageError(f"drafter {_drafter_of(spec).kind!r}: speculative beam search needs a draft model: give --draft")
-    return SpeculativeBeamSearch(drafter.session, spec.num_beams, max(spec.draft_beams, spec.num_beams), spec.gamma)
+    width = _checked_beams("draft_beams", max(spec.draft_beams, spec.num_beams), target)
+    return SpeculativeBeamSearch(drafter.session, spec.num_beams, width, spec.gamma)
+
+
+def _checked_beams(name: str, count: int, target: LoadedModel) -> int:
+    """A search begins with a token a beam. UsageError for a width that would only fill the memory."""
+    if count > target.vocab_size:
+        raise UsageError(f"{name} {count}: expected at most the vocabulary's {target.vocab_size} tokens; lower it")
+    return count
 
 
 def early_reader(spec: EarlySpec, target: LoadedModel) -> EarlyHead:
@@ -179,18 +194,20 @@ def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> Predicti
 
 
 def _transformers(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
-    """With a draft model it is assisted generation."""
-    if spec.drafter is None:
-        return TransformersGenerate(spec.num_beams)
-    if spec.drafter.kind != "model" or spec.drafter.model is None:
-        raise UsageError(f"drafter {spec.drafter.kind!r}: transformers' assisted generation needs a draft model: give --draft")
-    draft = models.draft(spec.drafter.model, target)
-    return TransformersGenerate(spec.num_beams, Assistant(draft.stack, spec.gamma, spec.schedule))
+    """With a drafter it is assisted generation."""
+
+    def draft(model: ModelSpec) -> LoadedModel:
+        found = models.draft(model, target)
+        check_role(model.name, is_block=isinstance(found.stack, BlockStack), drafts_blocks=False)
+        return found
+
+    num_beams = _checked_beams("num_beams", spec.num_beams, target)
+    return TransformersGenerate(num_beams, assistance_of(spec, target, draft))
 
 
 METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
     "autoregressive": lambda spec, target, models: Autoregressive(),
-    "beam": lambda spec, target, models: BeamSearch(spec.num_beams),
+    "beam": lambda spec, target, models: BeamSearch(_checked_beams("num_beams", spec.num_beams, target)),
     "drafter-alone": _alone,
     "ppd": build_ppd,
     "speculative": _speculative,
@@ -200,6 +217,11 @@ METHODS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
 
 
 def build_method(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    if target.stack.parts and spec.name in ON_ONE_DEVICE:
+        raise UsageError(
+            f"method {spec.name!r}: {target.name} lies on several devices, which its own sessions cannot read; "
+            "expected a target on one device, or another method"
+        )
     return _choose("method", spec.name, METHODS)(spec, target, models)
 
 
@@ -211,7 +233,13 @@ def check_names(spec: MethodSpec) -> None:
         build_schedule(spec)()
     if spec.name == "ppd":
         _execution(spec)
-    if spec.drafter is not None:
+    if spec.name == "transformers":
+        check_assisted(spec)
+    elif spec.drafter is not None:
+        if spec.drafter.kind in THEIRS:
+            raise UsageError(
+                f"drafter {spec.drafter.kind!r}: transformers' own; expected method transformers, or another drafter"
+            )
         _choose("drafter", spec.drafter.kind, DRAFTERS)
         _check_encoder(spec.name, spec.drafter)
 

@@ -50,10 +50,20 @@ def parser(only: str | None = None) -> Parser:
     return top
 
 
+def _check_words(arguments: Sequence[str]) -> None:
+    """UsageError for what neither argparse nor a record can hold."""
+    for word in arguments:
+        if not word.isascii() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise UsageError(f"argument {word!r}: not UTF-8; expected text, and folders and files named so")
+        if word.startswith("--") and word.endswith("=--"):  # argparse makes it an empty list
+            raise UsageError(f"{word}: expected a value behind the equals sign")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     chosen = next((word for word in arguments if word in COMMANDS), "none")
     try:
+        _check_words(arguments)
         args = parser(chosen).parse_args(arguments)
         if hasattr(args, "plugin"):
             plugins.load(args.plugin)
@@ -70,3 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"foretoken: {error.filename}: {error.strerror}; check that path, and free space", file=sys.stderr)
+        return 2

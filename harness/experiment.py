@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import UsageError
+from harness.typed import check_types
 from methods.sampling import Sampling
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -46,12 +47,14 @@ class ModelSpec:
     """A model by name: ``zoo:NAME``, a local folder, or a Hub id.
 
     ``revision`` pins what the name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub.
-    ``untrained`` puts seeded random weights in the place of its own.
+    ``untrained`` puts seeded random weights in the place of its own. ``device_map`` "auto" spreads the layers of a model that
+    is larger than a device over all that are there.
     """
 
     name: str
     revision: str | None = None
     untrained: bool = later(False)
+    device_map: str | None = later(None)
 
     __repr__ = _shown
 
@@ -246,28 +249,27 @@ _NESTED = {
     "method": MethodSpec,
     "drafter": DrafterSpec,
     "inner": DrafterSpec,
+    "sampling": Sampling,
 }
+_LISTED = {"overlap": DrafterSpec, "early": EarlySpec}
 
 
 def _revive(kind: type, values: dict[str, Any]) -> Any:
     """Rebuild a frozen description from what ``asdict`` and JSON made of it."""
+    if not isinstance(values, dict):
+        raise UsageError(f"{kind.__name__}: is {str(values)[:40]!r}, expected an object of its fields")
     known = {field.name for field in fields(kind)}
     if unknown := sorted(set(values) - known):
         raise UsageError(f"{kind.__name__} field {unknown[0]!r}: not known to this version; expected some of {sorted(known)}")
-    revived = {}
+    revived: dict[str, Any] = {}
     for name, value in values.items():
         if name in _NESTED and value is not None:
             value = _revive(_NESTED[name], value)
-        elif name == "sampling":
-            value = Sampling(**value)
-        elif name == "overlap":
-            value = tuple(_revive(DrafterSpec, item) for item in value)
-        elif name == "early":
-            value = tuple(_revive(EarlySpec, item) for item in value)
-        elif name in ("leniences", "layers", "plugins"):
-            value = tuple(value)
+        elif isinstance(value, list):
+            value = tuple(_revive(_LISTED[name], item) if name in _LISTED else item for item in value)
         revived[name] = value
     try:
+        check_types(kind, revived)
         return kind(**revived)
     except TypeError as error:
-        raise UsageError(f"{kind.__name__}: {error}; expected every field that has no default") from error
+        raise UsageError(f"{kind.__name__}: {error}; expected every field that has no default, each of its type") from error

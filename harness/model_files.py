@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class Size:
 
 def local_folder(name: str) -> Path | None:
     """The folder that a name means, or None for a Hub id. UsageError for a path that is no model's folder."""
-    path = Path(name).expanduser()
+    path = Path(expanduser(name))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise UsageError(f"model folder {path}: it has no config.json; expected a folder written by save_pretrained")
@@ -63,7 +64,7 @@ def local_folder(name: str) -> Path | None:
 
 def table_file(name: str) -> Path | None:
     """The file of counted n-grams that a local name means: a .safetensors file, or that of a folder. None for other names."""
-    path = Path(name).expanduser()
+    path = Path(expanduser(name))
     if path.is_file():
         return path if path.suffix == ".safetensors" else None
     return path / zoo.TABLE if (path / zoo.TABLE).is_file() else None
@@ -71,13 +72,13 @@ def table_file(name: str) -> Path | None:
 
 def heads_file(name: str) -> Path | None:
     """The file of trained early heads in a local folder; None for other names."""
-    path = Path(name).expanduser() / HEADS
+    path = Path(expanduser(name)) / HEADS
     return path if path.is_file() else None
 
 
 def block_heads_file(name: str) -> Path | None:
     """The same of blockwise heads."""
-    path = Path(name).expanduser() / BLOCK_HEADS
+    path = Path(expanduser(name)) / BLOCK_HEADS
     return path if path.is_file() else None
 
 

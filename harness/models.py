@@ -5,6 +5,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,6 +56,7 @@ from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.specdec.network import load_network
 from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
+from methods.spread import SpreadSession, spread_stack
 
 __all__ = [
     "LoadedModel", "Size", "check_pair", "check_role", "estimate", "fits", "foreign_heads", "is_encoder_decoder",
@@ -63,6 +65,7 @@ __all__ = [
 ]  # fmt: skip
 
 HEARS = "whisper"
+CPU_BYTES = 1 << 50  # no limit: where a CPU is asked for, nothing is laid anywhere else
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
@@ -96,6 +99,8 @@ class LoadedModel:
 
     def session(self) -> ModelSession:
         """A new session; all of a model's sessions share its weights."""
+        if self.stack.parts:
+            return SpreadSession(self.stack)
         return WhisperSession(self.stack) if isinstance(self.stack, WhisperStack) else ModelSession(self.stack)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -170,12 +175,14 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     path = model_path(spec)
     config = load_config(spec)
     with quiet(), one_line(spec, path):
-        model, tokenizer = _load(spec, path, config, getattr(torch, dtype))
+        placed = _placement(spec, device)
+        model, tokenizer = _load(spec, path, config, getattr(torch, dtype), placed)
         extractor = AutoFeatureExtractor.from_pretrained(path, **hub_arguments(spec)) if config.model_type == HEARS else None
-        model.to(device)
+        if not placed:
+            model.to(device)
     try:
         model.eval().requires_grad_(False)
-        stack = BlockStack(model) if is_block_drafter(config) else stack_for(model)
+        stack = _stack(model, config, device, bool(placed))
     except InputError as error:
         raise UsageError(f"model {spec.name}: {error}") from error
     parameters = list(model.parameters())
@@ -192,7 +199,31 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     )
 
 
-def _load(spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerBase]:
+def _placement(spec: ModelSpec, device: str) -> dict[str, Any]:
+    """What from_pretrained is told to lay a model on all devices of a kind; nothing for a model on one."""
+    if spec.device_map is None:
+        return {}
+    if spec.device_map != "auto":
+        raise UsageError(f"device_map {spec.device_map!r} of model {spec.name}: expected auto, or none")
+    if find_spec("accelerate") is None:
+        raise UsageError("device_map 'auto': the package accelerate is not installed; run: pip install 'foretoken[spread]'")
+    return {"device_map": spec.device_map} | ({"max_memory": {"cpu": CPU_BYTES}} if device == "cpu" else {})
+
+
+def _stack(model: Any, config: PreTrainedConfig, device: str, is_placed: bool) -> Stack:
+    if is_block_drafter(config):
+        return BlockStack(model)
+    if not is_placed:
+        return stack_for(model)
+    from accelerate.hooks import remove_hook_from_module
+
+    remove_hook_from_module(model, recurse=True)  # our stacks run the weights themselves
+    return spread_stack(model, torch.empty(0, device=device).device)
+
+
+def _load(
+    spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype, placed: dict[str, Any]
+) -> tuple[Any, PreTrainedTokenizerBase]:
     tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
     if is_block_drafter(config):
         try:
@@ -201,7 +232,7 @@ def _load(spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dty
             raise UsageError(f"model {spec.name}: {error}") from error
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     kind = AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
-    model = kind.from_pretrained(path, dtype=dtype, **hub_arguments(spec))
+    model = kind.from_pretrained(path, dtype=dtype, **placed, **hub_arguments(spec))
     if spec.untrained:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

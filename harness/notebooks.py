@@ -15,7 +15,7 @@ from harness.experiment import Comparison, Experiment
 from harness.models import load_tokenizer
 from harness.records import load
 from harness.reproduce import Store, state_of
-from harness.runner import ensure_models
+from harness.runner import Runner, ensure_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def recorded(plan: Plan, folder: str | Path, profile: str | None = None) -> Reco
     if chosen == SMALL and state != "complete":
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):  # bars of many lines; what fails still raises
             ensure_models((arm for comparison in plan(settings) for arm in comparison.arms), workers=0)
-        store.run(plan(settings), quiet=True)
+        store.run(plan(settings), Runner(store.folder, quiet=True))
         state = "made just now: the models are tiny and the examples few, so the numbers only show how it is done"
     elif state == "not run":
         raise UsageError(

@@ -53,6 +53,11 @@ def make_prompt(task: Task, example: Example, experiment: Experiment, model: Loa
         cut, tokens = _cut_longest_field(task, example, experiment, model, experiment.max_input_tokens)
     else:
         cut = 0
+    if room is not None and room < 1:
+        raise UsageError(
+            f"max_new_tokens {experiment.max_new_tokens}: leaves no room for a prompt within the position limit "
+            f"{model.position_limit} of {model.name}; expected fewer"
+        )
     if room is not None and len(tokens) > room:
         raise UsageError(
             f"example {example.id!r}: its prompt of {len(tokens)} tokens and {experiment.max_new_tokens} new ones exceed the "
@@ -78,13 +83,24 @@ def _encode(task: Task, example: Example, experiment: Experiment, model: LoadedM
 def _render(task: Task, example: Example, experiment: Experiment) -> str:
     if experiment.prompt_template is None:
         return task.prompt(example, "t5" if experiment.prompt_style == "t5" else "instruction")
-    fields = {name for _, name, _, _ in Formatter().parse(experiment.prompt_template) if name}
+    fields = _fields(experiment.prompt_template)
     if unknown := sorted(fields - set(example.inputs)):
         raise UsageError(
             f"prompt_template: field {{{unknown[0]}}} is not in task {experiment.task}; expected some of "
             f"{', '.join('{' + name + '}' for name in example.inputs)}"
         )
     return experiment.prompt_template.replace("\\n", "\n").format(**{name: example.inputs[name] for name in fields})
+
+
+def _fields(template: str) -> set[str]:
+    """The names in braces; nothing else that str.format could do with them is wanted in a prompt."""
+    try:
+        found = [field for field in Formatter().parse(template) if field[1] is not None]
+    except ValueError as error:
+        raise UsageError(f"prompt_template {template!r}: {error}; write {{{{ and }}}} for braces of the text") from error
+    if any(not name or specification or conversion for _, name, specification, conversion in found):
+        raise UsageError(f"prompt_template {template!r}: expected names of fields alone in braces, such as {{prompt}}")
+    return {name for _, name, _, _ in found if name}
 
 
 def _cut_longest_field(

@@ -2,11 +2,11 @@
 
 ``<folder>/<signature>.jsonl`` holds an experiment's records in the order they were made and ``<signature>.json`` its
 description. A process that is killed leaves at most one torn last line, which the next one cuts off and runs again.
+``<folder>/parts`` is empty but while workers of a cluster run, or after they were stopped.
 """
 
-import fcntl
 import json
-import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import UsageError
 from harness.experiment import Experiment
+from harness.lines import LineFile, write_whole
+from harness.typed import check_types, parsed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+PARTS = "parts"
 
 
 @dataclass(kw_only=True)
@@ -109,7 +113,7 @@ class Record:
     draft_encode_s: float | None = None
     peak_bytes: int | None = None
     steps: Steps | None = None
-    statistics: dict[str, Any] | None = None
+    statistics: dict[str, float | list[float]] | None = None
     overlap: list[Overlap] = field(default_factory=list)
     early: list[EarlyRanks] = field(default_factory=list)
     divergence: Divergence | None = None
@@ -125,20 +129,44 @@ class Record:
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
+    def from_line(cls, line: str | bytes) -> "Record":
+        return cls.from_dict(parsed(line))
+
+    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Record":
-        steps = values.pop("steps", None)
-        divergence = values.pop("divergence", None)
-        rule_times = values.pop("rule_times", None)
-        overlap = [Overlap(**item) for item in values.pop("overlap", [])]
-        early = [EarlyRanks(**item) for item in values.pop("early", [])]
-        return cls(
-            **values,
-            steps=Steps(**steps) if steps is not None else None,
-            overlap=overlap,
-            early=early,
-            divergence=Divergence(**divergence) if divergence is not None else None,
-            rule_times=RuleTimes(**rule_times) if rule_times is not None else None,
-        )
+        """TypeError or ValueError for what is no record: other fields or types, rounds that do not fit the tokens."""
+        found = {name: _made(kind, values.pop(name, None)) for name, kind in _NESTED.items()}
+        several = {name: [_made(kind, item) for item in values.pop(name, [])] for name, kind in _LISTED.items()}
+        record = _made(cls, {**values, **found, **several})
+        _check_rounds(record)
+        return record
+
+
+_NESTED = {"steps": Steps, "divergence": Divergence, "rule_times": RuleTimes}
+_LISTED = {"overlap": Overlap, "early": EarlyRanks}
+
+
+def _made(kind: type, values: dict[str, Any] | None) -> Any:
+    """One of our dataclasses; None stays None."""
+    if values is None:
+        return None
+    check_types(kind, values)
+    return kind(**values)
+
+
+def _check_rounds(record: Record) -> None:
+    """Columns are whole or, where a method has none, empty; together the rounds emit the record's tokens."""
+    steps = record.steps
+    if steps is None:
+        return
+    lengths = {name: len(column) for name, column in vars(steps).items()}
+    rounds = lengths["drafted"]
+    if lengths["num_accepted"] != rounds or lengths["emitted"] != rounds or not {0, rounds}.issuperset(lengths.values()):
+        raise ValueError("steps: columns of different lengths")
+    if any(len(target) != len(draft) for target, draft in zip(steps.target_probs, steps.draft_probs, strict=False)):
+        raise ValueError("steps: target_probs and draft_probs of different lengths")
+    if sum(steps.emitted) != len(record.tokens or ()) or min((*steps.emitted, *steps.num_accepted), default=0) < 0:
+        raise ValueError(f"steps: {sum(steps.emitted)} tokens emitted, {len(record.tokens or ())} recorded")
 
 
 class RecordFile:
@@ -151,10 +179,24 @@ class RecordFile:
     def read(self) -> list[Record]:
         return distinct(read_records(self.path) if self.path.exists() else ())
 
+    @property
+    def parts(self) -> Path:
+        """Where workers of other processes put what they make, a file a node, until it stands in this one in its order."""
+        return self.path.parent / PARTS / self.path.stem
+
+    def read_parts(self) -> list[Record]:
+        return distinct(record for path in sorted(self.parts.glob("*.jsonl")) for record in read_records(path))
+
+    def drop_parts(self) -> None:
+        if self.parts.exists():
+            shutil.rmtree(self.parts)
+            if not any(self.parts.parent.iterdir()):
+                self.parts.parent.rmdir()
+
     def open(self) -> "RecordWriter":
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(self.path.with_suffix(".json"), self.experiment.to_json() + "\n")
+            write_whole(self.path.with_suffix(".json"), self.experiment.to_json() + "\n")
             return RecordWriter(self.path)
         except OSError as error:
             raise UsageError(
@@ -162,60 +204,30 @@ class RecordFile:
             ) from error
 
 
-class RecordWriter:
-    """Appends one record at a time, flushed to the disk before the next example begins."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("ab", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise UsageError(f"records {path}: another process is writing them; wait for it, or choose --records") from error
-
-        self._cut_torn_end()
-
-    def _cut_torn_end(self) -> None:
-        """What a killed process left of its last line goes; only the holder of the lock may do this."""
-        data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole != len(data):
-            self._file.truncate(whole)
-
+class RecordWriter(LineFile):
     def append(self, record: Record) -> None:
-        data, start = record.to_line().encode(), os.fstat(self._file.fileno()).st_size
-        try:
-            written = self._file.write(data)
-            if written != len(data):
-                raise OSError(28, "No space left on device")
-            os.fdatasync(self._file.fileno())
-        except OSError as error:
-            self._file.truncate(start)
-            raise UsageError(
-                f"records {self.path}: {error.strerror}; what was recorded before is kept: free space, run it again"
-            ) from error
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> "RecordWriter":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self.write(record.to_line().encode())
 
 
 def read_records(path: Path) -> Iterator[Record]:
     """All whole records of a file; a torn last line (no newline) is left out, a malformed whole line is an error."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield Record.from_dict(json.loads(line))
-            except (ValueError, TypeError, AttributeError) as error:
-                raise UsageError(f"{path}:{number}: not a record ({error}); expected lines as a run writes them") from error
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
+                yield _record(line, f"{path}:{number}")
+    except OSError as error:
+        raise UsageError(f"records {path}: cannot be read ({error.strerror}); expected a .jsonl file of a run") from error
+
+
+def _record(line: bytes, where: str) -> Record:
+    try:
+        return Record.from_line(line)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"{where}: not a record ({error}); expected lines as a run writes them: remove this one, and it is run again"
+        ) from error
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:
@@ -272,17 +284,9 @@ def load(*paths: str | Path, rows: str = "examples", **settings: Any) -> "pd.Dat
 def load_experiment(path: Path) -> Experiment:
     """The description that lies beside a record file."""
     try:
-        return Experiment.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf8")))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"experiment {path.with_suffix('.json')}: cannot be read ({error}); it is written beside its records"
-        ) from error
-
-
-def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf8")
-    os.replace(temporary, path)
+        return Experiment.from_dict(parsed(path.with_suffix(".json").read_text(encoding="utf8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"experiment of {path}: cannot be read ({error}); its .json is written beside its records") from error
 
 
 def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) -> None:
@@ -290,9 +294,12 @@ def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) ->
     path = folder / "environments" / f"{digest}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, json.dumps(facts, indent=1) + "\n")
+        write_whole(path, json.dumps(facts, indent=1) + "\n")
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, str | int]:
-    path = folder / "environments" / f"{digest}.json"
-    return json.loads(path.read_text(encoding="utf8")) if path.exists() else {"environment": f"unknown ({digest})"}
+    """Its facts, "unknown" where they are lost: what is derived from records does without."""
+    try:
+        return dict(parsed((folder / "environments" / f"{digest}.json").read_text(encoding="utf8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {"environment": f"unknown ({digest})"}

@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 
-from harness import environment
+from harness import environment, plugins
 from harness.audit.verdicts import notes_of
 from harness.catalogue.base import RATIO, Cell, Settings, Table
 from harness.commands.options import RESULTS, checked_device, source_of
@@ -26,7 +27,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         source=source_of(args.data, args.profile),
         limit=args.limit,
         seed=args.seed,
-        device=checked_device(args.device),
+        device=checked_device(args.device, getattr(args, "engine", "local")),
         dtype=args.dtype,
         models=_replacements(args.model),
         stop_at_eos=args.stop_at_eos,
@@ -48,7 +49,7 @@ def _replacements(pairs: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _absolute(name: str) -> str:
-    path = Path(name).expanduser()
+    path = Path(expanduser(name))
     return str(path.resolve()) if path.is_dir() else name
 
 
@@ -88,12 +89,12 @@ class Store:
             self.read[file.path.name] = records
         return records
 
-    def run(self, plan: list[Comparison], quiet: bool) -> None:
+    def run(self, plan: list[Comparison], runner: Runner) -> None:
         """Run every comparison that is not complete; what is complete costs a look at its records and nothing else.
 
         A model or data set that cannot be had from the Hub stops its own comparison only.
         """
-        runner, missing = Runner(self.folder, quiet=quiet), []
+        missing = []
         for comparison in plan:
             with self._noting(comparison):
                 pinned = self.comparison(comparison)
@@ -152,7 +153,8 @@ def command_of(kind: str, name: str, settings: Settings) -> str:
     default = Settings()
     fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
     changed = {key: _shown(getattr(settings, key)) for key in fields if getattr(settings, key) != getattr(default, key)}
-    if settings.seed == default.seed and not settings.models:
+    given = plugins.given_for(kind, name)
+    if settings.seed == default.seed and not settings.models and not given:
         variables = [f"{fields[key]}={value}" for key, value in changed.items()]
         variables += ["STOP_AT_EOS=1"] if settings.stop_at_eos else []
         return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
@@ -160,6 +162,7 @@ def command_of(kind: str, name: str, settings: Settings) -> str:
     flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
     flags += ["--stop-at-eos"] if settings.stop_at_eos else []
     flags += [f"--model {role}={_shown(model)}" for role, model in settings.models]
+    flags += [f"--plugin {_shown(file)}" for file in given]
     return " ".join([f"foretoken {kind} {name} --reproduce", *flags])
 
 

@@ -12,6 +12,7 @@ from methods.sampling import Sampling
 PAPER = "leviathan"
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 LAMDA_TOP_K = 40
+LARGER_THAN_A_DEVICE = ("meta-llama/Llama-3.1-70B",)  # 141 GB in half precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,7 @@ def autoregressive(
         task=setup.task,
         source=settings.source,
         profile=profile,
-        target=ModelSpec(name=target),
+        target=ModelSpec(name=target, device_map="auto" if target in LARGER_THAN_A_DEVICE else None),
         method=MethodSpec(name="autoregressive"),
         sampling=Sampling(temperature=temperature, top_k=setup.top_k if temperature > 0 else None),
         seed=settings.seed,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.commands.bench_kernels import add_kernel_arguments, execute_kernels
-from harness.commands.options import DATA_HELP, RESULTS, positive, source_of
+from harness.commands.options import DATA_HELP, RESULTS, positive, source_of, threads
 from harness.errors import UsageError
 
 
@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=positive("--repeats"), default=3, help="of each prompt (default: 3)")
     parser.add_argument("--tokens", type=positive("--tokens"), default=64, help="generated a prompt, at most (default: 64)")
     parser.add_argument("--examples", type=positive("--examples"), default=1000, help="of the memory check (default: 1000)")
-    parser.add_argument("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
-    parser.add_argument("--dry-run", action="store_true", help="say which models are timed and which are cached")
+    parser.add_argument("--threads", type=threads, help="CPU threads of torch (default: all cores)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be timed, and which models are cached")
     add_kernel_arguments(parser.add_argument_group("kernels only (--gamma, --repeats and --threads count there too)"))
 
 

@@ -46,6 +46,9 @@ def execute_kernels(args: argparse.Namespace) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     settings, names = _settings(args), [BASELINE, *(name for name in args.kernels if name != BASELINE)]
+    if args.dry_run:
+        print("\n".join([*(setting.as_text() for setting in settings), f"kernels: {', '.join(names)}"]))
+        return 0
     reports = check_kernels(names, args.rows, args.dtype, args.device)
     for report in reports.values():
         print(report.as_text(), flush=True)

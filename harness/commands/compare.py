@@ -17,10 +17,10 @@ def execute(args: argparse.Namespace) -> int:
     import json
 
     from harness.compare import compare_records
-    from harness.records import load_experiment, load_records
+    from harness.records import distinct, load_experiment, load_records
 
     paths = (args.baseline, args.method)
-    found = compare_records([load_experiment(path) for path in paths], [load_records(path) for path in paths])
+    found = compare_records([load_experiment(path) for path in paths], [distinct(load_records(path)) for path in paths])
     if args.json:
         print(json.dumps(found.as_dict(), ensure_ascii=False))
     else:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.commands.options import DATA_HELP, add_plugin, checked_device, layer_list, model_name, positive, source_of
+from harness.commands.options import DATA_HELP, add_plugin, checked_device, layer_list, model_name, positive, source_of, threads
 from harness.experiment import DTYPES, ModelSpec
 
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, required=True, metavar="FOLDER", help="for heads.safetensors and recipe.json; resumed if killed")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--dtype", choices=DTYPES, default="float32", help="of the frozen model; heads are trained in fp32 (default: float32)")
-    add("--threads", type=positive("--threads"), default=1, help="CPU threads; other numbers round otherwise (default: 1)")
+    add("--threads", type=threads, default=1, help="CPU threads; other numbers round otherwise (default: 1)")
     add("--seed", type=int, default=0, help="of data order (default: 0)")
     add("--dry-run", action="store_true", help="say what would be trained")
     add_plugin(parser)

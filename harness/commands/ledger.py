@@ -3,12 +3,14 @@
 import argparse
 from pathlib import Path
 
-from harness.commands.options import RESULTS
+from harness import plugins
+from harness.commands.options import RESULTS, add_plugin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", type=Path, default=RESULTS / "tables", metavar="FOLDER", help="tables as JSON files")
     parser.add_argument("--output", type=Path, default=RESULTS / "ledger.csv", metavar="FILE", help="the file to write")
+    add_plugin(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -20,6 +22,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.tables.is_dir():
         raise UsageError(f"tables {args.tables}: not a folder; expected the JSON files that `make table-N` writes")
+    plugins.warn_of_broken("table")
     tables = table_items(args.tables)
     path = write_whole(args.output, ledger_text(tables))
     counts = tally([one for table in tables for one in table.judged])

@@ -1,14 +1,26 @@
 """Flags that several commands share, and how their values become descriptions."""
 
 import argparse
+from functools import partial
+from importlib.util import find_spec
+from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
 from harness.experiment import DTYPES
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from harness.ray_cluster import Cluster
+    from harness.runner import Runner
+
 PROFILES = ("toy", "small", "paper", "test")
 RESULTS = Path("results")
 PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
+MOST = 2**31 - 1  # what the libraries below can count to
 DATA_HELP = '"toy", "hub", a folder or a file (default: hub for small and paper, else toy)'
 
 
@@ -25,6 +37,50 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add_plugin(parser)
 
 
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """For every command that makes records which a cluster may make."""
+    add = parser.add_argument_group("engine").add_argument
+    add("--engine", choices=("local", "ray"), default="local", help="one process (local, the default) or workers")
+    add("--workers", type=positive("--workers"), metavar="N", help="of engine ray: at most this many (default: what has room)")
+    add("--address", metavar="ADDR", help="of engine ray: a running cluster's, or auto (default: start one on this machine)")
+
+
+def begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
+    """What makes the runner, later: a cluster begins to start now, beside the imports, if anything is to run at all.
+
+    UsageError for an engine that is not installed, and for flags that the chosen one does not read.
+    """
+    if args.engine == "local":
+        for flag in ("workers", "address"):
+            if (value := getattr(args, flag)) is not None:
+                raise UsageError(f"--{flag} {value}: engine 'local' does not read it; leave it out, or choose --engine ray")
+        return partial(_local_runner, args)
+    if find_spec("ray") is None:
+        raise UsageError("engine 'ray': the package ray is not installed; run: pip install 'foretoken[ray]'")
+    checked_device(args.device, args.engine)
+    if args.dry_run or not vars(args).get("reproduce", True):
+        return partial(_ray_runner, args, None)
+    return partial(_ray_runner, args, _cluster(args))
+
+
+def _local_runner(args: argparse.Namespace) -> "Runner":
+    from harness.runner import Runner
+
+    return Runner(args.records, args.quiet)
+
+
+def _ray_runner(args: argparse.Namespace, cluster: "Future[Cluster] | None") -> "Runner":
+    from harness.ray_engine import RayRunner
+
+    return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers)
+
+
+def _cluster(args: argparse.Namespace) -> "Future[Cluster]":
+    from harness.ray_cluster import begin
+
+    return begin(args.address, args.quiet, num_early=(args.workers or 1) if args.device == "cpu" else 0)
+
+
 def add_plugin(parser: argparse.ArgumentParser) -> None:
     """For every command that takes names which a plug-in may add."""
     parser.add_argument(
@@ -39,15 +95,19 @@ def add_catalogue(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
-def positive(flag: str):  # type: ignore[no-untyped-def]
-    """An argparse type: an integer of at least 1, refused with the flag's name."""
+def positive(flag: str, most: int = MOST):  # type: ignore[no-untyped-def]
+    """An argparse type: an integer of at least 1 and at most ``most``, refused with the flag's name."""
 
     def convert(text: str) -> int:
-        if not text.lstrip("-").isdigit() or int(text) < 1:
-            raise argparse.ArgumentTypeError(f"{flag} {text!r}: expected an integer >= 1")
-        return int(text)
+        value = int(text) if text.isdecimal() and len(text) < 20 else 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{flag} {text[:40]!r}: expected an integer from 1 to {most}")
+        return value
 
     return convert
+
+
+threads = positive("--threads", 1024)  # torch starts as many as it is told, or dies of it
 
 
 def layer_list(flag: str):  # type: ignore[no-untyped-def]
@@ -64,16 +124,20 @@ def layer_list(flag: str):  # type: ignore[no-untyped-def]
 
 def model_name(text: str) -> str:
     """Local folders are made absolute, so that a record names the same model from everywhere."""
-    path = Path(text).expanduser()
+    path = Path(expanduser(text))
     return str(path.resolve()) if path.is_dir() else text
 
 
-def checked_device(name: str) -> str:
-    """A device that is there; refused in one line otherwise."""
-    import torch
-
+def checked_device(name: str, engine: str = "local") -> str:
+    """A device that is there; refused in one line otherwise. With engine ray it is a worker's, which sees its own GPUs only."""
     if name == "cpu":
         return name
+    if engine == "ray":
+        if name != "cuda":
+            raise UsageError(f"device {name!r}: with engine 'ray' expected cpu or cuda; which GPU is chosen by the cluster")
+        return name
+    import torch
+
     if not name.startswith("cuda"):
         raise UsageError(f"device {name!r}: expected cpu, cuda or cuda:N")
     if not torch.cuda.is_available():

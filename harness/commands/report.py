@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from harness.commands.options import RESULTS, positive
+from harness import plugins
+from harness.commands.options import RESULTS, add_plugin, positive
 
 GENERATIONS = 4
 
@@ -21,11 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="generations shown an experiment",
     )
+    add_plugin(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     from harness.report.site import collect, write_site
 
+    plugins.warn_of_broken("table")
     content = collect(args.results, args.records, args.generations)
     count = write_site(content, args.output)
     made = sum(table.file is not None for table in content.tables), sum(bool(figure.files) for figure in content.figures)

@@ -6,7 +6,7 @@ import math
 import sys
 from typing import Any
 
-from harness.commands.options import checked_device, model_name, source_of
+from harness.commands.options import begin_engine, checked_device, model_name, source_of
 from harness.commands.run_flags import add_arguments, refuse_unread
 from harness.errors import UsageError
 from harness.experiment import DRAFTING, Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec, plain_arms
@@ -18,23 +18,34 @@ NUM_BEAMS = {"beam": 4, "speculative-beam": 4}  # where --num-beams is not given
 
 
 def execute(args: argparse.Namespace) -> int:
+    make_runner = begin_engine(args)
+
     from harness.audit.of_run import audit
     from harness.measures import measure_run
     from harness.pairing import incomparable
-    from harness.runner import Runner, pin
+    from harness.peers import as_text, measured, with_peers
+    from harness.runner import pin
 
-    comparison = Comparison(tuple(pin(experiment) for experiment in experiments(args).arms))
+    own, asked = with_peers(experiments(args), args.peer)
+    comparison, peers = Comparison(tuple(map(pin, own.arms))), {name: pin(peer) for name, peer in asked.items()}
+    everything = Comparison((*comparison.arms, *peers.values()))
     _check_flags(args)
     if args.dry_run:
         from harness.estimate import print_plan
 
-        print_plan([comparison], args.records)
+        print_plan([everything], args.records)
         return 0
-    runner = Runner(args.records, quiet=args.quiet)
-    runner.run(comparison, f"{args.task} {args.method}")
+    runner = make_runner()
+    runner.run(everything, f"{args.task} {args.method}")
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
     metrics = measure_run(comparison, records)
+    beside = measured(
+        (comparison.arms[0], records[0]),
+        records[-1],
+        {name: (peer, runner.records(peer)) for name, peer in peers.items()},
+        lambda arms, of_arms: audit(arms, of_arms, runner),
+    )
     refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
     document = {
         "signature": method.signature,
@@ -44,8 +55,11 @@ def execute(args: argparse.Namespace) -> int:
         "metrics": {name: _finite(estimate.as_dict()) for name, estimate in metrics.items()},
         "refused": refused.reason if refused else None,
         "beam_budget": _beam_budget(method.method),
+        "peers": [_finite(peer.as_dict()) for peer in beside],
     }
     _print_metrics(metrics, document)
+    if beside:
+        print("\n" + as_text(beside, args.method, refused or metrics.get("speedup"), metrics.get("tokens_per_step")))
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
     failed = sum(record.status == "failed" for record in records[-1])
     if failed:
@@ -56,13 +70,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def experiments(args: argparse.Namespace) -> Comparison:
     """The plain arm, on whose output alpha is measured, and the arm that was asked for."""
+    from harness.assisted import THEIRS
     from harness.models import is_encoder_decoder
     from tasks import get_task
 
     if args.method in DRAFTING and args.gamma < 1:
         raise UsageError(f"gamma {args.gamma}: expected an integer >= 1; for plain decoding use --method autoregressive")
     task = get_task(args.task)
-    target = ModelSpec(name=model_name(args.target), revision=args.target_revision)
+    target = ModelSpec(name=model_name(args.target), revision=args.target_revision, device_map=args.device_map)
     drafter = _drafter(args)
     base = Experiment(
         task=args.task,
@@ -81,11 +96,11 @@ def experiments(args: argparse.Namespace) -> Comparison:
         prompt_style="t5" if is_encoder_decoder(target, args.profile, source_of(args.data, args.profile)) else "instruction",
         prompt_template=args.prompt_template,
         chat_template=args.chat_template,
-        overlap=(drafter,) if drafter is not None else (),
+        overlap=(drafter,) if drafter is not None and drafter.kind not in THEIRS else (),
         early=_early(args),
         leniences=tuple(sorted({1.0, args.lenience}, reverse=True)),
         memory=args.memory,
-        device=checked_device(args.device),
+        device=checked_device(args.device, args.engine),
         dtype=args.dtype,
         num_threads=args.threads,
     )
@@ -130,6 +145,7 @@ def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec
         num_beams=num_beams,
         draft_beams=(args.draft_beams or 2 * num_beams) if args.method == "speculative-beam" else 1,
         **(_pipeline(args) if args.method == "ppd" else {}),
+        **({"early_layer": args.early_layer} if args.method == "transformers" else {}),
     )
 
 
@@ -161,9 +177,11 @@ def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
     return DrafterSpec(kind=kind, model=model, inner=inner, inner_gamma=args.inner_gamma, encoder=args.encoder)
 
 
-def _finite(values: dict) -> dict:
+def _finite(value: Any) -> Any:
     """JSON has no infinities: what is not finite is unknown."""
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _beam_budget(method: MethodSpec) -> int | None:

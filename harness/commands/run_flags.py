@@ -3,7 +3,7 @@
 import argparse
 
 from harness import plugins
-from harness.commands.options import add_common, layer_list, positive
+from harness.commands.options import add_common, add_engine, layer_list, positive, threads
 from harness.errors import UsageError
 from harness.experiment import DRAFTING
 
@@ -15,7 +15,7 @@ READ_BY: dict[str, tuple[str, tuple[str, ...]]] = {
     "gamma": ("method", (*DRAFTING, "transformers")),
     "num_beams": ("method", ("beam", "speculative-beam", "transformers")),
     "draft_beams": ("method", ("speculative-beam",)),
-    "early_layer": ("method", ("ppd",)),
+    "early_layer": ("method", ("ppd", "transformers")),
     "candidates": ("method", ("ppd",)),
     "execution": ("method", ("ppd",)),
     "as_described": ("rule", ("lenience",)),
@@ -35,6 +35,7 @@ READ_BY: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
+    add_engine(parser)
     _add_what(parser)
     _add_method(parser)
     _add_limits(parser)
@@ -45,6 +46,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     add("--task", required=True, help="squad, wmt-en-de, ..., cnndm, xsum, text")
     add("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME")
     add("--target-revision", metavar="COMMIT", help="pins a Hub id")
+    add("--device-map", choices=("auto",), help="spread a target that is larger than a GPU over all of them (decoder-only)")
     add("--draft", metavar="MODEL", help="the draft model, likewise; for n-gram drafters the zoo's table")
     add("--draft-revision", metavar="COMMIT", help="pins a Hub id")
     add("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
@@ -67,7 +69,18 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
         default="autoregressive",
         help="autoregressive, beam, drafter-alone, ppd, speculative, speculative-beam, or transformers (its own generate)",
     )
-    add("--drafter", help="model, block or blockwise (all with --draft), unigram, bigram, copy, random, hierarchical")
+    add(
+        "--drafter",
+        help="model, block or blockwise (all with --draft), unigram, bigram, copy, random, hierarchical; of transformers also "
+        "prompt-lookup and early-exit",
+    )
+    add(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run transformers' own loop in turns with it: generate, assistant, prompt-lookup or early-exit:N (repeatable)",
+    )
     add("--encoder", default="own", help="of drafter block: own (default), shared (the target's) or concurrent (beside it)")
     add("--inner-draft", metavar="MODEL", help="the hierarchical drafter's own draft model")
     add("--inner-gamma", type=positive("--inner-gamma"), default=2, help="how many tokens it drafts (default: 2)")
@@ -90,7 +103,12 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--cost", type=float, help="measured draft/target cost ratio, for schedule optimal")
     add("--num-beams", type=positive("--num-beams"), help="width of beam search (default: 4; of transformers: 1, greedy)")
     add("--draft-beams", type=positive("--draft-beams"), help="draft width of speculative-beam (default: twice the width)")
-    add("--early-layer", type=early_layer, metavar="N", help="where ppd predicts, half the depth or more; or auto (default)")
+    add(
+        "--early-layer",
+        type=early_layer,
+        metavar="N",
+        help="where ppd predicts, half the depth or more, or auto (default); the layers that early-exit drafts with",
+    )
     add("--candidates", type=candidates, metavar="K", help="tokens that ppd begins early, or auto (default: 1)", default=1)
     add("--execution", default="process", help="of ppd: process (one a candidate), batched (one for all) or simulated")
     add(
@@ -114,7 +132,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--max-input-tokens", type=positive("--max-input-tokens"), help="cut a prompt's longest field down to this")
     add("--ignore-eos", action="store_true", help="always generate the full length")
     add("--memory", action="store_true", help="measure the peak of memory of every batch; no speed is shown then")
-    add("--threads", type=positive("--threads"), help="CPU threads of torch (default: all cores)")
+    add("--threads", type=threads, help="CPU threads of torch (default: all cores)")
 
 
 def _is_foreign(kind: str, name: str | None) -> bool:

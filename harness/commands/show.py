@@ -42,6 +42,6 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
 
 def _address(text: str) -> tuple[Path, int]:
     name, colon, number = text.rpartition(":")
-    if colon and number.isdigit():
+    if colon and number.isdecimal() and len(number) < 20:
         return Path(name), int(number)
     return Path(text), 1

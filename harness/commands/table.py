@@ -3,13 +3,14 @@
 import argparse
 import sys
 
-from harness.commands.options import add_catalogue
+from harness.commands.options import add_catalogue, add_engine, begin_engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, help="as in the catalogue: `foretoken tables` lists them")
     parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
     add_catalogue(parser)
+    add_engine(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -21,13 +22,14 @@ def execute(args: argparse.Namespace) -> int:
     from harness.render.worked import terminal_examples
     from harness.reproduce import Store, check_stop_at_eos, folder_of, header_of, settings_of, with_verdicts
 
+    make_runner = begin_engine(args)
     table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
     check_stop_at_eos(table.plan, settings, f"table {table.number}")
     if args.dry_run:
         print_plan([store.comparison(comparison) for comparison in table.plan(settings)], args.records)
         return 0
     if args.reproduce:
-        store.run(table.plan(settings), args.quiet)
+        store.run(table.plan(settings), make_runner())
     cells = store.explained(table.cells(settings, store.records_of))
 
     table = with_verdicts(table, cells)

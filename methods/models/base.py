@@ -7,6 +7,7 @@ transformers does not type its modules' attributes, so models and their parts ar
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,8 @@ class Stack(ABC):
     """The decoder of one transformers model: embedding, layers and head over its own weights.
 
     ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input. Where the
-    encoder hears, ``feature_shape`` is (mels, frames) of its input, and ``begin_suppressed`` never begin an output.
+    encoder hears, ``feature_shape`` is (mels, frames) of its input, and ``begin_suppressed`` never begin an output. ``parts``
+    are first layer, last + 1 and stack of each device where layers lie on several (methods.spread).
     """
 
     is_encoder_decoder = False
@@ -73,6 +75,7 @@ class Stack(ABC):
     begin_suppressed: tuple[int, ...] = ()
     start_token: int | None = None
     source_limit: int | None = None
+    parts: tuple[tuple[int, int, "Stack"], ...] = ()
 
     def __init__(self, model: Any) -> None:
         relayout(model)
@@ -83,6 +86,7 @@ class Stack(ABC):
         self.vocab_size: int = head.shape[0]
         self.input_vocab_size: int = model.get_input_embeddings().weight.shape[0]
         self.num_layers: int
+        self.layers: list[tuple]
         self.num_heads: int
         self.num_kv_heads: int
         self.head_dim: int
@@ -91,6 +95,12 @@ class Stack(ABC):
     def __reduce__(self) -> tuple:
         """A process that is given a stack makes its own over the same weights."""
         return type(self), (self.model,)
+
+    def part(self, first: int, last: int, device: torch.device) -> "Stack":
+        """Layers first..last-1, which lie on a device, as a stack that runs these alone; it embeds nothing and has no head."""
+        part = copy(self)
+        part.layers, part.num_layers, part.device = self.layers[first:last], last - first, device
+        return part
 
     @abstractmethod
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:

@@ -58,6 +58,12 @@ class LlamaStack(Stack):
             *fuse((mlp.down_proj,)),
         )
 
+    def part(self, first: int, last: int, device: torch.device) -> "LlamaStack":
+        part = super().part(first, last, device)
+        assert isinstance(part, LlamaStack)
+        part._rotary, part._identity = self._rotary.to(device), self._identity.to(device)
+        return part
+
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         hidden = torch.nn.functional.embedding(tokens, self.embedding)
         return hidden if self.embed_scale is None else hidden * self.embed_scale
@@ -100,11 +106,11 @@ class LlamaStack(Stack):
 
     def _extend_rotary(self, end: int) -> None:
         """The model's own angles for at least ``end`` positions; rotate_half's minus sign goes into the sine."""
-        positions = torch.arange(max(2 * end, 256), device=self.device)
+        positions = torch.arange(max(2 * end, 256), device=self.embedding.device)
         cos, sin = self.model.model.rotary_emb(self.embedding[:1], positions[None])
         sin = sin[0].clone()
         sin[:, : self.head_dim // 2] *= -1
-        self._rotary = torch.stack((cos[0], sin), 1).unsqueeze(2)
+        self._rotary = torch.stack((cos[0], sin), 1).unsqueeze(2).to(self.device)
 
 
 def _position_limit(model: Any) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import recording, zoo
 from harness import runner as runner_module
-from harness import zoo
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.records import Record, load_records
 from harness.runner import Runner, pin
@@ -66,13 +66,13 @@ def test_second_run_loads_no_model_and_writes_nothing(tmp_path: Path, monkeypatc
 
 def test_arms_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    generate = runner_module.generate
+    generate = recording.generate
 
     def spy(experiment: Experiment, *rest: object, **named: object) -> object:
         order.append(experiment.method.name)
         return generate(experiment, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner_module, "generate", spy)
+    monkeypatch.setattr(recording, "generate", spy)
     Runner(tmp_path, quiet=True).run(comparison(limit=4))
     timed = order[2:]  # one warm-up each
     assert timed == ["autoregressive", "speculative", "speculative", "autoregressive"] * 2
@@ -92,7 +92,7 @@ def test_results_do_not_depend_on_batch_or_limit(tmp_path: Path) -> None:
 
 def test_failure_is_a_record_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arms = comparison(limit=3)
-    generate, calls = runner_module.generate, []
+    generate, calls = recording.generate, []
 
     def fail_once(*arguments: object, **named: object) -> object:
         calls.append(1)
@@ -100,7 +100,7 @@ def test_failure_is_a_record_and_the_rest_goes_on(tmp_path: Path, monkeypatch: p
             raise InputError("draft: out of positions")
         return generate(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner_module, "generate", fail_once)
+    monkeypatch.setattr(recording, "generate", fail_once)
     runner = Runner(tmp_path, quiet=True)
     runner.run(arms)
     records = [record for arm in arms.arms for record in runner.records(arm)]

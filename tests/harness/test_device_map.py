@@ -1,0 +1,64 @@
+"""Targets that are laid on devices by transformers: on one device they are what they were; what cannot be spread is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness import models, zoo
+from harness.build import Models, build_method
+from harness.errors import UsageError
+from harness.experiment import MethodSpec, ModelSpec
+from harness.models import LoadedModel, load_model, pin_model
+from methods.spread import SpreadSession
+from methods.types import Inputs
+
+SPEC = ModelSpec(name="zoo:gpt-target", device_map="auto")
+
+
+@pytest.fixture(scope="module")
+def spec(zoo_cache: Path) -> ModelSpec:
+    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    return pin_model(SPEC, "test", "toy")
+
+
+def logits(model: LoadedModel) -> torch.Tensor:
+    session = model.session()
+    session.prefill(Inputs(((1, 5, 9, 4),)))
+    return session.extend(torch.tensor([[4, 7]]))
+
+
+def in_parts(model: LoadedModel) -> LoadedModel:
+    stack, half = model.stack, model.stack.num_layers // 2
+    stack.parts = tuple((first, last, stack.part(first, last, stack.device)) for first, last in ((0, half), (half, 2 * half)))
+    return model
+
+
+def test_a_mapped_model_says_what_the_other_says(spec: ModelSpec) -> None:
+    pytest.importorskip("accelerate", reason="the package accelerate is not installed: pip install 'foretoken[spread]'")
+    plain, mapped = load_model(replace(spec, device_map=None)), load_model(spec)
+    assert mapped.stack.parts == ()
+    assert torch.equal(logits(plain), logits(mapped))
+    assert isinstance(in_parts(mapped).session(), SpreadSession)
+    assert torch.equal(logits(plain), logits(mapped))
+
+
+def test_methods_with_caches_of_their_own_are_refused(spec: ModelSpec) -> None:
+    target = in_parts(load_model(replace(spec, device_map=None)))
+    for method in ("ppd", "transformers"):
+        with pytest.raises(UsageError, match=f"method '{method}': zoo:gpt-target lies on several devices"):
+            build_method(MethodSpec(name=method), target, Models())
+
+
+def test_what_is_missing_or_unknown_is_named(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="device_map 'balanced' of model zoo:gpt-target: expected auto"):
+        load_model(replace(spec, device_map="balanced"))
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'foretoken\[spread\]'"):
+        load_model(spec)
+
+
+def test_a_model_on_one_device_keeps_its_signature() -> None:
+    assert "device_map" not in repr(ModelSpec(name="zoo:gpt-target"))
+    assert "device_map='auto'" in repr(SPEC)
