@@ -13,7 +13,7 @@ FORETOKEN := $(VENV)/bin/foretoken
 OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(filter-out 0,$(STOP_AT_EOS)),--stop-at-eos)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format regress audit tables report ledger notebooks zoo bench bench-kernels verify-kernels clean
+.PHONY: help install test coverage lint format regress audit tables report ledger notebooks zoo bench bench-kernels verify-kernels clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP) ## run the tests (2 processes)
 	$(VENV)/bin/python -m pytest -n 2
+
+coverage: $(STAMP) ## run the tests and print which lines of methods/, kernels/ and harness/ they ran, worst first
+	rm -f .coverage .coverage.*
+	$(VENV)/bin/python -m coverage run -m pytest -n 2
+	$(VENV)/bin/python -m coverage combine --quiet
+	$(VENV)/bin/python -m coverage report --skip-covered --sort=cover
 
 lint: $(STAMP) ## check style and types; changes nothing
 	$(VENV)/bin/ruff check .

@@ -7,15 +7,17 @@ METHODS, TABLES. Both fill the project's dictionaries, once, before names are lo
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
+from os.path import expanduser, isfile, realpath  # unlike Path's they answer for names that no file can have
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
+from harness.plugin_kinds import KINDS
 
 if TYPE_CHECKING:
     from harness.experiment import DrafterSpec, Experiment
@@ -49,94 +51,6 @@ class Plugin:
         return f"{self.kind} {self.name}: {self.label}, sha256 {self.digest}"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What can be plugged in: its dictionary, and ``taken``, which makes an entry of what a plug-in offers under a name."""
-
-    name: str
-    registry: Callable[[], dict[Any, Any]]
-    taken: Callable[[str, Any], tuple[Any, Any]]
-
-    @property
-    def group(self) -> str:
-        return f"foretoken.{self.name}s"
-
-    @property
-    def dictionary(self) -> str:
-        return f"{self.name}s".upper()
-
-
-def _tasks() -> dict:
-    from tasks import TASKS
-
-    return TASKS
-
-
-def _drafters() -> dict:
-    from methods.speculative.drafters import DRAFTERS
-
-    return DRAFTERS
-
-
-def _rules() -> dict:
-    from methods.speculative.rules import RULES
-
-    return RULES
-
-
-def _methods() -> dict:
-    from harness.build import METHODS
-
-    return METHODS
-
-
-def _tables() -> dict:
-    from harness.catalogue import TABLES
-
-    return TABLES
-
-
-def _task(name: str, offered: Any) -> tuple[str, Any]:
-    from tasks import TRAINING_ONLY, AdditiveTask
-
-    task = offered() if isinstance(offered, type) else offered
-    if not isinstance(task, AdditiveTask):
-        raise UsageError(f"{offered!r} is no task; expected a tasks.AdditiveTask, or its class")
-    if getattr(task, "name", None) != name:
-        raise UsageError(f"the task calls itself {getattr(task, 'name', None)!r}; expected {name!r}, as it is registered")
-    if name in TRAINING_ONLY:
-        raise UsageError(f"{name!r} exists already; choose another name")
-    return name, task
-
-
-def _callable(name: str, offered: Any) -> tuple[str, Any]:
-    if not callable(offered):
-        raise UsageError(f"{offered!r} cannot be called; expected a class or function that makes one")
-    return name, offered
-
-
-def _table(name: str, offered: Any) -> tuple[int, Any]:
-    from harness.catalogue import TABLES, Table
-
-    if not isinstance(offered, Table) or str(offered.number) != name:
-        raise UsageError(
-            f"{offered!r} is no table of number {name}; expected a harness.catalogue.Table registered by its number"
-        )
-    if offered.name in {table.name for table in TABLES.values()}:
-        raise UsageError(f"table name {offered.name!r} exists already; choose another paper or paper_number")
-    return offered.number, offered
-
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("task", _tasks, _task),
-        Kind("drafter", _drafters, _callable),
-        Kind("rule", _rules, _callable),
-        Kind("method", _methods, _callable),
-        Kind("table", _tables, _table),
-    )
-}
 _seen: dict[str, list[Plugin]] = {}  # by source: INSTALLED, or a file's path
 
 
@@ -150,7 +64,7 @@ def load(files: Iterable[str | Path] = (), strict: bool = True) -> None:
         _seen[INSTALLED] = []
         _seen[INSTALLED] += _installed()
         _note_broken_tasks(_seen[INSTALLED])
-    for path in (Path(file).expanduser().resolve() for file in files):
+    for path in (Path(realpath(expanduser(file))) for file in files):
         if str(path) not in _seen:
             _seen[str(path)] = _of_file(path)
         broken = next((plugin for plugin in _seen[str(path)] if plugin.error), None)
@@ -177,9 +91,22 @@ def files() -> list[str]:
     return [source for source in _seen if source != INSTALLED]
 
 
+def given_for(kind: str, name: object) -> list[str]:
+    """The files without which a name is not known: all that were given, where it is one of theirs."""
+    plugin = find(kind, name)
+    return files() if plugin is not None and plugin.where in files() else []
+
+
+def warn_of_broken(kind: str) -> None:
+    """A line each of those that could not be taken, for what shows all that there is."""
+    for one in known():
+        if one.kind == kind and one.error:
+            print(f"foretoken: warning: plug-in {one.label}: {kind} {one.name!r} is broken: {one.error}", file=sys.stderr)
+
+
 def of_file(path: Path) -> list[Plugin]:
     """What a file that was loaded offers."""
-    return _seen.get(str(path.expanduser().resolve()), [])
+    return _seen.get(realpath(expanduser(path)), [])
 
 
 def find(kind: str, name: object) -> Plugin | None:
@@ -246,7 +173,7 @@ def _of_file(path: Path) -> list[Plugin]:
 
 
 def _imported(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not isfile(path):
         raise UsageError("not there; expected a Python file")
     name = f"foretoken_plugin_{path.stem}"
     spec = spec_from_file_location(name, path)

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from harness import pipelines
 from harness.audit.of_run import audit
@@ -15,6 +16,7 @@ from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
 from harness.measures import measure_run
 from harness.runner import Runner, pin
+from harness.typed import parsed
 from methods.sampling import Sampling
 
 ROUNDING_FRAC = 1e-3
@@ -155,7 +157,14 @@ def read_baseline(folder: Path) -> dict[str, dict]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise UsageError(f"baselines {folder}: none there; expected *.json as `foretoken regress --update REASON` writes")
-    return {file.stem: json.loads(file.read_text(encoding="utf8")) for file in files}
+    return {file.stem: _baseline(file) for file in files}
+
+
+def _baseline(file: Path) -> dict[str, Any]:
+    try:
+        return dict(parsed(file.read_text(encoding="utf8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"baseline {file}: cannot be read ({error}); expected JSON, as --update writes it") from error
 
 
 def update_baseline(folder: Path, measured: dict[str, dict], changed: list[Move], reason: str, changelog: Path) -> None:

@@ -7,7 +7,7 @@ place in the cumulative law, chosen at random within the token's own share (the 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from methods.goodness import Fit, Sampled, goodness_of_fit
@@ -34,15 +34,9 @@ class Numbers:
                 some = rows[start : start + batch]
                 tokens = torch.tensor([row.tokens for row in some])
                 probs = sampling.probs(_logits(target, one.inputs, tokens)).double().cpu()
-                spread = torch.rand(tokens.shape, dtype=torch.float64, generator=generator)
-                own = probs.gather(-1, tokens.unsqueeze(-1))
-                likelier = torch.where(probs > own, probs, 0.0).sum(-1)
-                tied = torch.where(probs == own, probs, 0.0)
-                before = tied.cumsum(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - own.squeeze(-1)
-                below = probs.cumsum(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - own.squeeze(-1)
-                total = probs.sum(-1)
-                ranks.append((likelier + before + spread * own.squeeze(-1)) / total)
-                ids.append((below + spread * own.squeeze(-1)) / total)
+                by_rank, by_id = places_of(probs, tokens, generator)
+                ranks.append(by_rank)
+                ids.append(by_id)
                 first += [row.steps[0].emitted for row in some]
         self.by_rank: Float[Tensor, "N L"] = torch.cat(ranks)
         self.by_id: Float[Tensor, "N L"] = torch.cat(ids)
@@ -51,10 +45,10 @@ class Numbers:
     def fits(self, num_draft: int, false_alarm: float) -> dict[str, Fit]:
         """Ranks at every position and place of the first round, and neighbouring positions' numbers against one another."""
         length = self.by_rank.shape[1]
-        found = {f"ranks at position {place}": _even(self.by_rank[:, place], false_alarm) for place in range(length)}
+        found = {f"ranks at position {place}": evenness(self.by_rank[:, place], false_alarm) for place in range(length)}
         for place in range(1, num_draft + 1) if num_draft else ():
             name = "bonus" if place == num_draft else f"draft {place}"
-            found[f"ranks of {name}"] = _even(self.by_rank[self.first_round > place, place], false_alarm)
+            found[f"ranks of {name}"] = evenness(self.by_rank[self.first_round > place, place], false_alarm)
         for place in range(1, length):
             cells = (self.by_id[:, place - 1 : place + 1].clamp(0, 1 - 1e-12) * SIDE).long()
             counts = torch.bincount(cells[:, 0] * SIDE + cells[:, 1], minlength=SIDE**2)
@@ -62,7 +56,22 @@ class Numbers:
         return found
 
 
-def _even(numbers: Float[Tensor, "N"], false_alarm: float) -> Fit:
+def places_of(
+    probs: Float[Tensor, "*batch V"], tokens: Int[Tensor, "*batch"], generator: torch.Generator
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Where tokens lie in their laws: among the tokens by rank, and by id. Uniform if they were drawn from these laws."""
+    spread = torch.rand(tokens.shape, dtype=torch.float64, generator=generator)
+    own = probs.gather(-1, tokens.unsqueeze(-1))
+    likelier = torch.where(probs > own, probs, 0.0).sum(-1)
+    tied = torch.where(probs == own, probs, 0.0)
+    before = tied.cumsum(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - own.squeeze(-1)
+    below = probs.cumsum(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - own.squeeze(-1)
+    total = probs.sum(-1)
+    return (likelier + before + spread * own.squeeze(-1)) / total, (below + spread * own.squeeze(-1)) / total
+
+
+def evenness(numbers: Float[Tensor, "N"], false_alarm: float) -> Fit:
+    """Whether numbers are uniform on [0, 1], by counts in CELLS equal parts."""
     counts = torch.bincount((numbers.clamp(0, 1 - 1e-12) * CELLS).long(), minlength=CELLS)
     return goodness_of_fit([counts.tolist()], [[1 / CELLS] * CELLS], false_alarm)
 

@@ -15,6 +15,8 @@ from kernels.verify.adjust import adjusted_probs
 from kernels.verify.reference import inverse_cdf
 from methods.errors import InputError
 
+LEAST_TEMPERATURE = 1e-30  # fp32 logits divided by less are infinite
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
@@ -29,8 +31,8 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"temperature {self.temperature!r}: expected a number >= 0 (0 is greedy)")
+        if not (self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")):
+            raise InputError(f"temperature {self.temperature!r}: expected a number >= {LEAST_TEMPERATURE:g}, or 0 for greedy")
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k {self.top_k!r}: expected an integer >= 1, or none to keep all tokens")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -1,9 +1,8 @@
 """Decoding by transformers' own ``generate`` over the same weights: what the project's own loops are measured against."""
 
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,56 +12,42 @@ from methods.errors import InputError
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, check_features, check_inputs
+from methods.transformers_assisted import Assistance, Seen, only, random_numbers, rounds, watched
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
 
 FILL = 0  # what ``generate`` puts behind a row's end; any id of the vocabulary
-
-
-@dataclass(frozen=True)
-class Assistant:
-    """A draft model of assisted generation; ``schedule`` is "constant" or "heuristic" (+2 / -1) and begins at ``gamma``.
-
-    Differs from transformers: its threshold of confidence, below which a draft ends early, is off, as no drafter here has one.
-    """
-
-    stack: Stack
-    gamma: int
-    schedule: str
-
-    def __post_init__(self) -> None:
-        if self.schedule not in ("constant", "heuristic"):
-            raise InputError(f"schedule {self.schedule!r}: transformers' assisted generation has constant and heuristic")
+LOGGER = logging.getLogger("transformers.generation.utils")
 
 
 class TransformersGenerate:
-    """Greedy decoding (``num_beams`` 1: the tokens of ``Autoregressive``), with an ``assistant`` or without, or beam search
-    (those of ``BeamSearch``).
+    """Decoding with ``num_beams`` 1, assisted or not (greedy the tokens of ``Autoregressive``, sampled its law, by random
+    numbers of transformers' own), or beam search (the tokens of ``BeamSearch``).
 
     A checkpoint's own generation settings (forced tokens, penalties, lengths) do not apply, as they do not elsewhere here; but
-    what a Whisper's suppress does. Rows are decoded together where they may emit equally many tokens, one by one with an
-    assistant. A step is recorded a token, without times, since ``generate`` reports none; for beams these are the winner's
-    tokens, not the steps of the search, and with an assistant nothing is known of the drafts.
+    what a Whisper's suppress does. Rows are decoded together where they may emit equally many tokens, one by one where they are
+    assisted or sampled (a row's random numbers must not depend on its neighbours). A step is a round of assisted generation,
+    else a token (of beams one of the winner's, not of the search), without times and probabilities, which ``generate`` does not
+    report.
 
     Differs from transformers: of a Whisper it is the loop that all models share, not the one around it, which cuts long
-    recordings, drops the end of text, and with an assistant lets a text end before it begins.
+    recordings, drops the end of text, and with an assistant lets a text end before it begins. With an assistant an
+    encoder-decoder's text is given a mask: without one drafts (of 5.23) follow what is cached and the whole text once more.
     """
 
-    def __init__(self, num_beams: int = 1, assistant: Assistant | None = None) -> None:
+    def __init__(self, num_beams: int = 1, assistance: Assistance | None = None) -> None:
         if num_beams < 1:
             raise InputError(f"num_beams {num_beams!r}: expected an integer >= 1 (1 is greedy decoding)")
-        if assistant is not None and num_beams > 1:
+        if assistance is not None and num_beams > 1:
             raise InputError(f"num_beams {num_beams}: transformers' assisted generation has no beams; expected 1, or no draft")
-        self.num_beams, self.assistant = num_beams, assistant
-        self.guarantee: Guarantee = "identical" if num_beams == 1 else "lossy"
+        self.num_beams, self.assistance = num_beams, assistance
+        self.guarantee: Guarantee = "same_distribution" if num_beams == 1 else "lossy"
 
     @torch.inference_mode()
     def generate(
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
-        if not sampling.greedy:
-            raise InputError(
-                f"temperature {sampling.temperature}: transformers' generate draws nothing here; set temperature 0"
-            )
+        if self.num_beams > 1 and not sampling.greedy:
+            raise InputError(f"temperature {sampling.temperature}: transformers' beams draw nothing here; set temperature 0")
         if not isinstance(target, ModelSession):
             raise InputError(f"target {type(target).__name__}: transformers' generate needs the model of a ModelSession")
         stack = target.stack
@@ -70,20 +55,21 @@ class TransformersGenerate:
         check_features(inputs, stack.feature_shape)
         budgets = [_budget(stack, prompt, stop) for prompt in inputs.prompts]
         rows = [Generation([], [], "length") for _ in budgets]
-        for group in _groups(budgets, alone=self.assistant is not None):
-            outputs = self._decode(stack, _chosen(inputs, group), budgets[group[0]], stop)
-            for row, output in zip(group, outputs, strict=True):
-                rows[row] = _generation(output, stop)
+        for group in _groups(budgets, alone=self.assistance is not None or not sampling.greedy):
+            drawn = nullcontext() if sampling.greedy else random_numbers(uniforms.seeds[group[0]], stack.device)
+            with drawn, _unwarned():
+                made = self._decode(stack, _chosen(inputs, group), sampling, budgets[group[0]], stop)
+            for row, generation in zip(group, made, strict=True):
+                rows[row] = generation
         return rows
 
-    def _decode(self, stack: Stack, inputs: Inputs, budget: int, stop: Stop) -> list[list[int]]:
-        """What ``generate`` returns behind the prompts; a row that has ended is filled up."""
+    def _decode(self, stack: Stack, inputs: Inputs, sampling: Sampling, budget: int, stop: Stop) -> list[Generation]:
         own, settings = stack.model.generation_config, GenerationConfig(
-            do_sample=False,
+            **({"do_sample": False} if sampling.greedy else _drawn(sampling)),
             num_beams=self.num_beams,
             max_new_tokens=budget,
             eos_token_id=sorted(stop.token_ids) or None,
-            pad_token_id=FILL,
+            pad_token_id=FILL if self.assistance is None else min(stop.token_ids, default=None),  # a draft model hides pads
             decoder_start_token_id=stack.start_token,
         )  # fmt: skip
         if inputs.features is None:
@@ -93,28 +79,30 @@ class TransformersGenerate:
             prompts = torch.tensor(inputs.prompts, device=stack.device)
             given, skipped = {"input_features": inputs.features.to(stack.device, stack.dtype)}, prompts.shape[1]
             given["decoder_input_ids"] = prompts
-        with _only(stack.model, settings), self._assisting() as draft:
-            outputs = GenerationMixin.generate(stack.model, generation_config=settings, **draft, **given)
-        return outputs[:, skipped:].tolist()
+        if self.assistance is not None and stack.is_encoder_decoder:
+            given["decoder_attention_mask"] = torch.ones(1, skipped, dtype=torch.long, device=stack.device)
+        unassisted = nullcontext({"generation_config": settings})
+        asked = unassisted if self.assistance is None else self.assistance.lent(stack.model, settings)
+        with only(stack.model, settings), asked as arguments, watched(stack.model, stack.position_limit) as seen:
+            outputs = GenerationMixin.generate(stack.model, **arguments, **given)
+        return [_generation(output, stop, seen, skipped) for output in outputs[:, skipped:].tolist()]
 
-    @contextmanager
-    def _assisting(self) -> Iterator[dict[str, Any]]:
-        """The draft model as ``generate`` wants it: its settings say how much it drafts, and a Whisper's is the shared loop."""
-        if self.assistant is None:
-            yield {}
-            return
-        model = self.assistant.stack.model
-        settings = GenerationConfig(
-            num_assistant_tokens=self.assistant.gamma,
-            num_assistant_tokens_schedule=self.assistant.schedule,
-            assistant_confidence_threshold=0.0,
-        )
-        with _only(model, settings):
-            model.generate = partial(GenerationMixin.generate, model)
-            try:
-                yield {"assistant_model": model}
-            finally:
-                del model.generate
+
+def _drawn(sampling: Sampling) -> dict[str, Any]:
+    """What is None would be transformers' default, a top-k of 50."""
+    top_p = 1.0 if sampling.top_p is None else sampling.top_p
+    return {"do_sample": True, "temperature": float(sampling.temperature), "top_k": sampling.top_k or 0, "top_p": top_p}
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Assisted generation calls ``generate`` for its drafts in ways that it then warns of."""
+    level = LOGGER.level
+    LOGGER.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)
 
 
 def _groups(budgets: Sequence[int], *, alone: bool) -> list[list[int]]:
@@ -142,17 +130,6 @@ def _padded(stack: Stack, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, A
     return {"inputs": tokens, "attention_mask": mask}, 1 if stack.is_encoder_decoder else longest
 
 
-@contextmanager
-def _only(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """``generate`` takes what is None in the settings that it is given from the model's own, which are put aside meanwhile."""
-    own = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = own
-
-
 def _budget(stack: Stack, prompt: Sequence[int], stop: Stop) -> int:
     """As ``autoregressive.token_budgets`` has it behind a prefill, which would cost time here."""
     if stack.position_limit is None:
@@ -166,10 +143,11 @@ def _reads(stack: Stack) -> bool:
     return stack.is_encoder_decoder and stack.feature_shape is None
 
 
-def _generation(output: list[int], stop: Stop) -> Generation:
+def _generation(output: list[int], stop: Stop, seen: Seen, skipped: int) -> Generation:
+    """A row that has ended is filled up. Where no round was seen, a step is a token."""
     end = next((index + 1 for index, token in enumerate(output) if token in stop.token_ids), None)
     tokens = output[:end]
-    steps = [Step([], 0, 1) for _ in tokens]
+    steps = rounds(seen, skipped, tokens) if seen else [Step([], 0, 1) for _ in tokens]
     if steps:
         steps[-1].stop_reason = "eos" if end else "length"
     return Generation(tokens, steps, "eos" if end else "length")

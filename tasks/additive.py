@@ -51,8 +51,15 @@ class AdditiveTask:
         return fingerprint_of(self.dataset, source)
 
     def aggregate(self, statistics: Sequence[Statistics]) -> dict[str, Metric]:
-        """The metrics of a corpus; raises DataError without any example."""
-        values = self.values_from_sums({key: array.sum(axis=0) for key, array in stack(statistics).items()})
+        """The metrics of a corpus; raises DataError without any example, and for statistics that are not this task's."""
+        try:
+            values = self.values_from_sums({key: array.sum(axis=0) for key, array in stack(statistics).items()})
+        except DataError:
+            raise
+        except (LookupError, ValueError, TypeError) as error:
+            raise DataError(
+                f"statistics of task '{self.name}': not as it gives them ({type(error).__name__}: {error}); run it again"
+            ) from error
         return {name: Metric(float(values[name]), self.units.get(name, "%"), self.signature(name)) for name in self.metrics}
 
     def resample(self, statistics: Sequence[Statistics], weights: np.ndarray) -> dict[str, np.ndarray]:

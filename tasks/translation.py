@@ -6,6 +6,7 @@ and "multi30k-en-de" the image captions of Multi30k's test2016 (Elliott et al. 2
 
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import numpy as np
 
@@ -69,7 +70,8 @@ def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:
     other = target if source == "en" else source
     pairs, named = (f"en-{other}", f"{other}-en"), OTHER_TESTS.get(tests)
     repository, revision = WMT16 if other == "ro" else WMT14
-    stems, hub_split = (*(f"{name}.{pair}" for name in (*TEST_SETS[other], "test") for pair in pairs), "test"), "test"
+    stems = (*(f"{name}.{pair}" for name in (*TEST_SETS[other], "test") for pair in pairs), "test")
+    hub_split: str | None = "test"
     if named is not None:
         hub_split = named.hub_split
         first = (named.stem,) if hub_split is None else (named.stem, hub_split)
@@ -98,13 +100,13 @@ class Translation(AdditiveTask):
     """sacreBLEU and tokenised BLEU (see ``tasks.scoring.bleu``) of the first line of the output, up to the end-of-shot mark."""
 
     max_new_tokens = 128
+    units = dict.fromkeys(get_args(bleu.Kind), "BLEU")
 
     def __init__(self, source: str, target: str, tests: str = "wmt") -> None:
         self.source, self.target = source, target
         self.dataset = dataset(source, target, tests)
         self.name = self.dataset.name
-        self.metrics = OTHER_TESTS[tests].metrics if tests in OTHER_TESTS else BLEU
-        self.units = dict.fromkeys(self.metrics, "BLEU")
+        self.metrics = self.kinds = OTHER_TESTS[tests].metrics if tests in OTHER_TESTS else BLEU
 
     def prompt(self, example: Example, style: PromptStyle) -> str:
         source, target, text = LANGUAGES[self.source], LANGUAGES[self.target], example.inputs["source"]
@@ -116,11 +118,11 @@ class Translation(AdditiveTask):
 
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
         text = output_text.strip().split("\n")[0].split(END_OF_SHOT)[0].strip()
-        return {kind: bleu.bleu_counts(kind, text, example.references) for kind in self.metrics}
+        return {kind: bleu.bleu_counts(kind, text, example.references) for kind in self.kinds}
 
     def values_from_sums(self, sums: Sums) -> dict[str, np.ndarray]:
-        return {kind: bleu.bleu_from_sums(kind, sums[kind]) for kind in self.metrics}
+        return {kind: bleu.bleu_from_sums(kind, sums[kind]) for kind in self.kinds}
 
     def signature(self, metric: str) -> str:
-        [kind] = [kind for kind in self.metrics if kind == metric]
+        [kind] = [kind for kind in self.kinds if kind == metric]
         return bleu.signature(kind)

@@ -1,12 +1,17 @@
-"""A plug-in: a task, a drafter and a verify rule. Works installed (pyproject.toml) and as a file (``--plugin``)."""
+"""A plug-in: a task, a drafter, a verify rule and a table. Works installed (pyproject.toml) and as a file (``--plugin``)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from harness.catalogue.base import Cell, RecordsOf, Settings, Table, cell_of
+from harness.catalogue.roles import Roles, role_model
+from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.measures import accepted_over_drafted, tokens_per_step
 from kernels.verify.reference import count_accepted
 from methods.sampling import Sampling
 from methods.speculative.drafters import DraftParts
@@ -69,7 +74,57 @@ class AmongBest:
         return Verdict(num_accepted, sampling.draw(row, uniforms[:, -1]), drafted, torch.ones_like(drafted))
 
 
+ZOO, HUB = {"target": "zoo:gpt-target"}, {"target": "openai-community/gpt2"}
+TARGETS: Roles = {"toy": ZOO, "test": ZOO, "small": HUB, "paper": HUB}
+COMPARED = ("copy", "period")
+MEASURES = {"tokens a round": tokens_per_step, "accepted of drafted": accepted_over_drafted}
+
+
+def experiments(settings: Settings) -> list[Experiment]:
+    """Plain decoding, and a drafter each beside it."""
+    plain = Experiment(
+        task="last-word",
+        source=settings.source,
+        profile=settings.profile,
+        target=ModelSpec(name=str(role_model(TARGETS, settings, "target"))),
+        method=MethodSpec(name="autoregressive"),
+        seed=settings.seed,
+        limit=settings.limit or 8,
+        repeats=settings.repeats or 1,
+        max_new_tokens=32,
+        beside="foretoken-example, table 1",
+        device=settings.device,
+        dtype=settings.dtype,
+        num_threads=settings.num_threads,
+    )
+    drafters = [DrafterSpec(kind=kind) for kind in COMPARED]
+    return [plain, *(plain.replace(method=MethodSpec(name="speculative", drafter=one, gamma=3)) for one in drafters)]
+
+
+def cells(settings: Settings, records_of: RecordsOf) -> list[Cell]:
+    """A row a drafter. No paper has these numbers, so none stands beside them."""
+    arms = [(kind, arm, records_of(arm)) for kind, arm in zip(COMPARED, experiments(settings)[1:], strict=True)]
+    return [
+        cell_of(kind, column, None, [(arm, records)], partial(measure, records))
+        for kind, arm, records in arms
+        for column, measure in MEASURES.items()
+    ]
+
+
+DRAFTS = Table(
+    number=900,
+    paper="foretoken-example",
+    paper_number=1,
+    title="drafts that need no model",
+    row_heads=("drafter",),
+    blocks=(tuple(MEASURES),),
+    plan=lambda settings: [Comparison(tuple(experiments(settings)))],
+    cells=cells,
+    notes=lambda settings: ["greedy, gamma 3, at most 32 tokens; period: what came two tokens ago comes again"],
+)
+
 # What ``--plugin`` reads; an installed package has entry points instead.
 TASKS = {"last-word": LastWord()}
 DRAFTERS = {"period": period}
 RULES = {"among-best": AmongBest}
+TABLES = {900: DRAFTS}

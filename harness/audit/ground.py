@@ -91,9 +91,15 @@ class Ground:
         session, batch = self.target.session(), self.sizes.batch
         return draw_rows(method, session, inputs, self.plain.sampling, seeds, length, batch, uniforms_of)
 
-    def samples(self, method: Method, series: int = 0, uniforms_of: Callable[..., Uniforms] = Uniforms) -> list[Sampled]:
-        """``sizes.samples`` outputs, shared out among the prefixes; another ``series`` has other seeds."""
-        each = self.sizes.samples // len(self.prefixes)
+    def samples(
+        self,
+        method: Method,
+        series: int = 0,
+        uniforms_of: Callable[..., Uniforms] = Uniforms,
+        count: int | None = None,
+    ) -> list[Sampled]:
+        """``count`` (or ``sizes.samples``) outputs, shared out among the prefixes; another ``series`` has other seeds."""
+        each = (count or self.sizes.samples) // len(self.prefixes)
         drawn = []
         for number, inputs in enumerate(self.prefixes):
             first = seed_of(self.plain, f"audit {number}", series) % 2**40

@@ -1,5 +1,6 @@
 """Which models are audited: the zoo's, the smallest of every family; or a pair that a user names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from harness.audit.subjects import Pair, Sizes, Subject, blocks, hearing, pipelines, short, strict_blocks, whole
@@ -25,11 +26,12 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     t5_table = DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-t5-en-de"))
     block = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter"))
     heads = DrafterSpec(kind="blockwise", model=ModelSpec(name="zoo:specdec-blockwise"))
+    llama = pair("Llama", DECODER, "text", "llama-target", small, stacked)
     deep = pair("PPD's Llama", DECODER, "text", "llama-deep")
     depth = num_layers(deep.plain.target, scale)
     return [
         *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free)),
-        *short(pair("Llama", DECODER, "text", "llama-target", small, stacked)),
+        *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
         *short(pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])),
         *blocks(pair("SpecDec", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", block)),
         *strict_blocks(pair("Heads", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", heads)),

@@ -1,12 +1,15 @@
 """What a run says about exactness: its method's guarantee held against the plain arm of the same run.
 
 Greedy: what the runner found when it recorded (harness.divergence): "identical", "near-tie" or "bug".
-Sampling: the rule's output law on this run's own target and draft distributions is integrated over its uniforms.
+Sampling: the rule's output law on this run's own target and draft distributions is integrated over its uniforms; of a method
+that has no rule the outputs themselves are tested (harness.audit.fit_of_run).
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 
+from harness.audit.fit_of_run import fit_of
 from harness.audit.laws import LAW_BOUND, windows_of
 from harness.build import Models, build_drafter, build_method, build_rule
 from harness.decode import must_equal, outputs_of
@@ -17,6 +20,7 @@ from harness.records import Record
 from harness.runner import Runner
 from methods.exactness import largest_deviation
 from methods.sampling import Sampling
+from methods.speculative.decode import DraftAndVerify
 from tasks import get_task
 
 EXAMPLES, DRAFTS, WINDOWS, KEPT = 2, 2, 2, 24
@@ -24,10 +28,13 @@ EXAMPLES, DRAFTS, WINDOWS, KEPT = 2, 2, 2, 24
 
 def audit(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict:
     """Verdict ("identical", "near-tie", "bug", "same distribution", "biased", "lossy", "baseline"), summary and evidence."""
-    baseline, experiment = comparison.arms[0], comparison.arms[-1]
     if len(comparison.arms) == 1:
         return _finding("baseline", "plain decoding is what others are compared with")
-    models = runner.models(experiment)
+    return runner.with_models(comparison.arms[-1], partial(_audited, comparison, records))
+
+
+def _audited(comparison: Comparison, records: list[list[Record]], models: Models) -> dict:
+    baseline, experiment = comparison.arms[0], comparison.arms[-1]
     method = build_method(experiment.method, models.get(experiment.target), models)
     if must_equal(baseline, experiment, method):
         return _identity(records[-1])
@@ -35,6 +42,9 @@ def audit(comparison: Comparison, records: list[list[Record]], runner: Runner) -
         plain = {record.key: record.tokens for record in records[0]}
         same = sum(record.tokens is not None and plain.get(record.key) == record.tokens for record in records[-1])
         return _finding("lossy", f"by its definition; {same} of {len(records[-1])} outputs equal plain decoding's")
+    if not isinstance(method, DraftAndVerify):
+        target = models.get(experiment.target)
+        return fit_of(experiment, records[-1], target, lambda record: _prompt(experiment, record, target))
     return _sampled(experiment, records[-1], models)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.audit.sampling import MAX_TESTS, TEST_LEVEL
+from harness.audit.sampling import MAX_TESTS, TEST_LEVEL, THEIR_SHARE
 from harness.audit.subjects import Sizes, Subject, key_of
 from harness.audit.verdicts import GREEN, is_red, summary_of
 from harness.render.files import write_whole
@@ -104,7 +104,8 @@ def _how(document: Mapping[str, Any]) -> list[str]:
         "Sampling, law: the rule's output law on real target and draft distributions, integrated over its uniforms; the "
         "largest deviation from the target's at any token, place (each draft, the bonus) and window must be at most 1e-6.",
         "",
-        f"Sampling, samples: {sizes['samples']} seeded outputs of {sizes['prefixes']} prefixes; every position, place of the "
+        f"Sampling, samples: {sizes['samples']} seeded outputs of {sizes['prefixes']} prefixes (of transformers' loops, "
+        f"which are slow and have no law to integrate, one in {THEIR_SHARE}); every position, place of the "
         f"first round and its bonus tested apart at {TEST_LEVEL:g}: Bonferroni for {MAX_TESTS} tests "
         f"({document['tests_of_samples']} were made), so that all together raise a false alarm with a chance of at most "
         f"{FALSE_ALARM:g}. p bounds a chance, for any sample size (Chernoff). tv: a sampler whose law is this far off (total "

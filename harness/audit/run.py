@@ -22,7 +22,7 @@ from methods.errors import InputError, WorkerError
 
 LOSSY_KEPT, LOSSY_WINDOWS = 48, 2
 ROOT = Path(__file__).resolve().parents[2]
-AUDITED = ("methods", "kernels", "harness/audit", "harness/decode.py", "harness/build.py", "harness/models.py")
+AUDITED = ("methods", "kernels", "harness/audit", *(f"harness/{name}.py" for name in ("assisted", "decode", "build", "models")))
 Finding = dict[str, Any]
 
 

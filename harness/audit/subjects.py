@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.assisted import EXIT, LOOKUP
 from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from kernels.verify.registry import EXACT
 from methods.ppd.pipeline import EXECUTIONS
@@ -22,6 +23,7 @@ LOSSY_SAMPLED: Fields = ({"rule": "lenience", "lenience": 0.3}, {"rule": "sigmoi
 LOSSY_GREEDY: Fields = ({"rule": "lenience", "lenience": 0.1}, {"rule": "top-beta", "beta": 3, "tau": 2.0})
 SCHEDULES: Fields = ({"schedule": "heuristic"}, {"schedule": "optimal", "alpha": 0.7, "cost": 0.1})
 PLAIN, BEAM = MethodSpec(name="autoregressive"), MethodSpec(name="beam", num_beams=4)
+GENERATE = MethodSpec(name="transformers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +93,16 @@ def label_of(method: MethodSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A target, how its prompts are made, and what drafts for it: ``drafters`` beside the draft model (the first of them)."""
+    """A target, how its prompts are made, and what drafts for it: ``drafters`` beside the draft model (the first of them).
+
+    ``early_layer`` is where transformers' loop lets the target draft for itself, in families that can.
+    """
 
     name: str
     session: str
     plain: Experiment
     drafters: tuple[DrafterSpec, ...]
+    early_layer: int | None = None
 
     def greedy(self, *methods: MethodSpec, batch: int = 1, against: MethodSpec = PLAIN) -> Iterator[Subject]:
         return self._subjects(methods, self.plain.replace(method=against, batch_size=batch))
@@ -110,6 +116,16 @@ class Pair:
     def method(self, drafter: DrafterSpec | None = None, **fields: Any) -> MethodSpec:
         return MethodSpec(name="speculative", drafter=drafter or self.drafters[0], **({"gamma": GAMMA} | fields))
 
+    def theirs(self) -> list[MethodSpec]:
+        """transformers' assisted generation, by everything that drafts there."""
+        drafters = [self.drafters[0], DrafterSpec(kind=LOOKUP)]
+        methods = [replace(GENERATE, drafter=drafter, gamma=GAMMA) for drafter in drafters]
+        exits = DrafterSpec(kind=EXIT)
+        early = (
+            [] if self.early_layer is None else [replace(GENERATE, drafter=exits, gamma=GAMMA, early_layer=self.early_layer)]
+        )
+        return [*methods, *early]
+
 
 def whole(pair: Pair) -> list[Subject]:
     """Every rule and kernel with the draft model, every drafter with speculative sampling, schedules, batches and beams."""
@@ -119,11 +135,11 @@ def whole(pair: Pair) -> list[Subject]:
     beams = MethodSpec(name="speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
     strict = [pair.method(rule="top-1"), pair.method(rule="top-1", cap="printed")]
     return [
-        *pair.greedy(MethodSpec(name="transformers"), first, *rules, *strict, *others, *schedules),
+        *pair.greedy(GENERATE, *pair.theirs(), first, *rules, *strict, *others, *schedules),
         *pair.greedy(*(pair.method(**rule) for rule in LOSSY_GREEDY), BEAM),
         *pair.greedy(PLAIN, first, *others, batch=BATCH),
-        *pair.greedy(beams, MethodSpec(name="transformers", num_beams=4), against=BEAM),
-        *pair.sampled(PLAIN, first, *rules, *others, *schedules),
+        *pair.greedy(beams, replace(GENERATE, num_beams=4), against=BEAM),
+        *pair.sampled(PLAIN, GENERATE, first, *rules, *others, *schedules),
         *pair.sampled(*(pair.method(rule=rule) for rule in EXACT_RULES), sampling=FILTERED),
         *pair.sampled(*(pair.method(**rule) for rule in LOSSY_SAMPLED)),
     ]
@@ -131,13 +147,13 @@ def whole(pair: Pair) -> list[Subject]:
 
 def short(pair: Pair) -> list[Subject]:
     """The paths that a family of models adds: its sessions, alone and in batches, greedy and sampled, beams."""
-    all_of = [pair.method(drafter) for drafter in pair.drafters]
+    all_of, theirs = [pair.method(drafter) for drafter in pair.drafters], pair.theirs()
     beams = MethodSpec(name="speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
     return [
-        *pair.greedy(MethodSpec(name="transformers"), *all_of),
+        *pair.greedy(GENERATE, *theirs, *all_of),
         *pair.greedy(PLAIN, *all_of, batch=BATCH),
-        *pair.greedy(beams, MethodSpec(name="transformers", num_beams=4), against=BEAM),
-        *pair.sampled(PLAIN, *all_of, pair.method(rule="fused")),
+        *pair.greedy(beams, replace(GENERATE, num_beams=4), against=BEAM),
+        *pair.sampled(PLAIN, *all_of, pair.method(rule="fused"), *(theirs if pair.early_layer else ())),
     ]
 
 
@@ -146,7 +162,7 @@ def blocks(pair: Pair) -> list[Subject]:
     relaxed = pair.method(rule="top-beta", beta=3, tau=2.0)
     return [
         *strict_blocks(pair, encoders=("shared", "concurrent")),
-        *pair.greedy(MethodSpec(name="transformers"), pair.method(rule="top-1", cap="printed")),
+        *pair.greedy(GENERATE, pair.method(rule="top-1", cap="printed")),
         *pair.greedy(relaxed, MethodSpec(name="drafter-alone", drafter=pair.drafters[0], gamma=GAMMA)),
         *pair.greedy(PLAIN, relaxed, batch=BATCH),
         *pair.sampled(PLAIN),
@@ -174,7 +190,7 @@ def hearing(pair: Pair) -> list[Subject]:
     """A model that hears: exact and sigmoid verification."""
     rules = [pair.method(rule=rule) for rule in EXACT_RULES]
     return [
-        *pair.greedy(*rules),
+        *pair.greedy(GENERATE, *pair.theirs(), *rules),
         *pair.greedy(PLAIN, rules[0], batch=BATCH),
         *pair.sampled(PLAIN, *rules, *(pair.method(rule=rule) for rule in ("sigmoid", "sigmoid-released"))),
     ]

@@ -65,6 +65,8 @@ class ExperimentItem:
             parts.append(f"rule {method.rule}" + (f" ({method.beta}, {method.tau:g})" if method.rule == "top-beta" else ""))
         if method.name == "ppd":
             parts += [f"layer {method.early_layer}", f"{method.candidates} candidates"]
+        elif method.early_layer is not None:
+            parts.append(f"layer {method.early_layer}")
         return ", ".join(parts)
 
     @property

@@ -1,18 +1,19 @@
 """The catalogue as it stands on disk: every table with its cells, every figure with its files, made or not yet made."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness import plugins
 from harness.catalogue import FIGURES, TABLES, Figure, Settings, Table
 from harness.catalogue.base import Cell
 from harness.errors import UsageError
 from harness.experiment import Comparison, Experiment
 from harness.report.verdicts import Judged, judge
 from harness.reproduce import command_of
+from harness.typed import parsed
 
 FIGURE_ENDINGS = ("svg", "png", "html")
 
@@ -77,8 +78,27 @@ class FigureItem:
 
 
 def table_items(folder: Path) -> list[TableItem]:
-    """All of the catalogue's tables, from ``folder``'s JSON files where there are any."""
-    return [_table_item(table, folder / f"{table.name}.json") for table in TABLES.values()]
+    """All of the catalogue's tables, those of plug-ins too, from ``folder``'s JSON files where there are any."""
+    return [_of_plugin(table, folder) if _is_foreign(table) else _of_file(table, folder) for table in TABLES.values()]
+
+
+def _is_foreign(table: Table) -> bool:
+    return plugins.find("table", table.number) is not None
+
+
+def _of_plugin(table: Table, folder: Path) -> TableItem:
+    """A stranger's plan and cells may raise anything: the page says what, and the other tables stay."""
+    try:
+        return _of_file(table, folder)
+    except UsageError:
+        raise
+    except Exception as error:
+        state, command = f"broken: {type(error).__name__}: {error}", command_of("table", str(table.number), Settings())
+        return TableItem(**_names(table), state=state, command=command, settings=Settings())
+
+
+def _of_file(table: Table, folder: Path) -> TableItem:
+    return _table_item(table, folder / f"{table.name}.json")
 
 
 def _table_item(table: Table, file: Path) -> TableItem:
@@ -168,6 +188,6 @@ def _figure_item(name: str, figure: Figure, folder: Path, tables: Sequence[Table
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError) as error:
+        return parsed(path.read_text(encoding="utf8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"file {path}: cannot be read ({error}); expected JSON as this project writes it") from error

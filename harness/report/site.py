@@ -13,7 +13,6 @@ from harness.catalogue.inputs import INPUTS
 from harness.environment import commit
 from harness.errors import UsageError
 from harness.render.coloured import COLOURS, MEANINGS
-from harness.render.text import PAPERS
 from harness.report import views
 from harness.report.claims import Claim, checked
 from harness.report.experiments import ExperimentItem, experiment_items
@@ -110,7 +109,7 @@ def _beside(table: TableItem) -> list[Path]:
 def pages(content: Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """File name, template and values of every page."""
     yield "index.html", "index.html", {}
-    for paper in PAPERS:
+    for paper in views.papers_of(content.tables):
         yield f"paper-{paper}.html", "paper.html", {"paper": paper, "inputs": [one for one in INPUTS if one.paper == paper]}
     for table in content.tables:
         made, footnotes = views.blocks(table)
@@ -142,7 +141,7 @@ def _common(content: Content) -> dict[str, Any]:
     """What every template sees."""
     return {
         "content": content,
-        "papers": PAPERS,
+        "papers": views.papers_of(content.tables),
         "colours": COLOURS,
         "meanings": MEANINGS,
         "commit": commit(),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.render.layout import Grid, measured_text, published_text
+from harness.render.text import PAPERS
 from harness.report.claims import Claim
 from harness.report.items import TableItem
 from harness.report.verdicts import REASONS, Judged
@@ -110,8 +111,13 @@ def anchors(claims: Sequence[Claim]) -> dict[Claim, str]:
 
 
 def paper_name(paper: str) -> str:
-    """A paper's short name."""
-    return SHORT[paper]
+    """A paper's short name; a plug-in's tables are of what it calls itself."""
+    return SHORT.get(paper, paper)
+
+
+def papers_of(tables: Sequence[TableItem]) -> dict[str, str]:
+    """Every paper's title: the four, and what tables of plug-ins belong to."""
+    return PAPERS | {table.paper: table.paper for table in tables if table.paper not in PAPERS}
 
 
 def capitalized(text: str) -> str:

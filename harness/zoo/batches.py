@@ -69,6 +69,8 @@ class BlockBatches:
 class PairBatches:
     """Encoder-decoder: pairs of similar length together, as many as fit ``batch_tokens``."""
 
+    plan: list[list[int]]
+
     def __init__(self, recipe: Recipe, rows: Encoded) -> None:
         self.recipe, self.rows = recipe, rows
         self.source_lengths = rows.source_ends.diff(prepend=torch.zeros(1, dtype=rows.source_ends.dtype)).tolist()
@@ -88,7 +90,8 @@ class PairBatches:
         return [self._collate(rows) for rows in self._pack(list(range(self.recipe.corpus.num_held_out)))]
 
     def _rewind(self) -> None:
-        self.epoch, self.first, self.plan = 0, 0, self._plan(0)
+        self.epoch, self.first = 0, 0
+        self.plan = self._plan(0)
 
     def _plan(self, epoch: int) -> list[list[int]]:
         first, generator = self.recipe.corpus.num_held_out, generator_of(self.recipe.seed, epoch)

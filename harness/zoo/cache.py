@@ -29,7 +29,7 @@ FULL_OR_FORBIDDEN = {
 
 def zoo_folder() -> Path:
     """$FORETOKEN_CACHE, or ~/.cache/foretoken. Looked up at every call."""
-    return Path(os.environ.get("FORETOKEN_CACHE") or "~/.cache/foretoken").expanduser()
+    return Path(os.path.expanduser(os.environ.get("FORETOKEN_CACHE") or "~/.cache/foretoken"))
 
 
 def model_folder(name: str, digest: str) -> Path:

@@ -75,7 +75,10 @@ def read_corpus(folder: Path) -> Encoded:
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer that ``build_corpus`` wrote; UsageError if it cannot be read."""
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        found = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if not isinstance(found, PreTrainedTokenizerFast):
+            raise ValueError(f"a {type(found).__name__}, which is not what was written there")
+        return found
     except (OSError, ValueError, KeyError) as error:
         raise unreadable(folder / "tokenizer.json", error) from error
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 
 import torch
 from tqdm import tqdm
@@ -103,4 +104,9 @@ def _start_worker(lock: object) -> None:
     logging.disable_progress_bar()
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(process: BaseProcess) -> None:
+    process.join()
+    os._exit(1)

@@ -152,7 +152,7 @@ def _t5(recipe: Recipe, ids: Ids) -> PreTrainedModel:
         num_layers=recipe.num_encoder_layers,
         num_decoder_layers=recipe.num_layers,
         dropout_rate=0.0,
-        decoder_start_token_id=ids["pad_token_id"],
+        **{"decoder_start_token_id": ids["pad_token_id"]},
     )
     return _with_generation(T5ForConditionalGeneration(config))
 

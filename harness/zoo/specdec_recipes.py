@@ -102,8 +102,23 @@ def paper() -> list[PairRecipe]:
     return [teacher, verifier, DrafterRecipe(name="specdec-drafter", family="block", verifier=verifier, **shared)]
 
 
-def _corpus(vocab_size: int, num_examples: int, num_held_out: int, *, task: str = TASK, **other: Any) -> Corpus:
+def _corpus(
+    vocab_size: int,
+    num_examples: int,
+    num_held_out: int,
+    *,
+    task: str = TASK,
+    name: str = "specdec",
+    max_source: int = 160,
+    max_target: int = 96,
+) -> Corpus:
     """One joint vocabulary of both languages."""
-    settings = {"name": "specdec", "max_source": 160, "max_target": 96} | other
-    parts = (Part(task=task, num_examples=num_examples, style="t5"),)
-    return Corpus(family="marian", parts=parts, vocab_size=vocab_size, num_held_out=num_held_out, **settings)
+    return Corpus(
+        name=name,
+        family="marian",
+        parts=(Part(task=task, num_examples=num_examples, style="t5"),),
+        vocab_size=vocab_size,
+        max_source=max_source,
+        max_target=max_target,
+        num_held_out=num_held_out,
+    )

@@ -28,12 +28,15 @@ def tokenizer_for(corpus: Corpus, texts: Iterable[str]) -> PreTrainedTokenizerFa
     if corpus.tokenizer == "wordpiece":
         return train_wordpiece(texts, corpus.vocab_size)
     try:
-        return AutoTokenizer.from_pretrained(corpus.tokenizer)
+        found = AutoTokenizer.from_pretrained(corpus.tokenizer)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {str(error).splitlines()[0]}; it is on the Hub: check "
             "the network, or choose PROFILE=toy"
         ) from error
+    if not isinstance(found, PreTrainedTokenizerFast):
+        raise UsageError(f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {type(found).__name__}; expected a fast one")
+    return found
 
 
 def vocab_size(corpus: Corpus, tokenizer: PreTrainedTokenizerFast) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -38,10 +38,10 @@ def train(
     tokenizer = read_tokenizer(corpus_folder)
     rows = read_corpus(corpus_folder)
     with one_thread():
-        network = build_network(recipe, tokenizer).to(device_of(recipe))
+        network = _moved(build_network(recipe, tokenizer), torch.device(device_of(recipe)))
         teacher = None
         if teacher_folder is not None:
-            teacher = AutoModelForCausalLM.from_pretrained(teacher_folder).to(network.device).eval().requires_grad_(False)
+            teacher = _moved(AutoModelForCausalLM.from_pretrained(teacher_folder), network.device).eval().requires_grad_(False)
         spent = run_steps(recipe, rows, network, folder, teacher, position=position)
         loss = held_out_loss(recipe, rows, network)
     network.cpu().save_pretrained(folder)
@@ -59,6 +59,12 @@ def train(
     }
     (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
     (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """transformers' own ``to`` refuses quantised models, and has no type that a checker can follow."""
+    nn.Module.to(model, device)
+    return model
 
 
 def device_of(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ Statistic = tuple[float, float]
 
 def alpha_ratio(steps: Iterable[Step]) -> Statistic:
     """Mean of min(1, target / draft) over the drafts up to and including the first rejection: an alpha of the drafts."""
-    ratios = [min(1.0, target / draft) for step in steps for target, draft in _verified(step)]
+    ratios = [min(1.0, target / draft) if draft else 1.0 for step in steps for target, draft in _verified(step)]
     return float(sum(ratios)), float(len(ratios))
 
 

@@ -46,7 +46,7 @@ def expected_tokens(alpha: Numbers, gamma: Numbers) -> Array:
     Section 3.4: reads of the target's weights and cache shrink by the same factor.
     """
     rate, drafted = np.asarray(alpha, dtype=np.float64), np.asarray(gamma, dtype=np.float64)
-    if np.any((rate < 0) | (rate > 1)) or np.any(drafted < 0):
+    if not (np.all((rate >= 0) & (rate <= 1)) and np.all(drafted >= 0)):
         raise InputError(f"alpha {alpha!r}, gamma {gamma!r}: expected 0 <= alpha <= 1 and gamma >= 0")
     with np.errstate(divide="ignore", invalid="ignore"):
         log_rate = np.log(rate)
@@ -56,7 +56,8 @@ def expected_tokens(alpha: Numbers, gamma: Numbers) -> Array:
 
 def walltime_factor(alpha: Numbers, gamma: Numbers, cost_ratio: Numbers) -> Array:
     """Theorem 3.8: the expected speed-up if a run of the target costs the same for 1 and for gamma + 1 tokens."""
-    return expected_tokens(alpha, gamma) / (np.asarray(gamma) * np.asarray(cost_ratio) + 1)
+    with np.errstate(over="ignore"):
+        return expected_tokens(alpha, gamma) / (np.asarray(gamma) * np.asarray(cost_ratio) + 1)
 
 
 def operations_factor(alpha: Numbers, gamma: Numbers, operations_ratio: Numbers = 0.0) -> Array:
@@ -81,8 +82,10 @@ def optimal_gamma(alpha: float, cost_ratio: float, maximum: int = 64) -> int:
 
     The smallest of equals: fewer drafts are less wasted arithmetic.
     """
-    if cost_ratio < 0 or maximum < 0:
-        raise InputError(f"cost_ratio {cost_ratio!r}, maximum {maximum!r}: expected numbers >= 0")
+    if not 0 <= alpha <= 1:
+        raise InputError(f"alpha {alpha!r}: expected 0 <= alpha <= 1")
+    if not 0 <= cost_ratio < np.inf or maximum < 0:
+        raise InputError(f"cost_ratio {cost_ratio!r}, maximum {maximum!r}: expected finite numbers >= 0")
     return int(np.argmax(walltime_factor(alpha, np.arange(maximum + 1), cost_ratio)))
 
 

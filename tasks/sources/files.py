@@ -10,6 +10,8 @@ from tasks.sources.dataset import Row
 from tasks.sources.prose import documents
 
 ROW_FORMATS = (".jsonl", ".parquet")
+# What libraries raise about files that are damaged somewhere inside.
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, SystemError)
 Located = tuple[str, Row]
 
 
@@ -32,7 +34,7 @@ def json_lines(path: Path) -> Iterator[Located]:
             continue
         where = f"{path}:{number}"
         try:
-            row: Any = json.loads(line)
+            row = _parsed(line, where)
         except json.JSONDecodeError as error:
             raise DataError(f"{where}: not JSON ({error.msg} at column {error.colno}); expected one object a line") from error
         if not isinstance(row, dict):
@@ -40,10 +42,26 @@ def json_lines(path: Path) -> Iterator[Located]:
         yield where, row
 
 
+def _parsed(text: str, where: str) -> Any:
+    """JSON that the project can go on with. Raises JSONDecodeError for what is none, DataError for what Python cannot hold."""
+    try:
+        value = json.loads(text)
+        if "\\ud" in text.lower():  # half of a pair of escapes: a string that no encoding has bytes for
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError:
+        raise
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: has the lone surrogate {error.object[error.start]!r}, not text; correct it") from error
+    except (ValueError, RecursionError) as error:
+        reason = "a number of too many digits" if isinstance(error, ValueError) else "it is nested too deeply"
+        raise DataError(f"{where}: cannot be read ({reason}); correct it") from error
+    return value
+
+
 def json_array(path: Path) -> Iterator[Located]:
     """One file that is one list of objects."""
     try:
-        rows: Any = json.loads("\n".join(line for _, line in numbered_lines(path)))
+        rows = _parsed("\n".join(line for _, line in numbered_lines(path)), str(path))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}); expected one list of objects") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -62,9 +80,12 @@ def parquet_rows(path: Path) -> Iterator[Located]:
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}:row {number}", row
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: not a readable Parquet file ({reason}); write it again or give JSON Lines") from error
+    except (pyarrow.ArrowException, *DAMAGED) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({_reason(error)}); write it again or give JSON Lines") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def text_rows(path: Path) -> Iterator[Located]:
@@ -105,9 +126,8 @@ def saved_rows(folder: Path) -> Iterator[Located]:
     try:
         for number, row in enumerate(undecoded(datasets.load_from_disk(str(folder))), 1):
             yield f"{folder}:row {number}", row
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{folder}: not a readable save_to_disk folder ({reason}); save it again") from error
+    except DAMAGED as error:
+        raise DataError(f"{folder}: not a readable save_to_disk folder ({_reason(error)}); save it again") from error
 
 
 def rows_of(path: Path) -> Iterator[Located]:

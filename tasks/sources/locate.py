@@ -1,6 +1,7 @@
 """Finds the files of a dataset under a path, in any of the layouts that are accepted."""
 
 from dataclasses import dataclass
+from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 
 from tasks.errors import DataError
@@ -33,7 +34,7 @@ def accepted(dataset: Dataset) -> str:
 
 def locate(dataset: Dataset, source: str) -> Files:
     """Raises DataError that names what was looked for, and where."""
-    path = Path(source).expanduser()
+    path = Path(expanduser(source))
     if path.is_file():
         if path.suffix not in formats(dataset):
             raise DataError(

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b, file_digest, sha256
+from os.path import isfile  # unlike Path's it answers for names that no file can have
 from pathlib import Path
 
 from tasks.base import Example, Split
@@ -120,7 +121,7 @@ def _named(dataset: Dataset, paths: list[Path]) -> list[Path]:
         return []
     rows = (_beside(path, row, dataset.paths) for path in dict.fromkeys(paths) for _, row in rows_of(path))
     named = dict.fromkeys(Path(row[name]) for row in rows for name in dataset.paths if isinstance(row.get(name), str))
-    return [path for path in named if path.is_file()]
+    return [path for path in named if isfile(path)]
 
 
 def _digest_of_file(path: Path) -> str:

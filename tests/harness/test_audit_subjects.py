@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.assisted import THEIRS
 from harness.audit import verdicts
 from harness.audit.models import own_subjects, zoo_subjects
 from harness.audit.subjects import SIZES, Subject, key_of
@@ -39,11 +40,19 @@ def test_every_registered_part_is_audited(subjects: list[Subject]) -> None:
     assert {method.name for method in methods} == set(METHODS)
     assert {method.rule for method in methods if method.name == "speculative"} == set(RULES)
     assert set(KERNELS) <= {method.rule for method in methods}
-    assert {drafter.kind for drafter in drafters} == set(DRAFTERS)
+    assert {drafter.kind for drafter in drafters} == set(DRAFTERS) | set(THEIRS)
     assert {drafter.encoder for drafter in drafters} == set(ENCODERS)
     assert {method.schedule for method in methods} == set(SCHEDULES)
     assert {method.execution for method in methods if method.name == "ppd"} == set(EXECUTIONS)
     assert {subject.session for subject in subjects} == {"decoder-only", "encoder-decoder", "hears"}
+
+
+def test_all_that_transformers_drafts_with_is_audited_greedy_and_sampled(subjects: list[Subject]) -> None:
+    theirs = [subject for subject in subjects if subject.method.name == "transformers" and subject.method.drafter is not None]
+    for kind in ("model", *THEIRS):
+        samplings = {one.plain.sampling.greedy for one in theirs if one.method.drafter and one.method.drafter.kind == kind}
+        assert samplings == {True, False}, kind
+    assert {subject.session for subject in theirs} == {"decoder-only", "encoder-decoder", "hears"}
 
 
 def test_every_pair_is_decoded_alone_and_in_batches_and_has_a_name_of_its_own(subjects: list[Subject]) -> None:
@@ -57,7 +66,7 @@ def test_a_users_pair_needs_no_training(shared: Path) -> None:
     folders = [str(shared / "models" / name) for name in ("stories260K", "llama2xs-tok512")]
     found = own_subjects(*folders, "text", "toy", SIZES["own"])
     drafters = [subject.method.drafter for subject in found if subject.method.drafter is not None]
-    assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "random"}
+    assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "random", "prompt-lookup"}
     assert {subject.method.rule for subject in found} >= set(KERNELS)
     assert "ppd" in {subject.method.name for subject in found}
 

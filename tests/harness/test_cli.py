@@ -91,7 +91,6 @@ def test_every_command_has_help() -> None:
         ({"encoder": "half"}, "encoder 'half': expected one of concurrent, own, shared"),
         ({"method": "drafter-alone"}, "drafter 'model': only a block drafter decodes alone; expected drafter block"),
         ({"method": "drafter-alone", "gamma": "0"}, "gamma 0: expected an integer >= 1"),
-        ({"method": "transformers", "temperature": "1"}, "temperature 1.0: transformers' generate draws nothing here"),
         ({"drafter": "blockwise"}, "no heads there; expected a folder of early heads"),
     ],
 )

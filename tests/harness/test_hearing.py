@@ -188,7 +188,9 @@ def test_beams_search_every_row(whisper: LoadedModel) -> None:
     assert [row.tokens for row in rows] == alone
 
 
-def test_the_command_line_transcribes(whisper: LoadedModel, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize("method", ["speculative", "transformers"])
+def test_the_command_line_transcribes(whisper: LoadedModel, tmp_path: Path, capsys, method: str) -> None:
+    """By our loop and by transformers', which says nothing beside."""
     arguments = [
         "run",
         "--task",
@@ -198,11 +200,14 @@ def test_the_command_line_transcribes(whisper: LoadedModel, tmp_path: Path, caps
         "--draft",
         DRAFT.name,
         "--method",
-        "speculative",
+        method,
     ]
     options = ["--profile", "test", "--limit", "2", "--max-new-tokens", "6", "--quiet", "--records", str(tmp_path)]
     assert main([*arguments, *options]) == 0
-    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    document = json.loads(captured.out.splitlines()[-1])
+    assert document["metrics"]["accepted_over_drafted"]["value"] >= 0
     assert document["audit"]["verdict"] == "identical"
     assert document["metrics"]["wer"]["unit"] == "WER"
 

@@ -1,7 +1,9 @@
 """Plug-ins: found, listed, refused, named in signatures, and held against contracts that deliberate mistakes must break."""
 
+import csv
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -36,7 +38,7 @@ from tasks.squad import Squad
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "plugin-example"
 FILE = EXAMPLE / "foretoken_example.py"
-NAMES = {("task", "last-word"), ("drafter", "period"), ("rule", "among-best")}
+NAMES = {("task", "last-word"), ("drafter", "period"), ("rule", "among-best"), ("table", "900")}
 ENTRIES = """
 [foretoken.tasks]
 last-word = foretoken_example:LastWord
@@ -44,6 +46,8 @@ last-word = foretoken_example:LastWord
 period = foretoken_example:period
 [foretoken.rules]
 among-best = foretoken_example:AmongBest
+[foretoken.tables]
+900 = foretoken_example:DRAFTS
 """
 
 
@@ -100,6 +104,7 @@ def test_an_installed_package_is_listed_and_known(installed: Path, capsys: pytes
         ["task", "last-word", "foretoken-example", "0.1.0"],
         ["drafter", "period", "foretoken-example", "0.1.0"],
         ["rule", "among-best", "foretoken-example", "0.1.0"],
+        ["table", "900", "foretoken-example", "0.1.0"],
     ]
     assert "broken" not in shown
     assert TASKS["last-word"].name == "last-word"
@@ -127,7 +132,7 @@ def test_a_changed_file_is_another_experiment_wherever_it_lies(tmp_path: Path, m
     for number, source in enumerate((FILE.read_text(), FILE.read_text(), FILE.read_text() + "# changed\n")):
         monkeypatch.setattr(plugins, "_seen", {})
         for kind, name in NAMES:
-            plugins.KINDS[kind].registry().pop(name, None)
+            plugins.KINDS[kind].registry().pop(int(name) if kind == "table" else name, None)
         (tmp_path / str(number)).mkdir()
         (path := tmp_path / str(number) / "mine.py").write_text(source)
         plugins.load([path])
@@ -151,6 +156,72 @@ def test_it_runs_as_a_file(zoo_cache: Path, tmp_path: Path, capsys: pytest.Captu
     assert "unknown" not in shown["alpha_overlap"]
 
 
+def read_ledger(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_its_table_is_run_and_stands_in_report_and_ledger(
+    zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """As a file: its numbers, its page, and a command that names the file."""
+    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    monkeypatch.chdir(tmp_path)
+    given = ["--plugin", str(FILE)]
+    assert main(["table", "900", "--reproduce", "--profile", "test", "--limit", "2", "--quiet", *given]) == 0
+    assert "drafts that need no model" in capsys.readouterr().out
+    (tables := tmp_path / "results" / "tables").mkdir()
+    for path in (tmp_path / "results" / "runs" / "test-toy" / "tables").iterdir():
+        path.rename(tables / path.name)
+    assert main(["ledger", *given]) == 0
+    rows = [row for row in read_ledger(tmp_path / "results" / "ledger.csv") if row["catalogue"] == "900"]
+    assert [(row["paper"], row["row"]) for row in rows] == [
+        ("foretoken-example", kind) for kind in ("copy", "copy", "period", "period")
+    ]
+    assert all(float(row["measured"]) > 0 for row in rows[::2])
+    flags = f"--profile test --limit 2 --plugin {os.path.relpath(FILE)}"
+    assert {row["command"] for row in rows} == {f"foretoken table 900 --reproduce {flags}"}
+    assert main(["report", *given]) == 0
+    site = tmp_path / "results" / "report"
+    page = (site / "table-900.html").read_text(encoding="utf8")
+    for expected in (rows[0]["command"], "period: what came two tokens ago", "paper-foretoken-example.html", "tokens a round"):
+        assert expected in page
+    for name in ("index.html", "paper-foretoken-example.html", "regenerate.html"):
+        assert 'href="table-900.html"' in (site / name).read_text(encoding="utf8"), name
+    assert "foretoken-example" not in (site / "claims.html").read_text(encoding="utf8").split("<main", 1)[1]
+
+
+def test_tables_of_installed_packages_are_in_report_and_ledger_and_broken_ones_harm_neither(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """One cannot be imported (a warning), one cannot say its cells (its page says so), a third is whole."""
+    raising = """
+from harness.catalogue.base import Table
+def cells(settings, records_of):
+    raise KeyError("gone")
+FAILS = Table(number=901, paper="someones", paper_number=1, title="fails", row_heads=("a",), blocks=(("b",),),
+              plan=lambda settings: [], cells=cells, notes=lambda settings: [])
+"""
+    entries = "[foretoken.tables]\n901 = someones_table:FAILS\n902 = someones_gone:TABLE\n"
+    monkeypatch.syspath_prepend(str(package(tmp_path / "other", "someones", "2.0", entries, someones_table=raising)))
+    (tmp_path / "results" / "tables").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["ledger"]) == 0
+    printed = capsys.readouterr()
+    assert "36 tables" in printed.out
+    warning = (
+        "foretoken: warning: plug-in someones 2.0: table '902' is broken: ModuleNotFoundError: No module named 'someones_gone'"
+    )
+    assert printed.err.splitlines() == [warning]
+    rows = {row["catalogue"]: row for row in read_ledger(tmp_path / "results" / "ledger.csv")}
+    assert rows["900"]["command"] == "make reproduce-table-900"
+    assert rows["901"]["status"] == "broken: KeyError: 'gone'"
+    assert main(["report"]) == 0
+    assert "36 tables" in capsys.readouterr().out
+    page = (tmp_path / "results" / "report" / "table-901.html").read_text(encoding="utf8")
+    assert "Broken: KeyError: &#39;gone&#39;" in page
+
+
 def test_broken_ones_harm_nothing_until_they_are_named(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -166,7 +237,7 @@ leaves = someones_exit:RULE
 number = someones_tasks:NUMBER
 [foretoken.tables]
 9 = someones_tasks:NUMBER
-900 = someones_tasks:NUMBER
+950 = someones_tasks:NUMBER
 """
     sources = {
         "someones_tasks": "from tasks.squad import Squad\nSQUAD = Squad\nNUMBER = 3\n",
@@ -184,13 +255,13 @@ number = someones_tasks:NUMBER
     assert "exists already" in found["rule", "exact"]
     assert found["rule", "leaves"] == "SystemExit: bye"
     assert "cannot be called" in found["drafter", "number"]
-    assert "no table of number 9" in found["table", "900"]
+    assert "no table of number 950" in found["table", "950"]
     assert (TASKS["squad"], RULES["exact"]) == (squad, exact)
     run = ["run", "--target", "zoo:gpt-target", "--profile", "test", "--dry-run"]
     assert "riddles': its plug-in someones 2.0 is broken" in refused(capsys, *run, "--task", "riddles")
     rule = ("--task", "text", "--method", "speculative", "--drafter", "copy", "--rule", "leaves")
     assert "rule 'leaves': its plug-in someones 2.0 is broken: SystemExit: bye" in refused(capsys, *run, *rule)
-    assert "table 900: its plug-in" in refused(capsys, "table", "900", "--dry-run")
+    assert "table 950: its plug-in" in refused(capsys, "table", "950", "--dry-run")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +319,7 @@ def test_the_example_keeps_its_contracts(capsys: pytest.CaptureFixture) -> None:
     status = main(["check-plugin", str(FILE)])
     shown = capsys.readouterr().out
     assert status == 0, shown
-    assert "contract kept: 24 of 24 checks passed" in shown
+    assert "contract kept: 31 of 31 checks passed" in shown
     assert "rule among-best (foretoken_example.py)" in shown
 
 

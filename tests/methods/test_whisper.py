@@ -21,7 +21,8 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.overlap import overlap
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Heuristic
-from methods.transformers_generate import Assistant, TransformersGenerate
+from methods.transformers_assisted import Assistant
+from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Generation, Inputs, Stop
 
 VOCAB, MELS, FRAMES, EOS = 40, 8, 24, 2
@@ -270,7 +271,7 @@ def test_transformers_generate_is_greedy_decoding_alone_and_with_an_assistant(eo
     drafts = [stack_for(build(seed, layers=1)) for seed in (0, 1)]
     assistants = [Assistant(draft, 3, schedule) for draft in drafts for schedule in ("constant", "heuristic")]
     for assistant in (None, *assistants):
-        method = TransformersGenerate(assistant=assistant)
+        method = TransformersGenerate(assistance=assistant)
         made = method.generate(session, inputs, GREEDY, Uniforms(range(4), 18), stop)
         assert [(row.tokens, row.stop_reason) for row in made] == [(row.tokens, row.stop_reason) for row in expected]
     assert "generate" not in vars(model) | vars(drafts[0].model)

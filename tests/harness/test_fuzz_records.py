@@ -1,0 +1,299 @@
+"""Record files cut at any byte, with flipped bytes, doubled lines, odd values: no traceback, no whole record lost."""
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness import frames
+from harness.catalogue import TABLES
+from harness.cli import main
+from harness.errors import UsageError
+from harness.records import (
+    Divergence,
+    EarlyRanks,
+    Record,
+    RecordFile,
+    RuleTimes,
+    distinct,
+    load,
+    load_experiment,
+    read_environment,
+    read_records,
+)
+from harness.regress import read_baseline
+from harness.report.experiments import experiment_items
+from harness.report.items import read_table
+from methods.speculative.acceptance import alpha_ratio
+from methods.types import Step
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fuzz_models import save_models
+
+SHARED = [HealthCheck.function_scoped_fixture]  # every example writes its files anew
+FUZZED = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": SHARED}
+ODD = (None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", "1", "\ud800", [], [None], [[]], [1.5], ["a"], {})
+LINES = (b"\n", b"null\n", b"[]\n", b"5\n", b"{}\n", b"\xff\n", b"\0\0\n", b"[" * 100_000 + b"\n", b"9" * 5000 + b"\n")
+
+
+@pytest.fixture
+def stored(tmp_path: Path, synthetic: SimpleNamespace) -> SimpleNamespace:
+    """A folder with a plain arm and one that drafted, every kind of field filled somewhere."""
+    made = synthetic
+    plain = made.plain_experiment(limit=2)
+    drafted = made.drafted_experiment(plain)
+    first = [made.plain(plain, f"é{i}", 4, overlap={"t5-small": [0.5, 0.4, 0.3, 0.2]}) for i in range(2)]
+    second = [made.drafted(drafted, "é0", 4, (1, 2)), made.failed(drafted, "é1")]
+    for record in (*first, second[0]):
+        record.statistics = {"sacrebleu": [1.0] * 10, "bleu": [1.0] * 10}
+    first[0].early = [EarlyRanks(head="N", layer=2, ranks=[0, 1, 2, 3])]
+    second[0].divergence = Divergence(position=1, margin=0.1, bound=0.2, replays_agree=True, kind="near-tie")
+    second[0].rule_times = RuleTimes(profiled_s=[0.1], wall_s=[0.2])
+    lines = {one.signature: [r.to_line().encode() for r in rows] for one, rows in ((plain, first), (drafted, second))}
+    return SimpleNamespace(folder=tmp_path, plain=plain, drafted=drafted, lines=lines, records=[*first, *second])
+
+
+def write(stored: SimpleNamespace, lines: dict[str, list[bytes]] | None = None, **descriptions: bytes) -> tuple[Path, Path]:
+    """The two record files, as they are but for what is given."""
+    paths = []
+    for name in ("plain", "drafted"):
+        experiment = getattr(stored, name)
+        path = stored.folder / f"{experiment.signature}.jsonl"
+        path.write_bytes(b"".join((lines or stored.lines)[experiment.signature]))
+        path.with_suffix(".json").write_bytes(descriptions.get(name, experiment.to_json().encode()))
+        paths.append(path)
+    return paths[0], paths[1]
+
+
+def read_everything(plain: Path, drafted: Path, screen: "Quiet") -> None:
+    """Every reader of records: what it cannot use is one line and status 2."""
+    for arguments in (["acceptance", str(drafted)], ["compare", str(plain), str(drafted)]):
+        status = main(arguments)
+        said = screen.errors()
+        assert (status, len(said)) in ((0, 0), (2, 1)), said
+        assert not said or said[0].startswith("foretoken: ")
+    for rows in frames.ROWS:
+        with suppress(UsageError):
+            load(plain.parent, rows=rows)
+    for item in experiment_items(plain.parent, [], plain.parent, 2):
+        assert f"{item.page}{item.method}{item.description}"
+
+
+def inner(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (collection, key) within a JSON value."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from inner(value[key])
+
+
+def altered(data: st.DataObject, line: bytes) -> bytes:
+    """A line whose JSON has another value, key or length at one place."""
+    values = json.loads(line)
+    holder, key = data.draw(st.sampled_from(list(inner(values))))
+    change = data.draw(st.sampled_from(("value", "value", "value", "gone", "doubled")))
+    if change == "value":
+        odd = data.draw(st.sampled_from(ODD))  # an integer is a float too, but not to the shape checks of these tests
+        holder[key] = float(odd) if type(odd) is int and isinstance(holder[key], float) else odd
+    elif change == "gone":
+        del holder[key]
+    elif isinstance(holder, list):
+        holder.append(holder[key])
+    else:
+        holder[f"{key}2"] = holder[key]
+    return json.dumps(values).encode() + b"\n"
+
+
+@settings(max_examples=20, **FUZZED)
+@given(data=st.data())
+def test_odd_values_in_records_and_descriptions(stored: SimpleNamespace, data: st.DataObject) -> None:
+    arm = data.draw(st.sampled_from(("plain", "drafted")))
+    lines = {signature: list(own) for signature, own in stored.lines.items()}
+    own = lines[getattr(stored, arm).signature]
+    if data.draw(st.booleans()):
+        own[0] = altered(data, own[0])
+        paths = write(stored, lines)
+    else:
+        paths = write(stored, **{arm: altered(data, getattr(stored, arm).to_json().encode())})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.report.experiments.decoder_of", lambda target: (str, ""))
+        read_everything(*paths, Quiet(patch))
+
+
+class Quiet:
+    """What pytest's capsys is for a test, for one of its many examples."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.errors()
+
+    def errors(self) -> list[str]:
+        """The lines on stderr since the last call."""
+        said = sys.stderr.getvalue().splitlines() if isinstance(sys.stderr, io.StringIO) else []
+        self._patch.setattr(sys, "stderr", io.StringIO())
+        self._patch.setattr(sys, "stdout", io.StringIO())
+        return said
+
+
+@settings(max_examples=150, **FUZZED)
+@given(data=st.data())
+def test_flipped_bytes_and_foreign_lines_are_named_and_nothing_is_removed(stored: SimpleNamespace, data: st.DataObject) -> None:
+    """A whole record before the damage is read; the file stays as it is, whatever is wrong with it."""
+    own = stored.lines[stored.plain.signature]
+    if data.draw(st.booleans()):
+        whole = bytearray(b"".join(own))
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole[place] = data.draw(st.integers(0, 255) | st.sampled_from(b'0123456789",:[]{}en.-\n'))
+        damaged, first = bytes(whole), 0 if place < len(own[0]) else 1
+    else:
+        first = data.draw(st.integers(0, 2))
+        damaged = b"".join([*own[:first], data.draw(st.sampled_from(LINES)), *own[first:]])
+    path, _ = write(stored, stored.lines | {stored.plain.signature: [damaged]})
+    seen, said = [], f"{path}:"
+    try:
+        seen.extend(read_records(path))
+    except UsageError as error:
+        said = str(error)
+        seen.extend(islice(read_records(path), first))
+    assert f"{path}:" in said
+    assert [one.to_line().encode() for one in seen[:first]] == own[: min(first, len(own))]
+    assert path.read_bytes() == damaged
+
+
+@settings(max_examples=60, **FUZZED)
+@given(order=st.lists(st.integers(0, 2), min_size=1, max_size=8), cut=st.integers(0, 10**6))
+def test_doubled_lines_count_once_and_a_torn_one_not_at_all(stored: SimpleNamespace, order: list[int], cut: int) -> None:
+    all_lines = [record.to_line().encode() for record in stored.records[:3]]
+    whole = b"".join(all_lines[index] for index in order)
+    cut %= len(whole) + 1
+    path, _ = write(stored, stored.lines | {stored.plain.signature: [whole[:cut]]})
+    num_whole = whole[:cut].count(b"\n")
+    kept = list(read_records(path))
+    assert [one.to_line().encode() for one in kept] == [all_lines[index] for index in order[:num_whole]]
+    assert [one.key for one in distinct(kept)] == list(dict.fromkeys(stored.records[index].key for index in order[:num_whole]))
+    file = RecordFile(stored.folder, stored.plain)
+    with file.open() as writer:
+        writer.append(stored.records[0])
+    assert file.path.read_bytes() == b"".join(all_lines[index] for index in order[:num_whole]) + all_lines[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A whole run of two arms: its command and its record files."""
+    folder = tmp_path_factory.mktemp("run")
+    models = save_models(folder)
+    command = ["run", "--quiet", "--task", "text", "--data", models["data"], "--target", models["target"], "--limit", "3"]
+    command += ["--draft", models["draft"], "--method", "speculative", "--gamma", "2", "--max-new-tokens", "4"]
+    command += ["--threads", "1", "--records", str(folder / "records")]
+    with pytest.MonkeyPatch.context() as patch:
+        Quiet(patch)
+        assert main(command) == 0
+    paths = sorted((folder / "records").glob("*.jsonl"))
+    assert len(paths) == 2
+    return SimpleNamespace(command=command, paths=paths, contents=[path.read_bytes() for path in paths])
+
+
+@settings(max_examples=4, **FUZZED)
+@given(cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_a_run_goes_on_from_any_byte(run: SimpleNamespace, cuts: tuple[float, float]) -> None:
+    """Cut both arms' files anywhere: the same command keeps every whole record to the byte and makes only the others."""
+    kept = []
+    for path, content, cut in zip(run.paths, run.contents, cuts, strict=True):
+        left = content[: round(cut * len(content))]
+        path.write_bytes(left)
+        kept.append(left[: left.rfind(b"\n") + 1])
+    with pytest.MonkeyPatch.context() as patch:
+        Quiet(patch)
+        assert main(run.command) == 0
+    for path, left, content in zip(run.paths, kept, run.contents, strict=True):
+        again = path.read_bytes()
+        assert again.startswith(left)
+        assert [stable(line) for line in again.splitlines()] == [stable(line) for line in content.splitlines()]
+
+
+def stable(line: bytes) -> tuple[Any, ...]:
+    record = Record.from_line(line)
+    return record.key, record.tokens, record.text, record.steps and record.steps.drafted, record.statistics
+
+
+# What fuzzing found, each as it was found.
+
+
+def without(line: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    values = json.loads(line)
+    change(values)
+    return json.dumps(values).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda values: values.update(tokens=[1.5, 2, 3, 4]), "tokens is"),
+        (lambda values: values.update(status="good"), "status is 'good'"),
+        (lambda values: values.update(example=["a"]), "example is"),
+        (lambda values: values.update(repeat=True), "repeat is 'True'"),
+        (lambda values: values.update(text="\ud800"), "surrogates not allowed"),
+        (lambda values: values.update(wall_s=float("nan")), "NaN, which is no number"),
+        (lambda values: values.update(statistics={"bleu": ["x"]}), "statistics is"),
+        (lambda values: values["steps"].update(drafted=5), "drafted is '5'"),
+        (lambda values: values["steps"].update(emitted=[]), "columns of different lengths"),
+        (lambda values: values["steps"]["emitted"].__setitem__(0, 9), "tokens emitted, 4 recorded"),
+        (lambda values: values["steps"]["draft_probs"][0].pop(), "target_probs and draft_probs"),
+        (lambda values: values["rule_times"].pop("wall_s"), "wall_s"),
+    ],
+)
+def test_what_is_no_record_is_named_with_its_line(
+    stored: SimpleNamespace, change: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    own = stored.lines[stored.drafted.signature]
+    _, path = write(stored, stored.lines | {stored.drafted.signature: [own[1], without(own[0], change)]})
+    with pytest.raises(UsageError, match=rf"\.jsonl:2: not a record .*{reason}"):
+        list(read_records(path))
+
+
+@pytest.mark.parametrize(
+    "description",
+    [b"null", b"[]", b"5", b"[" * 100_000, b'{"task": 5}', b'{"target": 5}', b'{"overlap": [1]}', b'{"seed": "x"}'],
+)
+def test_what_is_no_description_is_named(stored: SimpleNamespace, description: bytes) -> None:
+    path, _ = write(stored, plain=description)
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_experiment(path)
+
+
+def test_a_folder_named_as_a_record_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").mkdir()
+    with pytest.raises(UsageError, match=r"x\.jsonl: cannot be read"):
+        list(read_records(tmp_path / "x.jsonl"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"5", b"\xff"])
+def test_a_lost_environment_is_unknown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "environments" / "abc.json").write_bytes(content)
+    assert read_environment(tmp_path, "abc") == {"environment": "unknown (abc)"}
+
+
+@pytest.mark.parametrize("content", ["", "5", "[1]", '{"a": NaN}', r'{"a": "\ud800"}', "[" * 100_000])
+def test_damaged_baselines_and_tables_are_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "gpt-greedy.json"
+    path.write_text(content, encoding="utf8")
+    with pytest.raises(UsageError, match=r"baseline .*gpt-greedy\.json: cannot be read"):
+        read_baseline(tmp_path)
+    with pytest.raises(UsageError, match=r"gpt-greedy\.json: (cannot be read|not as)"):
+        read_table(next(iter(TABLES.values())), path)
+
+
+def test_a_probability_rounded_to_zero_does_not_divide() -> None:
+    step = Step(drafted=[1], num_accepted=1, emitted=1, target_probs=[0.5], draft_probs=[0.0])
+    assert alpha_ratio([step]) == (1.0, 1.0)
