@@ -87,8 +87,8 @@ def known() -> list[Plugin]:
 
 
 def files() -> list[str]:
-    """Those that were given: what another process must load to know the same names."""
-    return [source for source in _seen if source != INSTALLED]
+    """Those that were given and offer something: what another process must load to know the same names."""
+    return [source for source, found in _seen.items() if source != INSTALLED and not all(plugin.error for plugin in found)]
 
 
 def given_for(kind: str, name: object) -> list[str]:

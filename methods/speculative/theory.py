@@ -43,10 +43,10 @@ def rejection_sampling_rate(target_probs: Numbers, draft_probs: Numbers) -> Arra
 def expected_tokens(alpha: Numbers, gamma: Numbers) -> Array:
     """Eq. 1: (1 - alpha^(gamma+1)) / (1 - alpha) tokens a run of the target, gamma + 1 in the limit alpha = 1.
 
-    Section 3.4: reads of the target's weights and cache shrink by the same factor.
+    NaN where alpha is, which is unknown then. Section 3.4: reads of the target's weights and cache shrink by the same factor.
     """
     rate, drafted = np.asarray(alpha, dtype=np.float64), np.asarray(gamma, dtype=np.float64)
-    if not (np.all((rate >= 0) & (rate <= 1)) and np.all(drafted >= 0)):
+    if np.any((rate < 0) | (rate > 1)) or np.any(drafted < 0):
         raise InputError(f"alpha {alpha!r}, gamma {gamma!r}: expected 0 <= alpha <= 1 and gamma >= 0")
     with np.errstate(divide="ignore", invalid="ignore"):
         log_rate = np.log(rate)

@@ -286,6 +286,7 @@ def test_a_file_that_is_given_must_be_whole(source: str, expected: str, tmp_path
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
     assert "nowhere.py: file 'nowhere.py': not there" in refused(capsys, "tables", "--plugin", "nowhere.py")
     assert "no file, package or name" in refused(capsys, "check-plugin", "nothing")
+    assert not [file for file in plugins.files() if not Path(file).exists()]  # no worker is told to load it
 
 
 def test_two_packages_with_one_name(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,3 +125,8 @@ def test_corollary_3_9_and_the_oracle() -> None:
 def test_predicted_speedup_is_theorem_3_8_where_its_assumptions_hold() -> None:
     predicted = theory.predicted_speedup(theory.expected_tokens(0.8, 5), 0.1, 0.1 * 0.05, 0.1, 0.0, 5)
     np.testing.assert_allclose(predicted, theory.walltime_factor(0.8, 5, 0.05))
+
+
+def test_an_unknown_alpha_gives_an_unknown_number() -> None:
+    assert np.isnan(theory.expected_tokens(np.nan, 3))
+    assert np.isnan(theory.walltime_factor(np.nan, 3, 0.1))
