@@ -139,7 +139,7 @@ def whole(pair: Pair) -> list[Subject]:
         *pair.greedy(*(pair.method(**rule) for rule in LOSSY_GREEDY), BEAM),
         *pair.greedy(PLAIN, first, *others, batch=BATCH),
         *pair.greedy(beams, replace(GENERATE, num_beams=4), against=BEAM),
-        *pair.sampled(PLAIN, first, *rules, *others, *schedules),
+        *pair.sampled(PLAIN, GENERATE, first, *rules, *others, *schedules),
         *pair.sampled(*(pair.method(rule=rule) for rule in EXACT_RULES), sampling=FILTERED),
         *pair.sampled(*(pair.method(**rule) for rule in LOSSY_SAMPLED)),
     ]
@@ -153,7 +153,7 @@ def short(pair: Pair) -> list[Subject]:
         *pair.greedy(GENERATE, *theirs, *all_of),
         *pair.greedy(PLAIN, *all_of, batch=BATCH),
         *pair.greedy(beams, replace(GENERATE, num_beams=4), against=BEAM),
-        *pair.sampled(PLAIN, *all_of, pair.method(rule="fused"), *((GENERATE, *theirs) if pair.early_layer else ())),
+        *pair.sampled(PLAIN, *all_of, pair.method(rule="fused"), *(theirs if pair.early_layer else ())),
     ]
 
 
