@@ -25,6 +25,8 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     stacked = DrafterSpec(kind="hierarchical", model=ModelSpec(name="zoo:llama-draft-large"), inner=small)
     t5_table = DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-t5-en-de"))
     block = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter"))
+    sharing = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter-shared"), encoder="shared")
+    blocked = (block, replace(block, encoder="concurrent"), sharing)
     heads = DrafterSpec(kind="blockwise", model=ModelSpec(name="zoo:specdec-blockwise"))
     llama = pair("Llama", DECODER, "text", "llama-target", small, stacked)
     deep = pair("PPD's Llama", DECODER, "text", "llama-deep")
@@ -33,7 +35,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
         *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free)),
         *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
         *short(pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])),
-        *blocks(pair("SpecDec", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", block)),
+        *blocks(pair("SpecDec", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", *blocked)),
         *strict_blocks(pair("Heads", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", heads)),
         *pipelines(deep, depth // 2, ModelSpec(name="zoo:llama-deep-heads")),
         *hearing(pair("Whisper", HEARS, "librispeech-clean", "whisper-target", _model("whisper-draft"))),

@@ -16,7 +16,7 @@ from harness.audit.ground import Ground
 from harness.audit.subjects import PLAIN, Sizes, Subject
 from harness.build import build_method, build_rule, specs_of
 from harness.decode import must_equal
-from harness.experiment import Experiment, MethodSpec
+from harness.experiment import DrafterSpec, Experiment, MethodSpec
 from harness.runner import Runner, ensure_models, pin
 from methods.errors import InputError, WorkerError
 
@@ -75,19 +75,22 @@ class Audit:
 
     def run(self) -> tuple[dict[str, Finding], dict[str, Finding]]:
         """Findings by subject and by control."""
-        bar = tqdm(total=len(self.subjects) + len(CONTROLS), unit="subject", disable=self.quiet, dynamic_ncols=True)
+        stage = self._stage()
+        controls = CONTROLS if stage is not None else {}
+        bar = tqdm(total=len(self.subjects) + len(controls), unit="subject", disable=self.quiet, dynamic_ncols=True)
         with bar:
             found = {}
             for subject in self.subjects:
                 bar.set_description(subject.name)
                 found[subject.name] = self.findings.once(subject.name, partial(self._audited, subject))
                 bar.update()
-            controls = {}
-            for name, control in CONTROLS.items():
+            caught = {}
+            for name, control in controls.items():
                 bar.set_description(f"control: {name}")
-                controls[name] = self.findings.once(f"control: {name}", partial(self._controlled, control))
+                assert stage is not None
+                caught[name] = self.findings.once(f"control: {name}", partial(self._controlled, control, *stage))
                 bar.update()
-        return found, controls
+        return found, caught
 
     def _audited(self, subject: Subject) -> Finding:
         """What goes wrong while a subject is audited is its finding; the others go on."""
@@ -136,13 +139,16 @@ class Audit:
             self._grounds[key] = Ground(key, self.sizes, self.runner)
         return self._grounds[key]
 
-    def _controlled(self, control: Control) -> Finding:
-        """On the models of the first pair: its target, and the model that drafts for it."""
+    def _stage(self) -> tuple[Experiment, Experiment, DrafterSpec] | None:
+        """What controls are run on: the first pair, greedy or not, and drawn, and the model that drafts for it; None where a
+        choice of subjects has no such pair."""
         first = self.subjects[0]
-        drawn = next(one for one in self.subjects if one.pair == first.pair and not one.plain.sampling.greedy)
-        draft = next(
-            one.method.drafter for one in self.subjects if one.method.drafter is not None and one.method.drafter.kind == "model"
-        )
-        spec = pin(first.plain.replace(method=MethodSpec(name="speculative", drafter=draft))).method.drafter
+        drawn = [one.plain for one in self.subjects if one.pair == first.pair and not one.plain.sampling.greedy]
+        drafters = [one.method.drafter for one in self.subjects if one.pair == first.pair and one.method.drafter is not None]
+        models = [drafter for drafter in drafters if drafter.kind == "model"]
+        return (first.plain, drawn[0], models[0]) if drawn and models else None
+
+    def _controlled(self, control: Control, plain: Experiment, drawn: Experiment, draft: DrafterSpec) -> Finding:
+        spec = pin(plain.replace(method=MethodSpec(name="speculative", drafter=draft))).method.drafter
         assert spec is not None
-        return run_control(control, self._ground(pin(first.plain)), self._ground(pin(drawn.plain)), spec)
+        return run_control(control, self._ground(pin(plain)), self._ground(pin(drawn)), spec)

@@ -42,7 +42,7 @@ class Sizes:
 
 SIZES = {
     "test": Sizes(prompts=3, new_tokens=16, samples=1500, prefixes=1, false_alarms=2),
-    "toy": Sizes(prompts=16, new_tokens=48, samples=1000, false_alarms=3),
+    "toy": Sizes(prompts=16, new_tokens=48, samples=1500, false_alarms=3),
     "own": Sizes(prompts=16, new_tokens=48, samples=2000),
 }
 
@@ -161,7 +161,7 @@ def blocks(pair: Pair) -> list[Subject]:
     """A block drafter: strict and relaxed rules, and the drafter alone."""
     relaxed = pair.method(rule="top-beta", beta=3, tau=2.0)
     return [
-        *strict_blocks(pair, encoders=("shared", "concurrent")),
+        *strict_blocks(pair),
         *pair.greedy(GENERATE, pair.method(rule="top-1", cap="printed")),
         *pair.greedy(relaxed, MethodSpec(name="drafter-alone", drafter=pair.drafters[0], gamma=GAMMA)),
         *pair.greedy(PLAIN, relaxed, batch=BATCH),
@@ -169,12 +169,10 @@ def blocks(pair: Pair) -> list[Subject]:
     ]
 
 
-def strict_blocks(pair: Pair, encoders: Sequence[str] = ()) -> list[Subject]:
-    """What drafts blocks, with each encoder, greedy alone and in batches, and sampled."""
-    first = pair.drafters[0]
-    drafters = [first, *(replace(first, encoder=encoder) for encoder in encoders)]
-    strict = [pair.method(drafter, rule="top-1") for drafter in drafters]
-    drawn = [pair.method(drafter) for drafter in drafters]
+def strict_blocks(pair: Pair) -> list[Subject]:
+    """What drafts blocks, greedy alone and in batches, and sampled."""
+    strict = [pair.method(drafter, rule="top-1") for drafter in pair.drafters]
+    drawn = [pair.method(drafter) for drafter in pair.drafters]
     return [*pair.greedy(*strict), *pair.greedy(*strict, batch=BATCH), *pair.sampled(*drawn)]
 
 
