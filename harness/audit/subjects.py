@@ -42,7 +42,7 @@ class Sizes:
 
 SIZES = {
     "test": Sizes(prompts=3, new_tokens=16, samples=1500, prefixes=1, false_alarms=2),
-    "toy": Sizes(prompts=16, new_tokens=48, samples=1500, false_alarms=3),
+    "toy": Sizes(prompts=16, new_tokens=48, samples=1500),
     "own": Sizes(prompts=16, new_tokens=48, samples=2000),
 }
 
