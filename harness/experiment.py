@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import UsageError
+from harness.names import DRAFTING, DTYPES
 from harness.typed import check_types
 from methods.sampling import Sampling
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 GREEDY_RULES = ("top-1", "top-beta")
-DRAFTING = ("drafter-alone", "speculative", "speculative-beam")
 
 
 def later(default: Any) -> Any:

@@ -29,10 +29,9 @@ from harness import zoo
 from harness.errors import Unavailable, UsageError
 from harness.experiment import ModelSpec
 from harness.zoo.cache import unreadable
-from harness.zoo.networks import num_parameters
 from methods.ppd.heads import FILE as HEADS
+from methods.specdec.blocks import MODEL_TYPES
 from methods.specdec.blockwise import FILE as BLOCK_HEADS
-from methods.specdec.network import KINDS
 
 ZOO = "zoo:"
 TIMEOUT_S = 10.0
@@ -131,7 +130,7 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
 
 def is_block_drafter(config: PreTrainedConfig) -> bool:
     """Whether it is the configuration of a network that SpecDec's drafter is: one of our kinds, with a block size."""
-    return config.model_type in KINDS and hasattr(config, "block_size")
+    return config.model_type in MODEL_TYPES and hasattr(config, "block_size")
 
 
 def folder_hash(folder: Path) -> str:
@@ -168,6 +167,8 @@ def estimate(spec: ModelSpec, dtype: str = "float32", scale: zoo.Scale = "toy", 
     """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
     if spec.name.startswith(ZOO):
         recipe = zoo.recipe_for(spec.name.removeprefix(ZOO), scale, source)
+        from harness.zoo.networks import num_parameters  # with every architecture, which takes seconds
+
         return _sized(0 if recipe.family == "ngram" else num_parameters(recipe), 0, dtype)
     folder = local_folder(spec.name)
     if folder is not None:

@@ -10,15 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import (
-    AutoFeatureExtractor,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSpeechSeq2Seq,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+import transformers
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from harness import zoo
 from harness.errors import UsageError
@@ -53,7 +46,6 @@ from methods.models.whisper import WhisperStack
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
-from methods.specdec.network import load_network
 from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
 from methods.spread import SpreadSession, spread_stack
@@ -177,7 +169,8 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     with quiet(), one_line(spec, path):
         placed = _placement(spec, device)
         model, tokenizer = _load(spec, path, config, getattr(torch, dtype), placed)
-        extractor = AutoFeatureExtractor.from_pretrained(path, **hub_arguments(spec)) if config.model_type == HEARS else None
+        hears, extract = config.model_type == HEARS, transformers.AutoFeatureExtractor
+        extractor = extract.from_pretrained(path, **hub_arguments(spec)) if hears else None
         if not placed:
             model.to(device)
     try:
@@ -227,11 +220,14 @@ def _load(
     tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
     if is_block_drafter(config):
         try:
+            from methods.specdec.network import load_network
+
             return load_network(path, dtype), tokenizer
         except InputError as error:
             raise UsageError(f"model {spec.name}: {error}") from error
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    kind = AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
+    # Looked up here: transformers imports a class where it is named, and what only names models is spared that second.
+    kind: Any = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
     model = kind.from_pretrained(path, dtype=dtype, **placed, **hub_arguments(spec))
     if spec.untrained:
         with torch.random.fork_rng(devices=[]):

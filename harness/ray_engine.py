@@ -25,13 +25,14 @@ from harness.experiment import Comparison, Experiment
 from harness.placement import Node, Request, is_timed, request_of, room_for
 from harness.prepared import Chunk
 from harness.ray_cluster import TRIES, Cluster
-from harness.ray_worker import Setup
+from harness.ray_worker import Setup, packed
 from harness.ray_writer import Writer
 from harness.records import PARTS, Record
 from harness.runner import Runner, Value
 from methods.errors import InputError, WorkerError
 from tasks.errors import DataError
 
+DEPTH = 2  # chunks that a worker has: one in hand, one that it begins without asking
 SAID = (UsageError, InputError, DataError, WorkerError)  # what a command says in one line
 
 
@@ -48,7 +49,8 @@ class RayRunner(Runner):
     def made(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
         pool, setup, done = self._hired(comparison, len(chunks)), self._setup(), dict[int, list[list[Record]]]()
         waiting = deque(range(len(chunks)))
-        running: dict[Any, tuple[Any, int | None]] = {worker.begin.remote(): (worker, None) for worker in pool}
+        places = pool * DEPTH
+        running: dict[Any, tuple[Any, int | None]] = {worker.begin.remote(): (worker, None) for worker in places}
         try:
             for place in range(len(chunks)):
                 while place not in done:
@@ -57,7 +59,7 @@ class RayRunner(Runner):
                     value = _fetched(ready, chunks, number)
                     if waiting:  # at once, before anything is written
                         following = waiting.popleft()
-                        running[worker.run.remote(setup, comparison, chunks[following])] = worker, following
+                        running[worker.call.remote(packed("run", setup, comparison, chunks[following]))] = worker, following
                     if number is not None:
                         node, lines = value
                         self._writer(node).append.remote(ready)
@@ -69,7 +71,8 @@ class RayRunner(Runner):
     def with_models(self, experiment: Experiment, function: Callable[[Models], Value]) -> Value:
         """By a worker, which has the device, and after a run the models too."""
         pool = self._pool or self._hired(Comparison((experiment,)), 1)
-        return _fetched(pool[0].with_models.remote(self._setup(), experiment, function), (), None)
+        call = packed("with_models", self._setup(), experiment, function)
+        return _fetched(pool[0].call.remote(call), (), None)[1]
 
     def _setup(self) -> Setup:
         return Setup(self.folder, default_threads(), tuple(plugins.files()))

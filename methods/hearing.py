@@ -24,9 +24,8 @@ class WhisperSession(ModelSession):
         self._last: list[int] = []
 
     def prefill(self, inputs: Inputs) -> list[int]:
-        pending = super().prefill(inputs)
         self._last = [len(prompt) - 1 for prompt in inputs.prompts]
-        return pending
+        return super().prefill(inputs)
 
     @torch.inference_mode()
     def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:

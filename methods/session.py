@@ -14,7 +14,7 @@ from methods.errors import InputError
 from methods.models.base import Frame, Stack
 from methods.types import Inputs
 
-MIN_CAPACITY = 128
+MIN_CAPACITY = 64
 SLACK = 64
 
 
@@ -38,6 +38,8 @@ class ModelSession:
     def prefill(self, inputs: Inputs) -> list[int]:
         """Start anew: cache all of each prompt but its last token and return these; or encode the sources.
 
+        Rows that are all alike (many samples of one prompt) are computed once.
+
         Raises:
             InputError: no prompt, an empty one, a token outside the vocabulary, or one longer than the position limit; features
                 that the model does not hear, of another shape than it hears, or none.
@@ -46,25 +48,27 @@ class ModelSession:
         encodes_prompts = stack.is_encoder_decoder and stack.feature_shape is None
         check_inputs(inputs, stack.input_vocab_size, stack.source_limit if encodes_prompts else stack.position_limit)
         check_features(inputs, stack.feature_shape)
-        batch = inputs.batch
-        self.lengths = [(0,) * batch] * self.num_layers
-        self._cache = self._empty_cache(batch)
+        once = inputs.row(0) if are_alike(inputs) else inputs
+        self.lengths = [(0,) * once.batch] * self.num_layers
+        self._cache = self._empty_cache(once.batch)
         if stack.is_encoder_decoder:
-            self._source = Source(stack, inputs)
-        if encodes_prompts:
-            assert stack.start_token is not None
-            return [stack.start_token] * batch
-        cached = [prompt[:-1] for prompt in inputs.prompts]
+            self._source = Source(stack, once)
+        cached = [() if encodes_prompts else prompt[:-1] for prompt in once.prompts]
         longest = max(map(len, cached))
         if longest:
             tokens = torch.tensor([list(row) + [0] * (longest - len(row)) for row in cached], device=stack.device)
             self.run_layers(self.embed(tokens), 0, self.num_layers)
             self.lengths = [tuple(map(len, cached))] * self.num_layers
+        if once is not inputs:
+            self.select([0] * inputs.batch)
+        if encodes_prompts:
+            assert stack.start_token is not None
+            return [stack.start_token] * inputs.batch
         return [prompt[-1] for prompt in inputs.prompts]
 
     @property
     def encoded(self) -> Float[Tensor, "B S D"] | None:
-        """The encoder's states of the inputs of the last ``prefill``, whatever was selected since."""
+        """The encoder's states of the inputs of the last ``prefill``, whatever was selected since; one row if all are alike."""
         return None if self._source is None else self._source.encoded
 
     @torch.inference_mode()
@@ -192,8 +196,10 @@ class Source:
     """An encoder-decoder's cross-attention cache, stored once a source however many rows (beams) read it."""
 
     def __init__(self, stack: Stack, inputs: Inputs, encoded: Float[Tensor, "B S D"] | None = None) -> None:
-        """``encoded``: the encoder's states of these inputs, where another session has them already."""
-        device = stack.device
+        """``encoded``: the encoder's states of these inputs, where another session has them already. Rows that are all alike
+        are encoded once."""
+        device, batch = stack.device, inputs.batch
+        inputs = inputs.row(0) if are_alike(inputs) else inputs
         tokens, mask = _padded(inputs, device) if inputs.features is None else (None, None)
         self._heads = stack.num_kv_heads
         if encoded is not None:
@@ -208,7 +214,7 @@ class Source:
         if mask is not None:
             blocked = torch.zeros(mask.shape, device=device, dtype=stack.dtype).masked_fill_(mask == 0, float("-inf"))
             self._mask = blocked[:, None, None]
-        self._arrange(list(range(inputs.batch)))
+        self._arrange(list(range(batch)) if inputs.batch == batch else [0] * batch)
 
     def select(self, rows: Sequence[int]) -> None:
         sources = [self._sources[row] for row in rows]
@@ -264,6 +270,12 @@ def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: lis
     """Apply a change to every layer's lengths, once where layers agree."""
     changed = {old: change(old) for old in set(lengths)}
     return [changed[old] for old in lengths]
+
+
+def are_alike(inputs: Inputs) -> bool:
+    """Whether there are several rows of one prompt and, as far as one can tell without reading them, of the same features."""
+    features = inputs.features
+    return inputs.batch > 1 and len(set(inputs.prompts)) == 1 and (features is None or features.stride(0) == 0)
 
 
 def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig
 
 from methods.errors import InputError
 from methods.models.base import Stack
@@ -132,7 +133,7 @@ def only(model: Any, settings: GenerationConfig) -> Iterator[None]:
 def drafting(model: Any, settings: GenerationConfig) -> Iterator[None]:
     """A model whose own ``generate`` is called for drafts: its settings say how many, and a Whisper's is the shared loop."""
     with only(model, settings):
-        model.generate = partial(GenerationMixin.generate, model)
+        model.generate = partial(transformers.GenerationMixin.generate, model)
         try:
             yield
         finally:

@@ -6,7 +6,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin
+import transformers
+from transformers import GenerationConfig
 
 from methods.errors import InputError
 from methods.models.base import Stack
@@ -84,7 +85,7 @@ class TransformersGenerate:
         unassisted = nullcontext({"generation_config": settings})
         asked = unassisted if self.assistance is None else self.assistance.lent(stack.model, settings)
         with only(stack.model, settings), asked as arguments, watched(stack.model, stack.position_limit) as seen:
-            outputs = GenerationMixin.generate(stack.model, **arguments, **given)
+            outputs = transformers.GenerationMixin.generate(stack.model, **arguments, **given)
         return [_generation(output, stop, seen, skipped) for output in outputs[:, skipped:].tolist()]
 
 

@@ -42,7 +42,7 @@ class Sizes:
 
 SIZES = {
     "test": Sizes(prompts=3, new_tokens=16, samples=1500, prefixes=1, false_alarms=2),
-    "toy": Sizes(prompts=16, new_tokens=48, samples=1500),
+    "toy": Sizes(prompts=16, new_tokens=48, samples=2500),
     "own": Sizes(prompts=16, new_tokens=48, samples=2000),
 }
 
@@ -65,12 +65,14 @@ class Subject:
 
     @property
     def name(self) -> str:
-        sampling = self.plain.sampling
-        drawn = f"temperature {sampling.temperature:g}" + "".join(
-            f", {name} {value:g}" for name, value in (("top-k", sampling.top_k), ("top-p", sampling.top_p)) if value is not None
-        )
         batch = f", batch {self.plain.batch_size}" if self.plain.batch_size > 1 else ""
-        return f"{self.pair}: {label_of(self.method)}, {'greedy' if sampling.greedy else drawn}{batch}"
+        return f"{self.pair}: {label_of(self.method)}, {shown_sampling(self.plain.sampling)}{batch}"
+
+
+def shown_sampling(sampling: Sampling) -> str:
+    filters = (("top-k", sampling.top_k), ("top-p", sampling.top_p))
+    shown = "".join(f", {name} {value:g}" for name, value in filters if value is not None)
+    return "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}{shown}"
 
 
 def label_of(method: MethodSpec) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness import block_measures, comet, measures
 from harness.catalogue.specdec_notes import training_rows
-from harness.catalogue.specdec_setup import BEAM, GREEDY, THEIR_BEAM
+from harness.catalogue.specdec_setup import BEAM, GREEDY, STRICT, THEIR_BEAM
 from harness.experiment import Experiment
 from harness.pairing import Refused, num_near_ties, succeeded
 from harness.records import Record
@@ -46,6 +46,10 @@ def _of_arm(measure: Callable[[Sequence[Record]], Result]) -> Callable[[Known, s
 def _over_greedy(known: Known, name: str) -> Result:
     greedy = known[GREEDY][1]
     return sentence_speedup(greedy, greedy, known[name][1])
+
+
+def _over_strict(known: Known, name: str) -> Result:
+    return sentence_speedup(known[GREEDY][1], known[STRICT][1], known[name][1])
 
 
 def _over_beam(known: Known, name: str) -> Result:
@@ -120,6 +124,7 @@ COLUMNS = {
         papers_arm=_papers_arm,
     ),
     "over greedy": Column(measure=_over_greedy, unit="x", needs=(GREEDY,)),
+    "over strict": Column(measure=_over_strict, unit="x", needs=(GREEDY, STRICT), methods=SPECULATIVE),
     "BLEU": Column(measure=_metric("bleu"), unit="BLEU", metric="BLEU", note=_trained_on),
     "sacreBLEU": Column(measure=_metric("sacrebleu"), unit="BLEU", metric="SacreBLEU"),
     "COMET": Column(measure=_comet, metric="COMET", optional=True),

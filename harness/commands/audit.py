@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompts", type=positive("--prompts"), metavar="N", help="greedy outputs a subject")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--dtype", choices=DTYPES, default="float32", help="weights and arithmetic (default: float32)")
+    add("--workers", type=positive("--workers"), metavar="N", help="processes (default: one per core; on a GPU this one alone)")
     add("--seed", type=int, default=0, help="of prompts and sampling (default: 0)")
     add("--output", type=Path, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
     add("--records", type=Path, default=RESULTS / "records", metavar="FOLDER", help="where records and findings are kept")
@@ -36,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
     from harness import environment
     from harness.audit.models import own_subjects, zoo_subjects
     from harness.audit.report import document_of, outcome, write
-    from harness.audit.run import Audit, audited_code, models_of
+    from harness.audit.run import audit, audited_code, models_of
     from harness.audit.subjects import SIZES
 
     if (args.target is None) != (args.draft is None):
@@ -58,8 +59,8 @@ def execute(args: argparse.Namespace) -> int:
     models, code = models_of(subjects), audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
     folder = args.records / f"audit-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    audit = Audit(subjects, sizes, folder, args.quiet)
-    found, controls = audit.run()
+    workers = args.workers if args.workers or where["device"] == "cpu" else 0
+    found, controls = audit(subjects, sizes, folder, args.quiet, workers)
     facts = {
         "command": _command(args),
         "code": code,

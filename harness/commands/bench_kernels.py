@@ -96,7 +96,7 @@ def _verdict(row: "KernelRow") -> str:
 def _write(
     rows: "Sequence[KernelRow]", reports: "dict[str, Report]", limit: float, empty_s: float, args: argparse.Namespace
 ) -> Path:
-    """One file a device and dtype: the rows with their checks, hardware and versions."""
+    """One file a device (with so many threads, if it is the CPU) and dtype: the rows with their checks, hardware, versions."""
     from dataclasses import asdict
     from importlib.metadata import version
 
@@ -104,7 +104,8 @@ def _write(
 
     from harness import environment
 
-    path = RESULTS / "bench" / f"kernels-{args.device.replace(':', '')}-{args.dtype}.json"
+    where = f"cpu-{torch.get_num_threads()}-threads" if args.device == "cpu" else args.device.replace(":", "")
+    path = RESULTS / "bench" / f"kernels-{where}-{args.dtype}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "environment": {**environment.describe(args.device), "threads": torch.get_num_threads(), "triton": version("triton")},

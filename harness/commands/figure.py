@@ -13,12 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    make_runner = begin_engine(args)
+
     from harness.catalogue import get_figure
     from harness.estimate import print_plan
     from harness.models import load_tokenizer
     from harness.reproduce import Store, check_stop_at_eos, folder_of, settings_of
 
-    make_runner = begin_engine(args)
     figure, settings, store = get_figure(args.name), settings_of(args), Store(args.records)
     check_stop_at_eos(figure.plan, settings, f"figure {figure.name}")
     if args.dry_run:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
-from harness.experiment import DTYPES
+from harness.names import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ import argparse
 from harness import plugins
 from harness.commands.options import add_common, add_engine, layer_list, positive, threads
 from harness.errors import UsageError
-from harness.experiment import DRAFTING
+from harness.names import DRAFTING
 
 SIGMOIDS = ("sigmoid", "sigmoid-released")
 # Flags that mean something to some choices only: which other flag decides, and for which of its values they are read.

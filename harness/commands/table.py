@@ -14,6 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    make_runner = begin_engine(args)
+
     from harness.catalogue import get_table
     from harness.estimate import print_plan
     from harness.models import load_tokenizer
@@ -22,7 +24,6 @@ def execute(args: argparse.Namespace) -> int:
     from harness.render.worked import terminal_examples
     from harness.reproduce import Store, check_stop_at_eos, folder_of, header_of, settings_of, with_verdicts
 
-    make_runner = begin_engine(args)
     table, settings, store = get_table(args.number), settings_of(args), Store(args.records)
     check_stop_at_eos(table.plan, settings, f"table {table.number}")
     if args.dry_run:

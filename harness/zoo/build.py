@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from harness.jobs import Job, run
 from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
 from harness.zoo.corpus import Encoded, build_corpus, read_corpus
 from harness.zoo.descriptions import (
@@ -24,7 +25,6 @@ from harness.zoo.descriptions import (
     SharedEncoderRecipe,
     teachers_of,
 )
-from harness.zoo.jobs import Job, run
 from harness.zoo.recipes import CODE_VERSION, Scale, data_of, digest, recipe_for
 from harness.zoo.whisper_recipes import SpeechCorpus, WhisperRecipe
 from methods.speculative.ngram import NGramTable
@@ -74,7 +74,7 @@ def job_of(description: Description, source: str, missing: Mapping[Path, Descrip
     """What builds it, once those of ``missing`` that it needs are there."""
     needed = {folder_of(one, source) for one in _begins_after(description)} & missing.keys()
     cost = 0.0 if isinstance(description, Corpus) else description.cost
-    return Job(description.name, frozenset(needed), cost, partial(_make, description, source))
+    return Job(f"zoo {description.name}", frozenset(needed), cost, partial(_make, description, source))
 
 
 def _begins_after(description: Description) -> tuple[Description, ...]:

@@ -1,6 +1,6 @@
 """Decoder stacks over the weights of transformers models: ``ModelSession(stack_for(model))`` decodes with one."""
 
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from methods.errors import InputError
 from methods.models.bart import BartStack
@@ -9,6 +9,9 @@ from methods.models.gpt2 import Gpt2Stack
 from methods.models.llama import LlamaStack
 from methods.models.t5 import T5Stack
 from methods.models.whisper import WhisperStack
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # whose module takes a second to import
 
 STACKS: dict[str, type[Stack]] = {
     "llama": LlamaStack,
@@ -23,7 +26,7 @@ STACKS: dict[str, type[Stack]] = {
 }
 
 
-def stack_for(model: PreTrainedModel) -> Stack:
+def stack_for(model: "PreTrainedModel") -> Stack:
     """The stack of a language model that is already trained and on its device, in its dtype.
 
     It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation.

@@ -11,7 +11,7 @@ from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, Source, check_inputs
-from methods.specdec.network import block_inputs
+from methods.specdec.blocks import block_inputs
 from methods.specdec.stack import BlockStack
 from methods.types import Inputs, Outcome, Proposal, Session
 

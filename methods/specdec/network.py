@@ -1,10 +1,5 @@
 """SpecDec's drafter (Xia et al. 3.1): a Marian or BART model whose decoder fills in a block of k [MASK] tokens at once.
 
-The decoder sees ``[MASK] * k`` and the text so far (the start token and what was emitted), without a causal mask, and attends
-to the source. With p emitted tokens the MASKs stand at positions p + 1 to p + k, and the one at position i predicts token i.
-Columns are laid out block first: attention knows order by positions only, and so the block is columns 0..k-1 of every row,
-whatever the lengths of their texts.
-
 [MASK] is one more id behind the vocabulary, and the network's output leaves it out: every tokenizer serves as it is, verifier
 and drafter keep one vocabulary, no text can contain [MASK] and it is never drafted.
 
@@ -12,7 +7,6 @@ Differs from the authors' code: it uses the unknown token for [MASK] and gives t
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +16,7 @@ from torch import Tensor
 from transformers import BartForConditionalGeneration, MarianMTModel, PretrainedConfig
 
 from methods.errors import InputError
-
-
-@dataclass(frozen=True)
-class BlockInputs:
-    """What the decoder sees: S = k + the longest text, block first. ``allowed``: which columns of a row may be looked at."""
-
-    tokens: Int[Tensor, "B S"]
-    positions: Int[Tensor, "B S"]
-    allowed: Bool[Tensor, "B S"]
-
-
-def block_inputs(
-    prefix: Int[Tensor, "B P"], lengths: Int[Tensor, "B"], block: Int[Tensor, "B k"], position_limit: int
-) -> BlockInputs:
-    """The decoder's columns for texts of ``lengths`` tokens (start token included; what lies behind is padding).
-
-    ``block`` holds [MASK], or tokens that glancing reveals. MASKs past the position limit are not looked at.
-    """
-    ahead = torch.arange(block.shape[1], device=prefix.device)
-    behind = torch.arange(prefix.shape[1], device=prefix.device)
-    starts = lengths.unsqueeze(1)
-    positions = torch.cat((starts + ahead, behind.expand(len(prefix), -1)), 1)
-    allowed = torch.cat((starts + ahead < position_limit, behind < starts), 1)
-    return BlockInputs(torch.cat((block, prefix), 1), positions.clamp(max=position_limit - 1), allowed)
+from methods.specdec.blocks import MODEL_TYPES, BlockInputs
 
 
 class BlockNetwork:
@@ -104,7 +75,7 @@ class BartBlockNetwork(BlockNetwork, BartForConditionalGeneration):
     """Learned positions; the paper's choice for summarization."""
 
 
-KINDS: dict[str, type[Any]] = {"marian": MarianBlockNetwork, "bart": BartBlockNetwork}
+KINDS: dict[str, type[Any]] = dict(zip(MODEL_TYPES, (MarianBlockNetwork, BartBlockNetwork), strict=True))
 
 
 def block_config(config: PretrainedConfig, block_size: int) -> PretrainedConfig:

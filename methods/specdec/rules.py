@@ -87,18 +87,21 @@ class TopBeta:
         best = target_logits.argmax(-1)
         stands = proposal.tokens == best[:, :-1]
         if not self.strict and proposal.tokens.shape[1]:
-            stands = stands | self._tolerates(proposal, target_logits[:, :-1])
+            stands = stands | self._tolerates(proposal, target_logits[:, :-1], best[:, :-1].unsqueeze(-1))
         return _verdict(proposal, best, stands, self.cap)
 
-    def _tolerates(self, proposal: Proposal, target_logits: Float[Tensor, "B n V"]) -> Bool[Tensor, "B n"]:
+    def _tolerates(
+        self, proposal: Proposal, target_logits: Float[Tensor, "B n V"], best: Int[Tensor, "B n 1"]
+    ) -> Bool[Tensor, "B n"]:
         """Eqs. 6 and 7. Against the verifier's own score they compare logits: the normaliser is the same on both sides."""
         logits, drafted = _exact(target_logits), proposal.tokens.unsqueeze(-1)
         if self.score == "verifier":
             scores = logits.gather(-1, drafted)
         else:
             logits, scores = logits.log_softmax(-1), _draft_logits(proposal).log_softmax(-1).gather(-1, drafted)
-        choices = logits.topk(min(self.beta, logits.shape[-1]), dim=-1).values
-        return ((scores >= choices[..., -1:]) & (choices[..., :1] - scores <= self.tau)).squeeze(-1)
+        better = (logits > scores).sum(-1, keepdim=True)  # fewer than beta are: Eq. 6, cheaper than finding the beta-th
+        enough = better < min(self.beta, logits.shape[-1])
+        return (enough & (logits.gather(-1, best) - scores <= self.tau)).squeeze(-1)
 
 
 def _verdict(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], stands: Bool[Tensor, "B n"], cap: str) -> Verdict:

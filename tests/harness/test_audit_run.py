@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness import zoo
-from harness.audit import controls, report, run, sampling, wrong
+from harness.audit import controls, part, report, sampling, wrong
 from harness.audit.models import zoo_subjects
 from harness.audit.report import document_of
-from harness.audit.run import Audit
+from harness.audit.run import audit
 from harness.audit.subjects import SIZES, Subject
 from harness.audit.verdicts import verdict_of
 from harness.cli import main
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path) -> dict:
-    return document_of("zoo-toy", subjects(), *Audit(subjects(), SIZE, folder, quiet=True).run(), SIZE, FACTS)
+    return document_of("zoo-toy", subjects(), *audit(subjects(), SIZE, folder, quiet=True, workers=0), SIZE, FACTS)
 
 
 def test_right_methods_are_found_as_they_are_declared(done: dict) -> None:
@@ -83,25 +83,36 @@ def test_the_evidence_is_there(done: dict) -> None:
 
 def test_what_was_found_is_kept_and_a_killed_audit_goes_on(folder: Path, done: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line is torn, as a kill would leave it: that subject is audited again, no other one is."""
-    path = folder / "findings.jsonl"
+    path = folder / "findings-controls.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     names = []
-    monkeypatch.setattr(run, "run_control", lambda control, *grounds: names.append(control.what) or {"caught": True})
+    monkeypatch.setattr(part, "run_control", lambda control, *grounds: names.append(control.what) or {"caught": True})
     for check in ("exact", "false_alarms"):
         monkeypatch.setattr(sampling, check, lambda *arguments: pytest.fail("audited twice"))
-    again = Audit(subjects(), SIZE, folder, quiet=True).run()
+    again = audit(subjects(), SIZE, folder, quiet=True, workers=0)
     assert names == [list(controls.CONTROLS.values())[-1].what]
     assert [again[0][row["name"]]["verdict"] for row in done["subjects"]] == [row["verdict"] for row in done["subjects"]]
     path.write_bytes(whole)
 
 
+def test_processes_find_the_same_and_every_part_has_a_file(tmp_path: Path) -> None:
+    """Two parts, a process each; their progress and what they found are their own."""
+    plain, small = [subjects()[2], subjects()[3]], replace(SIZE, samples=200, false_alarms=1)
+    apart, alone = (audit(plain, small, tmp_path / str(workers), quiet=True, workers=workers) for workers in (2, 0))
+    assert apart == alone
+    assert {file.name for file in (tmp_path / "2").glob("findings-*")} == {
+        "findings-gpt-greedy.jsonl",
+        "findings-gpt-temperature-1.jsonl",
+    }
+
+
 @pytest.mark.parametrize(("name", "broken"), [(CHOSEN[0], wrong.NextDoor), (CHOSEN[4], wrong.NoResidual)])
 def test_a_wrong_rule_turns_its_subject_red(name: str, broken: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "speculative-sampling", broken)
-    monkeypatch.setattr(run, "CONTROLS", {})
+    monkeypatch.setattr(part, "CONTROLS", {})
     chosen = [subject for subject in subjects() if subject.name == name]
-    document = document_of("zoo-toy", chosen, *Audit(chosen, SIZE, tmp_path, quiet=True).run(), SIZE, FACTS)
+    document = document_of("zoo-toy", chosen, *audit(chosen, SIZE, tmp_path, quiet=True, workers=0), SIZE, FACTS)
     assert (document["red"], document["passed"]) == ([name], False)
     report.write(document, tmp_path / "report")
     verdict = verdict_of(chosen[0].experiment, tmp_path / "report")
@@ -111,8 +122,8 @@ def test_a_wrong_rule_turns_its_subject_red(name: str, broken: type, tmp_path: P
 
 def test_a_control_that_is_not_caught_fails_the_audit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harmless = controls.Control(what="nothing", check="law", rule=SpeculativeSampling)
-    monkeypatch.setattr(run, "CONTROLS", {"harmless": harmless})
-    document = document_of("zoo-toy", subjects(), *Audit(subjects(), SIZE, folder, quiet=True).run(), SIZE, FACTS)
+    monkeypatch.setattr(part, "CONTROLS", {"harmless": harmless})
+    document = document_of("zoo-toy", subjects(), *audit(subjects(), SIZE, folder, quiet=True, workers=0), SIZE, FACTS)
     assert (document["controls_missed"], document["passed"]) == (["harmless"], False)
     assert "FAILED" in report.outcome(document)
 

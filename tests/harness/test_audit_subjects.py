@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from harness.assisted import THEIRS
 from harness.audit import verdicts
 from harness.audit.models import own_subjects, zoo_subjects
-from harness.audit.run import Audit
+from harness.audit.run import stage_of
 from harness.audit.subjects import SIZES, Subject, key_of
 from harness.audit.verdicts import Verdict, notes_of, verdict_of
 from harness.build import METHODS
@@ -160,7 +159,7 @@ def test_a_broken_audit_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_controls_need_a_pair_with_a_draft_model_and_a_shared_encoder_its_own_drafter() -> None:
     subjects = zoo_subjects("toy", "toy", SIZES["toy"])
     blocks = [one for one in subjects if one.pair == "SpecDec"]
-    assert Audit._stage(SimpleNamespace(subjects=blocks)) is None  # type: ignore[arg-type]
-    assert Audit._stage(SimpleNamespace(subjects=subjects)) is not None  # type: ignore[arg-type]
+    assert stage_of(blocks) is None
+    assert stage_of(subjects) is not None
     sharing = {one.method.drafter.model.name for one in blocks if one.method.drafter and one.method.drafter.encoder == "shared"}
     assert sharing == {"zoo:specdec-drafter-shared"}

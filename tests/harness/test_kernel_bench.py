@@ -98,7 +98,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     printed = capsys.readouterr().out
     assert printed.count("green") == 5
     assert printed.count("of baseline") == 12
-    document = json.loads((tmp_path / "results" / "bench" / "kernels-cpu-float32.json").read_text(encoding="utf8"))
+    [written] = (tmp_path / "results" / "bench").iterdir()
+    assert written.name == "kernels-cpu-1-threads-float32.json"
+    document = json.loads(written.read_text(encoding="utf8"))
     assert len(document["rows"]) == 12
     assert document["environment"]["torch"]
     assert document["checks"]["fused"]["num_wrong"] == 0

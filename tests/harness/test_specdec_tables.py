@@ -251,6 +251,9 @@ def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:
         records = records_of(arms[name])
         assert cells[row, "speed"].measured == pytest.approx(seconds[BEAM] / seconds[name])
         assert cells[row, "over greedy"].measured == pytest.approx(seconds[GREEDY] / seconds[name])
+        assert ((row, "over strict") in cells) == (name in (STRICT, HIGH_QUALITY, HIGH_EFFICIENCY))
+        if name in (HIGH_QUALITY, HIGH_EFFICIENCY):
+            assert cells[row, "over strict"].measured == pytest.approx(seconds[STRICT] / seconds[name])
         scores = of_task(task, records)
         for column, metric in (("BLEU", "bleu"), ("sacreBLEU", "sacrebleu")):
             cell = cells[row, column]

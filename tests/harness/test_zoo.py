@@ -13,11 +13,11 @@ from transformers import AutoModelForSeq2SeqLM
 
 from harness import zoo
 from harness.errors import UsageError
+from harness.jobs import Job, ready, run
 from harness.zoo import build, cache, recipes
 from harness.zoo.batches import BlockBatches, PairBatches
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Family
-from harness.zoo.jobs import Job, ready, run
 from harness.zoo.networks import LAYERS, Depth, build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest
 from harness.zoo.tokenizers import train_tokenizer
@@ -333,9 +333,9 @@ def _die(position: int) -> None:
 
 
 def test_failing_workers_speak_in_the_parent() -> None:
-    with pytest.raises(RuntimeError, match="zoo a-model: ValueError: the reason"):
+    with pytest.raises(RuntimeError, match="a-model: ValueError: the reason"):
         run({1: Job("a-model", frozenset(), 0.0, _fail)}, workers=1)
-    with pytest.raises(UsageError, match="zoo a-model: its process was killed"):
+    with pytest.raises(UsageError, match="a-model: its process was killed"):
         run({1: Job("a-model", frozenset(), 0.0, _die)}, workers=1)
 
 

@@ -61,6 +61,22 @@ def test_random_batches_equal_transformers_through_extend_rewind_and_select(tiny
     check_extend(tiny, session, sources, cached, [[5, 6]])
 
 
+def test_alike_rows_are_computed_once_and_then_go_their_own_ways(tiny, family: str) -> None:
+    """The cost is one row's: what stands before the rows part is seen by the layers once."""
+    stack, seen = stack_for(tiny.build(family)), []
+    session, run, encode = ModelSession(stack), stack.run, stack.encode
+    stack.run = lambda hidden, *rest: seen.append(hidden.shape[0]) or run(hidden, *rest)
+    stack.encode = lambda tokens, mask: seen.append(tokens.shape[0]) or encode(tokens, mask)
+    inputs = Inputs(tiny.source_for(stack, [6]).prompts * 3)
+    pending = session.prefill(inputs)
+    assert seen == [1]
+    cached, sources = history(session, inputs), list(inputs.prompts)
+    check_extend(tiny, session, sources, cached, [[token] for token in pending])
+    check_extend(tiny, session, sources, cached, [[5, 9], [9, 5], [30, 8]])
+    session.select([2, 0])
+    check_extend(tiny, session, sources[:2], [cached[2], cached[0]], [[7], [7]])
+
+
 @pytest.mark.parametrize("family", ["llama-gqa", "gpt2", "t5", "marian"])
 def test_growth_keeps_what_is_cached(tiny, family: str) -> None:
     session = ModelSession(stack_for(tiny.build(family)))

@@ -148,6 +148,21 @@ def test_the_encoder_runs_once_and_equals_transformers() -> None:
     torch.testing.assert_close(session.encoded, expected, **TOLERANCE)
 
 
+def test_one_recording_in_many_rows_is_heard_once() -> None:
+    session = session_of(build())
+    one, calls = inputs_for(session, 1), []
+    hear = session.stack.hear
+    session.stack.hear = lambda features: calls.append(len(features)) or hear(features)
+    stop, drawn = Stop(max_new_tokens=8), Sampling(temperature=1.0)
+    rows = Autoregressive().generate(
+        session, Inputs(one.prompts * 3, one.features.expand(3, -1, -1)), drawn, Uniforms(range(3), 8), stop
+    )
+    assert calls == [1]
+    alone = [Autoregressive().generate(session, one, drawn, Uniforms([seed], 8), stop)[0].tokens for seed in range(3)]
+    assert [row.tokens for row in rows] == alone
+    assert len(set(map(tuple, alone))) == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_near_single(dtype: torch.dtype) -> None:
     session, exact = session_of(build(dtype=dtype)), session_of(build())

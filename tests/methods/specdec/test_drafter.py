@@ -317,6 +317,12 @@ def test_a_shared_encoder_runs_once_and_changes_no_draft(trained: Pair, monkeypa
     assert encoded[:3] == [target, target, stack]
 
 
+def test_a_shared_encoding_of_alike_rows_serves_every_row(trained: Pair) -> None:
+    target, drafter = stacks(trained)[0], BlockDrafter(with_encoder_of(trained.verifier), share_encoder=True)
+    alike = Inputs(sources(1).prompts * 3)
+    assert [row.tokens for row in generate(target, drafter, alike, TopOne(), 3)] == plain(target, sources(1)) * 3
+
+
 def test_a_shared_encoder_must_be_the_verifiers(trained: Pair, tiny: SimpleNamespace) -> None:
     target, stack = stacks(trained)[0], with_encoder_of(trained.verifier)
     drafter = BlockDrafter(stack, share_encoder=True)

@@ -91,10 +91,10 @@ def _raise_failure(name: str, error: BaseException | None) -> None:
         raise error
     if isinstance(error, BrokenProcessPool):
         raise UsageError(
-            f"zoo {name}: its process was killed (out of memory?); run the command again, it resumes from the last checkpoint"
+            f"{name}: its process was killed (out of memory?); run the command again, it goes on from what was kept"
         ) from error
     if error is not None:
-        raise RuntimeError(f"zoo {name}: {type(error).__name__}: {error}") from error
+        raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 def _start_worker(lock: object) -> None:
