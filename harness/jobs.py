@@ -35,9 +35,9 @@ class Job:
 def run(jobs: Mapping[Hashable, Job], workers: int | None = None) -> None:
     """Do all jobs, the costliest chain first. One that fails raises here, with its own message, and stops the others.
 
-    ``workers``: processes (None: one per core; 0: this one).
+    ``workers``: processes (None: one per core of ours; 0: this one).
     """
-    workers = os.cpu_count() or 1 if workers is None else workers
+    workers = len(os.sched_getaffinity(0)) if workers is None else workers
     if workers == 0:
         waiting = dict(jobs)
         while waiting:
@@ -87,7 +87,7 @@ def _run_in_processes(jobs: Mapping[Hashable, Job], workers: int) -> None:
 
 
 def _raise_failure(name: str, error: BaseException | None) -> None:
-    if isinstance(error, EXPECTED):
+    if isinstance(error, (*EXPECTED, OSError)):
         raise error
     if isinstance(error, BrokenProcessPool):
         raise UsageError(

@@ -169,8 +169,8 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     with quiet(), one_line(spec, path):
         placed = _placement(spec, device)
         model, tokenizer = _load(spec, path, config, getattr(torch, dtype), placed)
-        hears, extract = config.model_type == HEARS, transformers.AutoFeatureExtractor
-        extractor = extract.from_pretrained(path, **hub_arguments(spec)) if hears else None
+        hears, given = config.model_type == HEARS, hub_arguments(spec)
+        extractor = transformers.AutoFeatureExtractor.from_pretrained(path, **given) if hears else None
         if not placed:
             model.to(device)
     try:

@@ -1,19 +1,13 @@
 """The cluster that engine "ray" works on. It starts beside the imports of the driver, which take as long."""
 
-import atexit
 import logging
 import os
-import signal
 import socket
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from harness import ray_ahead
 from harness.errors import UsageError
 from harness.ray_worker import Worker
 
@@ -29,23 +23,23 @@ class Cluster:
     is_own: bool
     early: list[Any] = field(default_factory=list)
 
-    def hire(self, num_cpus: float = 0, num_gpus: float = 0, ahead: str | None = None) -> Any:
+    def hire(self, num_cpus: float = 0, num_gpus: float = 0) -> Any:
         """A worker, which Ray starts again where it dies, and then repeats the call that it was at."""
         import ray
 
         options = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_restarts": -1, "max_task_retries": TRIES - 1}
-        return ray.remote(Worker).options(**options).remote(ahead)
+        return ray.remote(Worker).options(**options).remote()
 
 
 def begin(address: str | None, quiet: bool, num_early: int) -> "Future[Cluster]":
     """Connect while the caller does something else; in a cluster of its own hire so many workers as well."""
+    import ray  # noqa: F401  before the caller's imports: beside them it would take twice as long
+
     cluster: Future[Cluster] = Future()
-    ahead = ray_ahead.start(num_early if address is None else 0)
-    import ray  # noqa: F401  before the caller's imports, beside which it would take twice as long
 
     def start() -> None:
         try:
-            cluster.set_result(connect(address, quiet, ahead))
+            cluster.set_result(connect(address, quiet, num_early))
         except Exception as error:  # raised where the result is asked for
             cluster.set_exception(error)
         threading.Event().wait()  # the system ends processes with the thread that started them
@@ -54,12 +48,12 @@ def begin(address: str | None, quiet: bool, num_early: int) -> "Future[Cluster]"
     return cluster
 
 
-def connect(address: str | None, quiet: bool, ahead: Sequence[str] = ()) -> Cluster:
+def connect(address: str | None, quiet: bool, num_early: int = 0) -> Cluster:
     """To a running cluster; None starts one on this machine, which ends with this process."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
-    os.environ.setdefault("RAY_worker_niceness", "0")  # a worker of here is as nice as the driver, not by 15 nicer
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as the driver's: a busy machine would leave a nicer worker nothing
     own = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
     try:
         if address is not None:
@@ -71,22 +65,8 @@ def connect(address: str | None, quiet: bool, ahead: Sequence[str] = ()) -> Clus
             "start --head`, set RAY_AUTH_MODE=token where it has a token, or leave --address out"
         ) from error
     cluster = Cluster(address is None)
-    if cluster.is_own:
-        _end_autoscaler()
-    if ahead:  # which say themselves what they have to say: none of it is on its way through Ray when this process ends
-        atexit.unregister(ray.shutdown)  # which waits half a second for that
-        atexit.register(ray.shutdown)
-    cluster.early = [cluster.hire(ahead=one) for one in ahead]
+    cluster.early = [cluster.hire() for _ in range(num_early)] if cluster.is_own else []
     return cluster
-
-
-def _end_autoscaler() -> None:
-    """A cluster of this machine alone asks nobody for nodes, and the process that would takes a second to end later."""
-    for children in Path("/proc/self/task").glob("*/children"):
-        for pid in children.read_text().split():
-            with suppress(FileNotFoundError):  # some other child of this process, at its end
-                if b"/autoscaler/" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(int(pid), signal.SIGKILL)
 
 
 def _knock(address: str) -> None:

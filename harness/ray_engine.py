@@ -25,7 +25,7 @@ from harness.experiment import Comparison, Experiment
 from harness.placement import Node, Request, is_timed, request_of, room_for
 from harness.prepared import Chunk
 from harness.ray_cluster import TRIES, Cluster
-from harness.ray_worker import Setup, packed
+from harness.ray_worker import Setup
 from harness.ray_writer import Writer
 from harness.records import PARTS, Record
 from harness.runner import Runner, Value
@@ -49,7 +49,7 @@ class RayRunner(Runner):
     def made(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
         pool, setup, done = self._hired(comparison, len(chunks)), self._setup(), dict[int, list[list[Record]]]()
         waiting = deque(range(len(chunks)))
-        places = pool * DEPTH
+        places = pool * min(DEPTH, max(1, len(chunks) // len(pool)))
         running: dict[Any, tuple[Any, int | None]] = {worker.begin.remote(): (worker, None) for worker in places}
         try:
             for place in range(len(chunks)):
@@ -59,7 +59,7 @@ class RayRunner(Runner):
                     value = _fetched(ready, chunks, number)
                     if waiting:  # at once, before anything is written
                         following = waiting.popleft()
-                        running[worker.call.remote(packed("run", setup, comparison, chunks[following]))] = worker, following
+                        running[worker.run.remote(setup, comparison, chunks[following])] = worker, following
                     if number is not None:
                         node, lines = value
                         self._writer(node).append.remote(ready)
@@ -71,8 +71,7 @@ class RayRunner(Runner):
     def with_models(self, experiment: Experiment, function: Callable[[Models], Value]) -> Value:
         """By a worker, which has the device, and after a run the models too."""
         pool = self._pool or self._hired(Comparison((experiment,)), 1)
-        call = packed("with_models", self._setup(), experiment, function)
-        return _fetched(pool[0].call.remote(call), (), None)[1]
+        return _fetched(pool[0].with_models.remote(self._setup(), experiment, function), (), None)
 
     def _setup(self) -> Setup:
         return Setup(self.folder, default_threads(), tuple(plugins.files()))

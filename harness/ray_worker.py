@@ -1,8 +1,7 @@
-"""The process that makes records for engine "ray". It imports by itself what it needs, or has it done by a process that began
-to before Ray was there."""
+"""The process that makes records for engine "ray". It imports what it needs by itself: that takes seconds, in which the driver
+is not done with its own imports yet."""
 
 import os
-import pickle
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
-from harness.ray_ahead import Ahead
 from harness.ray_writer import Lines
 
 if TYPE_CHECKING:
@@ -29,64 +27,30 @@ class Setup:
     plugin_files: tuple[str, ...]
 
 
-def packed(name: str, *arguments: Any) -> bytes:
-    """A call of a decoder's method. As bytes it passes through a worker without what it takes to understand it."""
-    from ray import cloudpickle
-
-    return cloudpickle.dumps((name, arguments))
-
-
 class Worker:
-    """The actor. ``ahead``: the address of a process that decodes for it (harness.ray_ahead), if there is one."""
-
-    def __init__(self, ahead: str | None = None) -> None:
-        import ray
-
-        self.node = ray.get_runtime_context().get_node_id()
-        self.answer = _answers(ahead)
-
-    def begin(self) -> None:
-        """Returns once the worker has its place."""
-
-    def call(self, call: bytes) -> tuple[str, Any]:
-        """The node, and what a decoder returned."""
-        return self.node, self.answer(call)
-
-
-def _answers(ahead: str | None) -> "Callable[[bytes], Any]":
-    """What makes a decoder's calls: the process ahead, or this one."""
-    if ahead is not None:
-        try:
-            return Ahead(ahead).answer
-        except OSError:  # it was for this worker before it was started again
-            pass
-    return Decoder().answer
-
-
-class Decoder:
-    """What holds the models."""
-
     def __init__(self) -> None:
+        import ray
         import transformers
 
         from harness import runner  # noqa: F401
 
-        self.kinds = transformers.AutoModelForCausalLM, transformers.GPT2LMHeadModel  # named: with all that any model takes
+        self.begun = transformers.AutoModelForCausalLM  # named here: with it comes what loading any model takes
+
+        self.node = ray.get_runtime_context().get_node_id()
         self.setup: Setup | None = None
         self.comparison: Comparison | None = None
         self.stack = ExitStack()
 
-    def answer(self, call: bytes) -> Any:
-        name, arguments = pickle.loads(call)
-        return getattr(self, name)(*arguments)
+    def begin(self) -> None:
+        """Returns once the worker has its place."""
 
-    def run(self, setup: Setup, comparison: "Comparison", chunk: "Chunk") -> Lines:
-        """New records by signature, as lines."""
+    def run(self, setup: Setup, comparison: "Comparison", chunk: "Chunk") -> tuple[str, Lines]:
+        """The node, and new records by signature, as lines."""
         self._set_up(setup)
         if comparison != self.comparison:
             self._prepare(comparison)
         made = zip(comparison.arms, self.prepared.run(chunk), strict=True)
-        return {arm.signature: [record.to_line() for record in records] for arm, records in made}
+        return self.node, {arm.signature: [record.to_line() for record in records] for arm, records in made}
 
     def with_models(self, setup: Setup, experiment: "Experiment", function: "Callable[[Models], Any]") -> Any:
         self._set_up(setup)

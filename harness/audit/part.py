@@ -1,6 +1,7 @@
 """The part of an audit that needs one target and one way to sample: its subjects one after another, or the controls.
 
-Parts share no file, so that several processes can work on them at once. Each finding is kept as soon as it is made.
+Parts write no file of one another's, so that several processes can work on them at once. Each finding is kept as soon as it
+is made.
 """
 
 import json
@@ -69,7 +70,8 @@ class Findings:
         self.known: dict[str, Finding] = dict(json.loads(line) for line in lines)
 
     def once(self, name: str, find: Callable[[], Finding]) -> Finding:
-        if name not in self.known:
+        """What failed, a machine without memory left maybe, is tried again."""
+        if self.known.get(name, {"verdict": "failed"}).get("verdict") == "failed":
             self.known[name] = find()
             with self.path.open("a", encoding="utf8") as file:
                 file.write(json.dumps([name, self.known[name]], ensure_ascii=False) + "\n")

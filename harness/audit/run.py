@@ -15,7 +15,8 @@ from harness.jobs import Job
 from harness.runner import ensure_models, pin
 
 ROOT = Path(__file__).resolve().parents[2]
-AUDITED = ("methods", "kernels", "harness/audit", *(f"harness/{name}.py" for name in ("assisted", "decode", "build", "models")))
+DECIDING = ("assisted", "build", "decode", "divergence", "jobs", "models", "prompts", "recording")
+AUDITED = ("methods", "kernels", "harness/audit", *(f"harness/{name}.py" for name in DECIDING))
 CONTROL_PART = "controls"
 DRAWN_COST = 4.0
 
@@ -44,6 +45,7 @@ def audit(
     ``workers``: processes (None: one per core; 0: this one). A sum over tokens may round differently with the threads that a
     process has; verdicts do not depend on them.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     ensure_models(subject.experiment for subject in subjects)
     parts, files = list(parts_of(subjects)), tuple(plugins.files())
     work = {part.name: partial(work_on, part, sizes, folder, files, quiet) for part in parts}
@@ -56,23 +58,31 @@ def audit(
 
 
 def parts_of(subjects: Sequence[Subject]) -> Iterator[Part]:
-    """Prompts and laws do not depend on the batch or on what a plain arm searches with."""
-    by_ground: dict[tuple[str, Experiment], list[Subject]] = {}
+    """A part for each ground, of one pair or of pairs that share their plain arms: no two write the same records."""
+    by_ground: dict[Experiment, list[Subject]] = {}
     for subject in subjects:
-        by_ground.setdefault((subject.pair, subject.plain.replace(method=PLAIN, batch_size=1)), []).append(subject)
-    for (pair, ground), members in by_ground.items():
-        yield Part(name=f"{pair}, {shown_sampling(ground.sampling)}", subjects=tuple(members), ground=ground)
+        by_ground.setdefault(ground_of(subject.plain), []).append(subject)
+    for ground, members in by_ground.items():
+        pairs = ", ".join(dict.fromkeys(subject.pair for subject in members))
+        yield Part(name=f"{pairs}, {shown_sampling(ground.sampling)}", subjects=tuple(members), ground=ground)
     if (stage := stage_of(subjects)) is not None:
         yield Part(name=CONTROL_PART, stage=stage)
 
 
+def ground_of(plain: Experiment) -> Experiment:
+    """Prompts and laws do not depend on the batch or on what a plain arm searches with."""
+    return plain.replace(method=PLAIN, batch_size=1)
+
+
 def stage_of(subjects: Sequence[Subject]) -> Stage | None:
-    """The first pair's; None where a choice of subjects has no such pair."""
+    """The first pair's; None where a choice of subjects has no pair with all that controls need."""
     first = [subject for subject in subjects if subject.pair == subjects[0].pair]
-    drawn = [one.plain for one in first if not one.plain.sampling.greedy]
+    greedy, drawn = ([one.plain for one in first if one.plain.sampling.greedy is wanted] for wanted in (True, False))
     drafters = [one.method.drafter for one in first if one.method.drafter is not None]
     models = [drafter for drafter in drafters if drafter.kind == "model"]
-    return Stage(plain=first[0].plain, drawn=drawn[0], draft=models[0]) if drawn and models else None
+    if not (greedy and drawn and models):
+        return None
+    return Stage(plain=ground_of(greedy[0]), drawn=ground_of(drawn[0]), draft=models[0])
 
 
 def cost_of(part: Part, sizes: Sizes) -> float:

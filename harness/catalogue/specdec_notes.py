@@ -19,7 +19,7 @@ COLUMN_NOTES = {
     "speed": "speed: seconds a sentence of AT with beam 5 over the row's, batch 1, encoders included, all arms of a verifier "
     "interleaved; the faster of our beam search and transformers' is the baseline (the paper's was fairseq's). over greedy: "
     "the same over AT with b = 1, the fair comparison, since SpecDec gives greedy decoding's output.",
-    "over strict": "over strict: the same over SpecDec that accepts the verifier's first choices alone, sentence by sentence.",
+    "over strict": "over strict: the same over SpecDec that accepts the verifier's first choices alone.",
     "BLEU": "BLEU: tokenised and case-sensitive, as in the paper ({bleu}): the international tokeniser stands for Moses', "
     "which is not at hand. sacreBLEU: {sacrebleu}.",
     "ROUGE-1": "ROUGE: {rouge}.",

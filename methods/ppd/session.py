@@ -37,6 +37,10 @@ class PipelineSession(ModelSession):
             raise InputError(f"batch {batch}: a pipeline decodes one row; give it one prompt at a time")
         return self._storage[:, :, self._num_slots :]
 
+    def select(self, rows: Sequence[int]) -> None:
+        if len(rows) != 1:
+            raise InputError(f"rows {list(rows)}: a pipeline decodes one row; give it one prompt at a time")
+
     def _reserve(self, end: int) -> None:
         if end > self._cache.shape[2]:
             raise InputError(f"pipeline cache: {end} tokens exceed its capacity of {self._cache.shape[2]}; make a larger one")

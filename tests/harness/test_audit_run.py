@@ -107,6 +107,17 @@ def test_processes_find_the_same_and_every_part_has_a_file(tmp_path: Path) -> No
     }
 
 
+def test_what_failed_is_tried_again(tmp_path: Path) -> None:
+    """A machine without memory left, say, may have some the next time."""
+    path, found = tmp_path / "folder" / "findings.jsonl", iter(["failed", "identical"])
+    finding = lambda: {"verdict": next(found)}  # noqa: E731
+    assert part.Findings(path).once("one", finding)["verdict"] == "failed"
+    assert part.Findings(path).known["one"]["verdict"] == "failed", "for the report of this run"
+    again = part.Findings(path)
+    assert [again.once("one", finding)["verdict"] for _ in range(2)] == ["identical"] * 2
+    assert part.Findings(path).known == {"one": {"verdict": "identical"}}
+
+
 @pytest.mark.parametrize(("name", "broken"), [(CHOSEN[0], wrong.NextDoor), (CHOSEN[4], wrong.NoResidual)])
 def test_a_wrong_rule_turns_its_subject_red(name: str, broken: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "speculative-sampling", broken)
@@ -141,5 +152,8 @@ def test_the_command_lists_refuses_and_reports_status(tmp_path: Path, capsys: py
     assert CHOSEN[0] in capsys.readouterr().out
     assert main(["audit", "--target", "x"]) == 2
     assert "--draft belong together" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["audit", "--scale", "test", "--only", CHOSEN[2], "--records", str(tmp_path / "file"), "--quiet"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert main(["audit", "--scale", "test", "--only", "no such subject"]) == 2
     assert "no subject's name holds that" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from harness.assisted import THEIRS
 from harness.audit import verdicts
 from harness.audit.models import own_subjects, zoo_subjects
-from harness.audit.run import stage_of
+from harness.audit.run import parts_of, stage_of
 from harness.audit.subjects import SIZES, Subject, key_of
 from harness.audit.verdicts import Verdict, notes_of, verdict_of
 from harness.build import METHODS
@@ -163,3 +163,24 @@ def test_controls_need_a_pair_with_a_draft_model_and_a_shared_encoder_its_own_dr
     assert stage_of(subjects) is not None
     sharing = {one.method.drafter.model.name for one in blocks if one.method.drafter and one.method.drafter.encoder == "shared"}
     assert sharing == {"zoo:specdec-drafter-shared"}
+
+
+def test_parts_write_no_record_of_one_another() -> None:
+    """SpecDec's pairs have one verifier, and so one plain arm."""
+    subjects = zoo_subjects("toy", "toy", SIZES["toy"])
+    parts = list(parts_of(subjects))
+    written = [{arm.signature for one in part.subjects for arm in (one.plain, one.experiment)} for part in parts]
+    assert sum(map(len, written)) == len(set().union(*written))
+    assert sorted(one.name for part in parts for one in part.subjects) == sorted(one.name for one in subjects)
+    assert len({part.file for part in parts}) == len(parts)
+    assert "SpecDec, Heads, greedy" in {part.name for part in parts}
+
+
+def test_controls_stand_on_plain_arms_whatever_was_chosen() -> None:
+    subjects = zoo_subjects("toy", "toy", SIZES["toy"])
+    chosen = [one for one in subjects if one.pair == "GPT" and (one.plain.batch_size > 1 or not one.plain.sampling.greedy)]
+    stage = stage_of(chosen)
+    assert stage is not None
+    assert (stage.plain.batch_size, stage.plain.method.name) == (1, "autoregressive")
+    assert (stage.plain.sampling.greedy, stage.drawn.sampling.greedy) == (True, False)
+    assert stage_of([one for one in chosen if not one.plain.sampling.greedy]) is None

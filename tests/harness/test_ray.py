@@ -26,7 +26,7 @@ from methods.errors import WorkerError
 ray = pytest.importorskip("ray", reason="the package ray is not installed: pip install 'foretoken[ray]'")
 from harness import ray_engine  # noqa: E402
 from harness.ray_cluster import begin  # noqa: E402
-from harness.ray_worker import Decoder, Setup, _answers, packed  # noqa: E402
+from harness.ray_worker import Setup, Worker  # noqa: E402
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 APART = ("wall_s", "encode_s", "draft_encode_s", "peak_bytes", "rule_times", "run", "environment")
@@ -140,21 +140,7 @@ def test_a_folder_that_a_node_does_not_see_is_refused(workers: ray_engine.RayRun
     comparison = pair()
     workers.run(comparison)  # connected, and all there already
     with pytest.raises(UsageError, match=r"does not see what the driver wrote there; .* choose --records"):
-        Decoder().run(Setup(tmp_path, default_threads(), ()), comparison, chunk)
-
-
-def test_a_worker_whose_process_ahead_is_gone_works_alone(tmp_path: Path) -> None:
-    answer = _answers(str(tmp_path / "socket"))
-    with pytest.raises(UsageError, match="does not see what the driver wrote there"):
-        answer(packed("run", Setup(tmp_path, default_threads(), ()), pair(), Chunk(0, 0, range(1), (("text-0", 0),), ({}, {}))))
-
-
-def test_a_cluster_of_its_own_asks_no_cloud_for_nodes(workers: ray_engine.RayRunner) -> None:
-    workers.cluster.result()
-    children = [pid for one in Path("/proc/self/task").glob("*/children") for pid in one.read_text().split()]
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
-    assert any(b"gcs_server" in command for command in commands)
-    assert not any(b"/autoscaler/" in command for command in commands)
+        Worker().run(Setup(tmp_path, default_threads(), ()), comparison, chunk)
 
 
 def test_driver_killed_between_records_goes_on_from_the_parts(folder: Path, tmp_path: Path) -> None:
