@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompts", type=positive("--prompts"), metavar="N", help="greedy outputs a subject")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--dtype", choices=DTYPES, default="float32", help="weights and arithmetic (default: float32)")
-    workers = "processes, each with its own models (default: one per core; for your own pair, and on a GPU, this one alone)"
+    workers = "processes, each with its own models (default: one per core; on a GPU this one alone)"
     add("--workers", type=positive("--workers"), metavar="N", help=workers)
     add("--seed", type=int, default=0, help="of prompts and sampling (default: 0)")
     add("--output", type=Path, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     models, code = models_of(subjects), audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
     folder = args.records / f"audit-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    workers = args.workers if args.workers or (where["device"] == "cpu" and not args.target) else 0
+    workers = args.workers if args.workers or where["device"] == "cpu" else 0
     found, controls = audit(subjects, sizes, folder, args.quiet, workers)
     facts = {
         "command": _command(args),

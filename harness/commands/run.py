@@ -1,7 +1,6 @@
 """``foretoken run``: one ad-hoc experiment. The last line of the output is one JSON document."""
 
 import argparse
-import gc
 import json
 import math
 import sys
@@ -19,16 +18,14 @@ __all__ = ["add_arguments", "execute"]
 def execute(args: argparse.Namespace) -> int:
     make_runner = begin_engine(args)
 
-    gc.disable()  # imports leave nothing to collect, and looking for it takes a sixth of their time
-    from harness.ad_hoc import check_flags, experiments
     from harness.audit.of_run import audit
+    from harness.commands.run_experiments import check_flags, experiments
     from harness.experiment import Comparison
     from harness.measures import measure_run
     from harness.pairing import incomparable
     from harness.peers import as_text, measured, with_peers
     from harness.runner import pin
 
-    gc.enable()
     own, asked = with_peers(experiments(args), args.peer)
     comparison, peers = Comparison(tuple(map(pin, own.arms))), {name: pin(peer) for name, peer in asked.items()}
     everything = Comparison((*comparison.arms, *peers.values()))

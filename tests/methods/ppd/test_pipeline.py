@@ -140,6 +140,15 @@ def test_candidates_see_the_history_and_themselves_alone(deep: Build, family: st
     assert session.lengths == [(len(text) + 1,)] * DEPTH
 
 
+@pytest.mark.parametrize("prompts", [((5, 6, 7),) * 2, ((5, 6), (7, 8))])
+def test_a_pipeline_refuses_a_batch_alike_or_not(deep: Build, prompts: tuple[tuple[int, ...], ...]) -> None:
+    """Its cache is the one that its sub-processes see, which has one row."""
+    stack = deep()
+    storage = torch.zeros(stack.num_layers, 1, 17, 2 * stack.num_kv_heads, stack.head_dim, dtype=stack.dtype)
+    with pytest.raises(InputError, match="a pipeline decodes one row; give it one prompt at a time"):
+        PipelineSession(stack, storage, 1).prefill(Inputs(prompts))
+
+
 @pytest.mark.parametrize("spins", [True, False])
 def test_answers_to_an_older_round_are_ignored(deep: Build, spins: bool) -> None:
     stack = deep()
