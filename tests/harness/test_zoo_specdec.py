@@ -68,11 +68,11 @@ def test_verifier_and_drafter_begin_when_their_corpus_is_written(monkeypatch: py
     jobs = {folder: build.job_of(one, "toy", missing) for folder, one in missing.items()}
     needs = {job.name: sorted(jobs[folder].name for folder in job.needs) for job in jobs.values()}
     assert needs == {
-        "specdec": [],
-        "specdec-teacher": ["specdec"],
-        "specdec-distilled": ["specdec", "specdec-teacher"],
-        "specdec-drafter": ["specdec-distilled", "specdec-teacher"],
-        "specdec-verifier": ["specdec-distilled"],
+        "zoo specdec": [],
+        "zoo specdec-teacher": ["zoo specdec"],
+        "zoo specdec-distilled": ["zoo specdec", "zoo specdec-teacher"],
+        "zoo specdec-drafter": ["zoo specdec-distilled", "zoo specdec-teacher"],
+        "zoo specdec-verifier": ["zoo specdec-distilled"],
     }
 
 

@@ -17,9 +17,10 @@ from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, Source
 from methods.specdec.alone import DrafterAlone
+from methods.specdec.blocks import block_inputs
 from methods.specdec.concurrent import ConcurrentBlockDrafter
 from methods.specdec.drafter import BlockDrafter, block_logits
-from methods.specdec.network import BlockNetwork, block_config, block_inputs, new_network
+from methods.specdec.network import BlockNetwork, block_config, new_network
 from methods.specdec.rules import TopBeta, TopOne
 from methods.specdec.stack import BlockStack
 from methods.speculative.decode import DraftAndVerify
