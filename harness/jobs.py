@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from harness.errors import UsageError
 from methods.errors import InputError
+from methods.ppd.pipeline import num_cores
 from tasks.errors import DataError
 
 EXPECTED = (UsageError, DataError, InputError)  # errors whose message is meant for the user as it is
@@ -37,7 +38,7 @@ def run(jobs: Mapping[Hashable, Job], workers: int | None = None) -> None:
 
     ``workers``: processes (None: one per core of ours; 0: this one).
     """
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = num_cores() if workers is None else workers
     if workers == 0:
         waiting = dict(jobs)
         while waiting:

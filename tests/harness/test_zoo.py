@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from transformers import AutoModelForSeq2SeqLM
 
 from harness import zoo
 from harness.errors import UsageError
-from harness.jobs import Job, ready, run
 from harness.zoo import build, cache, recipes
 from harness.zoo.batches import BlockBatches, PairBatches
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer
@@ -320,59 +317,3 @@ def test_what_a_killed_build_left_is_handed_on(tmp_path: Path) -> None:
     cache.make(tmp_path / "model-0", finish)
     assert (tmp_path / "model-0" / "recipe.json").read_text() == "half"
     assert not (tmp_path / "model-0.partial").exists()
-
-
-def _fail(position: int) -> None:
-    raise ValueError("the reason")
-
-
-def _die(position: int) -> None:
-    import os
-
-    os._exit(9)
-
-
-def test_failing_workers_speak_in_the_parent() -> None:
-    with pytest.raises(RuntimeError, match="a-model: ValueError: the reason"):
-        run({1: Job("a-model", frozenset(), 0.0, _fail)}, workers=1)
-    with pytest.raises(UsageError, match="a-model: its process was killed"):
-        run({1: Job("a-model", frozenset(), 0.0, _die)}, workers=1)
-
-
-def _job(done: list[str], name: str, needs: str = "", cost: float = 1.0) -> Job:
-    return Job(name, frozenset(needs), cost, lambda _: done.append(name))
-
-
-def test_jobs_begin_when_what_they_need_is_done_the_costliest_chain_first() -> None:
-    done: list[str] = []
-    jobs = {
-        "a": _job(done, "a"),
-        "b": _job(done, "b", "a", cost=5.0),
-        "c": _job(done, "c", cost=3.0),
-        "d": _job(done, "d", "bc"),
-        "e": _job(done, "e", cost=0.0),
-    }
-    assert ready(jobs) == ["a", "c", "e"]
-    assert ready({name: jobs[name] for name in "bcde"}, frozenset("a")) == ["c", "e"]
-    run(jobs, workers=0)
-    assert done == ["a", "b", "c", "d", "e"]
-
-
-def _meet(folder: Path, mine: str, other: str, line: int) -> None:
-    (folder / mine).write_text(str(line))
-    for _ in range(600):
-        if (folder / other).exists():
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"{other} did not run beside {mine}")
-
-
-def test_a_job_does_not_wait_for_others_that_it_does_not_need(tmp_path: Path) -> None:
-    """``last`` needs ``first`` alone, and ``long`` only ends once ``last`` has begun."""
-    jobs = {
-        "long": Job("long", frozenset(), 9.0, partial(_meet, tmp_path, "long", "last")),
-        "first": Job("first", frozenset(), 1.0, partial(_meet, tmp_path, "first", "first")),
-        "last": Job("last", frozenset({"first"}), 1.0, partial(_meet, tmp_path, "last", "long")),
-    }
-    run(jobs, workers=2)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"long": "0", "first": "1", "last": "1"}
