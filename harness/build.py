@@ -20,10 +20,11 @@ from harness.models import (
 )
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
+from methods.cores import num_cores
 from methods.ppd.adaptive import Adaptive
 from methods.ppd.heads import EarlyHead, OwnHead
 from methods.ppd.match_rate import check_layers
-from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding, num_cores, overload
+from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, Planner, PredictivePipelinedDecoding, overload
 from methods.specdec.alone import DrafterAlone
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter

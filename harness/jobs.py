@@ -14,8 +14,8 @@ from tqdm import tqdm
 from transformers.utils import logging
 
 from harness.errors import UsageError
+from methods.cores import num_cores
 from methods.errors import InputError
-from methods.ppd.pipeline import num_cores
 from tasks.errors import DataError
 
 EXPECTED = (UsageError, DataError, InputError)  # errors whose message is meant for the user as it is

@@ -2,14 +2,14 @@
 
 The driver, which is the command, knows what is missing, hands each worker one chunk at a time, and appends records to their
 files in the order in which one process would have made them. A worker prepares a comparison once; harness.placement says what
-it takes of its node. A writer, one a node, puts what the workers there made on the disk at once, in files of its own under the
+it takes of its node. Processes start slowly: until the first worker of this machine is ready, the driver itself makes what
+nobody times. A writer, one a node, puts what the workers there made on the disk at once, in files of its own under the
 records' folder: what a driver that is killed had not come to yet is found there by the next run, of any engine.
 """
 
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from harness.ray_worker import Setup
 from harness.ray_writer import Writer
 from harness.records import PARTS, Record
 from harness.runner import Runner, Value
+from methods.cores import num_cores
 from methods.errors import InputError, WorkerError
 from tasks.errors import DataError
 
@@ -39,18 +40,47 @@ SAID = (UsageError, InputError, DataError, WorkerError)  # what a command says i
 class RayRunner(Runner):
     """``workers`` at most, None for as many as there is room for."""
 
-    def __init__(self, folder: Path, cluster: "Future[Cluster]", quiet: bool = False, workers: int | None = None) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, quiet: bool = False, workers: int | None = None) -> None:
         super().__init__(folder.resolve(), quiet)
         self.cluster, self.workers = cluster, workers
+        self._relieved = False  # the driver, by a worker
         self._request: Request | None = None
         self._pool: list[Any] = []
         self._writers: dict[str, Any] = {}
 
     def made(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
+        waiting = deque(chunks)
+        if self._may_begin(comparison):
+            yield from self._made_here(comparison, waiting)
+        if waiting:
+            self._models = None
+            yield from self._made_by_workers(comparison, list(waiting))
+
+    def _may_begin(self, comparison: Comparison) -> bool:
+        """Whether the driver makes the first records: on the CPU of this machine, where neither times nor memory are shown."""
+        if self._relieved or not self.cluster.is_own or comparison.arms[0].device != "cpu":
+            return False
+        here = [Node(num_cores())]
+        has_room = room_for(request_of(comparison, here, self.workers, None), here) > 0
+        return has_room and not is_timed(comparison) and not comparison.arms[0].memory
+
+    def _made_here(self, comparison: Comparison, waiting: "deque[Chunk]") -> Generator[list[list[Record]]]:
+        """Chunks from the left of ``waiting``, until a worker is ready for those that are left."""
+        preparing: list[Any] = []
+        with self.prepared(comparison) as ready:
+            while waiting and not self._relieved:
+                yield ready.run(waiting.popleft())
+                if not preparing and self.cluster.is_ready():
+                    pool = self._hired(comparison, max(1, len(waiting)))
+                    preparing = [worker.prepare.remote(self._setup(), comparison) for worker in pool]
+                self._relieved = bool(preparing and ray.wait(preparing, num_returns=1, timeout=0)[0])
+
+    def _made_by_workers(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
         pool, setup, done = self._hired(comparison, len(chunks)), self._setup(), dict[int, list[list[Record]]]()
         waiting = deque(range(len(chunks)))
         places = pool * min(DEPTH, max(1, len(chunks) // len(pool)))
-        running: dict[Any, tuple[Any, int | None]] = {worker.begin.remote(): (worker, None) for worker in places}
+        running: dict[Any, tuple[Any, int | None]]
+        running = {worker.prepare.remote(setup, comparison): (worker, None) for worker in places}
         try:
             for place in range(len(chunks)):
                 while place not in done:
@@ -78,7 +108,9 @@ class RayRunner(Runner):
 
     def _hired(self, comparison: Comparison, num_chunks: int) -> list[Any]:
         """As many workers as have room and work, each with what it takes of its node."""
-        cluster, nodes = self.cluster.result(), nodes_here()
+        cluster = self.cluster
+        cluster.wait()
+        nodes = nodes_here()
         on_cpu = comparison.arms[0].device == "cpu"
         request = request_of(comparison, nodes, self.workers, None if on_cpu else gpu_bytes(nodes))
         room = room_for(request, nodes)

@@ -41,14 +41,15 @@ class Worker:
         self.comparison: Comparison | None = None
         self.stack = ExitStack()
 
-    def begin(self) -> None:
-        """Returns once the worker has its place."""
-
-    def run(self, setup: Setup, comparison: "Comparison", chunk: "Chunk") -> tuple[str, Lines]:
-        """The node, and new records by signature, as lines."""
+    def prepare(self, setup: Setup, comparison: "Comparison") -> None:
+        """Load, build and warm up what a comparison takes, unless it is there already."""
         self._set_up(setup)
         if comparison != self.comparison:
             self._prepare(comparison)
+
+    def run(self, setup: Setup, comparison: "Comparison", chunk: "Chunk") -> tuple[str, Lines]:
+        """The node, and new records by signature, as lines."""
+        self.prepare(setup, comparison)
         made = zip(comparison.arms, self.prepared.run(chunk), strict=True)
         return self.node, {arm.signature: [record.to_line() for record in records] for arm, records in made}
 

@@ -26,7 +26,8 @@ class Column:
 
     ``needs`` are the other arms that it reads, ``methods`` those that have such a number (None: all). ``metric`` is its name in
     the published files, None where the paper has no such column. ``optional``: it needs what may not be installed; a refusal
-    says what. ``papers_arm`` is the arm whose published number stands beside ``name``'s.
+    says what. ``papers_arm`` is the arm whose published number stands beside ``name``'s. ``reads_base``: it also needs the arm
+    that ``base_of`` names.
     """
 
     measure: Callable[[Known, str], Result]
@@ -37,6 +38,16 @@ class Column:
     optional: bool = False
     note: Callable[[Known, str], str] = lambda known, name: ""
     papers_arm: Callable[[Known, str], str] = lambda known, name: name
+    reads_base: bool = False
+
+    def reads(self, name: str) -> tuple[str, ...]:
+        """The other arms that it needs for the arm ``name``."""
+        return (*self.needs, base_of(name)) if self.reads_base else self.needs
+
+
+def base_of(name: str) -> str:
+    """The arm that another one is a change of: its name up to the last comma."""
+    return name.rpartition(", ")[0]
 
 
 def _of_arm(measure: Callable[[Sequence[Record]], Result]) -> Callable[[Known, str], Result]:
@@ -50,6 +61,10 @@ def _over_greedy(known: Known, name: str) -> Result:
 
 def _over_strict(known: Known, name: str) -> Result:
     return sentence_speedup(known[GREEDY][1], known[STRICT][1], known[name][1])
+
+
+def _over_base(known: Known, name: str) -> Result:
+    return measures.memory_access_factor(known[base_of(name)][1], known[name][1])
 
 
 def _over_beam(known: Known, name: str) -> Result:
@@ -134,6 +149,7 @@ COLUMNS = {
     "emitted": Column(
         measure=_of_arm(measures.tokens_per_step), unit="tokens", methods=SPECULATIVE, metric="mean_accepted_tokens"
     ),
+    "over base": Column(measure=_over_base, unit="x", methods=SPECULATIVE, reads_base=True),
     "accepted": Column(measure=_of_arm(measures.accepted_per_step), unit="tokens", methods=SPECULATIVE),
     "of verified": Column(measure=_of_arm(measures.accepted_over_verified), methods=SPECULATIVE),
     "of drafted": Column(measure=_of_arm(measures.accepted_over_drafted), methods=SPECULATIVE),

@@ -65,17 +65,19 @@ def _row_cells(table: str, section: Section, row: Row, columns: Mapping[str, Col
         printed = printed_value(table, keys.get(column.papers_arm(known, row.arm)), column.metric)
         if isinstance(arm, Absent):
             cells.append(impossible(row.name, name, printed, arm.why, column.unit))
-        elif _has(section, arm, column):
+        elif _has(section, row.arm, column):
             cells.append(_cell(row, name, column, printed, known))
     return cells
 
 
-def _has(section: Section, arm: Experiment, column: Column) -> bool:
-    return (column.methods is None or arm.method.name in column.methods) and all(name in section.arms for name in column.needs)
+def _has(section: Section, name: str, column: Column) -> bool:
+    arm = section.arms[name]
+    of_method = isinstance(arm, Experiment) and (column.methods is None or arm.method.name in column.methods)
+    return of_method and all(other in section.arms for other in column.reads(name))
 
 
 def _cell(row: Row, name: str, column: Column, printed: Published, known: Known) -> Cell:
-    arms = [known[needed] for needed in dict.fromkeys((row.arm, *column.needs))]
+    arms = [known[needed] for needed in dict.fromkeys((row.arm, *column.reads(row.arm)))]
     if not all(succeeded(records) for _, records in arms):
         return cell_of(row.name, name, printed, arms, lambda: None, column.unit)
     result = column.measure(known, row.arm)

@@ -12,7 +12,6 @@ from harness.names import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from harness.ray_cluster import Cluster
     from harness.runner import Runner
@@ -69,13 +68,13 @@ def _local_runner(args: argparse.Namespace) -> "Runner":
     return Runner(args.records, args.quiet)
 
 
-def _ray_runner(args: argparse.Namespace, cluster: "Future[Cluster] | None") -> "Runner":
+def _ray_runner(args: argparse.Namespace, cluster: "Cluster | None") -> "Runner":
     from harness.ray_engine import RayRunner
 
     return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers)
 
 
-def _cluster(args: argparse.Namespace) -> "Future[Cluster]":
+def _cluster(args: argparse.Namespace) -> "Cluster":
     from harness.ray_cluster import begin
 
     return begin(args.address, args.quiet, num_early=(args.workers or 1) if args.device == "cpu" else 0)

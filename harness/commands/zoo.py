@@ -1,6 +1,8 @@
 """``foretoken zoo``: train every model that is not cached yet, or those that are named."""
 
 import argparse
+import sys
+import time
 
 from harness.commands.options import DATA_HELP, source_of
 
@@ -13,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    start = time.perf_counter()
     from harness.zoo import ensure, is_complete, model_folder, recipe_for, recipe_hash, recipes_of
 
     source = source_of(args.data, args.scale)
@@ -26,4 +29,5 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     for name, folder in ensure(names, args.scale, source).items():
         print(f"{name:24s} {folder}")
+    print(f"foretoken: ready after {time.perf_counter() - start:.0f} s", file=sys.stderr)
     return 0

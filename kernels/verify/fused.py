@@ -7,6 +7,7 @@ takes as long as three or four other operations, so it is their number that is k
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -46,32 +47,33 @@ def verify(
         from kernels.verify import fused_gpu
 
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
-    rows = [_verify_one(round, entry) for entry in range(len(round.lengths))]
+    told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known_draft_probs(round), strict=True)
+    rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]
     num_accepted, next_tokens, *probs = zip(*rows, strict=True)
-    batch, width = round.tokens.shape
-    unseen = [math.nan] * width
-    padded = [prob for model in probs for row in model for prob in (row + unseen)[:width]]
+    unseen = [math.nan] * round.tokens.shape[1]
+    padded = [[(row + unseen)[: len(unseen)] for row in model] for model in probs]
     dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
-    counts, drafted = torch.tensor((num_accepted, next_tokens)), torch.tensor(padded, dtype=dtype).view(2, batch, width)
+    counts, drafted = torch.tensor((num_accepted, next_tokens)), torch.tensor(padded, dtype=dtype)
     return Decisions(*counts.unbind(), *drafted.unbind())
 
 
-def _verify_one(round: Round, entry: int) -> tuple[int, int, list[float], list[float]]:
+def _verify_one(
+    round: Round, entry: int, tokens: list[int], uniforms: list[float], known_probs: list[float] | None
+) -> tuple[int, int, list[float], list[float]]:
     """One row of the batch: accepted drafts, next token, and the probabilities of the drafts that were looked at."""
     length, logits, draft_row = round.lengths[entry], round.target_logits[entry], None
-    tokens, uniforms = round.tokens[entry].tolist(), round.uniforms[entry].tolist()
-    known_probs = _known_draft_probs(round, entry)
     target_probs: list[float] = []
     draft_probs: list[float] = []
     step = torch.get_num_threads()
     for position in range(length + 1):
-        if position % step == 0:
+        place = position % step
+        if place == 0:
             rows = adjusted_probs(logits[position : min(position + step, length + 1)], round.target)
-        row = rows[position % step]
         if position == length:
-            return length, _token(drawn_from(row, uniforms[-1]), round, entry, length), target_probs, draft_probs
+            drawn = drawn_from(rows[place], uniforms[-1])
+            return length, _token(drawn, round, entry, length), target_probs, draft_probs
         token = tokens[position]
-        target_prob = row[token].item()
+        target_prob = rows[place, token].item()
         if known_probs is not None:
             draft_prob = known_probs[position]
         else:
@@ -81,18 +83,18 @@ def _verify_one(round: Round, entry: int) -> tuple[int, int, list[float], list[f
         draft_probs.append(draft_prob)
         if not (target_prob > 0 and uniforms[position] * draft_prob <= target_prob):
             break
-    return position, _redraw(round, entry, position, row, draft_row, uniforms[-1]), target_probs, draft_probs
+    return position, _redraw(round, entry, position, rows[place], draft_row, uniforms[-1]), target_probs, draft_probs
 
 
-def _known_draft_probs(round: Round, entry: int) -> list[float] | None:
-    """What the draft gave its tokens, where that takes no pass over its rows."""
+def _known_draft_probs(round: Round) -> Sequence[list[float] | None]:
+    """What the draft gave its tokens, for each row of the batch; None where that takes a pass over the draft's rows."""
     if round.draft_logits is None:
-        return [1.0] * round.lengths[entry]
+        return [[1.0] * length for length in round.lengths]
     if round.log_sum_exp is None:
-        return None
-    drafted = round.draft_logits[entry].gather(-1, round.tokens[entry].unsqueeze(-1)).squeeze(-1).tolist()
-    pairs = zip(drafted, round.log_sum_exp[entry].tolist(), strict=True)
-    return [math.exp(min(0.0, logit / round.draft.temperature - known)) for logit, known in pairs]
+        return [None] * len(round.lengths)
+    temperature, drafted = round.draft.temperature, round.draft_logits.gather(-1, round.tokens.unsqueeze(-1)).tolist()
+    pairs = zip(drafted, round.log_sum_exp.tolist(), strict=True)
+    return [[math.exp(min(0.0, logit / temperature - known)) for [logit], known in zip(*row, strict=True)] for row in pairs]
 
 
 def _redraw(round: Round, entry: int, position: int, row: Tensor, draft_row: Tensor | None, uniform: float) -> int:

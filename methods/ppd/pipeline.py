@@ -6,7 +6,6 @@ right, the main process takes its state over and goes on from there; if none doe
 predicted, every emitted token comes from the last layer, so the output is that of plain decoding.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from methods.autoregressive import token_budgets
+from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.ppd.heads import EarlyHead
@@ -177,11 +177,6 @@ class PredictivePipelinedDecoding:
     def _num_threads(self) -> int:
         """Of each process while it decodes."""
         return max(1, torch.get_num_threads() // num_processes(self.execution, self.planner.most_candidates))
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_processes(execution: Execution, num_candidates: int) -> int:

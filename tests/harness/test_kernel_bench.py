@@ -10,7 +10,7 @@ import torch
 
 from harness import kernel_bench
 from harness.cli import main
-from harness.kernel_bench import NUM_ROUNDS, Setting, bench_setting, calls_for, make_rounds, median_of, time_on_cpu
+from harness.kernel_bench import NUM_ROUNDS, NUM_ROWS, Setting, bench_setting, calls_for, make_rounds, median_of, time_on_cpu
 from harness.kernel_traffic import bandwidth, bytes_moved, empty_launch_s
 from kernels.verify.check import Report
 from kernels.verify.interface import Decisions
@@ -26,12 +26,13 @@ def test_rounds_have_the_acceptance_that_was_asked_for(acceptance: float) -> Non
     overlap = torch.stack([torch.minimum(draft, target).sum(-1) for draft, target in laws])
     assert float(overlap.mean()) == pytest.approx(acceptance, abs=0.02)
     assert len(rounds.targets) == NUM_ROUNDS
+    assert len(make_rounds(SMALL).targets) == NUM_ROWS
 
 
 def test_where_all_is_to_be_accepted_all_is() -> None:
     rounds = make_rounds(Setting(batch=2, gamma=3, vocab_size=50, acceptance=None))
     call = calls_for(["fused"], rounds)["fused"]
-    for index in range(NUM_ROUNDS):
+    for index in range(len(rounds.targets)):
         decisions = call(index)
         assert isinstance(decisions, Decisions)
         assert decisions.num_accepted.tolist() == [3, 3]

@@ -1,9 +1,10 @@
 """Engine ray: the records of several workers, one of them killed, are those of one process; nothing is lost or run twice."""
 
+import gc
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from harness.decode import default_threads
 from harness.errors import UsageError
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.placement import Node, Request, request_of, room_for
-from harness.prepared import Chunk
+from harness.prepared import Chunk, Prepared
 from harness.ray_writer import Writer
 from harness.records import PARTS
 from harness.runner import Runner, pin
@@ -123,6 +124,57 @@ def test_killed_worker_changes_nothing(folder: Path, workers: ray_engine.RayRunn
     batches = 10
     assert sum(prompts.values()) == batches + 1  # once more: the batch in flight
     assert str(os.getpid()) not in {pid for pid, _, _ in calls}
+
+
+class Patient(ray_engine.RayRunner):
+    """Makes two chunks itself, and then waits for its worker. Notes how much it holds ready while workers work."""
+
+    held = 0
+
+    def _made_here(self, comparison: Comparison, waiting: deque) -> Generator:
+        made = super()._made_here(comparison, deque(chunk for chunk in list(waiting)[:2]))
+        for _ in range(2):
+            waiting.popleft()
+        yield from made
+        self._relieved = True
+
+    def _writer(self, node: str) -> object:
+        gc.collect()
+        self.held += sum(type(one) is Prepared for one in gc.get_objects())
+        return super()._writer(node)
+
+
+def test_driver_makes_what_nobody_times_until_a_worker_is_ready(folder: Path, workers: ray_engine.RayRunner) -> None:
+    alone = Comparison((pair(memory=False).arms[1],))
+    local, early = Runner(folder / "plain", quiet=True), Patient(folder / "early", workers.cluster, quiet=True, workers=1)
+    assert [early._may_begin(pair(memory=memory)) for memory in (False, True)] == [False, False]
+    local.run(alone)
+    (folder / "log").unlink()
+    early.run(alone)
+    assert without_times(early.path(alone.arms[0])) == without_times(local.path(alone.arms[0]))
+    assert [record.run == early._id for record in early.records(alone.arms[0])] == [True] * 4 + [False] * 14
+    calls = Counter(line.split()[0] for line in (folder / "log").read_text().splitlines())
+    assert (calls.pop(str(os.getpid())), *calls.values()) == (1 + 2, 1 + 8)  # a warm-up each, and ten chunks
+    assert early.held == 0
+    assert not early._may_begin(alone)
+    ray.kill(early._pool[0])
+
+
+def test_driver_that_makes_everything_is_ready_for_more(folder: Path, workers: ray_engine.RayRunner) -> None:
+    early = ray_engine.RayRunner(folder / "few", workers.cluster, quiet=True, workers=1)
+    for seed in (0, 1):
+        arm = pair(limit=1, repeats=1, memory=False, seed=seed).arms[0]
+        assert early._may_begin(Comparison((arm,)))
+        early.run(Comparison((arm,)))
+        assert [record.run for record in early.records(arm)] == [early._id]
+    for worker in early._pool:
+        ray.kill(worker)
+
+
+def test_what_no_worker_has_room_for_is_not_begun(folder: Path, workers: ray_engine.RayRunner) -> None:
+    wide = pair(memory=False, num_threads=1000)
+    with pytest.raises(UsageError, match="a worker takes 1000 CPUs"):
+        ray_engine.RayRunner(folder / "wide", workers.cluster, quiet=True).run(Comparison((wide.arms[1],)))
 
 
 def test_what_a_worker_refuses_is_refused_in_one_line(workers: ray_engine.RayRunner) -> None:

@@ -175,12 +175,20 @@ def test_trainings_are_compared_on_real_captions_too_all_for_one_verifier() -> N
     captions = MADE[16].plan(Settings(source="a/folder"))[-1].arms
     assert {(arm.task, arm.target.name) for arm in captions} == {("multi30k-en-de", "zoo:specdec-multi30k-verifier")}
     drafters = [arm.method.drafter.model.name.removeprefix("zoo:") for arm in captions if arm.method.drafter is not None]
-    base, glancing, raw = (recipe_for(name, "toy", "a/folder") for name in drafters)
+    base, glancing, raw, printed, plain = (recipe_for(name, "toy", "a/folder") for name in drafters)
     assert glancing == dataclasses.replace(base, name=glancing.name, glancing=glancing.glancing)
     assert glancing.glancing is not None
     assert raw == dataclasses.replace(base, name=raw.name, corpus=base.corpus.teacher.corpus)
-    rows = {cell.row for cell in MADE[16].cells(Settings(source="a/folder"), nothing)}
-    assert {f"base, Multi30k{change} / k = 8" for change in ("", ", with glancing", ", no distillation")} <= rows
+    assert printed == dataclasses.replace(
+        base, name=printed.name, place_decay=1.0, steps=3 * base.steps, glancing=glancing.glancing
+    )
+    assert plain == dataclasses.replace(printed, name=plain.name, glancing=None)
+    assert {(arm.limit, arm.repeats) for arm in captions} == {(1000, 1)}
+    rows = {(cell.row, cell.column) for cell in MADE[16].cells(Settings(source="a/folder"), nothing)}
+    changes = ("with glancing", "no distillation", "printed loss", "printed loss, no glancing")
+    assert {(f"base, Multi30k, {change} / k = 8", "over base") for change in changes} <= rows
+    assert ("base, Multi30k / k = 8", "emitted") in rows
+    assert ("base, Multi30k / k = 8", "over base") not in rows
 
 
 def test_arms_are_the_papers_settings() -> None:
@@ -320,6 +328,29 @@ def test_a_sentence_counts_not_its_tokens(synthetic: SimpleNamespace) -> None:
     for record in wordy:
         record.run = "another process"
     assert "different processes" in sentence_speedup(greedy, greedy, wordy).reason
+
+
+def test_an_ablation_is_paired_with_what_it_is_a_change_of(synthetic: SimpleNamespace) -> None:
+    """Tokens a round as a ratio, whose interval is narrower than what two intervals would leave."""
+    known = run(synthetic, FEW, 16)
+    slow = {arm.signature: arm for one in MADE[16].plan(FEW) for arm in one.arms if "drafter-raw" in repr(arm.method)}
+    assert len(slow) == 1
+
+    def records_of(arm: Experiment) -> list[Record]:
+        """Without distillation no draft stands."""
+        made = [dataclasses.replace(record) for record in known(arm)]
+        for record in made if arm.signature in slow else ():
+            record.steps = synthetic.drafted(arm, record.example, len(record.tokens), (0,)).steps
+        return made
+
+    cells = by_place(MADE[16].cells(FEW, records_of))
+    base, raw = "base, trained in full", "base, trained in full, no distillation"
+    k = next(row.partition(" / ")[2] for row, _ in cells if row.startswith(f"{raw} / "))
+    emitted = [cells[f"{name} / {k}", "emitted"].measured for name in (raw, base)]
+    gain = cells[f"{raw} / {k}", "over base"]
+    assert gain.measured == pytest.approx(emitted[0] / emitted[1])
+    assert gain.measured < 1
+    assert gain.high < 1
 
 
 def test_the_best_of_the_grid_says_that_it_was_chosen(synthetic: SimpleNamespace) -> None:

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from methods.autoregressive import Autoregressive
+from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.ppd import adaptive
 from methods.ppd.adaptive import MOST_CANDIDATES, NUM_OBSERVED, Adaptive, measured_costs
 from methods.ppd.heads import EarlyHead, OwnHead, TrainedHeads
-from methods.ppd.pipeline import EXECUTIONS, Execution, Plan, PredictivePipelinedDecoding, num_cores
+from methods.ppd.pipeline import EXECUTIONS, Execution, Plan, PredictivePipelinedDecoding
 from methods.ppd.simulate import simulate
 from methods.ppd.theory import Costs
 from methods.sampling import Sampling, Uniforms
