@@ -139,15 +139,15 @@ def calls_for(names: Sequence[str], rounds: Rounds) -> dict[str, Callable[[int],
 
 
 def time_on_cpu(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int) -> np.ndarray:
-    """[calls, repeats, rounds] seconds; the order of the calls rotates, one untimed pass first."""
-    seconds = np.zeros((len(calls), repeats, num_rounds))
+    """[calls, repeats, rounds] seconds, one untimed pass first. On each round the calls take turns in an order drawn at random:
+    a call that always came behind the same other one would always find the caches that this one leaves."""
+    seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
     for call in calls:
         for index in range(num_rounds):
             call(index)
     for repeat in range(repeats):
         for index in range(num_rounds):
-            for offset in range(len(calls)):
-                which = (repeat + index + offset) % len(calls)
+            for which in generator.permutation(len(calls)).tolist():
                 start = time.perf_counter()
                 calls[which](index)
                 seconds[which, repeat, index] = time.perf_counter() - start
@@ -157,11 +157,10 @@ def time_on_cpu(calls: Sequence[Callable[[int], object]], num_rounds: int, repea
 def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, per_graph: int = 10) -> np.ndarray:
     """The same with events around CUDA graphs, each ``per_graph`` calls on one round; what cannot be captured is launched."""
     graphs = [[_captured(call, index, per_graph) for index in range(num_rounds)] for call in calls]
-    seconds = np.zeros((len(calls), repeats, num_rounds))
+    seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
     for repeat in range(repeats):
         for index in range(num_rounds):
-            for offset in range(len(calls)):
-                which = (repeat + index + offset) % len(calls)
+            for which in generator.permutation(len(calls)).tolist():
                 seconds[which, repeat, index] = _event_seconds(graphs[which][index]) / per_graph
     return seconds
 

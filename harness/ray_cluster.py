@@ -63,6 +63,7 @@ class Cluster:
 
 def begin(address: str | None, quiet: bool, num_early: int) -> Cluster:
     """One that connects while the caller does something else."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # what Ray holds back to count it comes behind the last line of a command
     import ray  # noqa: F401  before the caller's imports: beside them it would take twice as long
 
     return Cluster(address, quiet, num_early)

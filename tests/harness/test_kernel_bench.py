@@ -38,16 +38,21 @@ def test_where_all_is_to_be_accepted_all_is() -> None:
         assert decisions.num_accepted.tolist() == [3, 3]
 
 
-def test_calls_take_turns_in_rotating_order() -> None:
+def test_calls_take_turns_and_none_always_follows_the_same_other_one() -> None:
     log: list[tuple[str, int]] = []
 
     def named(name: str) -> Callable[[int], object]:
         return lambda i: log.append((name, i))
 
-    seconds = time_on_cpu([named("a"), named("b")], num_rounds=2, repeats=2)
-    assert seconds.shape == (2, 2, 2)
+    seconds = time_on_cpu([named(name) for name in "abc"], num_rounds=4, repeats=10)
+    assert seconds.shape == (3, 10, 4)
     assert (seconds > 0).all()
-    assert log[4:] == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("b", 0), ("a", 0), ("a", 1), ("b", 1)]
+    timed = log[3 * 4 :]
+    turns = [timed[start : start + 3] for start in range(0, len(timed), 3)]
+    assert [{index for _, index in turn} for turn in turns] == [{index} for index in range(4)] * 10
+    assert all({name for name, _ in turn} == set("abc") for turn in turns)
+    pairs = {"".join(name for name, _ in turn[place : place + 2]) for turn in turns for place in (0, 1)}
+    assert pairs == {"ab", "ac", "ba", "bc", "ca", "cb"}
 
 
 def test_medians_by_hand() -> None:

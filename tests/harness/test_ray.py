@@ -3,6 +3,8 @@
 import gc
 import json
 import os
+import subprocess
+import sys
 from collections import Counter, deque
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
@@ -158,6 +160,17 @@ def test_driver_makes_what_nobody_times_until_a_worker_is_ready(folder: Path, wo
     assert early.held == 0
     assert not early._may_begin(alone)
     ray.kill(early._pool[0])
+
+
+def test_last_line_is_the_commands_even_if_a_worker_died(folder: Path, tmp_path: Path) -> None:
+    (folder / "order").touch()
+    flags = ["--task", "text", "--profile", "test", "--target", "zoo:gpt-target", "--method", "mortal", "--limit", "4"]
+    flags += ["--engine", "ray", "--workers", "1", "--plugin", str(folder / "mortal.py"), "--records", str(tmp_path)]
+    command = [sys.executable, "-m", "harness", "run", *flags, "--max-new-tokens", "4", "--threads", "1", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "order").exists()  # carried out
+    assert json.loads(done.stdout.splitlines()[-1])["metrics"]["failed_frac"]["value"] == 0
 
 
 def test_driver_that_makes_everything_is_ready_for_more(folder: Path, workers: ray_engine.RayRunner) -> None:
