@@ -209,7 +209,7 @@ BLOCK_TABLES: list[Table] = [
         5,
         "size of the drafter",
         ("drafter", "setting"),
-        (("emitted", "over base", *ACCEPTANCE[1:]), *COLUMNS[1:]),
+        (("emitted", "of base", *ACCEPTANCE[1:]), *COLUMNS[1:]),
         ("emitted", *PRINTED),
         drafter_sections,
         drafter_notes,

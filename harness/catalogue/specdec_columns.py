@@ -63,8 +63,12 @@ def _over_strict(known: Known, name: str) -> Result:
     return sentence_speedup(known[GREEDY][1], known[STRICT][1], known[name][1])
 
 
-def _over_base(known: Known, name: str) -> Result:
-    return measures.memory_access_factor(known[base_of(name)][1], known[name][1])
+def _of_base(known: Known, name: str) -> Result:
+    of = measures.memory_access_factor(known[base_of(name)][1], known[name][1])
+    if of is None:
+        return None
+    low, high = (None if end is None else 100 * end for end in (of.low, of.high))
+    return Estimate(100 * of.value, low, high, of.n, "%")
 
 
 def _over_beam(known: Known, name: str) -> Result:
@@ -149,7 +153,7 @@ COLUMNS = {
     "emitted": Column(
         measure=_of_arm(measures.tokens_per_step), unit="tokens", methods=SPECULATIVE, metric="mean_accepted_tokens"
     ),
-    "over base": Column(measure=_over_base, unit="x", methods=SPECULATIVE, reads_base=True),
+    "of base": Column(measure=_of_base, unit="%", methods=SPECULATIVE, reads_base=True),
     "accepted": Column(measure=_of_arm(measures.accepted_per_step), unit="tokens", methods=SPECULATIVE),
     "of verified": Column(measure=_of_arm(measures.accepted_over_verified), methods=SPECULATIVE),
     "of drafted": Column(measure=_of_arm(measures.accepted_over_drafted), methods=SPECULATIVE),

@@ -27,8 +27,8 @@ COLUMN_NOTES = {
     "the runner replays both in fp64, and anything but a near-tie of two logits bars its speed.",
     "emitted": "emitted: tokens a round, the verifier's own included (what the authors' code calls accepted tokens); accepted: "
     "drafted tokens that stood, a round; of verified, of drafted: the same over drafts up to the first refused one, over all.",
-    "over base": "over base: tokens a round over those of the drafter that the row is a change of, which is its name up to the "
-    "last comma, the same sentences.",
+    "of base": "of base: tokens a round, percent of those of the drafter that the row is a change of, which is its name up to "
+    "the last comma, the same sentences.",
     "repetition": "repetition: percent of tokens that repeat the one before them.",
     "COMET": "COMET: wmt20-comet-da, as in the paper, the mean over sentences.",
 }
