@@ -1,11 +1,14 @@
-"""Times the verification kernels on the same rounds, in turns: Triton with CUDA graphs on a GPU, their PyTorch paths on a CPU.
+"""Times the verification kernels, each in turns with the baseline: Triton with CUDA graphs on a GPU, PyTorch's paths on a CPU.
 
-A kernel's speed is shown only if it decided as the reference does on random rounds just before.
+No third kernel passes through the caches meanwhile, and calls and rounds are mixed at random, so that a call seldom finds a
+round's rows where the one before left them. A kernel's speed is shown only if it decided as the reference does on random rounds
+just before.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,14 +26,19 @@ from methods.types import Proposal
 
 TRANSFORMERS = "transformers"  # its own function, batch 1, with its own random draws: the outside reference
 DRAWN = Sampling(temperature=1.0)
-NUM_ROUNDS = 8  # inputs that timing rotates through, at least, so that no round finds its rows in a cache
+NUM_ROUNDS = 8  # inputs that timing draws from, at least, so that a call seldom finds its rows in a cache
 NUM_ROWS = 32  # of all rounds: with fewer, what is accepted on average is far from what was asked for
 BASELINE = "baseline"
+SWEEP_ROWS = 2048  # of the square matrix, fp32, that is read before each call where caches are to be cold: 16 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One shape: rows of the batch, drafted tokens, vocabulary, and sum min(p, q) of the models (None: every draft stands)."""
+    """One shape: rows of the batch, drafted tokens, vocabulary, and sum min(p, q) of the models (None: every draft stands).
+
+    ``cold``: before each call a matrix is multiplied with a vector, which leaves neither the call's data nor its code in the
+    caches near the core, as at worst a model's forward pass would; on a CPU.
+    """
 
     batch: int
     gamma: int
@@ -38,10 +46,11 @@ class Setting:
     acceptance: float | None
     dtype: str = "float32"
     device: str = "cpu"
+    cold: bool = False
 
     def as_text(self) -> str:
         alpha = "all accepted" if self.acceptance is None else f"alpha {self.acceptance:g}"
-        return f"batch {self.batch}, gamma {self.gamma}, V {self.vocab_size}, {alpha}"
+        return f"batch {self.batch}, gamma {self.gamma}, V {self.vocab_size}, {alpha}{', cold caches' if self.cold else ''}"
 
 
 @dataclass(frozen=True)
@@ -138,38 +147,47 @@ def calls_for(names: Sequence[str], rounds: Rounds) -> dict[str, Callable[[int],
     return {name: theirs if name == TRANSFORMERS else ours(name) for name in names}
 
 
-def time_on_cpu(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int) -> np.ndarray:
-    """[calls, repeats, rounds] seconds, one untimed pass first. On each round the calls take turns in an order drawn at random:
-    a call that always came behind the same other one would always find the caches that this one leaves."""
+def time_on_cpu(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, cold: bool = False) -> np.ndarray:
+    """[calls, repeats, rounds] seconds, one untimed pass first; calls and rounds are mixed at random."""
     seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
+    weights, vector = torch.ones(SWEEP_ROWS, SWEEP_ROWS), torch.ones(SWEEP_ROWS)
     for call in calls:
         for index in range(num_rounds):
             call(index)
     for repeat in range(repeats):
-        for index in range(num_rounds):
-            for which in generator.permutation(len(calls)).tolist():
-                start = time.perf_counter()
-                calls[which](index)
-                seconds[which, repeat, index] = time.perf_counter() - start
+        for which, index in _mixed(len(calls), num_rounds, generator):
+            if cold:
+                torch.mv(weights, vector)
+            start = time.perf_counter()
+            calls[which](index)
+            seconds[which, repeat, index] = time.perf_counter() - start
     return seconds
+
+
+def _mixed(num_calls: int, num_rounds: int, generator: np.random.Generator) -> list[tuple[int, int]]:
+    """Every call on every round once, in a random order."""
+    return [divmod(pair, num_rounds) for pair in generator.permutation(num_calls * num_rounds).tolist()]
 
 
 def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, per_graph: int = 10) -> np.ndarray:
-    """The same with events around CUDA graphs, each ``per_graph`` calls on one round; what cannot be captured is launched."""
-    graphs = [[_captured(call, index, per_graph) for index in range(num_rounds)] for call in calls]
+    """The same with events around CUDA graphs, each ``per_graph`` calls on neighbouring rounds, whose mean takes the first one's
+    place; what cannot be captured is launched."""
+    graphs = [
+        [_captured(call, [(first + more) % num_rounds for more in range(per_graph)]) for first in range(num_rounds)]
+        for call in calls
+    ]
     seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
     for repeat in range(repeats):
-        for index in range(num_rounds):
-            for which in generator.permutation(len(calls)).tolist():
-                seconds[which, repeat, index] = _event_seconds(graphs[which][index]) / per_graph
+        for which, index in _mixed(len(calls), num_rounds, generator):
+            seconds[which, repeat, index] = _event_seconds(graphs[which][index]) / per_graph
     return seconds
 
 
-def _captured(call: Callable[[int], object], index: int, per_graph: int) -> Callable[[], object]:
+def _captured(call: Callable[[int], object], rounds: Sequence[int]) -> Callable[[], object]:
     """A graph's replay, or the calls themselves where something in them waits for the host (transformers' function does)."""
 
     def run() -> None:
-        for _ in range(per_graph):
+        for index in rounds:
             call(index)
 
     stream = torch.cuda.Stream()
@@ -213,19 +231,22 @@ def check_kernels(names: Sequence[str], num_rows: int, dtype: str, device: str) 
 def bench_setting(
     setting: Setting, names: Sequence[str], reports: dict[str, Report], repeats: int, bandwidth: float, empty_s: float
 ) -> list[KernelRow]:
-    """Every kernel on the same rounds. ``bandwidth`` in bytes a second, ``empty_s`` seconds of an empty launch."""
+    """Every kernel on the same rounds, which it and the baseline take in turns. ``bandwidth`` in bytes a second, ``empty_s`` seconds of an empty launch."""
     names = [name for name in names if name != TRANSFORMERS or setting.batch == 1]
     rounds = make_rounds(setting)
     calls = calls_for(names, rounds)
-    timer = time_on_cuda if setting.device.startswith("cuda") else time_on_cpu
+    timer = time_on_cuda if setting.device.startswith("cuda") else partial(time_on_cpu, cold=setting.cold)
+    others = [name for name in names if name != BASELINE] or [BASELINE]
     with torch.inference_mode():
-        seconds = dict(zip(names, timer(list(calls.values()), len(rounds.targets), repeats), strict=True))
+        beside = {name: timer([calls[BASELINE], calls[name]], len(rounds.targets), repeats) for name in others}
+    beside[BASELINE] = np.concatenate([np.stack((turns[0], turns[0])) for turns in beside.values()], 1)
     rows = []
     for name in names:
-        median, low, high = median_of(seconds[name])
+        base, seconds = beside[name]
+        median, low, high = median_of(seconds)
         moved = bytes_moved(name, setting.batch, setting.gamma, setting.vocab_size, setting.dtype)
         red = [report for report in (reports.get(name), reports.get(BASELINE)) if report is not None and not report.passed]
-        ratio = None if red else ratio_of_totals(_by_round(seconds[name]), _by_round(seconds[BASELINE]), "of baseline")
+        ratio = None if red else ratio_of_totals(_by_round(seconds), _by_round(base), "of baseline")
         rows.append(
             KernelRow(
                 kernel=name,

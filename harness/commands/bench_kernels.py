@@ -32,6 +32,7 @@ def add_kernel_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--kernels", nargs="+", choices=KERNEL_NAMES, default=list(KERNEL_NAMES), help="default: all")
     parser.add_argument("--rows", type=positive("--rows"), default=300, help="random rounds of a kernel's check (default: 300)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--cold", action="store_true", help="sweep the caches before each call (CPU only)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the logits (default: float32)")
 
 
@@ -43,6 +44,8 @@ def execute_kernels(args: argparse.Namespace) -> int:
 
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError(f"device {args.device!r}: no CUDA device here; use --device cpu")
+    if args.cold and args.device != "cpu":
+        raise UsageError(f"--cold with --device {args.device}: only a CPU's caches are swept; leave one of the two out")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     settings, names = _settings(args), [BASELINE, *(name for name in args.kernels if name != BASELINE)]
@@ -68,7 +71,15 @@ def _settings(args: argparse.Namespace) -> "list[Setting]":
     from harness.kernel_bench import Setting
 
     return [
-        Setting(batch=batch, gamma=args.gamma, vocab_size=vocab_size, acceptance=alpha, dtype=args.dtype, device=args.device)
+        Setting(
+            batch=batch,
+            gamma=args.gamma,
+            vocab_size=vocab_size,
+            acceptance=alpha,
+            dtype=args.dtype,
+            device=args.device,
+            cold=args.cold,
+        )
         for batch in args.batch
         for vocab_size in args.vocab
         for alpha in map(_acceptance, args.acceptance)
@@ -105,7 +116,7 @@ def _write(
     from harness import environment
 
     where = f"cpu-{torch.get_num_threads()}-threads" if args.device == "cpu" else args.device.replace(":", "")
-    path = RESULTS / "bench" / f"kernels-{where}-{args.dtype}.json"
+    path = RESULTS / "bench" / f"kernels-{where}-{args.dtype}{'-cold' if args.cold else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "environment": {**environment.describe(args.device), "threads": torch.get_num_threads(), "triton": version("triton")},

@@ -1,13 +1,13 @@
 """Ours: exact, straight from logits, no probability matrix in memory. The Triton kernels are in ``fused_gpu``; see README.md.
 
 On a CPU rows are evaluated until the first rejection, as many at a time as there are threads, and the last token is found by
-sums over blocks, then over smaller blocks of one, then among the tokens of one of those. At V = 32,000 a softmax of one row
-takes as long as three or four other operations, so it is their number that is kept small.
+sums over parts of the vocabulary, then in one of them. At V = 32,000 a softmax of one row takes as long as three or four other
+operations, so it is their number that is kept small; and that of Python's numbers, which cost the more the colder the caches.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 
 import torch
@@ -28,7 +28,8 @@ from kernels.verify.interface import (
 )
 from kernels.verify.reference import BELOW_ONE
 
-BLOCKS = (1024, 32, 1)  # tokens that are summed over before any of them is looked at
+PARTS = 32  # of the vocabulary, summed over before any token in them is looked at
+Known = tuple[list[list[float]], list[float]]  # a row's drafted tokens: their logits (each in a list), and log-sum-exps
 
 
 def verify(
@@ -47,54 +48,48 @@ def verify(
         from kernels.verify import fused_gpu
 
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
-    told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known_draft_probs(round), strict=True)
+    told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known(round), strict=True)
     rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]
     num_accepted, next_tokens, *probs = zip(*rows, strict=True)
-    unseen = [math.nan] * round.tokens.shape[1]
-    padded = [[(row + unseen)[: len(unseen)] for row in model] for model in probs]
     dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
-    counts, drafted = torch.tensor((num_accepted, next_tokens)), torch.tensor(padded, dtype=dtype)
-    return Decisions(*counts.unbind(), *drafted.unbind())
+    return Decisions(*torch.tensor((num_accepted, next_tokens)).unbind(), *torch.tensor(probs, dtype=dtype).unbind())
 
 
 def _verify_one(
-    round: Round, entry: int, tokens: list[int], uniforms: list[float], known_probs: list[float] | None
+    round: Round, entry: int, tokens: list[int], uniforms: list[float], known: Known | None
 ) -> tuple[int, int, list[float], list[float]]:
-    """One row of the batch: accepted drafts, next token, and the probabilities of the drafts that were looked at."""
-    length, logits, draft_row = round.lengths[entry], round.target_logits[entry], None
-    target_probs: list[float] = []
-    draft_probs: list[float] = []
+    """One row of the batch: accepted drafts, next token, and the drafts' probabilities, NaN where nobody looked."""
+    length, temperature, draft_row = round.lengths[entry], round.draft.temperature, None
+    target_probs, draft_probs = [math.nan] * len(tokens), [math.nan] * len(tokens)
     step = torch.get_num_threads()
     for position in range(length + 1):
         place = position % step
         if place == 0:
-            rows = adjusted_probs(logits[position : min(position + step, length + 1)], round.target)
+            rows = adjusted_probs(round.target_logits[entry, position : min(position + step, length + 1)], round.target)
         if position == length:
             drawn = drawn_from(rows[place], uniforms[-1])
             return length, _token(drawn, round, entry, length), target_probs, draft_probs
         token = tokens[position]
         target_prob = rows[place, token].item()
-        if known_probs is not None:
-            draft_prob = known_probs[position]
+        if known is not None:
+            [logit], log_sum_exp = known[0][position], known[1][position]
+            draft_prob = math.exp(min(0.0, logit / temperature - log_sum_exp))
+        elif round.draft_logits is None:
+            draft_prob = 1.0
         else:
             draft_row = _draft_row(round, entry, position)
             draft_prob = draft_row[token].item()
-        target_probs.append(target_prob)
-        draft_probs.append(draft_prob)
+        target_probs[position], draft_probs[position] = target_prob, draft_prob
         if not (target_prob > 0 and uniforms[position] * draft_prob <= target_prob):
             break
     return position, _redraw(round, entry, position, rows[place], draft_row, uniforms[-1]), target_probs, draft_probs
 
 
-def _known_draft_probs(round: Round) -> Sequence[list[float] | None]:
-    """What the draft gave its tokens, for each row of the batch; None where that takes a pass over the draft's rows."""
-    if round.draft_logits is None:
-        return [[1.0] * length for length in round.lengths]
-    if round.log_sum_exp is None:
+def _known(round: Round) -> Iterable[Known | None]:
+    """What tells each row's draft probabilities; None where the draft is a point mass, or it takes a pass over its rows."""
+    if round.draft_logits is None or round.log_sum_exp is None:
         return [None] * len(round.lengths)
-    temperature, drafted = round.draft.temperature, round.draft_logits.gather(-1, round.tokens.unsqueeze(-1)).tolist()
-    pairs = zip(drafted, round.log_sum_exp.tolist(), strict=True)
-    return [[math.exp(min(0.0, logit / temperature - known)) for [logit], known in zip(*row, strict=True)] for row in pairs]
+    return zip(round.draft_logits.gather(-1, round.tokens.unsqueeze(-1)).tolist(), round.log_sum_exp.tolist(), strict=True)
 
 
 def _redraw(round: Round, entry: int, position: int, row: Tensor, draft_row: Tensor | None, uniform: float) -> int:
@@ -124,30 +119,30 @@ def _draft_row(round: Round, entry: int, position: int) -> Float[Tensor, "V"]:
 
 
 def drawn_from(weights: Float[Tensor, "V"], uniform: float) -> int | None:
-    """The first token whose cumulative weight exceeds ``uniform * total``: its block first, then the token in it.
+    """The first token whose cumulative weight exceeds ``uniform * total``: its part of the vocabulary first, then the token.
 
-    None where the total is no number above 0. Sums over blocks run in the weights' dtype, sums of those in fp64.
+    None where the total is no number above 0. Sums over parts run in the weights' dtype, all others in fp64.
     """
-    token, goal = 0, math.nan
-    for block in BLOCKS:
-        cumulative = list(accumulate(_block_sums(weights, block)))
-        total = cumulative[-1]
-        if block == BLOCKS[0]:
-            if not 0 < total < math.inf:
-                return None
-            goal = uniform * (total * BELOW_ONE)
-        # A block's sum rounds apart from the sum of its parts: a goal between the two belongs to the last part that weighs.
-        index = bisect_right(cumulative, min(goal, total * BELOW_ONE))
-        goal -= cumulative[index - 1] if index else 0.0
-        token += index * block
-        weights = weights[index * block : (index + 1) * block]
-    return token
+    size = -(-len(weights) // PARTS)
+    cumulative = list(accumulate(_part_sums(weights, size)))
+    total = cumulative[-1] * BELOW_ONE
+    if not 0 < total < math.inf:
+        return None
+    goal = uniform * total
+    part = bisect_right(cumulative, min(goal, total))
+    within = weights[part * size : (part + 1) * size].cumsum(0, dtype=torch.float64)
+    goal -= cumulative[part - 1] if part else 0.0
+    token = int(torch.searchsorted(within, goal, right=True))
+    if token == len(
+        within
+    ):  # A part's sum rounds apart from the sum of its tokens; what is between belongs to the last of them.
+        token = int(torch.searchsorted(within, within[-1]))
+    return part * size + token
 
 
-def _block_sums(weights: Float[Tensor, "V"], block: int) -> list[float]:
-    """One number a block; the last block may be shorter."""
-    if block == 1:
-        return weights.tolist()
-    size, whole = len(weights), len(weights) // block * block
-    sums = weights[:whole].view(-1, block).sum(-1).tolist() if whole else []
-    return [*sums, weights[whole:].sum().item()] if whole < size else sums
+def _part_sums(weights: Float[Tensor, "V"], size: int) -> list[float]:
+    """One number a part; the last may be shorter."""
+    whole = len(weights) // size * size
+    if whole == len(weights):
+        return weights.view(-1, size).sum(-1).tolist()
+    return [*weights[:whole].view(-1, size).sum(-1).tolist(), weights[whole:].sum().item()]

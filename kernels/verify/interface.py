@@ -116,6 +116,22 @@ def checked(
 
 
 def _check_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -> None:
+    """In one expression where all is well: this is part of every round."""
+    batch, num_draft = proposal.tokens.shape
+    rows, vocab_size = (batch, num_draft), target_logits.shape[-1]
+    logits, known, lengths = proposal.logits, proposal.log_sum_exp, proposal.lengths
+    if not (
+        target_logits.shape == (batch, num_draft + 1, vocab_size)
+        and uniforms.shape == (batch, num_draft + 1)
+        and (logits is None or logits.shape == (*rows, vocab_size))
+        and (known is None or known.shape == rows)
+    ):
+        _refuse_shapes(proposal, target_logits, uniforms)
+    if len(lengths) != batch or (batch and not 0 <= min(lengths) <= max(lengths) <= num_draft):
+        raise InputError(f"lengths {lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
+
+
+def _refuse_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -> None:
     batch, num_draft = proposal.tokens.shape
     vocab_size = target_logits.shape[-1]
     expected = (
@@ -127,19 +143,17 @@ def _check_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -
     for name, tensor, shape in expected:
         if tensor is not None and tensor.shape != shape:
             raise InputError(f"{name} {list(tensor.shape)}: expected {list(shape)} for {batch} rows of {num_draft} drafts")
-    lengths = proposal.lengths
-    if len(lengths) != batch or (batch and not 0 <= min(lengths) <= max(lengths) <= num_draft):
-        raise InputError(f"lengths {lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
 
 
 def _check_tokens(tokens: Tensor, lengths: tuple[int, ...], vocab_size: int) -> None:
     for entry, (row, length) in enumerate(zip(tokens.tolist(), lengths, strict=True)):
-        for position, token in enumerate(row[:length]):
-            if not 0 <= token < vocab_size:
-                raise InputError(
-                    f"draft token {token} of row {entry}, position {position}: expected 0 to {vocab_size - 1}; "
-                    "draft and target need the same vocabulary"
-                )
+        drafted = row[:length]
+        if drafted and not 0 <= min(drafted) <= max(drafted) < vocab_size:
+            position, token = next((place, one) for place, one in enumerate(drafted) if not 0 <= one < vocab_size)
+            raise InputError(
+                f"draft token {token} of row {entry}, position {position}: expected 0 to {vocab_size - 1}; "
+                "draft and target need the same vocabulary"
+            )
 
 
 def refuse_undrawn(decisions: Decisions, vocab_size: int) -> Decisions:

@@ -1,7 +1,8 @@
 """The kernels' benchmark: same rounds for all, medians and ratios by definition, and no speed-up of a kernel that is red."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,21 +39,39 @@ def test_where_all_is_to_be_accepted_all_is() -> None:
         assert decisions.num_accepted.tolist() == [3, 3]
 
 
-def test_calls_take_turns_and_none_always_follows_the_same_other_one() -> None:
+def test_calls_and_rounds_are_mixed_so_that_none_always_follows_the_same_other_one() -> None:
     log: list[tuple[str, int]] = []
 
     def named(name: str) -> Callable[[int], object]:
         return lambda i: log.append((name, i))
 
-    seconds = time_on_cpu([named(name) for name in "abc"], num_rounds=4, repeats=10)
-    assert seconds.shape == (3, 10, 4)
+    seconds = time_on_cpu([named(name) for name in "ab"], num_rounds=8, repeats=20)
+    assert seconds.shape == (2, 20, 8)
     assert (seconds > 0).all()
-    timed = log[3 * 4 :]
-    turns = [timed[start : start + 3] for start in range(0, len(timed), 3)]
-    assert [{index for _, index in turn} for turn in turns] == [{index} for index in range(4)] * 10
-    assert all({name for name, _ in turn} == set("abc") for turn in turns)
-    pairs = {"".join(name for name, _ in turn[place : place + 2]) for turn in turns for place in (0, 1)}
-    assert pairs == {"ab", "ac", "ba", "bc", "ca", "cb"}
+    timed = log[2 * 8 :]
+    repeats = [timed[start : start + 16] for start in range(0, len(timed), 16)]
+    assert all(sorted(repeat) == [(name, index) for name in "ab" for index in range(8)] for repeat in repeats)
+    neighbours = [(one, other) for repeat in repeats for one, other in pairwise(repeat)]
+    assert {(one[0], other[0]) for one, other in neighbours} == {("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")}
+    same_round = sum(one[1] == other[1] for one, other in neighbours) / len(neighbours)
+    assert same_round < 0.15  # by chance one in fifteen; it was every one when all calls took a round before the next
+
+
+def test_no_third_kernel_is_timed_between_a_kernel_and_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+
+    def noted(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, cold: bool) -> np.ndarray:
+        assert not cold
+        timed.append(len(calls))
+        return np.full((len(calls), repeats, num_rounds), 1e-6 * len(timed))
+
+    monkeypatch.setattr(kernel_bench, "time_on_cpu", noted)
+    names = ["baseline", "exact", "fused"]
+    rows = bench_setting(SMALL, names, dict.fromkeys(names, GREEN), 2, 1e9, 2e-6)
+    assert timed == [2, 2]
+    assert [row.kernel for row in rows] == names
+    assert [row.ratio.value for row in rows if row.ratio is not None] == [1.0, 1.0, 1.0]  # each over the baseline beside it
+    assert [row.median_s for row in rows] == pytest.approx([1.5e-6, 1e-6, 2e-6])
 
 
 def test_medians_by_hand() -> None:
@@ -79,7 +98,7 @@ def test_no_speed_up_of_a_red_kernel() -> None:
 
 def test_ratio_is_of_the_baselines_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made_up = np.stack([np.full((2, NUM_ROUNDS), 4e-6), np.full((2, NUM_ROUNDS), 1e-6)])
-    monkeypatch.setattr(kernel_bench, "time_on_cpu", lambda *_: made_up)
+    monkeypatch.setattr(kernel_bench, "time_on_cpu", lambda *_, **__: made_up)
     rows = bench_setting(SMALL, ["baseline", "fused"], {"baseline": GREEN, "fused": GREEN}, 2, 1e9, 2e-6)
     assert rows[1].ratio is not None
     assert rows[1].ratio.value == pytest.approx(0.25)
@@ -121,3 +140,19 @@ def test_bad_flags_are_named(flags: list[str], message: str, capsys: pytest.Capt
         pytest.skip("a CUDA device is here")
     assert main(["bench", "kernels", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_caches_are_swept_before_each_timed_call_where_they_are_to_be_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(torch, "mv", lambda *_: log.append("sweep"))
+    time_on_cpu([lambda _: log.append("call")], num_rounds=2, repeats=2, cold=True)
+    assert log == ["call"] * 2 + ["sweep", "call"] * 4
+    log.clear()
+    time_on_cpu([lambda _: log.append("call")], num_rounds=2, repeats=2)
+    assert "sweep" not in log
+
+
+def test_cold_caches_are_a_cpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert main(["bench", "kernels", "--cold", "--device", "cuda"]) == 2
+    assert "--cold with --device cuda: only a CPU's caches" in capsys.readouterr().err
