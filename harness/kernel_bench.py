@@ -170,8 +170,8 @@ def _mixed(num_calls: int, num_rounds: int, generator: np.random.Generator) -> l
 
 
 def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, per_graph: int = 10) -> np.ndarray:
-    """The same with events around CUDA graphs, each ``per_graph`` calls on neighbouring rounds, whose mean takes the first one's
-    place; what cannot be captured is launched."""
+    """The same with events around CUDA graphs, each ``per_graph`` calls on neighbouring rounds, whose mean stands for the first
+    of them; what cannot be captured is launched."""
     graphs = [
         [_captured(call, [(first + more) % num_rounds for more in range(per_graph)]) for first in range(num_rounds)]
         for call in calls
@@ -231,7 +231,8 @@ def check_kernels(names: Sequence[str], num_rows: int, dtype: str, device: str) 
 def bench_setting(
     setting: Setting, names: Sequence[str], reports: dict[str, Report], repeats: int, bandwidth: float, empty_s: float
 ) -> list[KernelRow]:
-    """Every kernel on the same rounds, which it and the baseline take in turns. ``bandwidth`` in bytes a second, ``empty_s`` seconds of an empty launch."""
+    """Every kernel on the same rounds, which it and the baseline take in turns. ``bandwidth`` in bytes a second, ``empty_s``
+    seconds of an empty launch."""
     names = [name for name in names if name != TRANSFORMERS or setting.batch == 1]
     rounds = make_rounds(setting)
     calls = calls_for(names, rounds)
