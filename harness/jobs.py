@@ -14,6 +14,7 @@ from tqdm import tqdm
 from transformers.utils import logging
 
 from harness.errors import UsageError
+from harness.memory import keep_freed
 from methods.cores import num_cores
 from methods.errors import InputError
 from tasks.errors import DataError
@@ -99,8 +100,9 @@ def _raise_failure(name: str, error: BaseException | None) -> None:
 
 
 def _start_worker(lock: object) -> None:
-    """One thread a process; and no process outlives the one that started it."""
+    """One thread a process, which keeps its memory; and no process outlives the one that started it."""
     torch.set_num_threads(1)
+    keep_freed()
     tqdm.set_lock(lock)
     logging.disable_progress_bar()
     parent = multiprocessing.parent_process()

@@ -1,5 +1,8 @@
 """Peaks of memory against allocations of known size."""
 
+import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from harness import memory
 from harness.memory import peak_unknown, resident_bytes, with_peak
 
 MIB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +57,29 @@ def test_where_it_cannot_be_measured_it_is_unknown(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(memory, "RESET", tmp_path / "absent" / "clear_refs")
     assert with_peak("cpu", lambda: "done") == ("done", None)
     assert "clear_refs cannot be written (No such file or directory)" in (peak_unknown("cpu") or "")
+
+
+def test_a_worker_that_keeps_what_is_freed_is_not_handed_pages_anew() -> None:
+    """Tensors of megabytes made and dropped again and again: page faults, counted by the system, with and without."""
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("no mallopt in this C library")
+    script = """
+import resource, sys, torch
+from harness.memory import keep_freed
+if sys.argv[1] == "keep":
+    keep_freed()
+def step():
+    made = [torch.ones(2**20 * size) for size in (1, 3, 9)]
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(40):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    kept, given_back = (
+        int(subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+        for word in ("keep", "give back")
+    )
+    assert given_back > 40_000  # 52 MiB a step are 13,312 pages; some of them come back to the same place
+    assert kept < given_back / 5
