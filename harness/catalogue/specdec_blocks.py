@@ -17,8 +17,10 @@ from harness.catalogue.specdec_setup import (
     CAPTIONS,
     DE_EN_TEACHER,
     DEVELOPMENT,
+    DRAFTERS,
     EN_DE,
     GREEDY,
+    HEADS,
     PAPER,
     QUALITY,
     STRICT,
@@ -114,7 +116,7 @@ def grid_cells(settings: Settings, records_of: RecordsOf) -> list[Cell]:
 
 def big_sections(settings: Settings) -> list[Section]:
     """Table 4: the teachers, and all that verifies with the big model."""
-    arms = arms_of(settings, BIG, "blockwise")
+    arms = arms_of(settings, BIG, HEADS)
     plain, heads = arms[GREEDY], drafter_of(settings, "big-blockwise-heads", "blockwise")
     blocks = {k: f"Blockwise, k = {k}" for k in BLOCKWISE[settings.profile]}
     # The verifier's own head is one of a block's k.
@@ -175,7 +177,7 @@ def _as_printed(settings: Settings) -> Drafters:
 
 def _drafters(settings: Settings, setup: Setup, drafters: Drafters) -> Section:
     """Strict SpecDec with each of them. Of a block's k tokens one is the verifier's own where heads draft."""
-    plain = greedy(settings, setup, "drafters")
+    plain = greedy(settings, setup, DRAFTERS)
     rows = tuple(Row(row_name(name, f"k = {size}"), name, _size_key(name)) for name, (_, size) in drafters.items())
     if isinstance(plain, Absent):
         return Section(dict.fromkeys(drafters, plain), rows)
