@@ -1,8 +1,8 @@
 """Times the verification kernels, each in turns with the baseline: Triton with CUDA graphs on a GPU, PyTorch's paths on a CPU.
 
 No third kernel passes through the caches meanwhile, and calls and rounds are mixed at random, so that a call seldom finds a
-round's rows where the one before left them. A kernel's speed is shown only if it decided as the reference does on random rounds
-just before.
+round's rows where the one before left them (a cache that all cores share may hold half of the rounds at V = 32,000). A kernel's
+speed is shown only if it decided as the reference does on random rounds just before.
 """
 
 import time
@@ -26,10 +26,10 @@ from methods.types import Proposal
 
 TRANSFORMERS = "transformers"  # its own function, batch 1, with its own random draws: the outside reference
 DRAWN = Sampling(temperature=1.0)
-NUM_ROUNDS = 8  # inputs that timing draws from, at least, so that a call seldom finds its rows in a cache
+NUM_ROUNDS = 8  # inputs that timing draws from, at least, so that a call seldom finds its rows in the caches near its core
 NUM_ROWS = 32  # of all rounds: with fewer, what is accepted on average is far from what was asked for
 BASELINE = "baseline"
-SWEEP_ROWS = 2048  # of the square matrix, fp32, that is read before each call where caches are to be cold: 16 MiB
+SWEEP_SIZE = 2048  # of the square matrix, fp32, that each thread reads before a call where caches are to be cold: 16 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,9 @@ class Rounds:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRow:
-    """One kernel at one setting. Times are seconds a call; ``ratio`` is its time over the baseline's, None while it is red.
+    """One kernel at one setting. Times are seconds a call: its median, and that of the baseline beside it.
+
+    ``ratio`` is its time over that baseline's, both summed over rounds of which each is a median; None while it is red.
 
     ``memory_frac`` is the share of the measured memory bandwidth that ``bytes_moved`` in the median time makes up,
     ``empty_calls`` that time in empty launches (on a CPU: in-place additions to one number).
@@ -73,6 +75,7 @@ class KernelRow:
     kernel: str
     setting: Setting
     median_s: float
+    baseline_s: float
     low_s: float | None
     high_s: float | None
     bytes_moved: int
@@ -95,6 +98,8 @@ class KernelRow:
             shown = f"{self.ratio.value:.3f} of baseline"
             if self.ratio.low is not None:
                 shown += f" [{self.ratio.low:.3f}, {self.ratio.high:.3f}]"
+            if self.kernel != BASELINE:
+                shown += f", {self.baseline_s * 1e6:.1f} us beside it"
         return f"{self.kernel:17s} {self.median_s * 1e6:9.1f} us{spread}  {shown}  ({used})"
 
 
@@ -150,7 +155,8 @@ def calls_for(names: Sequence[str], rounds: Rounds) -> dict[str, Callable[[int],
 def time_on_cpu(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, cold: bool = False) -> np.ndarray:
     """[calls, repeats, rounds] seconds, one untimed pass first; calls and rounds are mixed at random."""
     seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
-    weights, vector = torch.ones(SWEEP_ROWS, SWEEP_ROWS), torch.ones(SWEEP_ROWS)
+    weights = torch.ones(SWEEP_SIZE * torch.get_num_threads() if cold else 0, SWEEP_SIZE)
+    vector = torch.ones(SWEEP_SIZE)
     for call in calls:
         for index in range(num_rounds):
             call(index)
@@ -170,12 +176,9 @@ def _mixed(num_calls: int, num_rounds: int, generator: np.random.Generator) -> l
 
 
 def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, per_graph: int = 10) -> np.ndarray:
-    """The same with events around CUDA graphs, each ``per_graph`` calls on neighbouring rounds, whose mean stands for the first
-    of them; what cannot be captured is launched."""
-    graphs = [
-        [_captured(call, [(first + more) % num_rounds for more in range(per_graph)]) for first in range(num_rounds)]
-        for call in calls
-    ]
+    """The same with events around CUDA graphs, each ``per_graph`` calls on one round, whose rows the device's cache holds from
+    the second on if it can; what cannot be captured is launched."""
+    graphs = [[_captured(call, index, per_graph) for index in range(num_rounds)] for call in calls]
     seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
     for repeat in range(repeats):
         for which, index in _mixed(len(calls), num_rounds, generator):
@@ -183,11 +186,11 @@ def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repe
     return seconds
 
 
-def _captured(call: Callable[[int], object], rounds: Sequence[int]) -> Callable[[], object]:
+def _captured(call: Callable[[int], object], index: int, per_graph: int) -> Callable[[], object]:
     """A graph's replay, or the calls themselves where something in them waits for the host (transformers' function does)."""
 
     def run() -> None:
-        for index in rounds:
+        for _ in range(per_graph):
             call(index)
 
     stream = torch.cuda.Stream()
@@ -253,6 +256,7 @@ def bench_setting(
                 kernel=name,
                 setting=setting,
                 median_s=median,
+                baseline_s=float(np.median(base)),
                 low_s=low,
                 high_s=high,
                 bytes_moved=moved,

@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT_BYTES = 2**30
+KEPT_BYTES, LEAST_KEPT_BYTES = 2**28, 2**25  # the second is the most that older ones of it accept
 
 
 def resident_bytes() -> int | None:
@@ -67,15 +67,16 @@ def quick_collection() -> Iterator[None]:
 
 
 def keep_freed() -> None:
-    """From now on this process keeps up to KEPT_BYTES that tensors leave free, instead of giving them back at once.
+    """From now on this process keeps what tensors leave free, up to KEPT_BYTES at its heap's end, instead of giving it back.
 
     Many rows decoded together make and drop tensors of megabytes in every step, and new pages each time took a quarter of an
     audit's time. Of glibc; other C libraries have no such call. Not for a process whose memory is measured.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if STATUS.exists() else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    if mallopt is None:
+        return
+    if mallopt(M_MMAP_THRESHOLD, KEPT_BYTES) or mallopt(M_MMAP_THRESHOLD, LEAST_KEPT_BYTES):
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)  # alone it would freeze the other threshold at its smallest
 
 
 def _hand_back() -> None:

@@ -24,6 +24,16 @@ def sentence_speedup(
     return None if rows is None else ratio_of_totals(rows[0][0], rows[1][0], "x")
 
 
+def heaviest_example(baseline: Sequence[Record], method: Sequence[Record]) -> str | None:
+    """The sentence that the two take most unequal seconds for, over all repeats; None where none was completed by both."""
+    by_key = {record.key: record.wall_s or 0.0 for record in succeeded(baseline)}
+    apart: dict[str, float] = {}
+    for record in succeeded(method):
+        if record.key in by_key:
+            apart[record.example] = apart.get(record.example, 0.0) + by_key[record.key] - (record.wall_s or 0.0)
+    return max(apart, key=lambda example: abs(apart[example]), default=None)
+
+
 def mean_s(records: Sequence[Record]) -> float:
     """Mean seconds of the completed runs; infinite where none was."""
     times = [record.wall_s for record in succeeded(records) if record.wall_s is not None]

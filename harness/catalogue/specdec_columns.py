@@ -9,7 +9,7 @@ from harness.catalogue.specdec_setup import BEAM, GREEDY, STRICT, THEIR_BEAM
 from harness.experiment import Experiment
 from harness.pairing import Refused, num_near_ties, succeeded
 from harness.records import Record
-from harness.sentence_speed import equal_frac, mean_s, sentence_speedup
+from harness.sentence_speed import equal_frac, heaviest_example, mean_s, sentence_speedup
 from harness.statistics import Estimate, ratio_of_examples
 from tasks import get_task
 
@@ -61,6 +61,26 @@ def _over_greedy(known: Known, name: str) -> Result:
 
 def _over_strict(known: Known, name: str) -> Result:
     return sentence_speedup(known[GREEDY][1], known[STRICT][1], known[name][1])
+
+
+def _without_heaviest(known: Known, name: str) -> str:
+    """A speed over strict SpecDec without the sentence that weighs most in it, where that changes a digit that is shown.
+
+    A rule that ends a loop early is faster there because it writes something else.
+    """
+    whole, example = _over_strict(known, name), heaviest_example(known[STRICT][1], known[name][1])
+    rest = {
+        arm: (known[arm][0], [record for record in known[arm][1] if record.example != example])
+        for arm in (GREEDY, STRICT, name)
+    }
+    without = _over_strict(rest, name)
+    if not (isinstance(whole, Estimate) and isinstance(without, Estimate)) or f"{whole.value:.2f}" == f"{without.value:.2f}":
+        return ""
+    strict, ours = (
+        next(len(one.tokens) for one in succeeded(known[arm][1]) if one.example == example) for arm in (STRICT, name)
+    )
+    spread = "" if without.low is None else f" [{without.low:.2f}, {without.high:.2f}]"
+    return f"{without.value:.2f}{spread} without {example}, where strict SpecDec writes {strict} tokens and this row {ours}"
 
 
 def _of_base(known: Known, name: str) -> Result:
@@ -143,7 +163,9 @@ COLUMNS = {
         papers_arm=_papers_arm,
     ),
     "over greedy": Column(measure=_over_greedy, unit="x", needs=(GREEDY,)),
-    "over strict": Column(measure=_over_strict, unit="x", needs=(GREEDY, STRICT), methods=SPECULATIVE),
+    "over strict": Column(
+        measure=_over_strict, unit="x", needs=(GREEDY, STRICT), methods=SPECULATIVE, note=_without_heaviest
+    ),
     "BLEU": Column(measure=_metric("bleu"), unit="BLEU", metric="BLEU", note=_trained_on),
     "sacreBLEU": Column(measure=_metric("sacrebleu"), unit="BLEU", metric="SacreBLEU"),
     "COMET": Column(measure=_comet, metric="COMET", optional=True),

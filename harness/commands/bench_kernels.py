@@ -32,7 +32,7 @@ def add_kernel_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--kernels", nargs="+", choices=KERNEL_NAMES, default=list(KERNEL_NAMES), help="default: all")
     parser.add_argument("--rows", type=positive("--rows"), default=300, help="random rounds of a kernel's check (default: 300)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--cold", action="store_true", help="sweep the caches before each call (CPU only)")
+    parser.add_argument("--cold", action="store_true", help="sweep the caches near the cores before each call (CPU only)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the logits (default: float32)")
 
 

@@ -44,6 +44,7 @@ PUBLISHED_SPEEDS = {
     "SpecDec": STRICT, "SpecDec++ (high-quality)": HIGH_QUALITY, "SpecDec++ (high-efficiency)": HIGH_EFFICIENCY,
 }  # fmt: skip
 BIN = 0.5
+SHOWN_FRAC = 0.99  # of sentences, that the axis reaches
 
 
 def known_arms(settings: Settings, records_of: RecordsOf, name: str) -> Known:
@@ -124,7 +125,8 @@ def draw_distribution(settings: Settings, records_of: RecordsOf, folder: Path, p
         axes.set_xlim(left=0)
         axes.set_ylim(top=1.2 * axes.get_ylim()[1])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-        footnote(figure, f"{_provenance(settings, known)} A sentence's repeats are summed.")
+        summed = " A sentence's repeats are summed." if known[GREEDY][0].repeats > 1 else ""
+        footnote(figure, f"{_provenance(settings, known)}{summed} The last bar holds all that are faster.")
         return save(figure, folder, "specdec-4")
 
 
@@ -136,15 +138,16 @@ def _speeds(known: Known, baseline: str) -> np.ndarray:
 
 
 def _histogram(axes: Axes, speeds: Mapping[str, np.ndarray]) -> None:
-    """Percent of sentences a bin; the second outlined over the first."""
-    top = max((values.max() for values in speeds.values() if values.size), default=1.0)
+    """Percent of sentences a bin, the second outlined over the first; the last bin holds all that are faster."""
+    top = max((np.quantile(values, SHOWN_FRAC) for values in speeds.values() if values.size), default=1.0)
     edges = np.arange(0, top + 2 * BIN, BIN).tolist()
     for (name, values), colour, filled in zip(speeds.items(), (PURPLE, ORANGE), (True, False), strict=True):
         if not values.size:
             continue
         label = f"over {name}: median {np.median(values):.1f},\n{values.min():.1f} to {values.max():.1f}, n = {len(values)}"
+        shown, weights = np.minimum(values, edges[-1] - BIN / 2), np.full(len(values), 100 / len(values))
         axes.hist(
-            values, bins=edges, weights=np.full(len(values), 100 / len(values)), color=colour, label=label, lw=1.8,
+            shown, bins=edges, weights=weights, color=colour, label=label, lw=1.8,
             histtype="stepfilled" if filled else "step", alpha=0.6 if filled else 1.0,
         )  # fmt: skip
 

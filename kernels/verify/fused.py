@@ -133,9 +133,8 @@ def drawn_from(weights: Float[Tensor, "V"], uniform: float) -> int | None:
     within = weights[part * size : (part + 1) * size].cumsum(0, dtype=torch.float64)
     goal -= cumulative[part - 1] if part else 0.0
     token = int(torch.searchsorted(within, goal, right=True))
-    if token == len(
-        within
-    ):  # A part's sum rounds apart from the sum of its tokens; what is between belongs to the last of them.
+    # A part's sum rounds apart from the sum of its tokens: a goal between the two belongs to the last of them that weighs.
+    if token == len(within):
         token = int(torch.searchsorted(within, within[-1]))
     return part * size + token
 

@@ -105,7 +105,9 @@ def test_ratio_is_of_the_baselines_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows[1].median_s == pytest.approx(1e-6)
     assert rows[1].empty_calls == pytest.approx(0.5)
     assert rows[1].memory_frac == pytest.approx(rows[1].bytes_moved / 1e-6 / 1e9)
+    assert rows[1].baseline_s == pytest.approx(4e-6)
     assert "0.250 of baseline" in rows[1].as_text()
+    assert "4.0 us beside it" in rows[1].as_text()
 
 
 def test_traffic_by_hand() -> None:

@@ -81,5 +81,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
         int(subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
         for word in ("keep", "give back")
     )
-    assert given_back > 40_000  # 52 MiB a step are 13,312 pages; some of them come back to the same place
+    if given_back < 40_000:  # of 13,312 pages of 4 KiB a step
+        pytest.skip(f"{given_back} page faults without it: another allocator, or larger pages")
     assert kept < given_back / 5

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,10 @@ from harness.catalogue.specdec_setup import (
     ROLES,
     STRICT,
     THEIR_BEAM,
+    Setup,
     arms_of,
     gamma_of,
+    greedy,
 )
 from harness.experiment import Experiment, ModelSpec
 from harness.measures import of_task
@@ -279,6 +282,45 @@ def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:
     assert all(cell.n == FEW.limit and cell.low <= cell.measured <= cell.high for cell in cells.values() if cell.measured)
     assert ("AT verifier / b = 5, transformers", "iterations") not in cells
     assert not any(row.startswith(("AT", "NAT")) for row, column in cells if column == "accepted")
+
+
+def test_a_sentence_that_makes_a_speed_over_strict_is_named(synthetic: SimpleNamespace) -> None:
+    """Strict SpecDec loops in one sentence; the speed without it is by hand, and where none weighs there is no note."""
+    records_of, arms = run(synthetic, FEW, 12), arms_of(FEW, EN_DE)
+    row = f"SpecDec++ / k = {gamma_of(FEW, EN_DE)}, top-3, tau 1"
+    for record in records_of(arms[STRICT]):
+        if record.example == "e4":
+            record.wall_s *= 20
+            record.tokens = [5] * 84
+    cell = by_place(MADE[12].cells(FEW, records_of))[row, "over strict"]
+    strict, relaxed = (
+        {
+            rest: sum(one.wall_s for one in records_of(arms[name]) if rest == "all" or one.example != "e4")
+            for rest in ("all", "without e4")
+        }
+        for name in (STRICT, HIGH_QUALITY)
+    )
+    assert cell.measured == pytest.approx(strict["all"] / relaxed["all"])
+    assert cell.note.startswith(f"{strict['without e4'] / relaxed['without e4']:.2f} [")
+    assert " without e4, where strict SpecDec writes 84 tokens and this row 16" in cell.note
+    for record in records_of(arms[STRICT]):
+        record.wall_s = next(one.wall_s for one in records_of(arms[HIGH_QUALITY]) if one.key == record.key)
+    assert by_place(MADE[12].cells(FEW, records_of))[row, "over strict"].note == ""
+
+
+def test_what_shows_a_few_percent_has_more_sentences() -> None:
+    """Of toy translation; the user's numbers stand, and fewer sentences than that are decoded as often as other tables'."""
+
+    def sizes(group: str, setup: Setup = EN_DE, **fields: Any) -> tuple[int, int]:
+        plain = greedy(Settings(**fields), setup, group)
+        assert isinstance(plain, Experiment)
+        return plain.limit, plain.repeats
+
+    assert [sizes(group) for group in ("main", "alone", "drafters", "profile")] == [(400, 1), (400, 1), (1000, 1), (80, 3)]
+    assert sizes("main", CNNDM) == (80, 3)
+    assert sizes("main", source="a/folder") == (40, 3)
+    assert sizes("main", profile="test") == (4, 1)
+    assert [sizes("main", limit=8), sizes("main", repeats=3), sizes("main", limit=500)] == [(8, 3), (400, 3), (500, 1)]
 
 
 def test_the_faster_beam_search_is_the_baseline(synthetic: SimpleNamespace) -> None:

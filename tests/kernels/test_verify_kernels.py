@@ -140,8 +140,8 @@ def test_baseline_has_the_distribution_of_transformers_own_function() -> None:
     assert statistic < 60  # 11 degrees of freedom: 1e-6 is at 48.6
 
 
-@pytest.mark.parametrize("vocab_size", [1, 31, 33, 1023, 1024, 1025, 4097, 33_000])
-def test_blocks_of_every_size_hold_the_token_that_the_cumulative_sum_says(vocab_size: int) -> None:
+@pytest.mark.parametrize("vocab_size", [1, 2, 31, 32, 33, 63, 64, 65, 992, 993, 1025, 4097, 33_000])
+def test_parts_of_every_size_hold_the_token_that_the_cumulative_sum_says(vocab_size: int) -> None:
     """Weights are whole numbers, so that every sum is exact: each step of the law from both sides, and no token of weight 0."""
     generator = torch.Generator().manual_seed(vocab_size)
     weights = torch.randint(0, 4, (vocab_size,), generator=generator).float()
@@ -156,8 +156,15 @@ def test_blocks_of_every_size_hold_the_token_that_the_cumulative_sum_says(vocab_
     assert fused.drawn_from(weights, 0.5) is None
 
 
+def test_a_goal_that_rounding_puts_behind_a_part_is_its_last_token_that_weighs() -> None:
+    """In fp32 the part's sum is 1 + 2**-23, more than its tokens' 1 + 1.5 * 2**-24; tokens of weight 0 stand behind them."""
+    weights = torch.zeros(96)
+    weights[0], weights[1] = 1.0, 1.5 * 2.0**-24
+    assert fused.drawn_from(weights, 1 - 2.0**-53) == 1
+
+
 @pytest.mark.parametrize("vocab_size", [1025, 33_000])
-def test_vocabularies_of_several_blocks(vocab_size: int) -> None:
+def test_vocabularies_of_many_parts(vocab_size: int) -> None:
     proposal, target, uniforms = rows(1, 40, 2, vocab_size)
     given = RandomProposal(proposal.tokens, proposal.lengths, proposal.logits, DRAWN, proposal.log_sum_exp)
     report = check("fused", [Case(given, target, DRAWN, uniforms)], torch.float32, "torch")
