@@ -77,7 +77,7 @@ def _without_heaviest(known: Known, name: str) -> str:
     if not (isinstance(whole, Estimate) and isinstance(without, Estimate)) or f"{whole.value:.2f}" == f"{without.value:.2f}":
         return ""
     strict, ours = (
-        next(len(one.tokens) for one in succeeded(known[arm][1]) if one.example == example) for arm in (STRICT, name)
+        next(len(one.tokens or ()) for one in succeeded(known[arm][1]) if one.example == example) for arm in (STRICT, name)
     )
     spread = "" if without.low is None else f" [{without.low:.2f}, {without.high:.2f}]"
     return f"{without.value:.2f}{spread} without {example}, where strict SpecDec writes {strict} tokens and this row {ours}"
