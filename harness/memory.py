@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT_BYTES, LEAST_KEPT_BYTES = 2**28, 2**25  # the second is the most that older ones of it accept
+KEPT_BYTES, LEAST_KEPT_BYTES = 2**30, 2**25  # the second is the most that older ones of it accept
 
 
 def resident_bytes() -> int | None:
