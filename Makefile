@@ -1,4 +1,4 @@
-# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT TARGET DRAFT DEVICE DTYPE STOP_AT_EOS PYTHON.
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT TARGET DRAFT DEVICE DTYPE STOP_AT_EOS AGAIN PYTHON.
 
 PYTHON ?= python3
 PROFILE ?= toy
@@ -7,10 +7,12 @@ DEVICE ?= cpu
 DTYPE ?= float32
 LIMIT ?=
 STOP_AT_EOS ?=
+AGAIN ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 FORETOKEN := $(VENV)/bin/foretoken
 OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(filter-out 0,$(STOP_AT_EOS)),--stop-at-eos)
+RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
 
 .DEFAULT_GOAL := help
 .PHONY: help install test coverage lint format regress audit tables report ledger notebooks zoo bench bench-kernels verify-kernels clean
@@ -18,7 +20,7 @@ OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYP
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  Variables: PROFILE=toy|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
-	@printf '  STOP_AT_EOS=1 ends outputs at EOS where the paper ignores it (PPD).\n'
+	@printf '  STOP_AT_EOS=1 ends outputs at EOS where the paper ignores it (PPD). AGAIN=1 records anew what a drifting machine spoiled.\n'
 	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19, 30-34 Optimized 1-5;\n  figures ppd-1 to -4, leviathan-1 to -5, specdec-1 to -5, optimized-1 to -5. See `make tables`.\n'
 
 install: $(STAMP) ## create .venv and install the project with its pinned dependencies
@@ -50,13 +52,13 @@ regress: $(STAMP) ## compare a small pinned set of metrics with results/baseline
 	$(FORETOKEN) regress
 
 reproduce-table-%: $(STAMP) ## run what table % still lacks, then write and print it
-	$(FORETOKEN) table $* --reproduce $(OPTIONS)
+	$(FORETOKEN) table $* --reproduce $(OPTIONS) $(RECORDING)
 
 table-%: $(STAMP) ## write and print table % from stored records, running nothing
 	$(FORETOKEN) table $* $(OPTIONS)
 
 reproduce-figure-%: $(STAMP) ## run what figure % (leviathan-2, say) still lacks, then draw it
-	$(FORETOKEN) figure $* --reproduce $(OPTIONS)
+	$(FORETOKEN) figure $* --reproduce $(OPTIONS) $(RECORDING)
 
 figure-%: $(STAMP) ## draw figure % from stored records, running nothing
 	$(FORETOKEN) figure $* $(OPTIONS)

@@ -56,7 +56,7 @@ def drifted(baseline: Sequence[Record]) -> Refused | None:
         return None
     return Refused(
         f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); "
-        "remove its records and run again"
+        "run again with --again, which records the comparison anew"
     )
 
 
@@ -73,12 +73,20 @@ def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Refuse
         return Refused(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
     if any(record.peak_bytes is not None for record in (*baseline, *method)):
         return Refused("refused: memory was measured, which takes time; run the arms again without it")
+    return out_of_turn(baseline, method)
+
+
+def out_of_turn(baseline: Sequence[Record], method: Sequence[Record]) -> Refused | None:
+    """Why times cannot be compared that could be, were both arms recorded anew: a drifting machine, different processes."""
     if refusal := drifted(baseline):
         return refusal
     runs = {record.key: record.run for record in succeeded(baseline)}
     shared = [record for record in succeeded(method) if record.key in runs]
     if shared and not any(record.run == runs[record.key] for record in shared):
-        return Refused("refused: the two arms ran in different processes, not interleaved; run them as one comparison")
+        return Refused(
+            "refused: the two arms ran in different processes, not interleaved; run again with --again, which records the "
+            "comparison anew"
+        )
     return None
 
 

@@ -40,8 +40,10 @@ SAID = (UsageError, InputError, DataError, WorkerError)  # what a command says i
 class RayRunner(Runner):
     """``workers`` at most, None for as many as there is room for."""
 
-    def __init__(self, folder: Path, cluster: Cluster, quiet: bool = False, workers: int | None = None) -> None:
-        super().__init__(folder.resolve(), quiet)
+    def __init__(
+        self, folder: Path, cluster: Cluster, quiet: bool = False, workers: int | None = None, again: bool = False
+    ) -> None:
+        super().__init__(folder.resolve(), quiet, again)
         self.cluster, self.workers = cluster, workers
         self._relieved = False  # the driver, by a worker
         self._request: Request | None = None

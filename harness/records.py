@@ -2,13 +2,15 @@
 
 ``<folder>/<signature>.jsonl`` holds an experiment's records in the order they were made and ``<signature>.json`` its
 description. A process that is killed leaves at most one torn last line, which the next one cuts off and runs again.
-``<folder>/parts`` is empty but while workers of a cluster run, or after they were stopped.
+``<folder>/parts`` is empty but while workers of a cluster run, or after they were stopped; ``<folder>/replaced`` keeps what was
+recorded anew (``--again``).
 """
 
 import json
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +22,7 @@ from harness.typed import check_types, parsed
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTS = "parts"
+PARTS, REPLACED = "parts", "replaced"
 
 
 @dataclass(kw_only=True)
@@ -186,6 +188,15 @@ class RecordFile:
 
     def read_parts(self) -> list[Record]:
         return distinct(record for path in sorted(self.parts.glob("*.jsonl")) for record in read_records(path))
+
+    def set_aside(self) -> None:
+        """Nothing is recorded any more; what was is kept in ``replaced/``, numbered."""
+        if self.path.exists():
+            folder = self.path.parent / REPLACED
+            folder.mkdir(exist_ok=True)
+            names = (folder / f"{self.path.stem}-{number}.jsonl" for number in count(1))
+            self.path.rename(next(path for path in names if not path.exists()))
+        self.drop_parts()
 
     def drop_parts(self) -> None:
         if self.parts.exists():

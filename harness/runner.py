@@ -7,6 +7,7 @@ is recorded already is not run again; what fails is recorded as failed.
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -19,6 +20,7 @@ from harness.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
 from harness.memory import quick_collection
 from harness.model_files import ZOO
 from harness.models import pin_heads, pin_model, scale_of
+from harness.pairing import out_of_turn
 from harness.prepared import Chunk, Prepared, chunks_of, examples_of
 from harness.recipe_checks import check_recipes
 from harness.records import Record, RecordFile
@@ -66,10 +68,13 @@ def ensure_models(experiments: Iterable[Experiment], workers: int | None = None)
 
 
 class Runner:
-    """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same."""
+    """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same.
 
-    def __init__(self, folder: Path, quiet: bool = False) -> None:
-        self.folder, self.quiet = folder, quiet
+    ``again``: records anew, all arms together, a comparison whose times are refused for how they were recorded.
+    """
+
+    def __init__(self, folder: Path, quiet: bool = False, again: bool = False) -> None:
+        self.folder, self.quiet, self.again = folder, quiet, again
         self._id = uuid4().hex[:12]
         self._noted: set[str] = set()
         self._models: Models | None = None
@@ -82,8 +87,17 @@ class Runner:
         return RecordFile(self.folder, experiment).read()
 
     def is_complete(self, comparison: Comparison) -> bool:
-        """Whether every record is there, judged by count so that neither data nor model is touched."""
-        return all(len(self.records(arm)) >= arm.limit * arm.repeats for arm in comparison.arms)
+        """Whether nothing is left to record, judged by count so that neither data nor model is touched."""
+        recorded = all(len(self.records(arm)) >= arm.limit * arm.repeats for arm in comparison.arms)
+        return recorded and not self._begins_again(comparison)
+
+    def _begins_again(self, comparison: Comparison) -> bool:
+        """Whether times of any arm beside one that drafts nothing are refused, which recording both anew may mend."""
+        if not self.again or comparison.arms[0].memory:
+            return False
+        recorded = [self.records(arm) for arm in comparison.arms]
+        plain = [records for arm, records in zip(comparison.arms, recorded, strict=True) if arm.method.drafter is None]
+        return any(out_of_turn(*pair) for pair in product(plain, recorded))
 
     def models(self, experiment: Experiment) -> Models:
         if self._models is None or (self._models.device, self._models.dtype) != (experiment.device, experiment.dtype):
@@ -98,6 +112,8 @@ class Runner:
         """Run what is missing. Raises UsageError for what no example can work with; failures of single examples are records."""
         first = comparison.arms[0]
         files = [RecordFile(self.folder, arm) for arm in comparison.arms]
+        for file in files if self._begins_again(comparison) else ():
+            file.set_aside()
         stored = [{record.key: record for record in file.read()} for file in files]
         known = tuple({record.key: record for record in file.read_parts()} for file in files)
         known = tuple(of_workers | own for of_workers, own in zip(known, stored, strict=True))

@@ -15,8 +15,10 @@ of the running beams (tuples, best first) and ``state.scores`` the sum of their 
 lists and changes none in place: ``copy.copy(state)`` is a snapshot to try out a draft on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 
 import torch
 from jaxtyping import Float
@@ -26,6 +28,9 @@ from methods.autoregressive import token_budgets
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop, StopReason
+
+Candidate = tuple[float, int, int]  # log-probability of the whole, parent beam, token
+Chosen = tuple[list[int], list[int]]  # each new beam's parent and token
 
 
 class BeamState:
@@ -48,13 +53,17 @@ class BeamState:
         self.finalized: list[tuple[float, tuple[int, ...]]] = []
         self._length = 0
 
-    def advance(self, log_probs: Float[Tensor, "beams V"]) -> tuple[list[int], list[int]]:
+    def advance(self, log_probs: Float[Tensor, "beams V"]) -> Chosen:
         """One step from the next token's log-probabilities; each new beam's parent and token, best first.
 
         The best num_candidates continuations are ranked. One that stops is finalized if it is among the first
         num_beams; the best num_beams that do not stop run on. At the length limit every continuation stops.
         """
-        candidates = self._candidates(log_probs)
+        [step] = advance_all([self], log_probs)
+        return step
+
+    def take(self, candidates: Sequence[Candidate]) -> Chosen:
+        """``advance`` on continuations that are ranked already, best first: log-probability, parent and token."""
         self._length += 1
         at_limit = self._length >= self.stop.max_new_tokens
         kept = []
@@ -63,7 +72,7 @@ class BeamState:
                 kept.append((score, parent, token))
             elif rank < self.num_beams:
                 self._finalize(score, (*self.beams[parent], token))
-        kept = (candidates if at_limit else kept)[: self.num_beams]
+        kept = (list(candidates) if at_limit else kept)[: self.num_beams]
         self.beams = [(*self.beams[parent], token) for _, parent, token in kept]
         self.scores = [score for score, _, _ in kept]
         return [parent for _, parent, _ in kept], [token for _, _, token in kept]
@@ -83,24 +92,72 @@ class BeamState:
     def best(self) -> tuple[int, ...]:
         return self.finalized[0][1] if self.finalized else ()
 
-    def _candidates(self, log_probs: Float[Tensor, "beams V"]) -> list[tuple[float, int, int]]:
-        vocab_size = log_probs.shape[-1]
-        totals = log_probs + log_probs.new_tensor(self.scores).unsqueeze(-1)
-        top = totals.flatten().topk(min(self.num_candidates, totals.numel()))
-        pairs = zip(top.values.tolist(), top.indices.tolist(), strict=True)
-        return [(score, index // vocab_size, index % vocab_size) for score, index in pairs]
-
     def _finalize(self, log_prob: float, tokens: tuple[int, ...]) -> None:
         entry = (log_prob / len(tokens) ** self.length_penalty, tokens)
         ranked = sorted([*self.finalized, entry], key=lambda one: one[0], reverse=True)
         self.finalized = ranked[: self.num_beams]
 
 
+def advance_all(states: Sequence[BeamState], log_probs: Float[Tensor, "beams V"]) -> list[Chosen]:
+    """``advance`` of every state, whose beams' rows lie one state behind the other: the candidates of all states with equally
+    many beams are ranked, and brought to the host, at once."""
+    vocab_size, first, chosen = log_probs.shape[-1], 0, []
+    for (num_beams, num_candidates), grouped in groupby(states, lambda state: (len(state.beams), state.num_candidates)):
+        alike = list(grouped)
+        rows = log_probs[first : first + len(alike) * num_beams].reshape(len(alike), num_beams, vocab_size)
+        first += len(alike) * num_beams
+        totals = (rows + log_probs.new_tensor([state.scores for state in alike]).unsqueeze(-1)).flatten(1)
+        top = totals.topk(min(num_candidates, totals.shape[1]))
+        for state, scores, indices in zip(alike, top.values.tolist(), top.indices.tolist(), strict=True):
+            ranked = zip(scores, indices, strict=True)
+            chosen.append(state.take([(score, index // vocab_size, index % vocab_size) for score, index in ranked]))
+    return chosen
+
+
+def search(
+    states: Sequence[BeamState],
+    tokens: Sequence[int],
+    log_probs_of: Callable[[Sequence[int]], Float[Tensor, "beams V"]],
+    select: Callable[[Sequence[int]], None],
+) -> Iterator[Sequence[int]]:
+    """Advance all states together, one batch of the beams that still run, until each has finished.
+
+    Args:
+        states: one an input.
+        tokens: each input's pending token, as ``Session.prefill`` gives them.
+        log_probs_of: feeds every running beam its token: the log-probabilities of what follows.
+        select: the running beams go on from these rows of the last batch.
+
+    Yields:
+        After every step of the search: which states took it.
+    """
+    running = [index for index, state in enumerate(states) if not state.finished()]
+    if running and len(running) < len(states):
+        select(running)
+    pending = [tokens[index] for index in running]
+    while running:
+        counts = [len(states[index].beams) for index in running]
+        steps = advance_all([states[index] for index in running], log_probs_of(pending))
+        yield running
+        rows: list[int] = []
+        going_on: list[int] = []
+        pending, first = [], 0
+        for index, count, (parents, chosen) in zip(running, counts, steps, strict=True):
+            if not states[index].finished():
+                going_on.append(index)
+                rows += [first + parent for parent in parents]
+                pending += chosen
+            first += count
+        running = going_on
+        if running:
+            select(rows)
+
+
 class BeamSearch:
     """Beam search of the target with ``num_beams`` beams: a deterministic baseline of its own, not equal to greedy.
 
     ``sampling`` other than greedy is refused, and one Step is recorded a step of the search (its ``emitted`` is 0 for steps
-    past the winner's end). Rows of a batch are searched one after another.
+    past the winner's end). The beams of all rows of a batch that still run are one batch of the model.
     """
 
     guarantee: Guarantee = "lossy"
@@ -118,25 +175,19 @@ class BeamSearch:
     ) -> list[Generation]:
         if not sampling.greedy:
             raise InputError(f"temperature {sampling.temperature}: beam search draws nothing; set temperature 0")
-        return [self._search(target, inputs.row(index), stop, clock) for index in range(inputs.batch)]
-
-    def _search(self, target: Session, inputs: Inputs, stop: Stop, clock: Clock | None) -> Generation:
         tokens = target.prefill(inputs)
-        budget = token_budgets(target, stop)[0]
-        if budget < 1:
-            return Generation([], [], "length")
-        state = BeamState(self.num_beams, replace(stop, max_new_tokens=budget), self.length_penalty, self.early_stopping)
-        times: list[float] = []
+        states = [
+            BeamState(self.num_beams, replace(stop, max_new_tokens=budget), self.length_penalty, self.early_stopping)
+            for budget in token_budgets(target, stop)
+        ]
+        times: list[list[float]] = [[] for _ in states]
         before = clock() if clock else float("nan")
-        while True:
-            parents, tokens = state.advance(next_log_probs(target, tokens, target.device))
-            if clock:
-                now = clock()
-                times.append(now - before)
-                before = now
-            if state.finished():
-                return as_generation(state, times)
-            target.select(parents)
+        for stepped in search(states, tokens, partial(next_log_probs, target, device=target.device), target.select):
+            now = clock() if clock else before
+            for index in stepped:
+                times[index].append(now - before)
+            before = now
+        return [as_generation(state, row) for state, row in zip(states, times, strict=True)]
 
 
 def next_log_probs(target: Session, tokens: Sequence[int], device: torch.device) -> Float[Tensor, "beams V"]:

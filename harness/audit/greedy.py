@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.audit.subjects import PLAIN, Subject
+from harness.audit.subjects import Subject
 from harness.divergence import classify
 from harness.experiment import Comparison, Experiment
 from harness.prompts import make_prompt
@@ -23,9 +23,9 @@ def run_group(subjects: Sequence[Subject], runner: Runner) -> None:
 
 
 def equality(subject: Subject, runner: Runner) -> dict[str, Any]:
-    """Verdict and evidence of a subject that ``run_group`` has run. Plain decoding in a batch must equal that of one row."""
+    """Verdict and evidence of a subject that ``run_group`` has run. A plain arm in a batch must equal itself, row by row."""
     experiment = pin(subject.experiment)
-    if subject.method == PLAIN:
+    if subject.method == subject.plain.method:
         return of_records(*_beside_alone(experiment, runner))
     records = runner.records(experiment)
     return of_records(records, {record.key: record.divergence for record in records})

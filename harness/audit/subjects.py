@@ -75,16 +75,14 @@ def shown_sampling(sampling: Sampling) -> str:
     return "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}{shown}"
 
 
-def label_of(method: MethodSpec) -> str:
-    """A method with what is plugged into it, as far as that is not the default."""
+def label_of(method: MethodSpec, numbers: bool = True) -> str:
+    """A method with what is plugged into it, as far as that is not the default; ``numbers``: with its rule's."""
     parts = [method.name]
     if method.drafter is not None:
         parts.append(method.drafter.kind + (f" ({method.drafter.encoder} encoder)" if method.drafter.encoder != "own" else ""))
     if method.name == "speculative":
-        shown = {"lenience": ("lenience",), "top-beta": ("beta", "tau")}.get(method.rule, ())
-        parts.append(" ".join([method.rule, *(f"{name} {getattr(method, name):g}" for name in shown if name != method.rule)]))
-        if method.rule == "lenience":
-            parts[-1] += f" {method.lenience:g}"
+        set_by = {"lenience": f" {method.lenience:g}", "top-beta": f" beta {method.beta} tau {method.tau:g}"} if numbers else {}
+        parts.append(method.rule + set_by.get(method.rule, ""))
         parts += [f"schedule {method.schedule}"] if method.schedule != "constant" else []
         parts += ["printed cap"] if method.cap != "released" else []
     if method.name == "ppd":
@@ -141,6 +139,7 @@ def whole(pair: Pair) -> list[Subject]:
         *pair.greedy(*(pair.method(**rule) for rule in LOSSY_GREEDY), BEAM),
         *pair.greedy(PLAIN, first, *others, batch=BATCH),
         *pair.greedy(beams, replace(GENERATE, num_beams=4), against=BEAM),
+        *pair.greedy(BEAM, against=BEAM, batch=BATCH),
         *pair.sampled(PLAIN, GENERATE, first, *rules, *others, *schedules),
         *pair.sampled(*(pair.method(rule=rule) for rule in EXACT_RULES), sampling=FILTERED),
         *pair.sampled(*(pair.method(**rule) for rule in LOSSY_SAMPLED)),
@@ -155,6 +154,7 @@ def short(pair: Pair) -> list[Subject]:
         *pair.greedy(GENERATE, *theirs, *all_of),
         *pair.greedy(PLAIN, *all_of, batch=BATCH),
         *pair.greedy(beams, replace(GENERATE, num_beams=4), against=BEAM),
+        *pair.greedy(BEAM, against=BEAM, batch=BATCH),
         *pair.sampled(PLAIN, *all_of, pair.method(rule="fused"), *(theirs if pair.early_layer else ())),
     ]
 

@@ -24,12 +24,17 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is the worst subject's, ``evidence`` its summary; ``subjects`` are the names of all that were looked at."""
+    """``kind`` is the worst subject's, ``evidence`` its summary, ``name`` its own; ``subjects`` are all that were looked at."""
 
     kind: str
+    name: str
     evidence: str
     is_red: bool
     subjects: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        return f"audited as {self.name}: {self.evidence}" if self.kind in LOSSY else self.evidence
 
 
 def is_red(row: Row) -> bool:
@@ -44,11 +49,14 @@ def verdict_of(experiment: Experiment, folder: Path = FOLDER) -> Verdict | None:
     if not rows:
         return None
     worst = max(rows, key=_badness)
-    return Verdict(worst["verdict"], summary_of(worst), is_red(worst), tuple(row["name"] for row in rows))
+    return Verdict(worst["verdict"], worst["name"], summary_of(worst), is_red(worst), tuple(row["name"] for row in rows))
 
 
 def notes_of(experiments: Iterable[Experiment], folder: Path = FOLDER) -> list[str]:
-    """One note of a table: the verdict of each of its methods; none where no audit is stored. Plain arms have no speed-up."""
+    """One note of a table: the verdict of each of its methods; none where no audit is stored. Plain arms have no speed-up.
+
+    A distance is of the numbers and models that were audited, so it stands behind their name.
+    """
     if not any(folder.glob("*.json")):
         return []
     found: dict[tuple[str, ...], str] = {}
@@ -57,8 +65,8 @@ def notes_of(experiments: Iterable[Experiment], folder: Path = FOLDER) -> list[s
             continue
         verdict = verdict_of(experiment, folder)
         drawn = "greedy" if experiment.sampling.greedy else "sampled"
-        said = "not audited" if verdict is None else f"{verdict.kind} ({verdict.evidence})"
-        found[key_of(experiment)] = f"{label_of(experiment.method)}, {drawn}: {said}"
+        said = "not audited" if verdict is None else f"{verdict.kind} ({verdict.shown})"
+        found[key_of(experiment)] = f"{label_of(experiment.method, numbers=False)}, {drawn}: {said}"
     return [f"exactness audit ({folder}): {'; '.join(found.values())}."] if found else []
 
 

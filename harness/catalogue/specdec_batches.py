@@ -38,10 +38,9 @@ from harness.statistics import Estimate, ratio_of_examples
 
 MIB = 2**20
 BATCHES = {"toy": (1, 4, 8, 16, 32), "test": (1, 2), "small": (1, 4, 8, 16, 32), "paper": (1, 4, 8, 16, 32)}
-LIMIT = {"toy": 64, "test": 4, "small": 64, "paper": 320}
+LIMIT = {"toy": 192, "test": 4, "small": 64, "paper": 320}
 MEMORY_LIMIT = {"toy": 32, "test": 4, "small": 64, "paper": 320}
 MIN_BATCHES = 6  # of fewer, what is drawn again and again gives their minimum and maximum: no interval
-REPEATS = {"toy": 2, "test": 1, "small": 1, "paper": 1}
 HELD_ARMS = (GREEDY, BEAM, STRICT, HIGH_EFFICIENCY)
 TIMED_ARMS = (GREEDY, BEAM, THEIR_BEAM, STRICT, HIGH_EFFICIENCY)
 
@@ -50,9 +49,8 @@ def at_batch(plain: Experiment | Absent, settings: Settings, batch: int, memory:
     """The verifier alone, decoding ``batch`` sentences together, for its times or for its ``memory``."""
     if isinstance(plain, Absent):
         return plain
-    limit, repeats = settings.limit or LIMIT[settings.profile], settings.repeats or REPEATS[settings.profile]
-    if memory:
-        limit, repeats = settings.limit or MEMORY_LIMIT[settings.profile], 1
+    limit = settings.limit or (MEMORY_LIMIT if memory else LIMIT)[settings.profile]
+    repeats = 1 if memory else settings.repeats or 1
     return plain.replace(batch_size=batch, limit=limit, repeats=repeats, memory=memory)
 
 

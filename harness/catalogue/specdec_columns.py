@@ -66,7 +66,8 @@ def _over_strict(known: Known, name: str) -> Result:
 def _without_heaviest(known: Known, name: str) -> str:
     """A speed over strict SpecDec without the sentence that weighs most in it, where that changes a digit that is shown.
 
-    A rule that ends a loop early is faster there because it writes something else.
+    A rule that ends a loop early is faster there because it writes something else: where both write equally much, nothing is
+    said.
     """
     whole, example = _over_strict(known, name), heaviest_example(known[STRICT][1], known[name][1])
     rest = {
@@ -79,6 +80,8 @@ def _without_heaviest(known: Known, name: str) -> str:
     strict, ours = (
         next(len(one.tokens or ()) for one in succeeded(known[arm][1]) if one.example == example) for arm in (STRICT, name)
     )
+    if strict == ours:
+        return ""
     spread = "" if without.low is None else f" [{without.low:.2f}, {without.high:.2f}]"
     return f"{without.value:.2f}{spread} without {example}, where strict SpecDec writes {strict} tokens and this row {ours}"
 

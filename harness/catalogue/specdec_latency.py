@@ -51,9 +51,10 @@ def said(table: str) -> str:
 
 
 def notes(table: str, setup: Setup, settings: Settings) -> list[str]:
+    stands_in = " and here a small model of its architecture" if settings.profile in ("toy", "test") else ""
     return [
-        f"{T5} is the paper's model here, decoded greedily; all that is left of its numbers is in its text: {said(table)}. The "
-        "other rows are ours.",
+        f"{T5} is the paper's model{stands_in}, decoded greedily; all that is left of its numbers is in its text: "
+        f"{said(table)}. The other rows are ours.",
         "latency: ms until a batch is done, encoders included; a sentence: the same over its sentences. speed, over greedy: "
         "over AT of the same batch size with beam 5, the faster of our search and transformers', and with b = 1, arms "
         f"interleaved. Intervals resample batches (n); there is none of fewer than {MIN_BATCHES}.",

@@ -131,11 +131,12 @@ def notes(setup: Setup, settings: Settings) -> list[str]:
         "which rule its SpecDec decoded is not said. What the paper's table has (torch.cuda.max_memory_allocated) is not "
         "recovered."
     )
+    setting = f"{EFFICIENCY}, as in the paper" if setup == EN_DE else f"{EFFICIENCY}"
     return [
-        f"MiB. AT is greedy decoding; SpecDec++ has {EFFICIENCY}, as in the paper. Peak: the loaded weights and the most that "
-        "any batch took above the loaded models; a maximum has no interval. decoding: the mean over batches of what one took "
-        f"above them, n batches, without an interval where they are fewer than {MIN_BATCHES}; extra decoding: the same of the "
-        f"difference, batch by batch. Measured by {where}.",
+        f"MiB. AT is greedy decoding; SpecDec++ has {setting}. Peak: the loaded "
+        "weights and the most that any batch took above the loaded models; a maximum has no interval. decoding: the mean over "
+        "batches of what one took above them, n batches, without an interval where they are fewer than "
+        f"{MIN_BATCHES}; extra decoding: the same of the difference, batch by batch. Measured by {where}.",
         "weights: of the verifier, of verifier and drafter, of the drafter, from their recipes.",
         "A CPU's peak also has what the allocator keeps between operations, so small differences are the allocator's.",
         *([theirs] if setup == EN_DE else []),

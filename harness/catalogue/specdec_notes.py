@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 
 from harness import zoo
-from harness.catalogue.specdec_setup import EFFICIENCY, QUALITY
+from harness.catalogue import published
+from harness.catalogue.specdec_setup import EFFICIENCY, PAPER, QUALITY
 from harness.experiment import Comparison, Experiment, ModelSpec
 from harness.model_files import ZOO
 from harness.models import scale_of
 from harness.zoo.build import folder_of
 from harness.zoo.cache import DONE
-from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe
+from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
 from tasks.scoring import bleu, rouge
 
 COLUMN_NOTES = {
@@ -51,7 +52,8 @@ def arm_notes(plan: Sequence[Comparison]) -> list[str]:
     if any(spec.name.startswith(ZOO) for spec in specs) and arms[0].profile != "paper":
         notes.append(
             "zoo: models of the paper's architectures, small, trained here on the training part of the same data: teacher, the "
-            "corpus that it writes, verifier and drafter on that."
+            "corpus that it writes, verifier and drafter on that. Models of other updates than the base ones differ for that "
+            "reason too."
         )
     if any(arm.method.rule == "top-beta" for arm in arms):
         notes.append(
@@ -62,20 +64,35 @@ def arm_notes(plan: Sequence[Comparison]) -> list[str]:
     return notes
 
 
+def source_notes(table: str) -> list[str]:
+    """Which of a table's published numbers are another version's of the paper, or told by others."""
+    foreign: dict[str, list[str]] = {}
+    for row in published.read(PAPER, table):
+        if row["value"] and "public text" in row["source"] and "paper text" not in row["source"]:
+            said = f"{row['note']}, from a {row['source']}"
+            foreign.setdefault(said, []).append(f"{row['metric']} of {row['model']}, {row['setting']}")
+    return [f"(paper): {'; '.join(cells)}: {said}." for said, cells in foreign.items()]
+
+
 def _described(spec: ModelSpec, arm: Experiment) -> str:
-    """A zoo model with its shape."""
+    """A zoo model with its shape, for how many updates it was trained, and what it began with."""
     recipe = _recipe_of(spec, arm)
-    if not isinstance(recipe, PairRecipe):
+    if recipe is None:
         return spec.name
+    shape = f"{recipe.num_encoder_layers} + {recipe.num_layers} layers, width {recipe.width}"
     if isinstance(recipe, BlockwiseRecipe):
-        return f"{spec.name} ({recipe.num_drafts} heads on {recipe.verifier.name})"
-    block = f", k = {recipe.block_size}" if isinstance(recipe, DrafterRecipe) else ""
-    return f"{spec.name} ({recipe.num_encoder_layers} + {recipe.num_layers} layers, width {recipe.width}{block})"
+        shape = f"{recipe.num_drafts} heads on {recipe.verifier.name}"
+    if isinstance(recipe, DrafterRecipe):
+        shape += f", k = {recipe.block_size}"
+    begun = recipe.initial if isinstance(recipe, DrafterRecipe) else None
+    behind = "" if begun is None else f" behind {begun.steps} of {begun.name}"
+    return f"{spec.name} ({shape}, {recipe.steps} updates{behind})"
 
 
-def _recipe_of(spec: ModelSpec, arm: Experiment) -> object:
+def _recipe_of(spec: ModelSpec, arm: Experiment) -> Recipe | None:
     name, scale = spec.name.removeprefix(ZOO), scale_of(arm.profile)
-    return zoo.recipes_of(scale, arm.source).get(name) if spec.name.startswith(ZOO) else None
+    recipe = zoo.recipes_of(scale, arm.source).get(name) if spec.name.startswith(ZOO) else None
+    return recipe if isinstance(recipe, Recipe) else None
 
 
 def training_rows(arm: Experiment) -> str:

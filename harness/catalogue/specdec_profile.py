@@ -8,7 +8,7 @@ from harness.block_measures import MODULES, module_shares
 from harness.catalogue import published
 from harness.catalogue.base import Cell, RecordsOf, Settings, Table
 from harness.catalogue.roles import Absent
-from harness.catalogue.specdec_columns import Column, Known, Result
+from harness.catalogue.specdec_columns import SPECULATIVE, Column, Known, Result
 from harness.catalogue.specdec_notes import arm_notes
 from harness.catalogue.specdec_rows import Row, Section, cells_of, plan_of
 from harness.catalogue.specdec_setup import (
@@ -20,8 +20,8 @@ from harness.catalogue.specdec_setup import (
     gamma_of,
     greedy,
     relaxed,
-    single_threaded,
 )
+from harness.measures import tokens_per_step
 from harness.pairing import Refused, succeeded
 from harness.records import Record
 from harness.sentence_speed import sentence_speedup
@@ -42,7 +42,8 @@ def sections(settings: Settings) -> list[Section]:
         CONCURRENT: drafter_of(settings, EN_DE.drafter, encoder="concurrent"),
         SHARED: drafter_of(settings, "drafter-shared", encoder="shared"),
     }
-    plains = {OWN: plain, CONCURRENT: single_threaded(plain), SHARED: plain}
+    alone = plain.replace(num_threads=1) if plain.device == "cpu" else plain  # as encoders side by side need it
+    plains = {OWN: plain, CONCURRENT: alone, SHARED: plain}
     arms = {name: relaxed(plains[name], drafter, gamma, EFFICIENCY) for name, drafter in drafters.items()}
     return [Section({GREEDY: plain, **arms}, rows)]
 
@@ -75,6 +76,7 @@ COLUMNS = {
     ENCODERS: Column(measure=lambda known, name: encoders_pct(known[name][1]), unit="%"),
     "a sentence": Column(measure=_sentence_ms, unit="ms", needs=(GREEDY,)),
     "gain": Column(measure=_gain, unit="x", needs=(GREEDY, OWN)),
+    "emitted": Column(measure=lambda known, name: tokens_per_step(known[name][1]), unit="tokens", methods=SPECULATIVE),
 }
 
 
@@ -100,7 +102,8 @@ def notes(settings: Settings) -> list[str]:
         "AT encoder: the verifier's prefill, NAT encoder: the drafter's, each with the keys and values that its decoder reads. "
         "NAT decoder: drafting. AT decoder: verification, the rule included. others: the rest of a round.",
         "Rows: how the source is encoded. Side by side, the AT encoder's share is what passes until it is done and the NAT "
-        "encoder's what passes after that. gain: seconds a sentence of the first row over this one's, arms interleaved.",
+        "encoder's what passes after that. gain: seconds a sentence of the first row over this one's, arms interleaved. "
+        "emitted: tokens a round.",
         *arm_notes(plan_of(sections)(settings)),
     ]
 
@@ -111,7 +114,7 @@ PROFILE = Table(
     paper_number=18,
     title="profile by module",
     row_heads=("encoders",),
-    blocks=(MODULES, (ENCODERS, "a sentence", "gain")),
+    blocks=(MODULES, (ENCODERS, "a sentence", "gain", "emitted")),
     plan=plan_of(sections),
     cells=cells,
     notes=notes,

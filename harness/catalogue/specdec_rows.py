@@ -7,7 +7,7 @@ from harness.catalogue import published
 from harness.catalogue.base import Cell, Published, RecordsOf, Settings, Table, cell_of, impossible
 from harness.catalogue.roles import Absent
 from harness.catalogue.specdec_columns import COLUMNS, Column, Known
-from harness.catalogue.specdec_notes import arm_notes, column_notes
+from harness.catalogue.specdec_notes import arm_notes, column_notes, source_notes
 from harness.catalogue.specdec_setup import PAPER, Arms, comparison_of
 from harness.experiment import Comparison, Experiment
 from harness.pairing import Refused, succeeded
@@ -119,6 +119,7 @@ def table_of(
     """A table whose cells are measures of arms. The paper's has the columns ``printed``; ``extra`` notes stand first."""
     names = [name for block in blocks for name in block]
     columns = {name: COLUMNS[name] if name in printed else replace(COLUMNS[name], metric=None) for name in names}
+    numbers, plan = f"table_{paper_number}", plan_of(sections)
     return Table(
         number=number,
         paper=PAPER,
@@ -126,7 +127,7 @@ def table_of(
         title=title,
         row_heads=row_heads,
         blocks=blocks,
-        plan=plan_of(sections),
-        cells=cells_of(f"table_{paper_number}", sections, names, columns),
-        notes=lambda settings: [*extra(settings), *column_notes(names), *arm_notes(plan_of(sections)(settings))],
+        plan=plan,
+        cells=cells_of(numbers, sections, names, columns),
+        notes=lambda settings: [*source_notes(numbers), *extra(settings), *column_notes(names), *arm_notes(plan(settings))],
     )

@@ -12,7 +12,7 @@ from harness.catalogue.base import Settings
 from harness.catalogue.roles import Absent, Roles, role_model
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.models import scale_of
-from harness.zoo.descriptions import DrafterRecipe
+from harness.zoo.descriptions import DrafterRecipe, PairRecipe
 from harness.zoo.specdec_variants import BLOCK_SIZES
 
 PAPER = "specdec"
@@ -62,18 +62,16 @@ PAIRS = {
     for pair in ("DE-EN", "EN-RO", "RO-EN")
 }
 
-NO_BIG_THREE = Absent("the zoo has no big models of three teachers; name some for the roles big-verifier-3t and big-drafter-3t")
 PUBLIC = Absent("no checkpoint is public; use profile toy or paper, or name a model for every role")
 ZOO: dict[str, str | Absent] = {
     **{
         role: f"zoo:specdec-{role}"
-        for setup in (EN_DE, RAW, BIG, THREE_TEACHERS, DEEP_SHALLOW, CNNDM, *PAIRS.values())
+        for setup in (EN_DE, RAW, BIG, THREE_TEACHERS, BIG_THREE_TEACHERS, DEEP_SHALLOW, CNNDM, *PAIRS.values())
         for role in (setup.verifier, setup.drafter)
     },
     **{role: f"zoo:specdec-{role}" for role in ("teacher", "de-en-teacher", "drafter-shared")},
     "blockwise-heads": "zoo:specdec-blockwise",
     "big-blockwise-heads": "zoo:specdec-big-blockwise",
-    **dict.fromkeys((BIG_THREE_TEACHERS.verifier, BIG_THREE_TEACHERS.drafter), NO_BIG_THREE),
 }
 
 
@@ -94,8 +92,15 @@ def _roles(scale: zoo.Scale) -> dict[str, str | Absent]:
 
 
 def block_size(scale: zoo.Scale, role: str) -> int:
-    """That of the zoo's drafter for a role; of three teachers it has the block size as of one."""
-    return _recipe(scale, role.removesuffix("-3t")).block_size
+    """That of the zoo's drafter for a role."""
+    return _recipe(scale, role).block_size
+
+
+def layers_of(settings: Settings, setup: Setup) -> str:
+    """Of the verifier: "encoder + decoder", as the zoo's has them."""
+    recipe = zoo.RECIPES[_scale(settings)][f"specdec-{setup.verifier}"]
+    assert isinstance(recipe, PairRecipe)
+    return f"{recipe.num_encoder_layers} + {recipe.num_layers}"
 
 
 def glances(scale: zoo.Scale) -> bool:
@@ -135,8 +140,7 @@ MAX_SUMMARY = {"toy": 64, "test": 32, "small": 142, "paper": 142}
 # Names of arms, as the tables call them.
 GREEDY, BEAM, THEIR_BEAM = "AT, b = 1", "AT, b = 5", "AT, b = 5, transformers"
 ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY = "NAT drafter", "SpecDec", "SpecDec++ quality", "SpecDec++ efficiency"
-CONCURRENT, SHARED = "SpecDec, encoders side by side", "SpecDec, one encoder"
-ARMS = (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY, CONCURRENT, SHARED)
+ARMS = (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)
 Arms = dict[str, Experiment | Absent]
 
 
@@ -260,20 +264,7 @@ def arms_of(settings: Settings, setup: Setup, group: str = MAIN) -> Arms:
         STRICT: strict(plain, drafter, gamma),
         HIGH_QUALITY: relaxed(plain, drafter, gamma, QUALITY),
         HIGH_EFFICIENCY: relaxed(plain, drafter, gamma, EFFICIENCY),
-        **(_encoders(settings, plain, gamma) if setup == EN_DE else {}),
     }
-
-
-def _encoders(settings: Settings, plain: Experiment, gamma: int) -> Arms:
-    """What the paper names as future work."""
-    beside = drafter_of(settings, EN_DE.drafter, encoder="concurrent")
-    shared = drafter_of(settings, "drafter-shared", encoder="shared")
-    return {CONCURRENT: strict(single_threaded(plain), beside, gamma), SHARED: strict(plain, shared, gamma)}
-
-
-def single_threaded(plain: Experiment) -> Experiment:
-    """As encoders side by side need it on a CPU."""
-    return plain.replace(num_threads=1) if plain.device == "cpu" else plain
 
 
 def comparison_of(arms: Arms) -> list[Comparison]:

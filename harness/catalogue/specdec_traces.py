@@ -26,6 +26,7 @@ from harness.catalogue.specdec_setup import (
     QUALITY,
     STRICT,
     Arms,
+    block_sizes,
     comparison_of,
     drafter_of,
     gamma_of,
@@ -54,8 +55,17 @@ def arms(settings: Settings) -> Arms:
     if isinstance(plain, Absent):
         return {GREEDY: plain, STRICT: plain, RELAXED: plain}
     plain = plain.replace(limit=settings.limit or LIMIT[settings.profile], repeats=1)
-    drafter, gamma = drafter_of(settings, EN_DE.drafter), min(BLOCK, gamma_of(settings, EN_DE))
+    role, gamma = drafting(settings)
+    drafter = drafter_of(settings, role)
     return {GREEDY: plain, STRICT: strict(plain, drafter, gamma), RELAXED: relaxed(plain, drafter, gamma, QUALITY)}
+
+
+def drafting(settings: Settings) -> tuple[str, int]:
+    """The role of a drafter that can draft blocks of the table's size, and the size: the base drafter, or the first of Table 2
+    that can; else the base drafter's."""
+    sizes = {EN_DE.drafter: gamma_of(settings, EN_DE)} | {f"drafter-k{k}": k for k in block_sizes(settings)}
+    role = next((role for role, k in sizes.items() if k >= BLOCK), EN_DE.drafter)
+    return role, min(BLOCK, sizes[role])
 
 
 def plan(settings: Settings) -> list[Comparison]:
@@ -63,7 +73,7 @@ def plan(settings: Settings) -> list[Comparison]:
 
 
 def heading(name: str, settings: Settings) -> str:
-    k = f"k = {min(BLOCK, gamma_of(settings, EN_DE))}"
+    k = f"k = {drafting(settings)[1]}"
     return f"{name}, {k}" if name == STRICT else f"{name}, {k}, {QUALITY}"
 
 

@@ -38,6 +38,11 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """For every command that makes records which a cluster may make."""
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="record anew what was refused because the machine's speed drifted or arms ran in different processes",
+    )
     add = parser.add_argument_group("engine").add_argument
     add("--engine", choices=("local", "ray"), default="local", help="one process (local, the default) or workers")
     add("--workers", type=positive("--workers"), metavar="N", help="of engine ray: at most this many (default: what has room)")
@@ -65,13 +70,13 @@ def begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
 def _local_runner(args: argparse.Namespace) -> "Runner":
     from harness.runner import Runner
 
-    return Runner(args.records, args.quiet)
+    return Runner(args.records, args.quiet, args.again)
 
 
 def _ray_runner(args: argparse.Namespace, cluster: "Cluster | None") -> "Runner":
     from harness.ray_engine import RayRunner
 
-    return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers)
+    return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers, args.again)
 
 
 def _cluster(args: argparse.Namespace) -> "Cluster":

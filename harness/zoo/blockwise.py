@@ -7,18 +7,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForSeq2SeqLM
 
+from harness.zoo.against_verifier import accepted_by_verifier, read_verifier
 from harness.zoo.batches import Batch, batches_for
 from harness.zoo.corpus import Encoded, read_corpus
 from harness.zoo.descriptions import BlockwiseRecipe
-from harness.zoo.drafting import START, greedy_outputs
+from harness.zoo.drafting import START
 from harness.zoo.pairs import Evaluation, averaged_weights, finish, run_pair_steps
 from harness.zoo.recipes import digest
-from harness.zoo.train import device_of, one_thread
+from harness.zoo.train import one_thread
 from methods.specdec.blockwise import BlockwiseHeads, blockwise_loss
 
 Project = Callable[[Tensor], Tensor]
@@ -44,7 +43,7 @@ class NextTokens:
             reach = torch.arange(1, network.num_heads + 1, device=lengths.device)
             num_tokens = int((lengths.unsqueeze(1) - reach).clamp(min=0).sum())
             total += blockwise_loss(network, self.project, hidden, outputs, lengths).item() * num_tokens
-            more = count_accepted(leading_correct(network, self.project, hidden, outputs, lengths), lengths)
+            more = count_rounds(leading_correct(network, self.project, hidden, outputs, lengths), lengths)
             count, accepted, rounds = count + num_tokens, accepted + more[0], rounds + more[1]
         return {"loss_nats": total / count, "accepted_per_round": accepted / rounds}
 
@@ -60,14 +59,14 @@ def make_blockwise(
     """Train heads in ``folder``, which may hold a checkpoint, on the corpus that their verifier learned from."""
     rows = read_corpus(corpus_folder)
     with one_thread():
-        verifier: Any = AutoModelForSeq2SeqLM.from_pretrained(verifier_folder).eval().requires_grad_(False)
-        heads = new_heads(recipe).to(verifier.to(device_of(recipe)).device)
+        verifier = read_verifier(recipe, verifier_folder)
+        heads = new_heads(recipe).to(verifier.device)
         objective = NextTokens(recipe, verifier, rows)
         evaluations, spent = run_pair_steps(recipe, rows, heads, objective, folder, position=position)
         heads.load_state_dict(averaged_weights(recipe, folder))
         heads.eval()
         held_out = objective.evaluate(heads)
-        against = accepted_by_verifier(recipe, verifier_folder, verifier, heads, rows)
+        against = accepted_by_verifier(recipe, verifier, rows, partial(count_accepted, verifier, heads))
     heads.cpu().save(folder)
     base = {"name": f"zoo:{recipe.verifier.name}", "revision": digest(recipe.verifier, source)}
     finish(recipe, heads, folder, source, held_out, spent, {"base": base, "evaluations": evaluations, **against})
@@ -99,10 +98,12 @@ def leading_correct(
     inside = torch.arange(num_tokens, device=device) < lengths.unsqueeze(1)
     ahead = F.pad(outputs.masked_fill(~inside, -1), (0, heads.num_heads), value=-1)[:, 1:]
     wanted = ahead.unfold(1, heads.num_heads, 1)[:, :num_tokens]
-    return (project(heads(hidden)).argmax(-1) == wanted).long().cumprod(-1).sum(-1)
+    added = heads(hidden)
+    guesses = [project(added[:, :, head]).argmax(-1) for head in range(heads.num_heads)]  # one head's logits at a time
+    return (torch.stack(guesses, -1) == wanted).long().cumprod(-1).sum(-1)
 
 
-def count_accepted(leading: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> tuple[int, int]:
+def count_rounds(leading: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> tuple[int, int]:
     """(accepted drafts, rounds) of strict verification by a model that says the outputs. The first round drafts nothing."""
     accepted, rounds = 0, 0
     for row, length in zip(leading.tolist(), lengths.tolist(), strict=True):
@@ -113,21 +114,19 @@ def count_accepted(leading: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]) -> tu
     return accepted, rounds
 
 
-def accepted_by_verifier(
-    recipe: BlockwiseRecipe, verifier_folder: Path, verifier: Any, heads: BlockwiseHeads, rows: Encoded
-) -> dict[str, Any]:
-    """Mean accepted tokens a round on held-out sources against the verifier's own greedy outputs, for recipe.json."""
-    sources = [rows.row(row)[0].long() for row in range(recipe.corpus.num_held_out)]
-    found = greedy_outputs(verifier_folder, sources, recipe.corpus.max_target)
-    source, outputs = (pad_sequence(part, batch_first=True).to(verifier.device) for part in (sources, found))
-    source_lengths, lengths = (torch.tensor([len(one) for one in part], device=source.device) for part in (sources, found))
-    mask = torch.arange(source.shape[1], device=source.device) < source_lengths.unsqueeze(1)
+@torch.no_grad()
+def count_accepted(
+    verifier: Any,
+    heads: BlockwiseHeads,
+    source: Int[Tensor, "B S"],
+    mask: Bool[Tensor, "B S"],
+    outputs: Int[Tensor, "B M"],
+    lengths: Int[Tensor, "B"],
+) -> tuple[int, int]:
+    """(accepted drafts, rounds) of strict blockwise decoding by the verifier whose ``outputs`` these are, EOS included."""
     fed = F.pad(outputs, (1, -1), value=START)
     hidden = verifier_states(verifier, {"input_ids": source, "attention_mask": mask.long(), "decoder_input_ids": fed})
-    accepted, rounds = count_accepted(leading_correct(heads, partial(_project, verifier), hidden, outputs, lengths), lengths)
-    against = {"verifier": recipe.verifier.name, "num_sentences": len(sources), "num_rounds": rounds}
-    per_round = {"accepted_per_round": accepted / rounds, "tokens_per_round": int(lengths.sum()) / rounds}
-    return {"against_verifier": against | per_round}
+    return count_rounds(leading_correct(heads, partial(_project, verifier), hidden, outputs, lengths), lengths)
 
 
 def _project(verifier: Any, hidden: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:

@@ -11,7 +11,7 @@ import torch
 from transformers.utils import logging
 
 from harness.jobs import Job, run
-from harness.zoo.cache import DONE, is_complete, make, model_folder, unreadable
+from harness.zoo.cache import DONE, is_complete, make, model_folder, replace_file, unreadable
 from harness.zoo.corpus import Encoded, build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -156,12 +156,14 @@ def _fill(description: Description, source: str, folder: Path, position: int) ->
 
 def _train_drafter(recipe: DrafterRecipe, corpus_folder: Path, folder: Path, source: str, position: int) -> None:
     """Training needs no verifier, the report does: both train at once, and the report waits (or trains it itself)."""
-    from harness.zoo.drafting import NextBlock, accepted_by_verifier, start_from
+    from harness.zoo.against_verifier import accepted_by_verifier, read_verifier
+    from harness.zoo.drafting import NextBlock, count_accepted, start_from
     from harness.zoo.pairs import train_pair
 
     def report(network: Any, rows: Encoded) -> dict[str, Any]:
         _make(recipe.verifier, source, position)
-        return accepted_by_verifier(recipe, folder_of(recipe.verifier, source), network, rows)
+        verifier = read_verifier(recipe, folder_of(recipe.verifier, source))
+        return accepted_by_verifier(recipe, verifier, rows, partial(count_accepted, network))
 
     prepare = None
     if recipe.initial is not None:
@@ -183,7 +185,7 @@ def count_table(recipe: Recipe, corpus_folder: Path, folder: Path, source: str) 
         table = replace(table, unigram_counts=unigram)
     table.save(folder / TABLE)
     facts = {"recipe": asdict(recipe), "source": source, "code": CODE_VERSION, "num_tokens": sum(map(len, texts))}
-    (folder / DONE).write_text(json.dumps(facts, indent=1), encoding="utf8")
+    replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
 
 
 def _vocab_size(path: Path) -> int:

@@ -51,7 +51,8 @@ def is_complete(folder: Path) -> bool:
 def make(folder: Path, build: Callable[[Path], None]) -> None:
     """Have ``build`` fill a folder beside ``folder``, then rename it. One process at a time; another one waits and reuses.
 
-    What a killed process left in the partial folder is handed to ``build`` again, which may resume from it.
+    What a killed process left in the partial folder is handed to ``build`` again, which may resume from it; unless it is
+    complete, which ``build`` says by writing recipe.json last of all that anyone reads.
     """
     partial = folder.with_name(folder.name + ".partial")
     with explained(folder.parent):
@@ -60,7 +61,8 @@ def make(folder: Path, build: Callable[[Path], None]) -> None:
             if is_complete(folder):
                 return
             partial.mkdir(exist_ok=True)
-            build(partial)
+            if not is_complete(partial):
+                build(partial)
             if folder.exists():  # no recipe.json: not ours to trust
                 shutil.rmtree(folder)
             partial.rename(folder)

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tasks
 from harness.errors import UsageError
-from harness.zoo.cache import unreadable
+from harness.zoo.cache import DONE, replace_file, unreadable
 from harness.zoo.descriptions import Corpus, Part
 from harness.zoo.tokenizers import tokenizer_for, vocab_size
 
@@ -61,7 +61,7 @@ def build_corpus(corpus: Corpus, source: str, folder: Path) -> None:
     (folder / DATA).write_bytes(save(tensors))
     tokenizer.save_pretrained(folder)
     facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(rows), "vocab_size": vocab_size(corpus, tokenizer)}
-    (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
+    replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
 
 
 def read_corpus(folder: Path) -> Encoded:

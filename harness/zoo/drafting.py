@@ -1,13 +1,11 @@
 """The objective of SpecDec's block drafter (Xia et al. 3.1), and how many of its tokens would stand on held-out sentences."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
 
 from harness.zoo.batches import Batch, batches_for, generator_of
@@ -15,13 +13,8 @@ from harness.zoo.corpus import Encoded
 from harness.zoo.descriptions import DrafterRecipe
 from harness.zoo.networks import spread
 from harness.zoo.pairs import Evaluation
-from methods.autoregressive import Autoregressive
-from methods.models import stack_for
-from methods.sampling import Sampling, Uniforms
-from methods.session import ModelSession
 from methods.specdec.network import new_network
 from methods.specdec.training import Blocks, cut_blocks, drafter_loss, glancing_ratio, leading_correct, random_prefix_lengths
-from methods.types import Inputs, Stop
 
 START = 0  # the padding token, as in zoo.batches
 
@@ -96,36 +89,6 @@ def count_accepted(
         accepted, rounds = accepted + int(stood.sum()), rounds + len(kept)
         ends[kept] += stood + 1
     return accepted, rounds
-
-
-def accepted_by_verifier(recipe: DrafterRecipe, verifier_folder: Path, network: Any, rows: Encoded) -> dict[str, Any]:
-    """Mean accepted tokens a round on held-out sources against the verifier's own greedy outputs, for recipe.json."""
-    sources = [rows.row(row)[0].long() for row in range(recipe.corpus.num_held_out)]
-    outputs = greedy_outputs(verifier_folder, sources, recipe.corpus.max_target)
-    device = network.device
-    source, output = (pad_sequence(part, batch_first=True, padding_value=0).to(device) for part in (sources, outputs))
-    mask = torch.arange(source.shape[1]) < torch.tensor([[len(one)] for one in sources])
-    lengths = torch.tensor([len(one) for one in outputs], device=device)
-    accepted, rounds = count_accepted(network, source, mask.to(device), output, lengths)
-    against = {"verifier": recipe.verifier.name, "num_sentences": len(sources), "num_rounds": rounds}
-    return {
-        "against_verifier": {
-            **against,
-            "accepted_per_round": accepted / rounds,
-            "tokens_per_round": int(lengths.sum()) / rounds,
-        }
-    }
-
-
-def greedy_outputs(folder: Path, sources: Sequence[Int[Tensor, "s"]], max_new_tokens: int) -> list[Int[Tensor, "m"]]:
-    """What a model says greedily, EOS included."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    session = ModelSession(stack_for(model))
-    inputs = Inputs(tuple(tuple(source.tolist()) for source in sources))
-    stop = Stop(max_new_tokens=max_new_tokens, token_ids=frozenset({model.generation_config.eos_token_id}))
-    uniforms = Uniforms([0] * len(sources), max_new_tokens)
-    found = Autoregressive().generate(session, inputs, Sampling(temperature=0.0), uniforms, stop)
-    return [torch.tensor(generation.tokens) for generation in found]
 
 
 def _lengths(network: Any, batch: Batch) -> Int[Tensor, "B"]:

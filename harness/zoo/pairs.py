@@ -115,10 +115,9 @@ def finish(
         "train_cpu_s": spent.cpu_s,
         "environment": environment.describe(),
     }
-    for step in averaged_steps(recipe):
-        (folder / AVERAGED.format(step=step)).unlink()
     replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    for leftover in (CHECKPOINT, *(AVERAGED.format(step=step) for step in averaged_steps(recipe))):
+        (folder / leftover).unlink(missing_ok=True)
 
 
 def run_pair_steps(

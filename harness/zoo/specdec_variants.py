@@ -178,11 +178,15 @@ def paper() -> list[PairRecipe]:
 
 def _variants(base: Base, sizes: Sizes) -> list[PairRecipe]:
     pairs = [recipe for pair in PAIRS for recipe in _pair(base, sizes, pair)]
+    verifier, drafter = _big(base, sizes)
     return [
         *_ablations(base),
         *_block_sizes(base, sizes),
-        *_big(base, sizes),
-        *_three_teachers(base),
+        *([] if drafter.initial is None else [drafter.initial]),
+        *(verifier, drafter),
+        _heads("specdec-blockwise", base.verifier, sizes.heads, sizes),
+        _heads("specdec-big-blockwise", verifier, sizes.big_heads, sizes),
+        *_three_teachers(base, (base.verifier, base.drafter), (verifier, drafter)),
         *_deep(base, sizes),
         _sharing(base),
         *pairs,
@@ -217,18 +221,16 @@ def _block_sizes(base: Base, sizes: Sizes) -> list[PairRecipe]:
     return [replace(drafter, name=f"specdec-drafter-k{k}", block_size=k) for k in sizes.block_sizes]
 
 
-def _big(base: Base, sizes: Sizes) -> list[PairRecipe]:
-    """A big verifier and a big drafter, which drafts for the base verifier too, and blockwise heads on either verifier."""
+def _big(base: Base, sizes: Sizes) -> tuple[PairRecipe, DrafterRecipe]:
+    """A big verifier, and a big drafter, which drafts for the base verifier too."""
     verifier = replace(_shortened(base.verifier, sizes.others), name="specdec-big-verifier", **sizes.big_verifier)
     drafter = replace(_shortened(base.drafter, sizes.short), name="specdec-big-drafter", verifier=verifier, **sizes.big_drafter)
-    heads = _heads("specdec-blockwise", base.verifier, sizes.heads, sizes)
-    big = [verifier, drafter, heads, _heads("specdec-big-blockwise", verifier, sizes.big_heads, sizes)]
     if base.drafter.initial is None:
-        return big
+        return verifier, drafter
     start = replace(
         _shortened(base.drafter.initial, sizes.others), name="specdec-big-start", corpus=drafter.corpus, **_shape(drafter)
     )
-    return [start, *(replace(one, initial=start) if one is drafter else one for one in big)]
+    return verifier, replace(drafter, initial=start)
 
 
 def _heads(name: str, verifier: PairRecipe, count: int, sizes: Sizes) -> BlockwiseRecipe:
@@ -240,12 +242,14 @@ def _heads(name: str, verifier: PairRecipe, count: int, sizes: Sizes) -> Blockwi
     return BlockwiseRecipe(name=name, family="blockwise", verifier=verifier, num_drafts=count, **(shared | sizes.head_training))
 
 
-def _three_teachers(base: Base) -> list[PairRecipe]:
-    """The others differ from the first by their seeds."""
+def _three_teachers(base: Base, *pairs: tuple[PairRecipe, DrafterRecipe]) -> list[PairRecipe]:
+    """Verifiers and drafters on what three teachers write, of whom the others differ from the first by their seeds."""
     teachers = [replace(base.teacher, seed=base.teacher.seed + number) for number in range(3)]
-    written = distilled_by_all(teachers, "specdec-distilled-3t")
-    verifier = replace(base.verifier, name="specdec-verifier-3t", corpus=written)
-    return [verifier, replace(base.drafter, name="specdec-drafter-3t", corpus=written, verifier=verifier)]
+    written, found = distilled_by_all(teachers, "specdec-distilled-3t"), list[PairRecipe]()
+    for verifier, drafter in pairs:
+        theirs = replace(verifier, name=f"{verifier.name}-3t", corpus=written)
+        found += [theirs, replace(drafter, name=f"{drafter.name}-3t", corpus=written, verifier=theirs)]
+    return found
 
 
 def _deep(base: Base, sizes: Sizes) -> list[PairRecipe]:

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from harness import environment
 from harness.zoo.batches import Batch, batches_for
+from harness.zoo.cache import DONE, replace_file
 from harness.zoo.checkpoint import CHECKPOINT, Checkpoints, Spent
 from harness.zoo.corpus import Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Recipe
@@ -57,7 +58,7 @@ def train(
         "train_cpu_s": spent.cpu_s,
         "environment": environment.describe(),
     }
-    (folder / "recipe.json").write_text(json.dumps(facts, indent=1), encoding="utf8")
+    replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 

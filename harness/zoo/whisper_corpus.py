@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, WhisperFeatu
 import tasks
 from harness.errors import UsageError
 from harness.hearing import starts_of, windows_of
-from harness.zoo.cache import DONE, unreadable
+from harness.zoo.cache import DONE, replace_file, unreadable
 from harness.zoo.corpus import DATA
 from harness.zoo.tokenizers import tokenizer_for, vocab_size
 from harness.zoo.whisper_recipes import SpeechCorpus
@@ -72,7 +72,7 @@ def build_speech(corpus: SpeechCorpus, source: str, folder: Path, *, position: i
     (folder / DATA).write_bytes(save(tensors))
     tokenizer.save_pretrained(folder)
     facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(kept), "vocab_size": vocab_size(corpus, tokenizer)}
-    (folder / DONE).write_text(json.dumps(facts, indent=1), encoding="utf8")
+    replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
 
 
 def _recordings(corpus: SpeechCorpus, source: str, position: int) -> Iterator[tuple[int, str, Float[Tensor, "mels frames"]]]:

@@ -50,8 +50,11 @@ def verify(
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
     told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known(round), strict=True)
     rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]
-    num_accepted, next_tokens, *probs = zip(*rows, strict=True)
     dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
+    if not rows:
+        none = round.tokens.new_empty(0)
+        return Decisions(none, none, round.tokens.to(dtype), round.tokens.to(dtype))
+    num_accepted, next_tokens, *probs = zip(*rows, strict=True)
     return Decisions(*torch.tensor((num_accepted, next_tokens)).unbind(), *torch.tensor(probs, dtype=dtype).unbind())
 
 

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 import torch
 
+from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.drafter import BlockDrafter
 from methods.types import Clock, Generation, Guarantee, Inputs, Outcome, Session, Step, Stop, StopReason
 
 
 class DrafterAlone:
-    """Blocks of k tokens until EOS, the length limit or the end of the network's positions; never runs the target.
+    """Blocks of k tokens (of the drafter's own k where none is given, never more) until EOS, the length limit or the end of the
+    network's positions; never runs the target.
 
     A step's drafts all count as accepted, as far as they are emitted, and have no target probabilities.
     """
@@ -18,8 +20,10 @@ class DrafterAlone:
     guarantee: Guarantee = "lossy"
 
     def __init__(self, drafter: BlockDrafter, block_size: int | None = None) -> None:
-        self.drafter = drafter
-        self.block_size = min(block_size or drafter.stack.block_size, drafter.stack.block_size)
+        self.drafter, longest = drafter, drafter.stack.block_size
+        if block_size is not None and block_size < 1:
+            raise InputError(f"block_size {block_size!r}: expected an integer >= 1 (the drafter's own is {longest})")
+        self.block_size = longest if block_size is None else min(block_size, longest)
 
     @torch.inference_mode()
     def generate(

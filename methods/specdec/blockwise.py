@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -53,21 +54,36 @@ def load_blockwise(folder: str | Path, stack: Stack) -> BlockwiseHeads:
     """What ``BlockwiseHeads.save`` wrote, on the verifier's device and in its dtype.
 
     Raises:
-        InputError: no heads there, or heads of another width than the verifier's.
+        InputError: no heads there, a damaged file, other weights, or heads of another width than the verifier's.
     """
     file = Path(folder) / FILE
     if not file.is_file():
         raise InputError(f"blockwise heads {folder}: no {FILE} there; expected a folder that blockwise heads were saved to")
-    state, width = load_file(file), stack.num_heads * stack.head_dim
-    if state["up.weight"].shape[1] != width:
+    width = stack.num_heads * stack.head_dim
+    try:
+        state = load_file(file)
+        hidden_size, theirs = state["up.weight"].shape
+        num_heads = state["down.weight"].shape[0] // width
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    if theirs != width:
         raise InputError(
-            f"blockwise heads {folder}: they are {state['up.weight'].shape[1]} wide and the verifier {width}; "
+            f"blockwise heads {folder}: they are {theirs} wide and the verifier {width}; "
             "expected heads that were trained on this verifier"
         )
-    num_heads = state["down.weight"].shape[0] // width
-    heads = BlockwiseHeads(width, num_heads, state["up.weight"].shape[0] // num_heads)
-    heads.load_state_dict(state)
+    heads = BlockwiseHeads(width, num_heads, hidden_size // max(1, num_heads))
+    try:
+        heads.load_state_dict(state)
+    except RuntimeError as error:
+        raise _damaged(folder, error) from error
     return heads.to(stack.device, stack.dtype).eval().requires_grad_(False)
+
+
+def _damaged(folder: str | Path, error: Exception) -> InputError:
+    reason = str(error).splitlines()[0]
+    return InputError(
+        f"blockwise heads {folder}: {FILE} cannot be used ({reason}); expected what blockwise heads were saved as"
+    )
 
 
 def blockwise_loss(

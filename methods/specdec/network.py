@@ -121,17 +121,17 @@ def read_block_config(folder: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"block drafter {folder}: no config.json there; expected a folder that a block drafter was saved to")
     config = json.loads(file.read_text(encoding="utf8"))
-    if config.get("model_type") not in KINDS or "block_size" not in config:
+    if config.get("model_type") not in KINDS or not {"block_size", "max_position_embeddings"} <= config.keys():
         raise InputError(
-            f"block drafter {folder}: it holds a {config.get('model_type', 'nameless')!r} model without block_size; "
-            "expected a drafter that was trained on blocks"
+            f"block drafter {folder}: it holds a {config.get('model_type', 'nameless')!r} model without block_size or "
+            "positions; expected a drafter that was trained on blocks"
         )
     _check_block_size(config["block_size"], config["max_position_embeddings"])
     return config
 
 
-def _check_block_size(block_size: int, position_limit: int) -> None:
-    if not 1 <= block_size < position_limit:
+def _check_block_size(block_size: Any, position_limit: int) -> None:
+    if type(block_size) is not int or not 1 <= block_size < position_limit:
         raise InputError(
             f"block_size {block_size!r}: expected an integer from 1 to {position_limit - 1}: the network has {position_limit} "
             "positions and the start token takes one"

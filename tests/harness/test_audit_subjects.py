@@ -93,7 +93,7 @@ def test_a_verdict_is_that_of_what_is_plugged_together(tmp_path: Path) -> None:
     """Models and gamma may differ; rule, drafter and whether tokens are drawn may not."""
     store(tmp_path, "zoo-toy", (speculative(target="zoo:gpt-target"), {**GREEDY, "verdict": "identical"}))
     verdict = verdict_of(speculative(gamma=7), tmp_path)
-    assert verdict == Verdict("identical", "4 prompts, 60 tokens, 0 near-ties, 0 bugs", False, ("subject 0",))
+    assert verdict == Verdict("identical", "subject 0", "4 prompts, 60 tokens, 0 near-ties, 0 bugs", False, ("subject 0",))
     assert verdict_of(speculative(temperature=1.0), tmp_path) is None
     assert verdict_of(speculative(rule="fused"), tmp_path) is None
     assert verdict_of(speculative(), tmp_path / "nothing") is None
@@ -148,6 +148,16 @@ def test_a_table_names_the_verdict_of_each_of_its_methods(tmp_path: Path) -> Non
     assert note.count("speculative / model") == 2
     assert "greedy: identical (4 prompts" in note
     assert "sampled: not audited" in note
+
+
+def test_a_distance_stands_behind_the_name_of_what_was_audited(tmp_path: Path) -> None:
+    """The verdict is that of every beta and tau, the distance of the audited ones alone."""
+    distance = {"value": 0.1, "low": 0.0, "high": 0.2, "n": 4}
+    audited = speculative(rule="top-beta", beta=3, tau=2.0)
+    store(tmp_path, "zoo-toy", (audited, {"declared": "lossy", "verdict": "lossy", "tv": distance, "nats": distance}))
+    (note,) = notes_of([speculative(rule="top-beta", beta=5, tau=3.0)], tmp_path)
+    assert "top-beta, greedy: lossy (audited as subject 0: total variation 0.100" in note
+    assert "tau 3" not in note
 
 
 def test_a_broken_audit_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from harness import recording, zoo
 from harness import runner as runner_module
 from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.pairing import out_of_turn
 from harness.records import Record, load_records
 from harness.runner import Runner, pin
 from methods.errors import InputError
@@ -62,6 +63,38 @@ def test_second_run_loads_no_model_and_writes_nothing(tmp_path: Path, monkeypatc
     monkeypatch.setattr(runner_module.Models, "get", lambda *_: pytest.fail("a model was loaded"))
     Runner(tmp_path, quiet=True).run(arms)
     assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == before
+
+
+def test_an_arm_that_came_later_is_recorded_again_with_the_others(tmp_path: Path) -> None:
+    """Its times beside records of an earlier process are refused; ``again`` keeps the old records and makes all anew, once."""
+    arms, runner = comparison(limit=2), Runner(tmp_path, quiet=True)
+    runner.run(Comparison(arms.arms[:1]))
+    Runner(tmp_path, quiet=True).run(arms)
+    old = [runner.path(arm).read_bytes() for arm in arms.arms]
+    refused = out_of_turn(*(runner.records(arm) for arm in arms.arms))
+    assert refused is not None
+    assert "--again" in refused.reason
+    assert runner.is_complete(arms)
+    Runner(tmp_path, quiet=True).run(arms)
+    assert [runner.path(arm).read_bytes() for arm in arms.arms] == old, "only where it is asked for"
+    again = Runner(tmp_path, quiet=True, again=True)
+    assert not again.is_complete(arms)
+    again.run(arms)
+    new = [again.records(arm) for arm in arms.arms]
+    assert len({record.run for records in new for record in records}) == 1
+    assert [[timeless(record) for record in records] for records in new] == [
+        [timeless(Record.from_line(line)) for line in text.splitlines(keepends=True)] for text in old
+    ]
+    kept = [tmp_path / "replaced" / f"{arm.signature}-1.jsonl" for arm in arms.arms]
+    assert [path.read_bytes() for path in kept] == old
+    assert len(load_records(tmp_path)) == 4
+
+
+def test_what_measures_memory_is_not_recorded_again_for_its_times(tmp_path: Path) -> None:
+    arms = comparison(limit=1, memory=True)
+    Runner(tmp_path, quiet=True).run(Comparison(arms.arms[:1]))
+    Runner(tmp_path, quiet=True).run(arms)
+    assert Runner(tmp_path, quiet=True, again=True).is_complete(arms)
 
 
 def test_arms_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,9 +260,12 @@ def test_the_numbers_beside_the_examples_count_their_traces() -> None:
 
 
 def test_settings_are_the_papers() -> None:
-    """k 10, beta 3, tau 1 in Table 19; at paper size that is below the drafter's own block."""
-    arms = get_table(29).plan(Settings(profile="paper"))[0].arms
-    drafted = [arm.method for arm in arms if arm.method.drafter is not None]
-    assert [(one.rule, one.gamma) for one in drafted] == [("top-1", 10), ("top-beta", 10)]
-    assert (drafted[1].beta, drafted[1].tau) == (3, 1.0)
+    """k 10, beta 3, tau 1 in Table 19: below the drafter's own block at paper size, above the base drafter's at toy size."""
+    for profile, name in (("paper", "specdec-drafter"), ("toy", "specdec-drafter-k12")):
+        arms = get_table(29).plan(Settings(profile=profile))[0].arms
+        drafted = [arm.method for arm in arms if arm.method.drafter is not None]
+        assert [(one.rule, one.gamma, one.drafter.model.name) for one in drafted] == [
+            ("top-1", 10, f"zoo:{name}"), ("top-beta", 10, f"zoo:{name}"),
+        ]  # fmt: skip
+        assert (drafted[1].beta, drafted[1].tau) == (3, 1.0)
     assert {row["setting"] for row in published.read("specdec", "table_19")} == {"k=10", "k=10, top-3, tau=1.0"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness import comet
+from harness import comet, zoo
 from harness.catalogue import TABLES, Settings, Table, published
 from harness.catalogue.base import NOT_RECOVERED, Cell
 from harness.catalogue.specdec_blocks import GRID
@@ -136,10 +136,55 @@ def test_table_1_says_which_numbers_are_lost() -> None:
         (f"SpecDec++ / {k}, top-5, tau 3", "speed", 4.5),
         (f"SpecDec++ / {k}, top-5, tau 3", "BLEU", NOT_RECOVERED),
         (f"SpecDec++ / {k}, top-5, tau 3", "over greedy", None),
-        (f"SpecDec, encoders side by side / {k}", "speed", None),
     ]:
         assert cells[row, column].published == value, (row, column)
     assert ("AT, no Seq-KD / b = 5", "speed") not in cells  # another model, run apart
+
+
+def test_numbers_of_another_version_of_the_paper_say_so() -> None:
+    """Two of Table 1 are arXiv v1's, told by others; the third that they tell is also in the paper's text."""
+    (note,) = [one for one in MADE[12].notes(Settings()) if one.startswith("(paper)")]
+    assert "speed_x of NAT drafter, k=25; BLEU of NAT drafter, k=25: number of arXiv v1" in note
+    assert "iterations" not in note
+    assert not [one for one in MADE[14].notes(Settings()) if one.startswith("(paper)")]
+
+
+def test_models_are_named_with_their_shape_and_updates() -> None:
+    """Some models are trained for less long than others: a reader must see it beside the numbers."""
+    for number in MADE:
+        for note in MADE[number].notes(Settings()):
+            if note.startswith("Models here"):
+                assert note.count("zoo:") == note.count(" updates"), note
+    drafter = zoo.RECIPES["toy"]["specdec-drafter"]
+    shown = f"zoo:specdec-drafter (2 + 2 layers, width 128, k = 8, {drafter.steps} updates behind {drafter.initial.steps} of"
+    assert any(shown in note for note in MADE[12].notes(Settings()))
+
+
+def test_depths_are_those_of_the_models_here() -> None:
+    for profile, depths in (
+        ("toy", {"base, 2 + 24", "deep-shallow, 6 + 2"}),
+        ("paper", {"base, 6 + 6", "deep-shallow, 12 + 2"}),
+    ):
+        rows = MADE[21].cells(Settings(profile=profile), nothing)
+        assert {cell.row.split(" / ")[0] for cell in rows} == depths
+
+
+def test_table_9_has_no_number_of_a_setting_that_its_caption_lacks() -> None:
+    printed = {cell.row.rpartition(", ")[2]: cell.published for cell in MADE[19].cells(Settings(), nothing)}
+    assert printed["tau 3"] is None
+    assert MADE[19].cells(Settings(), nothing)[0].published == NOT_RECOVERED
+
+
+def test_a_table_trains_only_what_it_shows() -> None:
+    """The drafter with the shared encoder is Table 18's alone; Table 1 needs these three and their teacher."""
+
+    def models(number: int) -> set[str]:
+        arms = [arm for one in MADE[number].plan(Settings()) for arm in one.arms]
+        drafters = [arm.method.drafter.model for arm in arms if arm.method.drafter is not None]
+        return {spec.name for spec in [*(arm.target for arm in arms), *drafters]}
+
+    assert models(12) == {"zoo:specdec-verifier", "zoo:specdec-verifier-raw", "zoo:specdec-drafter"}
+    assert not [number for number in MADE if "zoo:specdec-drafter-shared" in models(number)]
 
 
 @pytest.mark.parametrize("number", [13, 16, 18, 19, 20, 21, 22, 23])
@@ -233,7 +278,7 @@ def test_replaced_models_and_settings_reach_every_arm() -> None:
     arms = MADE[12].plan(settings)[-1].arms
     assert {(a.source, a.limit, a.repeats, a.seed, a.dtype) for a in arms} == {("folder", 7, 2, 3, "float64")}
     names = {arm.method.drafter.model.name for arm in arms if arm.method.drafter}
-    assert names == {"my/drafter", "zoo:specdec-drafter-shared"}
+    assert names == {"my/drafter"}
     assert not {arm.signature for arm in arms} & {arm.signature for arm in MADE[12].plan(Settings())[-1].arms}
 
 

@@ -1,6 +1,7 @@
 """SpecDec's models at test scale: teacher, the corpus it writes, verifier and drafter, trained in order and resumable."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -17,11 +18,13 @@ from harness.cli import main
 from harness.errors import UsageError
 from harness.experiment import DrafterSpec, MethodSpec, ModelSpec
 from harness.models import LoadedModel, is_encoder_decoder, pin_model
-from harness.zoo import build, distil, pairs
+from harness.zoo import against_verifier, build, distil, pairs
+from harness.zoo.against_verifier import accepted_by_verifier, greedy_outputs, read_verifier
 from harness.zoo.batches import PairBatches
+from harness.zoo.cache import DONE, make
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
-from harness.zoo.drafting import NextBlock, greedy_outputs, start_from
+from harness.zoo.drafting import NextBlock, count_accepted, start_from
 from harness.zoo.networks import build_network, num_parameters
 from harness.zoo.pairs import NextToken, averaged_steps, averaged_weights, rate, run_pair_steps
 from harness.zoo.recipes import RECIPES, digest
@@ -275,6 +278,39 @@ def test_a_killed_decoding_goes_on_where_it_was(
     assert not (tmp_path / distil.DECODED).exists()
 
 
+@pytest.mark.parametrize("name", ["specdec-teacher", "specdec-drafter", "specdec-blockwise"])
+def test_a_kill_at_the_very_end_costs_nothing(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Killed before or behind the file that says that a model is whole: the next run ends with the same model, quickly."""
+    recipe = dataclasses.replace(recipe_of(name), steps=8, num_averaged=2)
+    whole, real = tmp_path / "whole", pairs.replace_file
+    fill = functools.partial(build._fill, recipe, "toy", position=0)
+    make(whole, fill)
+    trained = []
+    real_step = pairs.train_pair_step
+    monkeypatch.setattr(pairs, "train_pair_step", lambda *args: trained.append(args) or real_step(*args))
+    for behind in (False, True):
+        folder = tmp_path / str(behind)
+
+        def killed(path: Path, data: bytes, behind: bool = behind) -> None:
+            if path.name != DONE or behind:
+                real(path, data)
+            if path.name == DONE:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(pairs, "replace_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(folder, fill)
+        monkeypatch.setattr(pairs, "replace_file", real)
+        trained.clear()
+        make(folder, fill)
+        assert trained == []
+        weights = [path.name for path in whole.glob("*.safetensors")]
+        assert weights
+        assert all((folder / one).read_bytes() == (whole / one).read_bytes() for one in weights)
+
+
 def test_models_learned_and_say_how(folders: dict[str, Path]) -> None:
     for name in NAMES:
         facts = facts_of(folders[name])
@@ -291,7 +327,7 @@ def test_accepted_tokens_are_counted_as_rounds_go(folders: dict[str, Path]) -> N
     recipe: DrafterRecipe = recipe_of("specdec-drafter")
     rows, network = read_corpus(corpus_folder("specdec-drafter")), load_network(folders["specdec-drafter"])
     sources = [rows.row(row)[0].long() for row in range(recipe.corpus.num_held_out)]
-    outputs = greedy_outputs(folders["specdec-verifier"], sources, recipe.corpus.max_target)
+    outputs = greedy_outputs(read_verifier(recipe, folders["specdec-verifier"]), sources, recipe.corpus.max_target)
     accepted = rounds = 0
     for source, output in zip(sources, outputs, strict=True):
         position = 0
@@ -312,6 +348,24 @@ def _draft(network: Any, source: torch.Tensor, prefix: torch.Tensor) -> torch.Te
     block = torch.full((1, network.block_size), network.mask_token_id)
     inputs = block_inputs(text, torch.tensor([text.shape[1]]), block, network.config.max_position_embeddings)
     return network(source[None], None, inputs)[0].argmax(-1)
+
+
+def test_held_out_sentences_are_decoded_a_few_at_a_time(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At paper size all of them would not fit; the report does not depend on how many."""
+    recipe, rows = recipe_of("specdec-drafter"), read_corpus(corpus_folder("specdec-drafter"))
+    verifier, network = read_verifier(recipe, folders["specdec-verifier"]), load_network(folders["specdec-drafter"])
+    sizes: list[int] = []
+
+    def count(source: torch.Tensor, *others: torch.Tensor) -> tuple[int, int]:
+        sizes.append(len(source))
+        return count_accepted(network, source, *others)
+
+    whole = accepted_by_verifier(recipe, verifier, rows, count)["against_verifier"]
+    monkeypatch.setattr(against_verifier, "SENTENCES", 5)
+    parts = accepted_by_verifier(recipe, verifier, rows, count)["against_verifier"]
+    assert sizes == [24, 5, 5, 5, 5, 4]
+    assert whole["num_rounds"] == pytest.approx(parts["num_rounds"], rel=0.02)  # near-ties
+    assert whole["tokens_per_round"] == pytest.approx(parts["tokens_per_round"], rel=0.02)
 
 
 def test_training_makes_drafts_stand(folders: dict[str, Path]) -> None:
@@ -359,7 +413,7 @@ def test_the_verifier_generates_the_same_in_transformers(folders: dict[str, Path
     prompt = target.encode("translate English to German: The dog runs.")
     assert prompt[-1] == target.tokenizer.eos_token_id
     found = model.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False, num_beams=1)[0].tolist()
-    [ours] = greedy_outputs(folders["specdec-verifier"], [torch.tensor(prompt)], 30)
+    [ours] = greedy_outputs(model, [torch.tensor(prompt)], 30)
     assert found == [0, *ours.tolist()]
     assert target.eos_token_ids == (target.tokenizer.eos_token_id,)
     assert is_encoder_decoder(ModelSpec(name="zoo:specdec-verifier"), "test", "toy")
@@ -441,11 +495,11 @@ def test_a_local_folder_drafts_as_the_zoo_does(folders: dict[str, Path], tmp_pat
     assert build_drafter(DrafterSpec(kind="block", model=spec), target, models)
 
 
-@pytest.mark.parametrize("size", [0, 512, 9000])
-def test_block_sizes_that_cannot_be_are_refused(folders: dict[str, Path], tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 512, 9000, "8", 4.5, True])
+def test_block_sizes_that_cannot_be_are_refused(folders: dict[str, Path], tmp_path: Path, size: object) -> None:
     models, target, _ = _loaded("specdec-drafter")
     spec = _copied(folders, tmp_path / "drafter", block_size=size)
-    with pytest.raises(UsageError, match=rf"drafter: block_size {size}: expected an integer from 1 to 511") as caught:
+    with pytest.raises(UsageError, match=rf"drafter: block_size {size!r}: expected an integer from 1 to 511") as caught:
         build_drafter(DrafterSpec(kind="block", model=spec), target, models)
     assert "\n" not in str(caught.value)
 

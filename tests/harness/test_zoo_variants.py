@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.experiment import DrafterSpec, MethodSpec, ModelSpec
 from harness.models import pin_model
 from harness.zoo import build, specdec_recipes, specdec_variants
-from harness.zoo.blockwise import NextTokens, count_accepted, leading_correct, new_heads
+from harness.zoo.blockwise import NextTokens, count_rounds, leading_correct, new_heads
 from harness.zoo.checkpoint import CHECKPOINT
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import (
@@ -42,7 +42,7 @@ from methods.types import Generation, Inputs, Stop
 SCALES = ("toy", "test", "paper")
 VARIANTS = {
     "verifier-raw", "drafter-raw", "blockwise", "big-verifier", "big-drafter", "big-blockwise",
-    "verifier-3t", "drafter-3t", "deep-verifier", "deep-drafter", "drafter-shared",
+    "verifier-3t", "drafter-3t", "big-verifier-3t", "big-drafter-3t", "deep-verifier", "deep-drafter", "drafter-shared",
     *(f"{of}-{role}" for of in ("de-en", "en-ro", "ro-en", "bart") for role in ("teacher", "verifier", "drafter")),
 }  # fmt: skip
 PAIRS = {"specdec-blockwise": "specdec-verifier", "specdec-bart-drafter": "specdec-bart-verifier"}
@@ -115,7 +115,10 @@ def test_every_scale_has_every_variant_on_the_right_corpus_and_verifier(scale: s
     tasks = [recipes[f"{of}-verifier"].corpus.parts[0].task for of in ("de-en", "en-ro", "ro-en", "bart")]
     assert tasks == ["wmt-de-en", "wmt-en-ro", "wmt-ro-en", "cnndm"]
     assert (recipes["bart-verifier"].family, recipes["bart-drafter"].family) == ("bart", "bart-block")
-    assert [one.seed for one in teachers_of(recipes["drafter-3t"].corpus)] == [0, 1, 2]
+    for name in ("drafter-3t", "big-drafter-3t"):
+        assert [one.seed for one in teachers_of(recipes[name].corpus)] == [0, 1, 2]
+        one, three = recipes[name.removesuffix("-3t")], recipes[name]
+        assert dataclasses.replace(three, name=one.name, corpus=one.corpus, verifier=one.verifier) == one
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -330,10 +333,13 @@ def test_leading_heads_by_hand() -> None:
         def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.one_hot(said, 10).float()
 
-    leading = leading_correct(Saying(), lambda states: states, torch.zeros(2, 4, 1), outputs, lengths)  # type: ignore[arg-type]
+    seen: list[torch.Size] = []
+    project = lambda states: seen.append(states.shape) or states  # noqa: E731
+    leading = leading_correct(Saying(), project, torch.zeros(2, 4, 1), outputs, lengths)  # type: ignore[arg-type]
+    assert seen == [(2, 4, 10)] * 2, "the logits of one head at a time: at paper size all of them would be 324 GB"
     assert leading.tolist() == [[2, 1, 0, 0], [1, 0, 0, 0]]
     # 3 | 4 5 1 and 2 | 1: behind an undrafted token two and one drafts stand.
-    assert count_accepted(leading, lengths) == (3, 4)
+    assert count_rounds(leading, lengths) == (3, 4)
 
 
 def test_resumed_training_of_heads_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path) -> None:

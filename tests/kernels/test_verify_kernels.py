@@ -40,6 +40,15 @@ def rows(seed: int, batch: int, num_draft: int, vocab_size: int, noise: float = 
     return Proposal(tokens, (num_draft,) * batch, draft, DRAWN, draft.logsumexp(-1)), target, uniforms
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_rows_are_no_decisions(kernel: str) -> None:
+    """A batch whose rows have all ended: the fused kernel had no answer."""
+    nothing = Proposal(torch.zeros(0, 3, dtype=torch.long), (), torch.zeros(0, 3, 7), DRAWN)
+    decisions = KERNELS[kernel](nothing, torch.zeros(0, 4, 7), DRAWN, torch.zeros(0, 4))
+    assert [tuple(one.shape) for one in decisions] == [(0,), (0,), (0, 3), (0, 3)]
+    assert decisions.target_probs.dtype == torch.float32
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_random_rounds(kernel: str, dtype: str) -> None:

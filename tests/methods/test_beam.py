@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from methods.beam import BeamSearch, BeamState
+from methods.beam import BeamSearch, BeamState, advance_all
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
@@ -57,6 +57,40 @@ def test_a_batch_is_its_rows_one_by_one(tiny) -> None:
     prompts, stop = [[3, 9], [5], [8, 30, 31]], Stop(max_new_tokens=8, token_ids=frozenset({4, 20}))
     together = search(session, prompts, BeamSearch(3), stop)
     assert [one.tokens for one in together] == [search(session, [prompt], BeamSearch(3), stop)[0].tokens for prompt in prompts]
+
+
+def test_a_batch_takes_as_many_runs_of_the_model_as_its_longest_row(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row ends early: the fourth token of its own output is the stop token."""
+    session, method = ModelSession(stack_for(tiny.build("llama-gqa", spread=0.2))), BeamSearch(1, 1.0, True)
+    prompts = [[3, 9], [5], [8, 30, 31]]
+    texts = [search(session, [prompt], method, Stop(max_new_tokens=12))[0].tokens for prompt in prompts]
+    stop = Stop(max_new_tokens=12, token_ids=frozenset({texts[0][3]}))
+    rows, extend = [], ModelSession.extend
+    monkeypatch.setattr(ModelSession, "extend", lambda self, tokens: rows.append(len(tokens)) or extend(self, tokens))
+    alone = [len(search(session, [prompt], method, stop)[0].steps) for prompt in prompts]
+    assert (alone, len(rows)) == ([4, 12, 12], 28)
+    rows.clear()
+    together = search(session, prompts, method, stop)
+    assert [len(one.steps) for one in together] == alone
+    assert rows == [3] * 4 + [2] * 8
+
+
+def test_states_are_advanced_together_as_alone() -> None:
+    """Also where one has fewer beams than its neighbours."""
+    generator, stop = torch.Generator().manual_seed(3), Stop(max_new_tokens=9, token_ids=frozenset({2}))
+    for counts in ((1, 1, 1), (3, 3), (1, 3, 3), (3, 1, 3)):
+        together, alone = [], []
+        for count in counts:
+            state = BeamState(3, stop)
+            if count > 1:
+                state.advance(torch.randn(1, 8, generator=generator).log_softmax(-1))
+            together.append(state)
+            alone.append(copy.copy(state))
+        log_probs = torch.randn(sum(counts), 8, generator=generator).log_softmax(-1)
+        ends = list(itertools.accumulate(counts))
+        expected = [state.advance(log_probs[end - count : end]) for state, count, end in zip(alone, counts, ends, strict=True)]
+        assert advance_all(together, log_probs) == expected
+        assert [state.scores for state in together] == [state.scores for state in alone]
 
 
 def test_enough_beams_find_the_most_likely_text() -> None:

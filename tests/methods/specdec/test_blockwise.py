@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 from toy_blocks import EOS, START, VOCAB, Batch, Pair, batch_of, inputs_of
 
 from methods.autoregressive import Autoregressive
@@ -12,7 +13,7 @@ from methods.errors import InputError
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
-from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads, blockwise_loss, load_blockwise
+from methods.specdec.blockwise import FILE, BlockwiseDrafter, BlockwiseHeads, blockwise_loss, load_blockwise
 from methods.specdec.rules import TopOne
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.rules import SpeculativeSampling
@@ -171,3 +172,15 @@ def test_heads_are_saved_and_loaded(trained: Pair, tmp_path: Path) -> None:
         load_blockwise(tmp_path / "other", target)
     with pytest.raises(InputError, match="num_heads 0: expected an integer >= 1"):
         BlockwiseHeads(32, 0, 4)
+
+
+def test_damaged_heads_are_refused_in_one_line(trained: Pair, tmp_path: Path) -> None:
+    target, file = stack_for(trained.verifier), tmp_path / FILE
+    random_heads(3, 7).save(tmp_path)
+    whole, state = file.read_bytes(), load_file(file)
+    broken = [{}, {"up.weight": state["up.weight"]}, state | {"up.bias": torch.zeros(1)}, state | {"up.weight": torch.zeros(2)}]
+    for content in (b"", whole[: len(whole) // 2], *(save(one) for one in broken)):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=rf"blockwise heads .*: {FILE} cannot be used \(.*\); expected") as caught:
+            load_blockwise(tmp_path, target)
+        assert "\n" not in str(caught.value)

@@ -376,6 +376,12 @@ def test_what_a_concurrent_drafter_cannot_hold_is_refused(trained: Pair) -> None
     assert generate(target, drafter, sources(2), TopOne(), 3)[1].tokens == plain(target, sources(2))[1]
 
 
+@pytest.mark.parametrize("block_size", [0, -1])
+def test_the_drafter_alone_needs_a_token_a_block(trained: Pair, block_size: int) -> None:
+    with pytest.raises(InputError, match=rf"block_size {block_size}: expected an integer >= 1"):
+        DrafterAlone(BlockDrafter(BlockStack(trained.drafter)), block_size)
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("block_size", [1, 3, BLOCK])
 def test_the_drafter_alone_writes_its_own_blocks(trained: Pair, block_size: int, batch: int) -> None:

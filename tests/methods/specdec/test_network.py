@@ -97,7 +97,7 @@ def test_a_saved_network_loads_from_its_folder(network: BlockNetwork, tmp_path: 
 
 def test_a_plain_checkpoint_is_refused(tmp_path: Path) -> None:
     seeded(lambda: MarianMTModel(CONFIGS["marian"]())).save_pretrained(tmp_path / "verifier")
-    with pytest.raises(InputError, match="it holds a 'marian' model without block_size; expected a drafter"):
+    with pytest.raises(InputError, match="it holds a 'marian' model without block_size or positions; expected a drafter"):
         load_network(tmp_path / "verifier")
     with pytest.raises(InputError, match=r"no config\.json there"):
         load_network(tmp_path)

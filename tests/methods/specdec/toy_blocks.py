@@ -83,15 +83,14 @@ def train(model: PreTrainedModel, loss: Callable[[Batch, float], Tensor], num_st
     return losses
 
 
-def train_drafter(network: BlockNetwork, num_steps: int, glancing: bool = True, seed: int = 1) -> list[float]:
+def train_drafter(network: BlockNetwork, num_steps: int, seed: int = 1) -> list[float]:
     draws = torch.Generator().manual_seed(seed)
 
     def loss(batch: Batch, progress: float) -> Tensor:
         blocks = cut_blocks(
             batch.outputs, batch.lengths, random_prefix_lengths(batch.lengths, draws), network.block_size, START
         )
-        ratio = glancing_ratio(progress) if glancing else 0.0
-        return drafter_loss(network, batch.source, batch.source_mask, blocks, draws, glancing=ratio)
+        return drafter_loss(network, batch.source, batch.source_mask, blocks, draws, glancing=glancing_ratio(progress))
 
     return train(network.train(), loss, num_steps, seed)
 
