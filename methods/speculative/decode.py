@@ -29,6 +29,8 @@ from methods.types import (
     VerifyRule,
 )
 
+Number = int | float  # of a round's results: counts and tokens, or probabilities
+
 
 @dataclass(slots=True)
 class _Row:
@@ -126,14 +128,17 @@ class DraftAndVerify:
             _stamp(active, drafted - started, verified - drafted, clock() - started)
 
 
-def _to_host(proposal: Proposal, verdict: Verdict) -> list[list[float]]:
-    """All of a round's results in one transfer; fp32 holds token ids exactly up to 2**24."""
+def _to_host(proposal: Proposal, verdict: Verdict) -> list[list[Number]]:
+    """All of a round's results, a list a row. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24."""
     columns = [verdict.num_accepted.unsqueeze(1), verdict.next_token.unsqueeze(1), proposal.tokens]
     columns += [verdict.target_probs, verdict.draft_probs]
-    return torch.cat(columns if verdict.choices is None else [*columns, verdict.choices], 1).tolist()
+    columns += [] if verdict.choices is None else [verdict.choices]
+    if not proposal.tokens.is_cuda:  # a fifth of the time that it takes to join them
+        return [list(itertools.chain.from_iterable(row)) for row in zip(*(one.tolist() for one in columns), strict=True)]
+    return torch.cat(columns, 1).tolist()
 
 
-def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: Stop) -> None:
+def _take(row: _Row, length: int, numbers: Sequence[Number], longest: int, stop: Stop) -> None:
     """Emit the accepted drafts and the token behind them, cut at the first stopping token or the length limit.
 
     What was accepted behind the cut never entered the output, so the step does not count it.
@@ -156,7 +161,7 @@ def _take(row: _Row, length: int, numbers: Sequence[float], longest: int, stop: 
     row.schedule.observe(length, num_accepted)
 
 
-def _looked_at(probs: Sequence[float]) -> list[float]:
+def _looked_at(probs: Sequence[Number]) -> list[float]:
     """Those of drafts that the rule evaluated: behind the first rejection it may have left NaN."""
     return list(itertools.takewhile(lambda prob: not math.isnan(prob), probs))
 

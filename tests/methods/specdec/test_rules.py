@@ -10,6 +10,7 @@ from torch import Tensor
 
 from methods.errors import InputError
 from methods.sampling import Sampling
+from methods.specdec import rules
 from methods.specdec.rules import TopBeta, TopOne
 from methods.speculative.rules import RULES, SpeculativeSampling, guarantee_of
 from methods.types import Proposal, Verdict
@@ -17,6 +18,12 @@ from methods.types import Proposal, Verdict
 GREEDY = Sampling()
 VOCAB, NUM_DRAFT, BATCH = 6, 4, 64
 CAPS = ("released", "printed")
+
+
+@pytest.fixture(autouse=True, params=["host", "device"])
+def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every property holds for what decides on a CPU and for what decides on a GPU."""
+    monkeypatch.setattr(rules, "_is_at_hand", lambda tensor: request.param == "host")
 
 
 def tied(seed: int, *shape: int) -> Tensor:
