@@ -14,7 +14,7 @@ from harness.experiment import Comparison
 from harness.match_rates import match_rate
 from harness.models import num_layers
 from harness.pairing import Refused, incomparable, num_failed, overlap_of, paired, steps_of, succeeded
-from harness.pipelines import Account, account
+from harness.pipelines import Account, account, untimed
 from harness.records import Record
 from harness.statistics import Estimate, interval, of_sums, ratio_of_examples, weights
 from methods.speculative import acceptance, theory
@@ -182,7 +182,7 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
     if experiment.method.name == "ppd":
         depth, simulated = num_layers(experiment.target, experiment.profile), experiment.method.execution == "simulated"
         pipeline = account(records[:-1], records[-1], depth, simulated)
-        found |= pipeline.estimates if isinstance(pipeline, Account) else {}
+        found |= pipeline.estimates if isinstance(pipeline, Account) else untimed(records[-1], depth)
     elif len(comparison.arms) > 1:
         speed = speedup(records[0], records[-1])
         found["speedup"] = speed if isinstance(speed, Estimate) else None

@@ -47,6 +47,8 @@ UNITS = {
     "plain_round_ms": "ms",
 }
 
+UNTIMED = ("match_rate", "theorem_frac")
+
 
 @dataclass(frozen=True)
 class Account:
@@ -84,6 +86,15 @@ def account(
     if least is not None and least <= 0:  # a share of what may be nothing has no interval
         estimates.pop("reached_frac", None)
     return Account(estimates, fastest)
+
+
+def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
+    """Those of UNITS that no clock decides, which are there also where times must not be compared."""
+    if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
+        return {}
+    statistics = {**_named("plain", sums[0]), **_named("piped", sums[0])}
+    estimates = {name: of_sums(statistics, _quantity(name, num_layers), UNITS[name]) for name in UNTIMED}
+    return {name: found for name, found in estimates.items() if found is not None and np.isfinite(found.value)}
 
 
 WALL, ROUNDS = 0, 1

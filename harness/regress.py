@@ -20,7 +20,7 @@ from harness.typed import parsed
 from methods.sampling import Sampling
 
 ROUNDING_FRAC = 1e-3
-TIMED = frozenset(pipelines.UNITS) - {"match_rate", "theorem_frac"}
+TIMED = frozenset(pipelines.UNITS) - frozenset(pipelines.UNTIMED)
 
 
 @dataclass(frozen=True)

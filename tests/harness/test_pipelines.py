@@ -10,7 +10,7 @@ import pytest
 
 from harness.experiment import Experiment, MethodSpec
 from harness.pairing import Refused
-from harness.pipelines import UNITS, Account, account
+from harness.pipelines import UNITS, UNTIMED, Account, account, untimed
 from harness.records import Divergence, Record
 from methods.ppd import theory
 from methods.ppd.pipeline import PARTS
@@ -229,6 +229,11 @@ def test_what_must_not_be_compared_is_refused(synthetic: SimpleNamespace, plain:
         refused = account(baselines, records, DEPTH)
         assert isinstance(refused, Refused)
         assert "different processes" in refused.reason
+    compared = account([good], records, DEPTH)
+    assert isinstance(compared, Account)
+    assert untimed(records, DEPTH) == {name: compared.estimates[name] for name in UNTIMED}, "a noisy machine takes none away"
+    assert set(UNTIMED) <= set(UNITS)
+    assert untimed([], DEPTH) == {}
     tie = Divergence(position=3, margin=1e-6, bound=1e-4, replays_agree=True, kind="near-tie")
     records[1].divergence = tie
     assert isinstance(account([good], records, DEPTH), Account)
