@@ -61,10 +61,11 @@ def arms(settings: Settings) -> Arms:
 
 
 def drafting(settings: Settings) -> tuple[str, int]:
-    """The role of a drafter that can draft blocks of the table's size, and the size: the base drafter, or the first of Table 2
-    that can; else the base drafter's."""
+    """The role of a drafter that can draft blocks of the table's size, and the size: the base drafter if it can or is the
+    user's own, or the first of Table 2 that can; else the base drafter's."""
     sizes = {EN_DE.drafter: gamma_of(settings, EN_DE)} | {f"drafter-k{k}": k for k in block_sizes(settings)}
-    role = next((role for role, k in sizes.items() if k >= BLOCK), EN_DE.drafter)
+    fitting = [role for role, k in sizes.items() if k >= BLOCK]
+    role = EN_DE.drafter if EN_DE.drafter in dict(settings.models) or not fitting else fitting[0]
     return role, min(BLOCK, sizes[role])
 
 

@@ -261,6 +261,8 @@ def test_the_numbers_beside_the_examples_count_their_traces() -> None:
 
 def test_settings_are_the_papers() -> None:
     """k 10, beta 3, tau 1 in Table 19: below the drafter's own block at paper size, above the base drafter's at toy size."""
+    own = get_table(29).plan(Settings(models=(("drafter", "my/drafter"),)))[0].arms
+    assert {(arm.method.drafter.model.name, arm.method.gamma) for arm in own if arm.method.drafter} == {("my/drafter", 8)}
     for profile, name in (("paper", "specdec-drafter"), ("toy", "specdec-drafter-k12")):
         arms = get_table(29).plan(Settings(profile=profile))[0].arms
         drafted = [arm.method for arm in arms if arm.method.drafter is not None]
