@@ -1,0 +1,15 @@
+"""Experiments, runs, records, tables: the harness. Its rooms, each importing only from those above it:
+
+core      what is run and what is kept: experiments, records, files, plug-ins
+zoo       small models, described by recipes and trained here
+models    from a name to a loaded model
+measures  from records to numbers with intervals
+run       from an experiment to records; ``run.ray`` on a cluster
+tables    what a table, a cell and a figure are, and how one is written
+exact     the exactness audit, and the contracts of parts
+papers    a folder a paper: setups, tables, figures, claims
+report    the site, the ledger, notebooks, regression
+cli       the command line
+
+A test (tests/policy/test_structure.py) holds them to this order. Only ``cli`` imports inside functions.
+"""

@@ -1,0 +1,1 @@
+"""Verification kernels, a folder an operation: each kernel next to its reference."""

@@ -1,4 +1,4 @@
-"""Plain decoding, one token a step: the baseline that every other method is compared with, and so kept very lean."""
+"""Plain decoding, one token a step. It is the baseline of every other method, and so kept very lean."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,12 @@ import torch
 
 from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
+from methods.steps import Step
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
 
 def token_budgets(target: Session, stop: Stop) -> list[int]:
-    """How many tokens each row of a prefilled session may emit: max_new_tokens, or what the position limit leaves.
+    """Return how many tokens each row of a prefilled session may emit: max_new_tokens, or what the position limit leaves.
 
     Emitting t tokens caches the pending token and all but the last of them, t entries.
     """
@@ -36,7 +37,7 @@ class Autoregressive:
         tokens = torch.tensor(pending, device=target.device).unsqueeze(1)
         if len(running) < len(pending):
             tokens, uniforms = _keep(target, tokens, uniforms, running)
-        position, round_s, extend, greedy, ends = 0, float("nan"), target.extend, sampling.greedy, stop.token_ids
+        position, round_s, extend, greedy = 0, float("nan"), target.extend, sampling.greedy
         before = clock() if clock else 0.0
         while running:
             logits = extend(tokens)[:, -1]
@@ -51,19 +52,13 @@ class Autoregressive:
             if clock:
                 now = clock()
                 round_s, before = now - before, now
-            position += 1
             going_on = []
             for index, row in enumerate(running):
-                token, generation = drawn[index][0], generations[row]
-                generation.tokens.append(token)
-                step = Step([], 0, 1, round_s=round_s)
-                generation.steps.append(step)
-                if token in ends:
-                    step.stop_reason = generation.stop_reason = "eos"
-                elif position >= budgets[row]:
-                    step.stop_reason = "length"
-                else:
+                emitted, reason = stop.cut(drawn[index], budgets[row] - position)
+                generations[row].add(emitted, Step([], 0, 1, stop_reason=reason, round_s=round_s))
+                if reason is None:
                     going_on.append(index)
+            position += 1
             if len(going_on) < len(running):
                 refuse_nan(logits)
                 running = [running[index] for index in going_on]

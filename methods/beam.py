@@ -1,4 +1,4 @@
-"""Beam search (Wu et al. 2016; the baseline of Leviathan A.4), token for token what transformers' ``generate`` gives.
+"""Beam search (Wu et al. 2016; the baseline of Leviathan A.4). It gives the tokens of transformers' ``generate``.
 
 The step is apart from the model, so that speculative beam search can replay it on log-probabilities of its own::
 
@@ -27,7 +27,8 @@ from torch import Tensor
 from methods.autoregressive import token_budgets
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop, StopReason
+from methods.steps import Step, StopReason
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
 Candidate = tuple[float, int, int]  # log-probability of the whole, parent beam, token
 Chosen = tuple[list[int], list[int]]  # each new beam's parent and token
@@ -38,15 +39,14 @@ class BeamState:
 
     Args:
         num_beams: w, how many beams run.
-        stop: tokens that end a hypothesis; ``max_new_tokens`` bounds its length (also for ``early_stopping="never"``).
-        length_penalty: a hypothesis scores its log-probability / length**length_penalty, the EOS counted.
-        early_stopping: True ends with ``num_beams`` finished; False when the best running beam, judged at its present
-            length, cannot enter; "never" judges it at the greatest length if the penalty favours long ones.
+        stop: tokens that end a hypothesis; ``max_new_tokens`` bounds its length.
+
+    A hypothesis scores its log-probability over its length, the EOS counted, and the search ends when the best running beam,
+    judged at its present length, cannot enter: transformers' ``length_penalty=1`` and ``early_stopping=False``.
     """
 
-    def __init__(self, num_beams: int, stop: Stop, length_penalty: float = 1.0, early_stopping: bool | str = False) -> None:
+    def __init__(self, num_beams: int, stop: Stop) -> None:
         self.num_beams, self.stop = num_beams, stop
-        self.length_penalty, self.early_stopping = length_penalty, early_stopping
         self.num_candidates = max(2, 1 + len(stop.token_ids)) * num_beams
         self.beams: list[tuple[int, ...]] = [()]
         self.scores: list[float] = [0.0]
@@ -54,7 +54,7 @@ class BeamState:
         self._length = 0
 
     def advance(self, log_probs: Float[Tensor, "beams V"]) -> Chosen:
-        """One step from the next token's log-probabilities; each new beam's parent and token, best first.
+        """Take one step from the next token's log-probabilities; return each new beam's parent and token, best first.
 
         The best num_candidates continuations are ranked. One that stops is finalized if it is among the first
         num_beams; the best num_beams that do not stop run on. At the length limit every continuation stops.
@@ -63,7 +63,7 @@ class BeamState:
         return step
 
     def take(self, candidates: Sequence[Candidate]) -> Chosen:
-        """``advance`` on continuations that are ranked already, best first: log-probability, parent and token."""
+        """Advance by continuations that are ranked already, best first: log-probability, parent and token."""
         self._length += 1
         at_limit = self._length >= self.stop.max_new_tokens
         kept = []
@@ -78,29 +78,27 @@ class BeamState:
         return [parent for _, parent, _ in kept], [token for _, _, token in kept]
 
     def finished(self) -> bool:
-        """Whether no running beam can, or at the limit may, change the result."""
+        """Return whether no running beam can, or at the limit may, change the result."""
         if self._length >= self.stop.max_new_tokens or not self.beams:
             return True
         if len(self.finalized) < self.num_beams:
             return False
-        if self.early_stopping is True:
-            return True
-        favours_long = self.early_stopping == "never" and self.length_penalty > 0
-        length = self.stop.max_new_tokens if favours_long else self._length
-        return self.scores[0] / length**self.length_penalty <= self.finalized[-1][0]
+        return self.scores[0] / self._length <= self.finalized[-1][0]
 
     def best(self) -> tuple[int, ...]:
         return self.finalized[0][1] if self.finalized else ()
 
     def _finalize(self, log_prob: float, tokens: tuple[int, ...]) -> None:
-        entry = (log_prob / len(tokens) ** self.length_penalty, tokens)
+        entry = (log_prob / len(tokens), tokens)
         ranked = sorted([*self.finalized, entry], key=lambda one: one[0], reverse=True)
         self.finalized = ranked[: self.num_beams]
 
 
 def advance_all(states: Sequence[BeamState], log_probs: Float[Tensor, "beams V"]) -> list[Chosen]:
-    """``advance`` of every state, whose beams' rows lie one state behind the other: the candidates of all states with equally
-    many beams are ranked, and brought to the host, at once."""
+    """Advance every state; their beams' rows lie one state behind the other.
+
+    The candidates of all states with equally many beams are ranked, and brought to the host, at once.
+    """
     vocab_size, first, chosen = log_probs.shape[-1], 0, []
     for (num_beams, num_candidates), grouped in groupby(states, lambda state: (len(state.beams), state.num_candidates)):
         alike = list(grouped)
@@ -162,12 +160,10 @@ class BeamSearch:
 
     guarantee: Guarantee = "lossy"
 
-    def __init__(self, num_beams: int, length_penalty: float = 1.0, early_stopping: bool | str = False) -> None:
+    def __init__(self, num_beams: int) -> None:
         if num_beams < 1:
             raise InputError(f"num_beams {num_beams!r}: expected an integer >= 1 (1 is greedy decoding)")
-        if early_stopping not in (True, False, "never"):
-            raise InputError(f"early_stopping {early_stopping!r}: expected True, False or 'never'")
-        self.num_beams, self.length_penalty, self.early_stopping = num_beams, length_penalty, early_stopping
+        self.num_beams = num_beams
 
     @torch.inference_mode()
     def generate(
@@ -176,10 +172,7 @@ class BeamSearch:
         if not sampling.greedy:
             raise InputError(f"temperature {sampling.temperature}: beam search draws nothing; set temperature 0")
         tokens = target.prefill(inputs)
-        states = [
-            BeamState(self.num_beams, replace(stop, max_new_tokens=budget), self.length_penalty, self.early_stopping)
-            for budget in token_budgets(target, stop)
-        ]
+        states = [BeamState(self.num_beams, replace(stop, max_new_tokens=budget)) for budget in token_budgets(target, stop)]
         times: list[list[float]] = [[] for _ in states]
         before = clock() if clock else float("nan")
         for stepped in search(states, tokens, partial(next_log_probs, target, device=target.device), target.select):
@@ -191,7 +184,7 @@ class BeamSearch:
 
 
 def next_log_probs(target: Session, tokens: Sequence[int], device: torch.device) -> Float[Tensor, "beams V"]:
-    """Extend every beam by its token; log-probabilities of what follows, in fp32 or better as transformers has them."""
+    """Extend every beam by its token and return the next log-probabilities, in fp32 or better as transformers has them."""
     logits = target.extend(torch.tensor(tokens, device=device).unsqueeze(1))[:, -1]
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 

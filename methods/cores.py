@@ -1,8 +1,8 @@
-"""How many cores there are for us; apart from what needs them, since nothing here takes seconds to import."""
+"""Count the cores of this process. A module of its own, because importing it takes no time."""
 
 import os
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The errors that the methods raise about what a caller gave them, and about processes of their own."""
+"""Errors of methods: about a caller's values, and about sub-processes."""
 
 from kernels.errors import InputError, NotFiniteError
 
@@ -6,4 +6,4 @@ __all__ = ["InputError", "NotFiniteError", "WorkerError"]
 
 
 class WorkerError(Exception):
-    """A process that a method works with died or does not answer: nothing that is run after it could be trusted."""
+    """A sub-process died or does not answer. What runs after it cannot be trusted."""

@@ -1,4 +1,4 @@
-"""The session of a model that hears: as any other, but some tokens may not begin an output."""
+"""The session of a Whisper: as any other, but some tokens may not begin an output."""
 
 from collections.abc import Sequence
 

@@ -5,61 +5,15 @@ so the random numbers are inputs and two methods that are given the same ones ca
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import adjusted_probs
-from kernels.verify.reference import inverse_cdf
-from methods.errors import InputError
+from kernels.sampling import SamplingSpec
+from kernels.verify.adjust import Sampling
 
-LEAST_TEMPERATURE = 1e-30  # fp32 logits divided by less are infinite
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How logits become a distribution: divide by temperature, keep top-k, then the nucleus of mass top-p.
-
-    ``temperature=0`` is argmax: all mass on the first largest logit. ``top_k=None`` and ``top_p=None`` filter nothing.
-    Ties at the k-th logit are all kept and the token that crosses top_p is kept, as transformers does.
-    """
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")):
-            raise InputError(f"temperature {self.temperature!r}: expected a number >= {LEAST_TEMPERATURE:g}, or 0 for greedy")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k {self.top_k!r}: expected an integer >= 1, or none to keep all tokens")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise InputError(f"top_p {self.top_p!r}: expected 0 < top_p <= 1, or none to keep all tokens")
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
-
-    def probs(self, logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V"]:
-        """The adjusted distribution; fp64 logits stay fp64, everything else is computed in fp32."""
-        if self.greedy:
-            logits = logits if logits.dtype == torch.float64 else logits.float()
-            return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-        return adjusted_probs(logits, self)
-
-    def draw(self, logits: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """One token a row; greedy takes the argmax and leaves the uniforms unused."""
-        return logits.argmax(-1) if self.greedy else inverse_cdf(self.probs(logits), uniforms)
-
-    def draw_with_prob(
-        self, logits: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]
-    ) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """The same and its probability; for temperatures above 0."""
-        probs = self.probs(logits)
-        tokens = inverse_cdf(probs, uniforms)
-        return tokens, probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+__all__ = ["Sampling", "SamplingSpec", "Uniforms"]
 
 
 class Uniforms:

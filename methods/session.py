@@ -73,7 +73,7 @@ class ModelSession:
 
     @torch.inference_mode()
     def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
-        """Append n tokens to every row; the logits that follow each. Rows of a larger batch may end in padding.
+        """Append n tokens to every row and return the logits behind each. Rows of a larger batch may end in padding.
 
         Raises:
             InputError: a row is at the position limit (in a batch of one: the last token is past it).
@@ -222,7 +222,7 @@ class Source:
             self._arrange(sources)
 
     def _arrange(self, sources: list[int]) -> None:
-        """The views that row r needs to read source ``sources[r]``: expanded where all read one, else copied."""
+        """Arrange the views so that row r reads source ``sources[r]``: expanded where all read one, else copied."""
         self._sources = sources
         if len(set(sources)) == 1:
             one, batch = sources[0], len(sources)
@@ -239,7 +239,7 @@ class Source:
 
 
 def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"] | None]:
-    """Sources as one tensor, and a mask that is 0 in the padding where there is any."""
+    """Return sources as one tensor, and a mask that is 0 in the padding where there is any."""
     lengths = [len(prompt) for prompt in inputs.prompts]
     longest = max(lengths)
     padded = [list(prompt) + [0] * (longest - len(prompt)) for prompt in inputs.prompts]
@@ -250,7 +250,7 @@ def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], I
 
 
 def _scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
-    """How rows of different lengths append: by row and position."""
+    """Append to rows of different lengths, by row and position."""
     rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
 
     def store(slot: Tensor, new: Tensor) -> None:
@@ -260,7 +260,7 @@ def _scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object
 
 
 def _to_device(values: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
-    """Through pinned memory on a GPU, so that the host does not wait."""
+    """Copy to the device, through pinned memory on a GPU so that the host does not wait."""
     if device.type == "cuda":
         return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
     return torch.tensor(values)
@@ -273,13 +273,13 @@ def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: lis
 
 
 def are_alike(inputs: Inputs) -> bool:
-    """Whether there are several rows of one prompt and, as far as one can tell without reading them, of the same features."""
+    """Return whether several rows have one prompt and, as far as is known without reading them, the same features."""
     features = inputs.features
     return inputs.batch > 1 and len(set(inputs.prompts)) == 1 and (features is None or features.stride(0) == 0)
 
 
 def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
-    """InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit."""
+    """Raise InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit."""
     if not inputs.prompts:
         raise InputError("prompts (): expected at least one row; give a prompt")
     for row, prompt in enumerate(inputs.prompts):
@@ -298,7 +298,7 @@ def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
 
 
 def check_features(inputs: Inputs, shape: tuple[int, int] | None) -> None:
-    """InputError for features where none are heard, none where they are, or of another shape than (mels, frames)."""
+    """Raise InputError for features of a model without an encoder of sound, for missing ones, and for a wrong shape."""
     if shape is None and inputs.features is not None:
         raise InputError(f"features {tuple(inputs.features.shape)}: this model does not hear, expected none; choose a Whisper")
     if shape is None:

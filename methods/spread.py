@@ -1,4 +1,4 @@
-"""A decoder-only model whose layers lie on several devices: each device has a session of its own, with the cache of its layers.
+"""Decode with layers on several devices: each device has a session of its own, with the cache of its layers.
 
 The hidden states go from device to device. What is not a layer (embeddings, final norm, head), and all that a method sees, lies
 on one of them, the home.
@@ -19,7 +19,7 @@ from methods.session import ModelSession
 
 
 def spread_stack(model: Any, home: torch.device) -> Stack:
-    """The stack of a model whose layers a loader has laid on several devices; all else is brought home.
+    """Return the stack of a model whose layers lie on several devices; all else is moved to the first.
 
     Raises:
         InputError: an encoder-decoder, or a model of which some weights are on no device.
@@ -59,7 +59,7 @@ class SpreadSession(ModelSession):
         self._parts = [(first, last, ModelSession(part)) for first, last, part in stack.parts]
 
     def _up_to_date(self) -> Iterator[tuple[int, int, ModelSession]]:
-        """The parts, told what is cached: a rewind only changes the lengths here."""
+        """Return the parts, told what is cached: a rewind only changes the lengths here."""
         for first, last, part in self._parts:
             part.lengths = self.lengths[first:last]
             yield first, last, part

@@ -1,4 +1,4 @@
-"""Who drafts in transformers' assisted generation, and what became of the drafts.
+"""Drafters of transformers' assisted generation, and the rounds that they led to.
 
 Three of its candidate generators: a draft model, prompt lookup (the text so far), and early exit (the target's first layers).
 Each of them lends, while a context lasts, the arguments that ``generate`` is given for it; ``settings`` are the target's.
@@ -18,8 +18,7 @@ from transformers import GenerationConfig
 
 from methods.errors import InputError
 from methods.models.base import Stack
-from methods.models.llama import LlamaStack
-from methods.types import Step
+from methods.steps import Step
 
 Seen = list[tuple[int, Tensor]]  # how long the text of a round was, and that text with its drafts [1, length]
 
@@ -70,8 +69,8 @@ class EarlyExit:
         check_schedule(self.schedule)
 
     def check(self, stack: Stack) -> None:
-        """InputError for a layer that the model does not have, or a family whose decoder runs all of them whatever is asked."""
-        if not isinstance(stack, LlamaStack):
+        """Raise InputError for a layer that the model does not have, or a family whose decoder always runs all of them."""
+        if not stack.can_exit_early:
             raise InputError(
                 f"model type {stack.model.config.model_type!r}: transformers' early exit works where a decoder heeds "
                 "num_hidden_layers while it runs; expected one of llama, mistral, qwen2, gemma"
@@ -96,7 +95,7 @@ Assistance = Assistant | PromptLookup | EarlyExit
 
 
 def check_schedule(schedule: str, drafts_by_lookup: bool = False) -> None:
-    """InputError for one that transformers does not have."""
+    """Raise InputError for a schedule that transformers does not have."""
     if drafts_by_lookup and schedule != "constant":
         raise InputError(f"schedule {schedule!r}: transformers' prompt lookup has constant alone")
     if schedule not in ("constant", "heuristic"):
@@ -120,7 +119,7 @@ def _changed(settings: GenerationConfig, **changes: Any) -> GenerationConfig:
 
 @contextmanager
 def only(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """``generate`` takes what is None in the settings that it is given from the model's own, which are put aside meanwhile."""
+    """Put the model's own settings aside: ``generate`` takes from them what is None in the given ones."""
     own = model.generation_config
     model.generation_config = settings
     try:
@@ -142,7 +141,7 @@ def drafting(model: Any, settings: GenerationConfig) -> Iterator[None]:
 
 @contextmanager
 def watched(model: Any, limit: int | None) -> Iterator[Seen]:
-    """Of each round of ``generate``, how long the text was and the text with its drafts.
+    """Record each round of ``generate``: the length of the text, and the text with its drafts.
 
     Differs from transformers: drafts end where the model's positions do; prompt lookup's would be looked up behind them.
     """
@@ -172,7 +171,7 @@ def watched(model: Any, limit: int | None) -> Iterator[Seen]:
 
 
 def rounds(seen: Seen, skipped: int, tokens: Sequence[int]) -> list[Step]:
-    """The rounds that made ``tokens``, which follow the first ``skipped`` of every text; probabilities and times are unknown.
+    """Return the rounds that made ``tokens``, which follow the first ``skipped``; probabilities and times are unknown.
 
     A draft stands where it was emitted: what the target puts in a refused one's place is never that draft.
     """
@@ -187,7 +186,7 @@ def rounds(seen: Seen, skipped: int, tokens: Sequence[int]) -> list[Step]:
 
 @contextmanager
 def random_numbers(seed: int, device: torch.device) -> Iterator[None]:
-    """transformers draws from torch's own generators: seeded for a while, then as they were."""
+    """Seed torch's own generators, which transformers draws from, and restore them afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed % 2**63)
         yield

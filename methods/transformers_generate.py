@@ -1,4 +1,4 @@
-"""Decoding by transformers' own ``generate`` over the same weights: what the project's own loops are measured against."""
+"""Decode by transformers' own ``generate`` over the same weights; the project's own loops are measured against it."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,9 @@ from methods.errors import InputError
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, check_features, check_inputs
+from methods.steps import Step
 from methods.transformers_assisted import Assistance, Seen, only, random_numbers, rounds, watched
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
 FILL = 0  # what ``generate`` puts behind a row's end; any id of the vocabulary
 LOGGER = logging.getLogger("transformers.generation.utils")
@@ -86,18 +87,18 @@ class TransformersGenerate:
         asked = unassisted if self.assistance is None else self.assistance.lent(stack.model, settings)
         with only(stack.model, settings), asked as arguments, watched(stack.model, stack.position_limit) as seen:
             outputs = transformers.GenerationMixin.generate(stack.model, **arguments, **given)
-        return [_generation(output, stop, seen, skipped) for output in outputs[:, skipped:].tolist()]
+        return [_generation(output, budget, stop, seen, skipped) for output in outputs[:, skipped:].tolist()]
 
 
 def _drawn(sampling: Sampling) -> dict[str, Any]:
-    """What is None would be transformers' default, a top-k of 50."""
+    """Return the settings of sampling. None would mean transformers' default, a top-k of 50."""
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
     return {"do_sample": True, "temperature": float(sampling.temperature), "top_k": sampling.top_k or 0, "top_p": top_p}
 
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Assisted generation calls ``generate`` for its drafts in ways that it then warns of."""
+    """Silence transformers: assisted generation calls ``generate`` for its drafts in ways that it then warns of."""
     level = LOGGER.level
     LOGGER.setLevel(logging.ERROR)
     try:
@@ -107,7 +108,7 @@ def _unwarned() -> Iterator[None]:
 
 
 def _groups(budgets: Sequence[int], *, alone: bool) -> list[list[int]]:
-    """Rows that are decoded together; none that may emit nothing."""
+    """Group the rows that are decoded together; rows that may emit nothing are left out."""
     if alone:
         return [[row] for row, budget in enumerate(budgets) if budget]
     return [[row for row, own in enumerate(budgets) if own == budget] for budget in sorted(set(budgets) - {0})]
@@ -119,7 +120,7 @@ def _chosen(inputs: Inputs, rows: Sequence[int]) -> Inputs:
 
 
 def _padded(stack: Stack, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], int]:
-    """Prompts as ``generate`` takes them, and how many tokens of its output are not new."""
+    """Return prompts as ``generate`` takes them, and how many tokens of its output are not new."""
     longest = max(map(len, prompts))
     pads = [[FILL] * (longest - len(prompt)) for prompt in prompts]
     masks = [[0] * len(pad) + [1] * len(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
@@ -132,7 +133,7 @@ def _padded(stack: Stack, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, A
 
 
 def _budget(stack: Stack, prompt: Sequence[int], stop: Stop) -> int:
-    """As ``autoregressive.token_budgets`` has it behind a prefill, which would cost time here."""
+    """Return what ``autoregressive.token_budgets`` says behind a prefill, which would cost time here."""
     if stack.position_limit is None:
         return stop.max_new_tokens
     cached = 0 if _reads(stack) else len(prompt) - 1
@@ -140,15 +141,14 @@ def _budget(stack: Stack, prompt: Sequence[int], stop: Stop) -> int:
 
 
 def _reads(stack: Stack) -> bool:
-    """Whether the prompt is an encoder's source; a Whisper's is what its decoder begins with."""
+    """Return whether the prompt is an encoder's source; a Whisper's decoder begins with it."""
     return stack.is_encoder_decoder and stack.feature_shape is None
 
 
-def _generation(output: list[int], stop: Stop, seen: Seen, skipped: int) -> Generation:
-    """A row that has ended is filled up. Where no round was seen, a step is a token."""
-    end = next((index + 1 for index, token in enumerate(output) if token in stop.token_ids), None)
-    tokens = output[:end]
+def _generation(output: list[int], budget: int, stop: Stop, seen: Seen, skipped: int) -> Generation:
+    """Cut what fills up a row that has ended. Where no round was seen, a step is a token."""
+    tokens, reason = stop.cut(output, budget)
     steps = rounds(seen, skipped, tokens) if seen else [Step([], 0, 1) for _ in tokens]
     if steps:
-        steps[-1].stop_reason = "eos" if end else "length"
-    return Generation(tokens, steps, "eos" if end else "length")
+        steps[-1].stop_reason = reason or "length"
+    return Generation(tokens, steps, reason or "length")

@@ -12,16 +12,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.verify.interface import Proposal as Proposal
+from kernels.verify.interface import RoundUniforms, TargetLogits
+from kernels.verify.interface import Verdict as Verdict
 from methods.sampling import Sampling, Uniforms
+from methods.steps import Step, StopReason
 
 Guarantee = Literal["identical", "same_distribution", "lossy"]
-StopReason = Literal["eos", "length"]
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a batch is generated from: token ids, one tuple a row, never padded.
+    """The inputs of a batch: token ids, one tuple a row, never padded.
 
     For a decoder-only model ``prompts`` are the prompts (at least one token each). For an encoder-decoder they are the
     encoder's sources, and the decoder begins with the model's own start token. A model that hears has ``features`` for its
@@ -41,83 +44,26 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """When a row ends: after ``max_new_tokens`` tokens or with the first of ``token_ids`` (which is emitted)."""
+    """A row ends after ``max_new_tokens`` tokens or with the first of ``token_ids`` (which is emitted)."""
 
     max_new_tokens: int
     token_ids: frozenset[int] = frozenset()
 
-
-@dataclass(frozen=True)
-class Proposal:
-    """What a drafter proposes: n is the longest of ``lengths``; columns past a row's length are padding.
-
-    ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
-    ``sampling`` is what the tokens were drawn with, which may differ from the target's. A drafter that knows the log-sum-exp of
-    its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it.
-    """
-
-    tokens: Int[Tensor, "B n"]
-    lengths: tuple[int, ...]
-    logits: Float[Tensor, "B n V"] | None
-    sampling: Sampling
-    log_sum_exp: Float[Tensor, "B n"] | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a rule decides. The probabilities are the adjusted ones of each drafted token (greedy: 0 or 1).
-
-    Kernels leave those of drafts that they did not look at, behind the first rejection, NaN.
-
-    ``choices`` are the target's first choices after every token of the round, from rules that compare drafts with them.
-    """
-
-    num_accepted: Int[Tensor, "B"]
-    next_token: Int[Tensor, "B"]
-    target_probs: Float[Tensor, "B n"]
-    draft_probs: Float[Tensor, "B n"]
-    choices: Int[Tensor, "B n_plus_1"] | None = None
+    def cut(self, tokens: list[int], room: int) -> tuple[list[int], StopReason | None]:
+        """Return the tokens up to the first that ends a row, at most ``room``, and why the row ends; None: it goes on."""
+        emitted = tokens[:room]
+        if self.token_ids.isdisjoint(emitted):
+            return emitted, "length" if len(emitted) >= room else None
+        first = next(index for index, token in enumerate(emitted) if token in self.token_ids)
+        return emitted[: first + 1], "eos"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a round, on the host: accepted drafts and the token that follows them, per row, before any stop."""
+    """The result of a round on the host: accepted drafts and the token behind them, per row, before any stop."""
 
     num_accepted: tuple[int, ...]
     next_token: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Step:
-    """One round of one row as it happened.
-
-    ``emitted`` counts what entered the output after EOS and length limit cut the round (drafted and bonus alike), and
-    ``num_accepted`` the drafts among it: equal where the round ended with a draft. ``drafted`` and the target's ``choices``
-    (one more than drafts; none from rules that do not look at them) are whole, and so are the probabilities, but those of
-    kernels may end with the first rejection.
-    Beams share no drafts: theirs is empty, and ``num_accepted`` counts steps of the search before any cut.
-    Times are seconds of the whole batch's round; NaN where no clock was given.
-
-    A round of the PPD pipeline drafts nothing: ``candidates`` are the tokens that ``early_layer`` predicted for the position it
-    emits, ``matched`` whether that token is among them (None: nothing was predicted), ``parts`` its seconds by
-    ``methods.ppd.pipeline.PARTS`` and ``units`` the begin and end of every sub-process's work, seconds after the round's begin.
-    """
-
-    drafted: list[int]
-    num_accepted: int
-    emitted: int
-    target_probs: list[float] = field(default_factory=list)
-    draft_probs: list[float] = field(default_factory=list)
-    choices: list[int] = field(default_factory=list)
-    stop_reason: StopReason | None = None
-    draft_s: float = float("nan")
-    verify_s: float = float("nan")
-    round_s: float = float("nan")
-    candidates: list[int] = field(default_factory=list)
-    matched: bool | None = None
-    early_layer: int | None = None
-    parts: list[float] = field(default_factory=list)
-    units: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -133,6 +79,13 @@ class Generation:
     stop_reason: StopReason
     encode_s: float = float("nan")
     draft_encode_s: float = float("nan")
+
+    def add(self, emitted: Sequence[int], step: Step) -> None:
+        """Append a round: the tokens that it emitted, and its step, which says why the row ends where it does."""
+        self.tokens += emitted
+        self.steps.append(step)
+        if step.stop_reason is not None:
+            self.stop_reason = step.stop_reason
 
 
 @runtime_checkable
@@ -152,7 +105,7 @@ class Session(Protocol):
         """Start anew: cache all of the prompt but its last token and return that pending token of every row."""
 
     def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
-        """Append n tokens to every row; the logits that follow each."""
+        """Append n tokens to every row; return the logits behind each."""
 
     def rewind(self, counts: Sequence[int]) -> None:
         """Forget the last ``counts[row]`` tokens of each row; costs no copy."""
@@ -161,13 +114,13 @@ class Session(Protocol):
         """Keep these rows, in this order; a row may be named more than once (beams)."""
 
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
-        """The hidden state that enters layer 0, at the positions that layer 0 would cache next."""
+        """Return the hidden state that enters layer 0, at the positions that layer 0 would cache next."""
 
     def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1 on hidden states, appending n entries to these layers' caches only."""
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        """Final norm and output projection; ``weight`` in place of the model's own for a head trained for another layer."""
+        """Apply the final norm and the output projection; ``weight`` replaces the model's own, for a head of another layer."""
 
 
 @runtime_checkable
@@ -186,7 +139,7 @@ class Drafter(Protocol):
     def teacher_probs(
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:
-        """The law of the first draft before each token of a given output (one row), chunk by chunk, as far as it reaches."""
+        """Yield the law of the first draft before each token of a given output (one row), in chunks, as far as it reaches."""
 
 
 @runtime_checkable
@@ -210,17 +163,13 @@ class VerifyRule(Protocol):
     guarantee: Guarantee
 
     def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
+        self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms
     ) -> Verdict: ...
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """How many tokens to draft next; one object a row and generation."""
+    """Decides how many tokens to draft next; one object a row and generation."""
 
     def next(self) -> int: ...
 

@@ -1,20 +1,21 @@
-"""What is generated and how it is scored.
+"""Tasks: examples to generate from, prompts, and scores of what was generated.
 
-``TASKS`` names every task; a new one is a file that subclasses :class:`~tasks.additive.AdditiveTask` and one line here.
+``TASKS`` names every task; a new one is a file that subclasses :class:`~tasks.base.Task` and one line here.
 """
 
 from collections.abc import Iterable
 
-from tasks.additive import AdditiveTask
+from tasks.base import Task
 from tasks.conversations import Conversations
 from tasks.errors import DataError
+from tasks.sources import locate
 from tasks.speech import CLEAN, COMMON_VOICE, OTHER, TEDLIUM, Speech
 from tasks.squad import Squad
 from tasks.summarization import CNNDM, XSUM, Summarization
 from tasks.text import Text
 from tasks.translation import Translation
 
-TASKS: dict[str, AdditiveTask] = {
+TASKS: dict[str, Task] = {
     "squad": Squad(),
     "wmt-en-de": Translation("en", "de"),
     "wmt13-en-de": Translation("en", "de", tests="wmt13"),
@@ -32,19 +33,19 @@ TASKS: dict[str, AdditiveTask] = {
     "common-voice": Speech(COMMON_VOICE),
 }
 
-TRAINING_ONLY: dict[str, AdditiveTask] = {"conversations": Conversations()}
-BROKEN: dict[str, str] = {}  # tasks of plug-ins that could not be taken, and why (harness.plugins)
+TRAINING_ONLY: dict[str, Task] = {"conversations": Conversations()}
+BROKEN: dict[str, str] = {}  # tasks of broken plug-ins and their errors (harness.core.plugins)
 
 
-def get_task(name: str) -> AdditiveTask:
-    """Raises DataError that lists the known names."""
+def get_task(name: str) -> Task:
+    """Return a task by name; DataError lists the known names."""
     if name not in TASKS:
         raise _unknown(name, TASKS)
     return TASKS[name]
 
 
-def get_training_task(name: str) -> AdditiveTask:
-    """One of ``TASKS`` or of those that have nothing to score. Raises DataError that lists both."""
+def get_training_task(name: str) -> Task:
+    """Return a task by name, those that are only trained on included; DataError lists the known names."""
     known = TASKS | TRAINING_ONLY
     if name not in known:
         raise _unknown(name, known)
@@ -56,8 +57,8 @@ def _unknown(name: str, known: Iterable[str]) -> DataError:
 
 
 def fingerprint(name: str, source: str) -> str:
-    """A stable short hash of a task's data, for cache keys and signatures."""
-    return get_task(name).fingerprint(source)
+    """Return a short hash of a task's data, for cache keys and signatures."""
+    return locate.fingerprint(get_training_task(name).dataset, source)
 
 
-__all__ = ["BROKEN", "TASKS", "TRAINING_ONLY", "AdditiveTask", "fingerprint", "get_task", "get_training_task"]
+__all__ = ["BROKEN", "TASKS", "TRAINING_ONLY", "Task", "fingerprint", "get_task", "get_training_task"]

@@ -1,30 +1,39 @@
-"""What every task offers; see tasks/__init__.py for the dictionary of all of them."""
+"""The nouns of a task: an example, a data set and its rows, a metric, and the task itself.
 
-from collections.abc import Iterator, Mapping, Sequence
+A task gives flat statistics per example (numbers, or lists of one length) that add up over a corpus, so that a metric is a
+function of their sums and an interval needs no second scoring. ``tasks.sources.read`` reads its examples: a task is defined
+without it, so that naming one does not import the generated world.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from tasks.errors import DataError
 from tasks.sound import Sound
 
 PromptStyle = Literal["instruction", "t5"]
 Split = Literal["train", "test"]
 Statistics = Mapping[str, float | Sequence[float]]
+Sums = Mapping[str, np.ndarray]
+Row = Mapping[str, Any]
+RowMaker = Callable[[int, Split, int], Row]  # a generated row from (seed, split, index)
 
 
 class Recording(Protocol):
-    """Something to be heard; it is read, decoded or spoken when its sound is asked for."""
+    """An audio recording. It is read, decoded or synthesised only when ``sound`` is called."""
 
     def sound(self) -> Sound:
-        """Raises DataError, naming where it should be, for one that is missing or cannot be decoded."""
+        """Return the sound. DataError names a recording that is missing or cannot be decoded."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One thing to generate from. ``inputs`` has the task's own fields; the id is unique and stable within a source.
+    """One input of a task with its references. ``inputs`` has the task's own fields; the id is unique and stable in a source.
 
-    What a task of speech has heard is ``audio``, and its ``inputs`` say where that is from.
+    ``audio`` is the recording of a speech task, whose ``inputs`` say where it is from.
     """
 
     id: str
@@ -35,7 +44,7 @@ class Example:
 
 @dataclass(frozen=True)
 class ReferenceScore:
-    """How likely a model found the reference: the sum of natural-log probabilities over ``num_tokens`` and its bytes."""
+    """A model's score of the reference: its summed natural-log probability, and its length in tokens and bytes."""
 
     log_prob_sum: float
     num_tokens: int
@@ -51,28 +60,134 @@ class Metric:
     signature: str = ""
 
 
-class Task(Protocol):
-    """A constructor does no I/O. Statistics are per example and add up, so that intervals need no second scoring."""
+def always(_: Example) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubFiles:
+    """Parquet files of one dataset at one commit; ``train`` and ``test`` are patterns inside the repository."""
+
+    repository: str
+    revision: str
+    train: str
+    test: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """One dataset in all its sources. Rows have the Hub's field names wherever they come from.
+
+    ``folders`` are the names of its folder in a layout that holds several datasets. ``test_stems`` and ``train_stems``
+    are file names without ending, the first that exists wins for testing, all count for training, earlier ones first.
+    ``example(row, where, row_id)`` checks a row (raises DataError naming ``where``) or gives None for one without content.
+    ``group`` names what must stay on one side when a single file is split by a hash.
+    ``toy_row`` generates a row, or names one of ``tasks.world.TOY_ROWS``.
+    ``testable`` drops rows that make poor test prompts. ``hub`` is None for what the Hub does not hold as Parquet files.
+    ``paths`` are fields that name a file, relative to the folder of the file that the row stands in.
+    Unless it ``splits_one_file`` by a hash of the group, a set without a training part is all for testing.
+    """
 
     name: str
-    max_new_tokens: int
-    metrics: tuple[str, ...]
-    scores_reference: bool
+    folders: tuple[str, ...]
+    test_stems: tuple[str, ...] = ("test", "validation", "dev")
+    train_stems: tuple[str, ...] = ("train",)
+    hub: HubFiles | None
+    toy_row: str | RowMaker
+    example: Callable[[Row, str, str], Example | None]
+    group: Callable[[Example], str]
+    testable: Callable[[Example], bool] = always
+    reads_text_files: bool = False
+    reads_json_arrays: bool = False
+    paths: tuple[str, ...] = ()
+    splits_one_file: bool = True
 
-    def examples(self, source: str, split: Split, limit: int | None, seed: int) -> Iterator[Example]:
-        """``source`` is "toy", "hub" or a path. Test and train never share a row."""
 
-    def prompt(self, example: Example, style: PromptStyle) -> str: ...
+class Task:
+    """A task: its data set, prompts, per-example statistics and metrics.
 
-    def training_pairs(self, source: str, limit: int | None, seed: int) -> Iterator[tuple[str, str]]:
-        """(prompt in T5 style, reference) of the training split."""
+    A subclass sets the class variables below and defines ``prompt``, ``statistics`` and ``values_from_sums``;
+    ``signature`` where a metric has settings.
+    """
 
-    def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics: ...
+    name: str
+    dataset: Dataset
+    max_new_tokens: int = 128
+    metrics: tuple[str, ...] = ()
+    scores_reference: bool = False
+    units: ClassVar[Mapping[str, str]] = {}
 
-    def aggregate(self, statistics: Sequence[Statistics]) -> dict[str, Metric]: ...
+    def training_pair(self, example: Example) -> tuple[str, str]:
+        """Return (prompt in T5 style, first reference)."""
+        return self.prompt(example, "t5"), example.references[0]
+
+    def aggregate(self, statistics: Sequence[Statistics]) -> dict[str, Metric]:
+        """Return the metrics of a corpus. DataError: no example, or statistics of another task."""
+        try:
+            values = self.values_from_sums({key: array.sum(axis=0) for key, array in stack(statistics).items()})
+        except DataError:
+            raise
+        except (LookupError, ValueError, TypeError) as error:
+            raise DataError(
+                f"statistics of task '{self.name}': not as it gives them ({type(error).__name__}: {error}); run it again"
+            ) from error
+        return {name: Metric(float(values[name]), self.units.get(name, "%"), self.signature(name)) for name in self.metrics}
 
     def resample(self, statistics: Sequence[Statistics], weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The metrics [R] of R resamplings; ``weights`` [R, N] says how often each of N examples was drawn."""
+        """Return the metrics [R] of R resamplings; ``weights`` [R, N] says how often each of the N examples was drawn."""
+        return self.values_from_sums({key: weights @ array for key, array in stack(statistics).items()})
 
-    def fingerprint(self, source: str) -> str:
-        """A short hash of what the data is."""
+    def prompt(self, example: Example, style: PromptStyle) -> str:
+        """Return the prompt; KeyError where the example lacks an input."""
+        raise TypeError(f"task '{self.name}' does not say how it prompts")
+
+    def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
+        """Return the numbers of one example; they add up over a corpus."""
+        raise TypeError(f"task '{self.name}' does not say how it is scored")
+
+    def values_from_sums(self, sums: Sums) -> dict[str, np.ndarray]:
+        """Compute the metrics from summed statistics. Leading dimensions stay, so that one call serves a whole resampling."""
+        raise TypeError(f"task '{self.name}' does not say how it is aggregated")
+
+    def signature(self, metric: str) -> str:
+        """Return the settings that a metric is computed with."""
+        return ""
+
+
+def stack(statistics: Sequence[Statistics]) -> dict[str, np.ndarray]:
+    """Stack the statistics of N examples: an array [N] or [N, k] for each key."""
+    if not statistics:
+        raise DataError("no statistics to aggregate: expected those of at least one example")
+    return {key: np.asarray([item[key] for item in statistics], dtype=np.float64) for key in statistics[0]}
+
+
+def percent_of_mean(sums: Sums, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return 100 times the mean over examples; ``sums`` must have ``num_examples``."""
+    return {name: 100.0 * sums[name] / sums["num_examples"] for name in names}
+
+
+def text_field(row: Row, field: str, where: str) -> str:
+    """Return a field's text. DataError says what was found where it is missing, empty or no string."""
+    if field not in row:
+        raise DataError(f"{where}: field '{field}' is missing (found: {', '.join(map(str, row)) or 'nothing'}); add it")
+    value = row[field]
+    if not isinstance(value, str):
+        raise DataError(
+            f"{where}: field '{field}' is {type(value).__name__} {str(value)[:40]!r}, expected text; correct the row"
+        )
+    if not value.strip():
+        raise DataError(f"{where}: field '{field}' is empty, expected text; remove or correct the row")
+    return value
+
+
+def mapping_field(row: Row, field: str, where: str) -> Row:
+    if field not in row:
+        raise DataError(f"{where}: field '{field}' is missing (found: {', '.join(map(str, row)) or 'nothing'}); add it")
+    if not isinstance(row[field], Mapping):
+        raise DataError(f"{where}: field '{field}' is {type(row[field]).__name__}, expected an object; correct the row")
+    return row[field]
+
+
+def id_field(row: Row, row_id: str, where: str) -> str:
+    """Return the row's own id; ``row_id`` where it has none."""
+    return text_field(row, "id", where) if "id" in row else row_id

@@ -1,13 +1,9 @@
-"""Dialogues of users with an assistant, to train on only: ShareGPT, which PPD trains its heads with (Section 4.1)."""
+"""ShareGPT, dialogues with an assistant. Only for training: PPD trains its heads on it (Section 4.1)."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from tasks.additive import AdditiveTask
-from tasks.base import Example, PromptStyle, Split
+from tasks.base import Dataset, Example, HubFiles, PromptStyle, Row, Task, id_field
 from tasks.errors import DataError
-from tasks.sources.dataset import Dataset, HubFiles, Row, id_field
-from tasks.world import squad_row, wmt_row
 
 SPEAKERS = {
     "human": "USER",
@@ -21,7 +17,7 @@ FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
 
 
 def _turns(row: Row, where: str) -> list[tuple[str, str]]:
-    """(speaker, text) of each turn; system messages and empty turns are passed over."""
+    """Return (speaker, text) of each turn, without system messages and empty turns."""
     turns = row.get("conversations")
     if not isinstance(turns, Sequence) or isinstance(turns, str):
         raise DataError(f"{where}: field 'conversations' is {str(turns)[:40]!r}, expected a list of turns; correct the row")
@@ -35,7 +31,7 @@ def _turns(row: Row, where: str) -> list[tuple[str, str]]:
 
 
 def _example(row: Row, where: str, row_id: str) -> Example | None:
-    """What comes before the assistant's first words is the prompt. Dialogues in which it says nothing are passed over."""
+    """Prompt with everything before the assistant's first words. None for a dialogue in which it says nothing."""
     turns = _turns(row, where)
     first = next((index for index, (speaker, _) in enumerate(turns) if speaker == "ASSISTANT"), None)
     if first is None:
@@ -46,20 +42,8 @@ def _example(row: Row, where: str, row_id: str) -> Example | None:
     return Example(id_field(row, row_id, where), {"prompt": prompt}, (answer,))
 
 
-def _toy_row(seed: int, split: Split, index: int) -> dict[str, Any]:
-    """A question about a passage of the generated world, then a sentence to translate."""
-    asked, pair = squad_row(seed, split, index), wmt_row("fr", seed, split, index)["translation"]
-    turns = (
-        ("human", f"{asked['context']} {asked['question']}"),
-        ("gpt", asked["answers"]["text"][0]),
-        ("human", f"Translate into French: {pair['en']}"),
-        ("gpt", pair["fr"]),
-    )
-    return {"id": asked["id"], "conversations": [{"from": speaker, "value": text} for speaker, text in turns]}
-
-
-class Conversations(AdditiveTask):
-    """The whole dialogue with its speakers named as Vicuna names them."""
+class Conversations(Task):
+    """Whole dialogues whose speakers are named as Vicuna names them. There is no metric."""
 
     name = "conversations"
     dataset = Dataset(
@@ -72,7 +56,7 @@ class Conversations(AdditiveTask):
             train=FILE,
             test=FILE,
         ),
-        toy_row=_toy_row,
+        toy_row="conversations",
         example=_example,
         group=lambda example: example.inputs["prompt"],
         reads_json_arrays=True,
@@ -80,7 +64,3 @@ class Conversations(AdditiveTask):
 
     def prompt(self, example: Example, style: PromptStyle) -> str:
         return example.inputs["prompt"]
-
-    def training_pairs(self, source: str, limit: int | None, seed: int) -> Iterator[tuple[str, str]]:
-        for example in self.examples(source, "train", limit, seed):
-            yield example.inputs["prompt"], example.references[0]

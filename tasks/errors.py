@@ -1,4 +1,4 @@
-"""The one error that tasks and sources raise about data that cannot be used."""
+"""The error of tasks and sources: data that cannot be used."""
 
 
 class DataError(ValueError):

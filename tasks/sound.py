@@ -1,4 +1,4 @@
-"""Sound as tasks hand it to models: one channel of fp32 samples at 16 kHz, whatever a file holds."""
+"""Decode audio files to what models hear: one channel of fp32 samples at 16 kHz."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ UNKNOWN_BYTES = 2**31 - 2**20  # announced by programs that write a header befor
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """``samples`` [n] fp32, one channel at ``SAMPLE_RATE``; ``conversion`` says what was done to make it so, if anything."""
+    """``samples`` [n] fp32, one channel at ``SAMPLE_RATE``. ``conversion`` says how a file was converted, if it was."""
 
     samples: np.ndarray
     conversion: str | None = None
@@ -68,7 +68,7 @@ def _reason(file: Path | bytes, error: Exception) -> str:
 
 
 def to_mono(samples: np.ndarray, rate: int) -> Sound:
-    """One channel at ``SAMPLE_RATE`` from samples [n, channels] at ``rate`` Hz."""
+    """Convert samples [n, channels] at ``rate`` Hz to one channel at ``SAMPLE_RATE``."""
     num_channels, done = samples.shape[1], []
     if num_channels > 1:
         done.append(f"{num_channels} channels averaged")
@@ -79,7 +79,7 @@ def to_mono(samples: np.ndarray, rate: int) -> Sound:
 
 
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
-    """Samples [n] at ``rate`` Hz as [ceil(n 16000 / rate)] at 16 kHz: band-limited, by cutting or filling the spectrum."""
+    """Resample [n] at ``rate`` Hz to [ceil(n 16000 / rate)] at 16 kHz, band-limited: the spectrum is cut or filled."""
     if rate == SAMPLE_RATE:
         return np.ascontiguousarray(samples, dtype=np.float32)
     common = gcd(rate, SAMPLE_RATE)
@@ -91,7 +91,18 @@ def resample(samples: np.ndarray, rate: int) -> np.ndarray:
 
 
 def with_noise(samples: np.ndarray, snr_db: float, seed: Sequence[int]) -> np.ndarray:
-    """White noise ``snr_db`` decibels below the mean power of the samples."""
+    """Add white noise ``snr_db`` decibels below the mean power of the samples."""
     noise = np.random.default_rng(seed).standard_normal(len(samples), dtype=np.float32)
     power = float(np.mean(np.square(samples, dtype=np.float64)))
     return samples + noise * np.float32((power * 10 ** (-snr_db / 10)) ** 0.5)
+
+
+def windows_of(samples: np.ndarray, size: int) -> list[np.ndarray]:
+    """Cut samples into windows of at most ``size`` that begin two thirds of a window apart; the last ends with the samples."""
+    return [samples[start : start + size] for start in starts_of(len(samples), size)]
+
+
+def starts_of(num_samples: int, size: int) -> range:
+    """Return the first sample of every window of ``size``."""
+    hop = size - size // 3
+    return range(0, max(1, num_samples - size + hop), hop)

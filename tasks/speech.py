@@ -1,19 +1,80 @@
 """English speech recognition: LibriSpeech (Panayotov et al. 2015), TED-LIUM 3 (Hernandez et al. 2018), Common Voice (Ardila
 et al. 2020), which Optimized measures Whisper on (Section 4)."""
 
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tasks.additive import AdditiveTask, Sums
-from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
+from tasks.base import (
+    Dataset,
+    Example,
+    HubFiles,
+    PromptStyle,
+    Recording,
+    ReferenceScore,
+    Row,
+    Statistics,
+    Sums,
+    Task,
+    id_field,
+    text_field,
+)
+from tasks.errors import DataError
 from tasks.scoring import wer
-from tasks.sources.audio import recording_of
-from tasks.sources.dataset import Dataset, HubFiles, Row, id_field, text_field
-from tasks.world import speech_row
+from tasks.sound import Sound, decode
 
 LIBRISPEECH = ("openslr/librispeech_asr", "71cacbfb7e2354c4226d01e70d77d5fca3d04ba1")
 NOT_SCORED = "ignore_time_segment_in_scoring"  # how TED-LIUM's transcripts mark music and applause
+
+
+@dataclass(frozen=True)
+class AudioFile:
+    """A recording in a file; ``where`` is the row that names it."""
+
+    path: str
+    where: str
+
+    def sound(self) -> Sound:
+        return decode(Path(self.path), f"{self.where}: audio {self.path!r}")
+
+
+@dataclass(frozen=True)
+class AudioBytes:
+    """An encoded file inside a row, as Parquet files of the Hub have it."""
+
+    data: bytes
+    where: str
+
+    def sound(self) -> Sound:
+        return decode(self.data, f"{self.where}: audio")
+
+
+@dataclass(frozen=True)
+class NoAudio:
+    """The missing recording of a row. ``sound`` raises the error, so that the other rows still count."""
+
+    message: str
+
+    def sound(self) -> Sound:
+        raise DataError(self.message)
+
+
+def recording_of(row: Row, where: str) -> tuple[str, Recording]:
+    """Return (name, recording) of a row's field "audio": a path, bytes with a path, or an object with ``sound``."""
+    audio: Any = row.get("audio")
+    if hasattr(audio, "sound"):
+        return repr(audio), audio
+    if isinstance(audio, str) and audio:
+        return audio, AudioFile(audio, where)
+    if isinstance(audio, dict) and isinstance(audio.get("bytes"), bytes):
+        return str(audio.get("path") or where), AudioBytes(audio["bytes"], where)
+    if isinstance(audio, dict) and audio.get("path"):
+        return str(audio["path"]), AudioFile(str(audio["path"]), where)
+    found = f"is {str(audio)[:40]!r}" if "audio" in row else "is missing"
+    return where, NoAudio(f"{where}: field 'audio' {found}, expected the path of a recording; add it or remove the row")
 
 
 def _example(text: str, row: Row, where: str, row_id: str) -> Example | None:
@@ -28,14 +89,14 @@ def _example(text: str, row: Row, where: str, row_id: str) -> Example | None:
 def dataset(
     name: str, folder: str, test_stems: tuple[str, ...], train_stems: tuple[str, ...], hub: HubFiles | None, text: str = "text"
 ) -> Dataset:
-    """A speaker stays on one side, and a lone file is a test set."""
+    """Describe a speech data set: a speaker stays on one side, and a lone file is a test set."""
     return Dataset(
         name=name,
         folders=(folder,),
         test_stems=test_stems,
         train_stems=train_stems,
         hub=hub,
-        toy_row=partial(speech_row, name),
+        toy_row=name,
         example=partial(_example, text),
         group=lambda example: example.inputs["speaker"] or example.id,
         paths=("audio",),
@@ -74,8 +135,8 @@ COMMON_VOICE = dataset(
 )
 
 
-class Speech(AdditiveTask):
-    """Word error rate (a fraction, as the paper prints it). There is no prompt: the model hears the example's audio."""
+class Speech(Task):
+    """Speech recognition, scored by word error rate (a fraction, as the paper prints it). There is no prompt."""
 
     max_new_tokens = 256
     metrics = ("wer",)

@@ -4,12 +4,23 @@ from typing import Any
 
 import numpy as np
 
-from tasks.additive import AdditiveTask, Sums, percent_of_mean
-from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
+from tasks.base import (
+    Dataset,
+    Example,
+    HubFiles,
+    PromptStyle,
+    ReferenceScore,
+    Row,
+    Statistics,
+    Sums,
+    Task,
+    id_field,
+    mapping_field,
+    percent_of_mean,
+    text_field,
+)
 from tasks.errors import DataError
 from tasks.scoring.answers import answer_statistics
-from tasks.sources.dataset import Dataset, HubFiles, Row, id_field, mapping_field, text_field
-from tasks.world import squad_row
 
 RULE = "———————"
 
@@ -32,14 +43,14 @@ DATASET = Dataset(
         train="plain_text/train-*.parquet",
         test="plain_text/validation-*.parquet",
     ),
-    toy_row=squad_row,
+    toy_row="squad",
     example=_example,
     group=lambda example: example.inputs["title"],
 )
 
 
-class Squad(AdditiveTask):
-    """EM and F1 of the first line of the output, the best over the references."""
+class Squad(Task):
+    """Question answering, scored by exact match and F1 of the output's first line, the best over the references."""
 
     name = "squad"
     dataset = DATASET

@@ -8,11 +8,21 @@ from functools import partial
 
 import numpy as np
 
-from tasks.additive import AdditiveTask, Sums, percent_of_mean
-from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
+from tasks.base import (
+    Dataset,
+    Example,
+    HubFiles,
+    PromptStyle,
+    ReferenceScore,
+    Row,
+    Statistics,
+    Sums,
+    Task,
+    id_field,
+    percent_of_mean,
+    text_field,
+)
 from tasks.scoring import rouge
-from tasks.sources.dataset import Dataset, HubFiles, Row, id_field, text_field
-from tasks.world import cnndm_row, xsum_row
 
 SUMMARY_TEMPLATE = "{article}\nSummary:"  # an experiment's prompt_template
 
@@ -31,7 +41,7 @@ CNNDM = Dataset(
         train="3.0.0/train-*.parquet",
         test="3.0.0/test-*.parquet",
     ),
-    toy_row=cnndm_row,
+    toy_row="cnndm",
     example=partial(_example, "article", "highlights"),
     group=lambda example: example.id,
 )
@@ -45,14 +55,14 @@ XSUM = Dataset(
         train="default/xsum-train.parquet",
         test="default/xsum-test.parquet",
     ),
-    toy_row=xsum_row,
+    toy_row="xsum",
     example=partial(_example, "document", "summary"),
     group=lambda example: example.id,
 )
 
 
-class Summarization(AdditiveTask):
-    """ROUGE F-measures with stemming, in percent. Articles are never cut here: the model's limit is the harness's business."""
+class Summarization(Task):
+    """Summaries, scored by ROUGE F-measures with stemming, in percent. The harness cuts articles to the model's limit."""
 
     max_new_tokens = 128
 

@@ -1,17 +1,13 @@
-"""Plain text continuation, scored by how likely the model finds the true one; stands for lm1b (Chelba et al. 2013)."""
+"""Continuation of plain text, scored by the true continuation's likelihood; stands for lm1b (Chelba et al. 2013)."""
 
 import math
 import re
-from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
-from tasks.additive import AdditiveTask, Sums
-from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
+from tasks.base import Dataset, Example, HubFiles, PromptStyle, ReferenceScore, Row, Statistics, Sums, Task, text_field
 from tasks.errors import DataError
-from tasks.sources.dataset import Dataset, HubFiles, Row, text_field
-from tasks.world import text_row
 
 MAX_PROMPT_WORDS = 60
 MIN_TEST_WORDS = 20
@@ -20,14 +16,14 @@ WORD = re.compile(r"\S+")
 
 
 def split_prompt(text: str) -> tuple[str, str]:
-    """The first third, at most 60 words, and the rest with the space before it: the two join to the text."""
+    """Split a text into its first third (at most 60 words) and the rest, which begins with the space between them."""
     num_prompt_words = min(MAX_PROMPT_WORDS, max(1, len(text.split()) // 3))
     *_, last = islice(WORD.finditer(text), num_prompt_words)
     return text[: last.end()], text[last.end() :]
 
 
 def _example(row: Row, where: str, row_id: str) -> Example | None:
-    """Blank texts and those of one or two words, headings in WikiText, are passed over."""
+    """Make an example; None for blank texts and for those of one or two words, headings in WikiText."""
     if isinstance(row.get("text"), str) and len(row["text"].split()) < MIN_WORDS:
         return None
     prompt, continuation = split_prompt(text_field(row, "text", where).strip())
@@ -45,7 +41,7 @@ DATASET = Dataset(
         train="wikitext-103-raw-v1/train-*.parquet",
         test="wikitext-103-raw-v1/test-*.parquet",
     ),
-    toy_row=text_row,
+    toy_row="text",
     example=_example,
     group=lambda example: "".join(example.inputs.values()),
     testable=lambda example: len("".join(example.inputs.values()).split()) >= MIN_TEST_WORDS,
@@ -53,8 +49,8 @@ DATASET = Dataset(
 )
 
 
-class Text(AdditiveTask):
-    """Perplexity per token and bits per byte of the reference continuation, given the prompt."""
+class Text(Task):
+    """Text continuation, scored by perplexity per token and bits per byte of the reference, given the prompt."""
 
     name = "text"
     dataset = DATASET
@@ -65,14 +61,9 @@ class Text(AdditiveTask):
     def prompt(self, example: Example, style: PromptStyle) -> str:
         return example.inputs["prompt"]
 
-    def training_pairs(self, source: str, limit: int | None, seed: int) -> Iterator[tuple[str, str]]:
-        """("", whole text): there is nothing to condition on."""
-        for text in self.training_text(source, limit, seed):
-            yield "", text
-
-    def training_text(self, source: str, limit: int | None, seed: int) -> Iterator[str]:
-        for example in self.examples(source, "train", limit, seed):
-            yield example.inputs["prompt"] + example.inputs["continuation"]
+    def training_pair(self, example: Example) -> tuple[str, str]:
+        """Return ("", the whole text): nothing precedes it."""
+        return "", example.inputs["prompt"] + example.inputs["continuation"]
 
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
         if reference is None:

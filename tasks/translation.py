@@ -10,11 +10,20 @@ from typing import get_args
 
 import numpy as np
 
-from tasks.additive import AdditiveTask, Sums
-from tasks.base import Example, PromptStyle, ReferenceScore, Split, Statistics
+from tasks.base import (
+    Dataset,
+    Example,
+    HubFiles,
+    PromptStyle,
+    ReferenceScore,
+    Row,
+    Statistics,
+    Sums,
+    Task,
+    mapping_field,
+    text_field,
+)
 from tasks.scoring import bleu
-from tasks.sources.dataset import Dataset, HubFiles, Row, mapping_field, text_field
-from tasks.world import wmt_row
 
 LANGUAGES = {"en": "English", "de": "German", "fr": "French", "ro": "Romanian"}
 # The English and French pairs are those of PPD Table 1; German and Romanian say the same.
@@ -35,19 +44,21 @@ BLEU: tuple[bleu.Kind, ...] = ("sacrebleu", "bleu")
 
 @dataclass(frozen=True)
 class Tests:
-    """Test sentences other than the usual ones: the file's stem, the Hub's split, what is added to the seed of generated rows,
-    so that none is a usual one but by chance. ``train_first``: which of a folder's files are trained on before all others."""
+    """Test sentences other than the usual ones.
+
+    ``stem``: of the file in a folder. ``hub_split``: of the Hub's dataset, or None where it has none.
+    ``train_first``: the files of a folder that are trained on before all others.
+    """
 
     stem: str
     hub_split: str | None
-    seed: int
     train_first: tuple[str, ...] = ()
     metrics: tuple[bleu.Kind, ...] = BLEU
 
 
 OTHER_TESTS = {
-    "wmt13": Tests("newstest2013", "validation", 2013),
-    "multi30k": Tests("multi30k_test2016", None, 2016, ("train/multi30k*",), ("sacrebleu_lc", *BLEU)),
+    "wmt13": Tests("newstest2013", "validation"),
+    "multi30k": Tests("multi30k_test2016", None, ("train/multi30k*",), ("sacrebleu_lc", *BLEU)),
 }
 
 
@@ -57,12 +68,8 @@ def _example(source: str, target: str, row: Row, where: str, row_id: str) -> Exa
     return Example(str(row.get("id", row_id)), {"source": text}, (reference,))
 
 
-def _other_row(language: str, more: int, seed: int, split: Split, index: int) -> Row:
-    return wmt_row(language, seed + more if split == "test" else seed, split, index)
-
-
 def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:
-    """English-German and English-French are WMT14's, English-Romanian WMT16's; both directions read the same rows.
+    """Describe a pair's data: WMT14 for English-German and English-French, WMT16 for English-Romanian, the same both ways.
 
     ``tests`` may name other test sentences; a folder that has none of these is tested as without. Of a folder's training files
     news counts first, then captions, then the rest.
@@ -90,14 +97,17 @@ def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:
         test_stems=(*stems, "validation"),
         train_stems=(*(f"{name}.{pair}" for name in training for pair in pairs), "train"),
         hub=None if hub_split is None else hub,
-        toy_row=partial(wmt_row, other) if named is None else partial(_other_row, other, named.seed),
+        toy_row=f"{tests}-{other}",
         example=partial(_example, source, target),
         group=lambda example: "\x1f".join(sorted((example.inputs["source"], *example.references))),
     )
 
 
-class Translation(AdditiveTask):
-    """sacreBLEU and tokenised BLEU (see ``tasks.scoring.bleu``) of the first line of the output, up to the end-of-shot mark."""
+class Translation(Task):
+    """Translation, scored by sacreBLEU and tokenised BLEU (``tasks.scoring.bleu``) of the output's first line.
+
+    What follows the mark that ends a shot of the prompt does not count.
+    """
 
     max_new_tokens = 128
     units = dict.fromkeys(get_args(bleu.Kind), "BLEU")

@@ -2,27 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.catalogue.base import Cell, RecordsOf, Settings, Table, cell_of
-from harness.catalogue.roles import Roles, role_model
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.measures import accepted_over_drafted, tokens_per_step
+from harness.core.experiment import DrafterSpec, MethodSpec, ModelSpec, comparison_id
+from harness.core.settings import Settings
+from harness.measures.of_run import accepted_over_drafted, tokens_per_step
+from harness.tables.engine import Column, Row, Section, table
+from harness.tables.roles import Roles, plain_decoding, role_model
 from kernels.verify.reference import count_accepted
 from methods.sampling import Sampling
 from methods.speculative.drafters import DraftParts
 from methods.speculative.per_row import PerRow, point_mass
 from methods.types import Guarantee, Proposal, Verdict
-from tasks.additive import AdditiveTask, Sums, percent_of_mean
-from tasks.base import Example, PromptStyle, ReferenceScore, Statistics
+from tasks.base import Example, PromptStyle, ReferenceScore, Statistics, Sums, Task, percent_of_mean
 from tasks.text import DATASET
 
 
-class LastWord(AdditiveTask):
+class LastWord(Task):
     """Continue a text; scored by whether the reference's last word comes up."""
 
     name = "last-word"
@@ -77,50 +76,36 @@ class AmongBest:
 ZOO, HUB = {"target": "zoo:gpt-target"}, {"target": "openai-community/gpt2"}
 TARGETS: Roles = {"toy": ZOO, "test": ZOO, "small": HUB, "paper": HUB}
 COMPARED = ("copy", "period")
-MEASURES = {"tokens a round": tokens_per_step, "accepted of drafted": accepted_over_drafted}
+PAPER = "foretoken-example"
 
 
-def experiments(settings: Settings) -> list[Experiment]:
-    """Plain decoding, and a drafter each beside it."""
-    plain = Experiment(
+def sections(settings: Settings) -> list[Section]:
+    """Plain decoding and a drafter each beside it; a row a drafter. No paper has these numbers, so rows have no key."""
+    plain = plain_decoding(
+        settings,
         task="last-word",
-        source=settings.source,
-        profile=settings.profile,
         target=ModelSpec(name=str(role_model(TARGETS, settings, "target"))),
-        method=MethodSpec(name="autoregressive"),
-        seed=settings.seed,
         limit=settings.limit or 8,
-        repeats=settings.repeats or 1,
         max_new_tokens=32,
-        beside="foretoken-example, table 1",
-        device=settings.device,
-        dtype=settings.dtype,
-        num_threads=settings.num_threads,
+        comparison=comparison_id(PAPER, "table 1", settings.models),
     )
-    drafters = [DrafterSpec(kind=kind) for kind in COMPARED]
-    return [plain, *(plain.replace(method=MethodSpec(name="speculative", drafter=one, gamma=3)) for one in drafters)]
+    drafting = {kind: MethodSpec.of("speculative", drafter=DrafterSpec(kind=kind), gamma=3) for kind in COMPARED}
+    arms = {"plain": plain, **{kind: plain.replace(method=method) for kind, method in drafting.items()}}
+    return [Section(arms, tuple(Row(kind, kind) for kind in COMPARED))]
 
 
-def cells(settings: Settings, records_of: RecordsOf) -> list[Cell]:
-    """A row a drafter. No paper has these numbers, so none stands beside them."""
-    arms = [(kind, arm, records_of(arm)) for kind, arm in zip(COMPARED, experiments(settings)[1:], strict=True)]
-    return [
-        cell_of(kind, column, None, [(arm, records)], partial(measure, records))
-        for kind, arm, records in arms
-        for column, measure in MEASURES.items()
-    ]
-
-
-DRAFTS = Table(
+DRAFTS = table(
     number=900,
-    paper="foretoken-example",
+    paper=PAPER,
     paper_number=1,
     title="drafts that need no model",
     row_heads=("drafter",),
-    blocks=(tuple(MEASURES),),
-    plan=lambda settings: [Comparison(tuple(experiments(settings)))],
-    cells=cells,
-    notes=lambda settings: ["greedy, gamma 3, at most 32 tokens; period: what came two tokens ago comes again"],
+    columns=(
+        Column("tokens a round", lambda known, row: tokens_per_step(known[row.arm][1])),
+        Column("accepted of drafted", lambda known, row: accepted_over_drafted(known[row.arm][1])),
+    ),
+    sections=sections,
+    first_notes=lambda settings: ["greedy, gamma 3, at most 32 tokens; period: what came two tokens ago comes again"],
 )
 
 # What ``--plugin`` reads; an installed package has entry points instead.

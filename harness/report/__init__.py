@@ -1,1 +1,1 @@
-"""The report: a static site and a ledger made of committed tables, figures and whatever records are at hand. Runs no model."""
+"""Everything at hand as a site, a ledger, notebooks and a regression check on metrics."""

@@ -1,22 +1,23 @@
-"""The records at hand, one item an experiment, down to single generations whose tokens are coloured by what became of them."""
+"""The records of a folder as the report shows them: an item for each experiment, with generations in coloured tokens."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
-from harness.experiment import Experiment, ModelSpec
-from harness.records import Record, load_experiment, read_environment, read_records
-from harness.render.coloured import Decode, Token, coloured_rounds, summary
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.core.record_files import load_experiment, load_records, read_environment
+from harness.core.records import Record
 from harness.report.items import TableItem, read_json
+from harness.tables.coloured import Token, coloured_rounds, summary
+from harness.tables.evidence import Decode, show_ids, stored_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """A table that was made of an experiment's records, and its command; ``page`` is None for runs that are not committed."""
+    """A table that shows an experiment's records, and its command; ``page`` is None for runs that are not committed."""
 
     name: str
     title: str
@@ -26,7 +27,7 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One record as a reader sees it. ``rounds`` is empty where nothing was drafted: the text says it all."""
+    """One record as a reader sees it. ``rounds`` is empty where nothing was drafted."""
 
     number: int
     record: Record
@@ -36,7 +37,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentItem:
-    """A record file with its description; ``problem`` says why one cannot be read, ``undecoded`` why ids stand for text."""
+    """A record file with its experiment; ``problem`` says why it cannot be read, ``undecoded`` why ids stand for text."""
 
     signature: str
     path: Path
@@ -54,19 +55,20 @@ class ExperimentItem:
 
     @property
     def method(self) -> str:
-        """The method with what is plugged into it, in words."""
+        """The method with its drafter, rule and layers, in words."""
         if self.experiment is None:
             return ""
         method = self.experiment.method
         parts = [method.name]
         if method.drafter is not None:
             parts += [f"drafter {method.drafter.label}", f"gamma {method.gamma}"]
-        if method.name == "speculative":
-            parts.append(f"rule {method.rule}" + (f" ({method.beta}, {method.tau:g})" if method.rule == "top-beta" else ""))
-        if method.name == "ppd":
-            parts += [f"layer {method.early_layer}", f"{method.candidates} candidates"]
-        elif method.early_layer is not None:
-            parts.append(f"layer {method.early_layer}")
+        values = method.values
+        if method.rule is not None:
+            parts.append(f"rule {method.rule.name}" + (f" ({values['beta']}, {values['tau']:g})" if "beta" in values else ""))
+        if "candidates" in values:
+            parts += [f"layer {values['early_layer']}", f"{values['candidates']} candidates"]
+        elif values.get("early_layer") is not None:
+            parts.append(f"layer {values['early_layer']}")
         return ", ".join(parts)
 
     @property
@@ -75,13 +77,13 @@ class ExperimentItem:
 
 
 def experiment_items(folder: Path, tables: Sequence[TableItem], runs: Path, limit: int) -> list[ExperimentItem]:
-    """All record files of ``folder``, each with at most ``limit`` of its generations; none where there is no such folder."""
+    """Read all record files of a folder, each with at most ``limit`` of its generations; a missing folder has none."""
     uses = uses_of(tables, runs)
     return [_item(path, uses.get(path.name, ()), limit) for path in sorted(folder.glob("*.jsonl"))]
 
 
 def uses_of(tables: Sequence[TableItem], runs: Path) -> dict[str, tuple[Use, ...]]:
-    """By record file: the committed tables that name it in their header, and those of other profiles under ``runs``."""
+    """The tables that name a record file in their header, by file: committed ones, and those of other profiles in ``runs``."""
     found: dict[str, list[Use]] = defaultdict(list)
     for table in tables:
         use = Use(name=str(table.number), title=table.title, command=table.command, page=table.page)
@@ -95,7 +97,7 @@ def uses_of(tables: Sequence[TableItem], runs: Path) -> dict[str, tuple[Use, ...
 
 
 def _other_use(path: Path) -> tuple[Use, list[str]]:
-    """A table of another profile, and the record files it was made of."""
+    """Read a table of another profile and the names of its record files."""
     document = read_json(path)
     try:
         header = document["header"]
@@ -108,12 +110,13 @@ def _other_use(path: Path) -> tuple[Use, list[str]]:
 
 
 def _item(path: Path, uses: tuple[Use, ...], limit: int) -> ExperimentItem:
-    """What cannot be read has a page that says so: one file of another version must not cost the others theirs."""
+    """Read one record file. One that cannot be read becomes an item with its problem, so that the others keep their pages."""
     try:
-        experiment, records = load_experiment(path), list(read_records(path))
+        experiment, records = load_experiment(path), load_records(path)
     except UsageError as error:
         return ExperimentItem(signature=path.stem, path=path, problem=str(error), uses=uses)
-    decode, undecoded = decoder_of(experiment.target)
+    decode = stored_decoder(path.parent, experiment.target)
+    undecoded = f"no tokenizer of {experiment.target.name} was kept with the records" if decode is show_ids else ""
     digests = dict.fromkeys(record.environment for record in records)
     return ExperimentItem(
         signature=path.stem,
@@ -127,24 +130,8 @@ def _item(path: Path, uses: tuple[Use, ...], limit: int) -> ExperimentItem:
     )
 
 
-@lru_cache(maxsize=64)
-def decoder_of(target: ModelSpec) -> tuple[Decode, str]:
-    """From ids to text; where the tokenizer is not on this machine ids stand for text, with the reason."""
-    from harness.models import load_tokenizer
-
-    try:
-        tokenizer = load_tokenizer(target)
-    except UsageError as error:
-        return _ids, str(error)
-    return lambda ids: str(tokenizer.decode(list(ids))), ""
-
-
-def _ids(tokens: Sequence[int]) -> str:
-    return "".join(f"{token} " for token in tokens)
-
-
 def _counts(records: Sequence[Record]) -> dict[str, int | float]:
-    """What a reader asks first; times of failed runs are not there to be added."""
+    """Count what a reader asks first. Failed runs have no tokens and no times."""
     good = [record for record in records if record.status == "ok"]
     tokens = sum(len(record.tokens or ()) for record in good)
     rounds = sum(len(record.steps.emitted) for record in good if record.steps)
@@ -162,7 +149,7 @@ def _counts(records: Sequence[Record]) -> dict[str, int | float]:
 
 
 def generations(records: Sequence[Record], decode: Decode, limit: int) -> list[Generation]:
-    """At most ``limit``: failures and divergences before the others, then in the order of the file."""
+    """Choose at most ``limit`` records: failures and divergences first, then in the order of the file."""
     numbered = list(enumerate(records, start=1))
     numbered.sort(key=lambda pair: pair[1].status == "ok" and pair[1].divergence is None)
     return [_generation(number, record, decode) for number, record in numbered[:limit]]

@@ -1,26 +1,34 @@
-"""The catalogue as it stands on disk: every table with its cells, every figure with its files, made or not yet made."""
+"""The catalogue as it stands on disk: every table with its cells, every figure with its files, made or not; and the ledger."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness import plugins
-from harness.catalogue import FIGURES, TABLES, Figure, Settings, Table
-from harness.catalogue.base import Cell
-from harness.errors import UsageError
-from harness.experiment import Comparison, Experiment
-from harness.report.verdicts import Judged, judge
-from harness.reproduce import command_of
-from harness.typed import parsed
+from harness.core import plugins
+from harness.core.codec import parsed
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.core.settings import Settings
+from harness.papers import FIGURES, TABLES, Figure, Table
+from harness.report.relation import Judged, judge
+from harness.tables.base import Cell
+from harness.tables.evidence import Evidence
+from harness.tables.files import command_of
 
+LEDGER = (
+    "catalogue", "paper", "table", "row", "column", "published", "measured", "low", "high", "unit", "n",
+    "relation", "reason", "status", "note", "command", "commit",
+)  # fmt: skip
 FIGURE_ENDINGS = ("svg", "png", "html")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableItem:
-    """A table of the catalogue with its cells, judged. One that was not made yet has the published numbers and no file."""
+    """A table of the catalogue with its judged cells. A table that was not made yet has published numbers and no file."""
 
     number: int
     name: str
@@ -51,7 +59,7 @@ class TableItem:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureItem:
-    """A figure of the catalogue; ``files`` are what was drawn, ``tables`` the numbers of those made of the same experiments."""
+    """A figure of the catalogue with its ``files``; ``tables`` are the numbers of the tables that show the same experiments."""
 
     name: str
     title: str
@@ -78,7 +86,7 @@ class FigureItem:
 
 
 def table_items(folder: Path) -> list[TableItem]:
-    """All of the catalogue's tables, those of plug-ins too, from ``folder``'s JSON files where there are any."""
+    """All tables of the catalogue and of plug-ins, read from the JSON files of a folder where they exist."""
     return [_of_plugin(table, folder) if _is_foreign(table) else _of_file(table, folder) for table in TABLES.values()]
 
 
@@ -87,7 +95,7 @@ def _is_foreign(table: Table) -> bool:
 
 
 def _of_plugin(table: Table, folder: Path) -> TableItem:
-    """A stranger's plan and cells may raise anything: the page says what, and the other tables stay."""
+    """Read a plug-in's table. Its plan and cells may raise anything: the page shows the error, and the other tables stay."""
     try:
         return _of_file(table, folder)
     except UsageError:
@@ -106,7 +114,7 @@ def _table_item(table: Table, file: Path) -> TableItem:
         return read_table(table, file)
     settings = Settings()
     command = command_of("table", str(table.number), settings)
-    cells = table.cells(settings, lambda experiment: [])
+    cells = table.cells(settings, Evidence(lambda experiment: []))
     return TableItem(
         **_names(table),
         state="not made yet",
@@ -116,12 +124,12 @@ def _table_item(table: Table, file: Path) -> TableItem:
         blocks=table.blocks,
         judged=tuple(judge(cells, settings)),
         notes=tuple(table.notes(settings)),
-        arms=_arms(table.plan(settings)),
+        arms=table.arms(settings),
     )
 
 
 def read_table(table: Table, file: Path) -> TableItem:
-    """A table as it was written; its columns are the file's, in the catalogue's blocks where they are the same ones.
+    """Read a table as it was written. Its columns are the file's, in the catalogue's blocks where these have the same ones.
 
     Raises:
         UsageError: not a file as ``foretoken table`` writes it.
@@ -147,7 +155,7 @@ def read_table(table: Table, file: Path) -> TableItem:
             environment=header["environment"],
             record_files=tuple(header["record_files"]),
             file=file,
-            arms=_arms(table.plan(settings)),
+            arms=table.arms(settings),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
@@ -164,18 +172,14 @@ def _state(cells: Sequence[Cell]) -> str:
     return f"made, {missing} of {len(cells)} cells not run" if missing else "made"
 
 
-def _arms(plan: Iterable[Comparison]) -> frozenset[Experiment]:
-    return frozenset(arm for comparison in plan for arm in comparison.arms)
-
-
 def figure_items(folder: Path, tables: Sequence[TableItem]) -> list[FigureItem]:
-    """All of the catalogue's figures, with their files in ``folder``."""
+    """All figures of the catalogue, with their files in a folder."""
     return [_figure_item(name, figure, folder, tables) for name, figure in FIGURES.items()]
 
 
 def _figure_item(name: str, figure: Figure, folder: Path, tables: Sequence[TableItem]) -> FigureItem:
     files = tuple(path for ending in FIGURE_ENDINGS if (path := folder / f"{name}.{ending}").exists())
-    arms = _arms(figure.plan(Settings()))
+    arms = figure.arms(Settings())
     return FigureItem(
         name=name,
         title=figure.title,
@@ -191,3 +195,30 @@ def read_json(path: Path) -> Any:
         return parsed(path.read_text(encoding="utf8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"file {path}: cannot be read ({error}); expected JSON as this project writes it") from error
+
+
+def ledger_rows(tables: Sequence[TableItem]) -> Iterator[dict[str, object]]:
+    """One row for each cell. A table without cells has one row too, so that every table is counted."""
+    for table in tables:
+        known: dict[str, object] = {
+            "catalogue": table.number,
+            "paper": table.paper,
+            "table": table.paper_number,
+            "command": table.command,
+            "commit": table.commit,
+        }
+        if not table.judged:
+            yield known | {"relation": "not comparable", "reason": "not run", "status": table.state}
+        for one in table.judged:
+            cell = {name: getattr(one.cell, name) for name in LEDGER if hasattr(one.cell, name)}
+            yield known | cell | {"relation": one.relation, "reason": one.reason}
+
+
+def ledger_text(tables: Sequence[TableItem]) -> str:
+    """The ledger as CSV: numbers at full precision, empty where there is none."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, LEDGER, lineterminator="\n")
+    writer.writeheader()
+    for row in ledger_rows(tables):
+        writer.writerow({name: "" if row.get(name) is None else row[name] for name in LEDGER})
+    return out.getvalue()

@@ -1,4 +1,4 @@
-"""Writes the site: plain pages that open from disk, one script, no outside resource. The same input gives the same bytes."""
+"""Write the site: plain pages that open from disk, one script, no outside resource. The same input gives the same bytes."""
 
 import os
 import shutil
@@ -9,16 +9,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness.catalogue.inputs import INPUTS
-from harness.environment import commit
-from harness.errors import UsageError
-from harness.render.coloured import COLOURS, MEANINGS
+from harness.core.environment import commit
+from harness.core.errors import UsageError
+from harness.papers import INPUTS
+from harness.papers import claims as claims_here
+from harness.papers.claim import Claim
 from harness.report import views
-from harness.report.claims import Claim, checked
 from harness.report.experiments import ExperimentItem, experiment_items
-from harness.report.items import FigureItem, TableItem, figure_items, read_json, table_items
-from harness.report.ledger import ledger_text
-from harness.report.verdicts import tally
+from harness.report.items import FigureItem, TableItem, figure_items, ledger_text, read_json, table_items
+from harness.report.relation import tally
+from harness.tables.coloured import COLOURS, MEANINGS
 
 MARKER = ".foretoken-report"
 STATIC = Path(__file__).resolve().parent / "static"
@@ -32,18 +32,18 @@ class Content:
     tables: list[TableItem]
     figures: list[FigureItem]
     claims: list[Claim]
-    unchecked: list[str]
+    unchecked: Sequence[str]
     experiments: list[ExperimentItem]
     audits: dict[str, Any] = field(default_factory=dict)
     limit: int = 4
 
 
 def collect(results: Path, records: Path, limit: int) -> Content:
-    """What lies under ``results`` and ``records``; either may lack anything, which the pages then say."""
+    """Read what lies under ``results`` and ``records``. Either may lack anything; the pages say what is missing."""
     if not results.is_dir():
         raise UsageError(f"results {results}: not a folder; expected the one with tables/ and figures/, as a checkout has it")
     tables = table_items(results / "tables")
-    claims, unchecked = checked()
+    claims, unchecked = claims_here()
     return Content(
         tables=tables,
         figures=figure_items(results / "figures", tables),
@@ -56,7 +56,7 @@ def collect(results: Path, records: Path, limit: int) -> Content:
 
 
 def write_site(content: Content, output: Path) -> int:
-    """The number of pages. The folder is replaced as a whole, and only if it is a report or is not there.
+    """Write all pages and return their number. The folder is replaced as a whole, and only if it is a report or missing.
 
     Raises:
         UsageError: ``output`` is something else, or cannot be written.
@@ -93,7 +93,7 @@ def _fill(content: Content, folder: Path) -> int:
 
 
 def copied(content: Content) -> dict[str, list[Path]]:
-    """Files that pages link to, by the folder they are copied into."""
+    """The files that pages link to, by the folder into which they are copied."""
     return {
         "tables": [path for table in content.tables for path in _beside(table)],
         "figures": [path for figure in content.figures for path in figure.files],
@@ -101,7 +101,7 @@ def copied(content: Content) -> dict[str, list[Path]]:
 
 
 def _beside(table: TableItem) -> list[Path]:
-    """The files of a table that was made."""
+    """The files of a table; none if it was not made."""
     file = table.file
     return [] if file is None else [path for ending in TABLE_ENDINGS if (path := file.with_suffix(ending)).exists()]
 
@@ -138,7 +138,7 @@ def _environment() -> Environment:
 
 
 def _common(content: Content) -> dict[str, Any]:
-    """What every template sees."""
+    """The values that every template sees."""
     return {
         "content": content,
         "papers": views.papers_of(content.tables),
@@ -153,7 +153,7 @@ def _common(content: Content) -> dict[str, Any]:
 
 
 def _environments(tables: Sequence[TableItem]) -> list[tuple[Mapping[str, str | int], list[TableItem]]]:
-    """The different machines and versions that the tables were made with, each with its tables."""
+    """Group the tables by the machine and versions that made them."""
     groups: dict[tuple[tuple[str, str | int], ...], list[TableItem]] = {}
     for table in tables:
         if table.environment:

@@ -1,22 +1,21 @@
-"""What the templates print of a table: rows of places, each with its text, its sort key, and how it stands to the paper."""
+"""Turn tables into what the templates print: rows of places, each with its text, sort key, and relation to the paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.render.layout import Grid, measured_text, published_text
-from harness.render.text import PAPERS
-from harness.report.claims import Claim
+from harness.papers import PAPERS
+from harness.papers.claim import Claim
 from harness.report.items import TableItem
-from harness.report.verdicts import REASONS, Judged
+from harness.report.relation import REASONS, Judged
+from harness.tables.layout import Grid, measured_text, published_text
 
-SHORT = {"ppd": "PPD", "leviathan": "Leviathan", "specdec": "SpecDec", "optimized": "Optimized"}
 SHORT_HEAD = 32
 MARKS = {"agrees": "=", "above": "▲", "below": "▼", "not comparable": ""}
 
 
 @dataclass(frozen=True)
 class Place:
-    """One place of a printed table. ``key`` is what it sorts by: a number, or "" for its text; ``kind`` becomes its class."""
+    """One place of a printed table. It sorts by ``key``, a number, or "" for its text; ``kind`` is its style class."""
 
     text: str
     key: str = ""
@@ -32,13 +31,13 @@ class Block:
 
 
 def blocks(table: TableItem) -> tuple[list[Block], list[str]]:
-    """The table as the paper has it, a block of columns below the other, and the footnotes that (1), (2)... point to."""
+    """Lay a table out as the paper does, in blocks of columns, with the footnotes that (1), (2)... refer to."""
     notes = Grid([], [], 0)
     return [_block(table, block, notes) for block in table.blocks], notes.footnotes
 
 
 def _block(table: TableItem, columns: Sequence[str], notes: Grid) -> Block:
-    """Columns with published numbers are two: the paper's and ours."""
+    """Lay out one block. A column with published numbers becomes two: the paper's and ours."""
     judged = [one for one in table.judged if one.cell.column in columns]
     by_place = {(one.cell.row, one.cell.column): one for one in judged}
     doubled = {one.cell.column for one in judged if one.is_comparison}
@@ -68,17 +67,17 @@ def _places(one: Judged | None, doubled: bool, notes: Grid) -> list[Place]:
 
 
 def line_kind(text: str) -> str:
-    """The class of a row's head: short ones stay on one line, long ones get room."""
+    """The style class of a row's head: short ones stay on one line, long ones get room."""
     return "line" if len(text) <= SHORT_HEAD else "wide"
 
 
 def number_key(value: object) -> str:
-    """The sort key of a number; of anything else none, which sorts last."""
+    """The sort key of a number; "none", which sorts last, of anything else."""
     return repr(float(value)) if isinstance(value, int | float) else "none"
 
 
 def shown(value: object) -> str:
-    """A number with six digits at most; "" for none; other things as they are."""
+    """Format a number with six digits at most; None as "", anything else as it is."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -90,19 +89,19 @@ def interval(one: Judged) -> str:
 
 
 def remark(one: Judged) -> str:
-    """Why a cell has no number, or what its footnote says."""
+    """The reason why a cell has no number, or else its footnote."""
     status = one.cell.status
     return status.removeprefix("impossible: ") if status.startswith("impossible: ") else one.cell.note
 
 
 def codes(judged: Sequence[Judged]) -> list[tuple[str, str]]:
-    """The reason codes that occur, with what each means."""
+    """The reason codes that occur, with their meanings."""
     present = {code for one in judged for code in one.reason.split("; ") if one.is_comparison}
     return [(code, meaning) for code, meaning in REASONS.items() if code in present]
 
 
 def anchors(claims: Sequence[Claim]) -> dict[Claim, str]:
-    """Where on the page of claims each stands: its paper, and its number there."""
+    """The anchor of each claim on the page of claims: its paper and its number there."""
     found: dict[Claim, str] = {}
     for claim in claims:
         number = 1 + sum(other.paper == claim.paper for other in found)
@@ -111,20 +110,21 @@ def anchors(claims: Sequence[Claim]) -> dict[Claim, str]:
 
 
 def paper_name(paper: str) -> str:
-    """A paper's short name; a plug-in's tables are of what it calls itself."""
-    return SHORT.get(paper, paper)
+    """Return a paper's short name; a plug-in's paper has its key alone."""
+    return str(PAPERS[paper].SHORT) if paper in PAPERS else paper
 
 
 def papers_of(tables: Sequence[TableItem]) -> dict[str, str]:
-    """Every paper's title: the four, and what tables of plug-ins belong to."""
-    return PAPERS | {table.paper: table.paper for table in tables if table.paper not in PAPERS}
+    """Return every paper's title: those of the catalogue, and those that tables of plug-ins belong to."""
+    known = {name: str(paper.TITLE) for name, paper in PAPERS.items()}
+    return known | {table.paper: table.paper for table in tables if table.paper not in known}
 
 
 def capitalized(text: str) -> str:
-    """The first letter alone: "PPD", "alpha" and "SQuAD" keep the rest."""
+    """Capitalize the first letter alone, so that "PPD" and "SQuAD" keep the rest."""
     return text[:1].upper() + text[1:]
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """All names that any of the rows has, in the order of their first mention; rows of one list may differ in kind."""
+    """All names that occur in any row, in the order of their first occurrence."""
     return list(dict.fromkeys(name for row in rows for name in row))

@@ -1,7 +1,6 @@
-"""Which tokens a training step sees: a function of seed and step alone, so a resumed run sees what an unbroken one does."""
+"""The tokens of a training step: a function of seed and step alone, so that a resumed run sees what an unbroken one does."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -9,26 +8,22 @@ from torch import Tensor
 
 from harness.zoo.corpus import Encoded
 from harness.zoo.descriptions import Recipe
+from harness.zoo.families import FAMILIES
 
+START = 0  # the padding token: an encoder-decoder of the zoo begins with it, as T5 and Marian do
 POOL = 1024  # rows sorted by length together: little padding, and still shuffled
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model is called with and, per predicted position, the label and its weight in the loss."""
+    """A model's arguments and, per predicted position, the label and its weight in the loss."""
 
     inputs: dict[str, Tensor]
     labels: Int[Tensor, "B n"]
     weights: Float[Tensor, "B n"]
 
 
-class Batches(Protocol):
-    def __call__(self, step: int) -> Batch: ...
-
-    def held_out(self) -> list[Batch]: ...
-
-
-def batches_for(recipe: Recipe, rows: Encoded) -> Batches:
+def batches_for(recipe: Recipe, rows: Encoded) -> "BlockBatches | PairBatches":
     return PairBatches(recipe, rows) if recipe.corpus.is_encoder_decoder else BlockBatches(recipe, rows)
 
 
@@ -112,13 +107,13 @@ class PairBatches:
         return packed
 
     def _collate(self, rows: list[int]) -> Batch:
-        """The decoder is fed the start token (the padding's, id 0, as T5's and Marian's) and the target but its last token."""
+        """The decoder is fed the start token and the target but its last token."""
         pairs = [self.rows.row(i) for i in rows]
         sources, targets = (_pad([pair[side].long() for pair in pairs]) for side in (0, 1))
         lengths = torch.tensor([[len(source), len(target)] for source, target in pairs])
         mask = torch.arange(sources.shape[1]) < lengths[:, :1]
         weights = (torch.arange(targets.shape[1]) < lengths[:, 1:]).float()
-        fed = torch.nn.functional.pad(targets, (1, -1))
+        fed = torch.nn.functional.pad(targets, (1, -1), value=START)
         inputs = {"input_ids": sources, "attention_mask": mask.long(), "decoder_input_ids": fed}
         return Batch(inputs, targets, weights)
 
@@ -137,7 +132,7 @@ def _shifted(tokens: Int[Tensor, "B n"], weights: Float[Tensor, "B n"], offset: 
 def _position_offset(recipe: Recipe, step: int) -> int:
     """Learned positions past the block length must be trained too; rotary ones need no help."""
     room = recipe.position_limit - recipe.block_length
-    if recipe.family != "gpt2" or room <= 0:
+    if not FAMILIES[recipe.family].has_learned_positions or room <= 0:
         return 0
     return int(torch.randint(room + 1, (1,), generator=generator_of(recipe.seed, -1 - step)))
 

@@ -1,7 +1,6 @@
-"""Where trained models live, outside the repository: one complete folder per hash, or none."""
+"""The cache of trained models, outside the repository: one complete folder per hash, or none."""
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -10,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 
 DONE = "recipe.json"
 FULL_OR_FORBIDDEN = {
@@ -51,8 +51,8 @@ def is_complete(folder: Path) -> bool:
 def make(folder: Path, build: Callable[[Path], None]) -> None:
     """Have ``build`` fill a folder beside ``folder``, then rename it. One process at a time; another one waits and reuses.
 
-    What a killed process left in the partial folder is handed to ``build`` again, which may resume from it; unless it is
-    complete, which ``build`` says by writing recipe.json last of all that anyone reads.
+    The partial folder of a killed process is handed to ``build`` again, which may resume from it, unless it is complete:
+    ``build`` writes recipe.json after everything else.
     """
     partial = folder.with_name(folder.name + ".partial")
     with explained(folder.parent):
@@ -63,21 +63,24 @@ def make(folder: Path, build: Callable[[Path], None]) -> None:
             partial.mkdir(exist_ok=True)
             if not is_complete(partial):
                 build(partial)
-            if folder.exists():  # no recipe.json: not ours to trust
+            if folder.exists():  # it has no recipe.json, so it is not whole
                 shutil.rmtree(folder)
             partial.rename(folder)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, which ends with the process however it ends. Says so on stderr when it must wait."""
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that holds {path}", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    """Hold an exclusive lock, which ends with the process however it ends. Prints a line to stderr when it must wait."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"waiting for another process that holds {path}", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -94,13 +97,20 @@ def explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or the next run after a kill, sees the old one or the new one, whole."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
 def unreadable(path: Path, error: Exception) -> UsageError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return UsageError(f"{path}: cannot be read ({reason}); delete {path.parent} and run the command again to rebuild it")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Turn transformers' own progress bars off, and back to what they were."""
+    from transformers.utils import logging  # here: it takes a second, which commands that only name models are spared
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()

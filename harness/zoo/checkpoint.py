@@ -1,19 +1,24 @@
-"""The state of a training, saved now and then, so that one that is killed goes on and ends with the very same weights."""
+"""The state of a training in a file, so that a killed one goes on and ends with the very same weights."""
 
 import io
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from harness.errors import UsageError
-from harness.zoo.cache import replace_file, unreadable
+from harness.core.errors import UsageError
+from harness.core.files import replace_file
+from harness.zoo.cache import unreadable
+from harness.zoo.optimizers import Optimizers
+from methods.specdec.training import average_states
 
 CHECKPOINT = "checkpoint.pt"
+AVERAGED = "averaged-{step}.pt"
 CHECKPOINT_S = 20.0
 
 
@@ -25,21 +30,13 @@ class Spent:
     cpu_s: float = 0.0
 
 
-class Optimizer(Protocol):
-    """What a checkpoint needs of one, or of several that are used as one."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
-
-
 @dataclass
 class Checkpoints:
-    """Saves a network, its optimizer, the step and whatever else must survive; knows how long the training took."""
+    """Saves a network, its optimizer, the step and whatever else must survive, and counts the time of all resumptions."""
 
     folder: Path
     network: nn.Module
-    optimizer: Optimizer
+    optimizer: Optimizers
     before: Spent = field(default_factory=Spent)
 
     def __post_init__(self) -> None:
@@ -47,7 +44,7 @@ class Checkpoints:
         self.due = self.began + CHECKPOINT_S
 
     def restore(self) -> tuple[int, dict[str, Any]]:
-        """The step to go on with and what else was saved; (0, {}) without a checkpoint.
+        """Return the step to go on with and the rest that was saved; (0, {}) without a checkpoint.
 
         Raises:
             UsageError: for a file that cannot be read, or that holds another network.
@@ -78,14 +75,29 @@ class Checkpoints:
 
     def save(self, step: int, **more: Any) -> None:
         """``step`` is the next one to do."""
-        buffer = io.BytesIO()
         state = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-        torch.save({"step": step, "spent": asdict(self.spent()), "more": more, **state}, buffer)
-        replace_file(self.folder / CHECKPOINT, buffer.getvalue())
+        _save({"step": step, "spent": asdict(self.spent()), "more": more, **state}, self.folder / CHECKPOINT)
 
     def spent(self) -> Spent:
         wall_s, cpu_s = time.perf_counter() - self.began, time.process_time() - self.began_cpu
         return Spent(self.before.wall_s + wall_s, self.before.cpu_s + cpu_s)
+
+
+def save_weights(network: nn.Module, folder: Path, step: int) -> None:
+    """Keep the weights of a step for the average."""
+    _save(network.state_dict(), folder / AVERAGED.format(step=step))
+
+
+def averaged_weights(folder: Path, steps: Collection[int]) -> Mapping[str, Tensor]:
+    """Return the mean of the weights that were kept after these steps."""
+    files = [folder / AVERAGED.format(step=step) for step in sorted(steps)]
+    return average_states([torch.load(file, weights_only=True, map_location="cpu") for file in files])
+
+
+def _save(state: Mapping[str, Any], path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    replace_file(path, buffer.getvalue())
 
 
 def foreign(folder: Path) -> UsageError:

@@ -1,7 +1,11 @@
-"""A group's training text as token ids: built once, read by every model of the group."""
+"""A group's training text as token ids, and its tokenizer: built once, read by every model of the group.
+
+Tokenizers are byte-level BPE learned from the text, so that any text survives encoding and decoding whatever the training text
+was; word pieces as BERT's; or a public model's.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -9,14 +13,17 @@ import torch
 from jaxtyping import Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tasks
-from harness.errors import UsageError
-from harness.zoo.cache import DONE, replace_file, unreadable
+from harness.core.errors import UsageError
+from harness.core.files import replace_file
+from harness.zoo.cache import DONE, unreadable
 from harness.zoo.descriptions import Corpus, Part
-from harness.zoo.tokenizers import tokenizer_for, vocab_size
+from harness.zoo.families import FAMILIES
+from tasks.sources.read import read_examples, training_pairs
 
 DATA = "corpus.safetensors"
 NUM_TAIL = 24  # tokens kept of the end of a prompt that is too long: where the instruction is
@@ -43,7 +50,7 @@ class Encoded:
         return self.source[first : self.source_ends[index]], self.target[before : self.target_ends[index]]
 
 
-def build_corpus(corpus: Corpus, source: str, folder: Path) -> None:
+def build_corpus(corpus: Corpus, folder: Path, source: str, position: int = 0) -> None:
     """Read the tasks' training rows, learn the tokenizer, encode, and write it all to ``folder``."""
     rows = [(index, *pair) for index, part in enumerate(corpus.parts) for pair in documents(part, source, corpus.seed)]
     if len(rows) <= corpus.num_held_out:
@@ -61,11 +68,11 @@ def build_corpus(corpus: Corpus, source: str, folder: Path) -> None:
     (folder / DATA).write_bytes(save(tensors))
     tokenizer.save_pretrained(folder)
     facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(rows), "vocab_size": vocab_size(corpus, tokenizer)}
-    replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
+    replace_file(folder / DONE, json.dumps(facts, indent=1))
 
 
 def read_corpus(folder: Path) -> Encoded:
-    """What ``build_corpus`` wrote; UsageError if it cannot be read."""
+    """Read the rows that ``build_corpus`` wrote; UsageError if they cannot be read."""
     try:
         return Encoded(**load_file(folder / DATA))
     except (OSError, SafetensorError, TypeError) as error:
@@ -73,7 +80,7 @@ def read_corpus(folder: Path) -> Encoded:
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer that ``build_corpus`` wrote; UsageError if it cannot be read."""
+    """Read the tokenizer that ``build_corpus`` wrote; UsageError if it cannot be read."""
     try:
         found = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not isinstance(found, PreTrainedTokenizerFast):
@@ -87,10 +94,10 @@ def documents(part: Part, source: str, seed: int) -> list[tuple[str, str]]:
     """(prompt, what follows it) of a part's training rows. The answer to an instruction begins with a space."""
     task = tasks.get_task(part.task)
     if part.style == "t5":
-        return list(task.training_pairs(source, part.num_examples, seed))
+        return list(training_pairs(task, source, part.num_examples, seed))
     if part.style == "plain":
-        return [("", join(*pair)) for pair in task.training_pairs(source, part.num_examples, seed)]
-    examples = task.examples(source, "train", part.num_examples, seed)
+        return [("", join(*pair)) for pair in training_pairs(task, source, part.num_examples, seed)]
+    examples = read_examples(task, source, "train", part.num_examples, seed)
     return [(task.prompt(example, "instruction"), f" {example.references[0].strip()}") for example in examples]
 
 
@@ -102,7 +109,7 @@ def join(prompt: str, continuation: str) -> str:
 
 def encode_sources(corpus: Corpus, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
     """Prompts as the model meets them. An encoder-decoder's lose their end when too long, a decoder's their middle."""
-    if corpus.family == "gpt2":
+    if not FAMILIES[corpus.family].has_prompts:
         return [[] for _ in texts]
     tail = 1 if corpus.is_encoder_decoder else NUM_TAIL
     head = corpus.max_source - tail
@@ -115,3 +122,68 @@ def encode_targets(corpus: Corpus, tokenizer: PreTrainedTokenizerFast, texts: Se
     encoded = tokenizer(list(texts), add_special_tokens=False).input_ids
     assert tokenizer.eos_token_id is not None
     return [[*ids, tokenizer.eos_token_id] if len(ids) < corpus.max_target else ids[: corpus.max_target] for ids in encoded]
+
+
+def tokenizer_for(corpus: Corpus, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """The corpus's own tokenizer, learned from its text, or the public one that it names."""
+    if corpus.tokenizer == "bpe":
+        return train_tokenizer(corpus.family, texts, corpus.vocab_size)
+    if corpus.tokenizer == "wordpiece":
+        return train_wordpiece(texts, corpus.vocab_size)
+    try:
+        found = AutoTokenizer.from_pretrained(corpus.tokenizer)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {str(error).splitlines()[0]}; it is on the Hub: check "
+            "the network, or choose PROFILE=toy"
+        ) from error
+    if not isinstance(found, PreTrainedTokenizerFast):
+        raise UsageError(f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {type(found).__name__}; expected a fast one")
+    return found
+
+
+def vocab_size(corpus: Corpus, tokenizer: PreTrainedTokenizerFast) -> int:
+    """Count the tokens of a model of this corpus; public models have more than their tokenizer, as padding."""
+    return len(tokenizer) if corpus.tokenizer in ("bpe", "wordpiece") else corpus.vocab_size
+
+
+def train_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """Lower-cased word pieces as BERT's (the paper's tokenization), with an end of text."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]", "bos_token": "[SEP]"}
+    names = list(dict.fromkeys(special.values()))
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=names, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
+
+
+def train_tokenizer(family: str, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Learn at most ``vocab_size`` tokens, specials and the 256 bytes included. The same texts give the same tokenizer."""
+    kind = FAMILIES[family]
+    special = dict(kind.special)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind.is_encoder_decoder)
+    tokenizer.decoder = _decoder(kind.is_encoder_decoder)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(dict.fromkeys(special.values())),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if kind.template is not None:
+        names = [word for word in kind.template.split() if word in special.values()]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=kind.template, special_tokens=[(name, tokenizer.token_to_id(name)) for name in names]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
+
+
+def _decoder(is_encoder_decoder: bool) -> decoders.Decoder:
+    """An encoder-decoder's texts stand alone: the space that begins the first word goes again. Others continue a prompt."""
+    if not is_encoder_decoder:
+        return decoders.ByteLevel()
+    return decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])

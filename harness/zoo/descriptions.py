@@ -1,12 +1,13 @@
-"""What describes a trained model of the zoo: frozen, and whole, so that a hash of it is the model's identity."""
+"""Recipes and corpora of the zoo: frozen dataclasses that say everything, so that their hash is a trained model's identity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-Family = Literal["llama", "t5", "gpt2", "ngram", "marian", "bart", "block", "bart-block", "blockwise", "whisper"]
+from harness.zoo.families import FAMILIES
+from tasks.sound import SAMPLE_RATE
+
 RateSchedule = Literal["cosine", "inverse-sqrt"]
-ENCODER_DECODERS = ("t5", "marian", "whisper")
 Style = Literal["instruction", "t5", "plain"]
 Labels = Literal["next", "final"]
 
@@ -32,7 +33,7 @@ class Corpus:
     """
 
     name: str
-    family: Family
+    family: str
     parts: tuple[Part, ...]
     vocab_size: int
     max_source: int
@@ -43,7 +44,28 @@ class Corpus:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        return self.family in ENCODER_DECODERS
+        return FAMILIES[self.family].is_encoder_decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechCorpus(Corpus):
+    """Recordings of tasks of speech as log-Mel features of ``window_s`` seconds, a frame every ``hop_length`` samples.
+
+    Longer recordings of toy speech are cut into windows as they are for decoding, so that a model knows sentences that begin
+    and end anywhere; longer real ones, and those whose transcript exceeds ``max_target`` tokens, are left out. With
+    ``always_toy`` the models are trained on toy speech whatever the source of a run is: a few hours of real speech would not
+    teach them.
+    """
+
+    num_mel_bins: int
+    window_s: int
+    hop_length: int
+    always_toy: bool = True
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of features in a window."""
+        return self.window_s * SAMPLE_RATE // self.hop_length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +104,7 @@ class Recipe:
 
     name: str
     corpus: Corpus
-    family: Family
+    family: str
     width: int = 0
     num_heads: int = 0
     ff_width: int = 0
@@ -177,8 +199,30 @@ class BlockwiseRecipe(PairRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhisperRecipe(Recipe):
+    """A Whisper and how it is trained: ``batch_size`` recordings a step.
+
+    Besides the next token, the encoder alone learns the transcript by connectionist temporal classification (Graves et al.
+    2006) with ``ctc_weight`` of the loss, through a head that is then dropped: attention finds the words much sooner. Features
+    are shifted by up to ``mel_shift`` bins, and bands and stretches of them are hidden (Park et al. 2019). With a ``teacher``
+    the encoder is the teacher's and frozen, and the decoder learns the teacher's distributions.
+
+    With ``muon_rate_scale`` the layers' matrices learn by Muon (Jordan et al. 2024), so many times as fast as the rest does by
+    AdamW: after 1200 steps of the toy target a word error rate of 0.14 instead of 0.47. 0 is AdamW for all.
+    """
+
+    batch_size: int = 32
+    ctc_weight: float = 0.5
+    label_smoothing: float = 0.0
+    muon_rate_scale: float = 2.0
+    mel_shift: int = 1
+    hidden_bins: int = 3
+    hidden_frames: int = 6
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadTraining:
-    """How heads of intermediate layers are trained. The defaults are PPD Table 4; AdamW and cross-entropy as there.
+    """The training of heads of intermediate layers. The defaults are PPD Table 4; AdamW and cross-entropy as there.
 
     ``labels`` are the text's next tokens ("next", as the paper) or the final layer's own most likely ones ("final").
     ``batch_size`` counts documents, of which longer ones are cut into pieces of ``max_length`` tokens; ``max_documents`` bounds
@@ -222,7 +266,7 @@ class HeadRecipe:
 
     @property
     def cost(self) -> float:
-        """As a ``Recipe``'s."""
+        """Relative training time, on the scale of a ``Recipe``'s."""
         tokens = self.steps * self.training.batch_size * self.training.max_length
         return tokens * len(self.layers) * self.corpus.vocab_size / 100
 
@@ -241,7 +285,7 @@ def distilled_by_all(teachers: Sequence[PairRecipe], name: str, **settings: int)
 
 
 def teachers_of(corpus: Distilled) -> tuple[PairRecipe, ...]:
-    """Who writes it, the first teacher first."""
+    """All teachers that write a corpus, the first one first."""
     return (corpus.teacher, *(corpus.others if isinstance(corpus, EnsembleDistilled) else ()))
 
 

@@ -18,11 +18,13 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM
 
-from harness import environment
-from harness.zoo.cache import DONE, replace_file
+from harness.core import environment
+from harness.core.files import replace_file, whole_lines
+from harness.zoo.cache import DONE
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
-from harness.zoo.descriptions import Distilled
-from harness.zoo.train import device_of, one_thread
+from harness.zoo.descriptions import Distilled, PairRecipe, teachers_of
+from harness.zoo.loop import device_of, one_thread
+from harness.zoo.recipes import folder_of
 from methods.beam import BeamState, search
 from methods.models import stack_for
 from methods.models.base import Stack
@@ -32,22 +34,14 @@ from methods.types import Inputs, Stop
 DECODED = "decoded.jsonl"
 
 
-def build_distilled(
-    corpus: Distilled,
-    base_folder: Path,
-    teacher_folders: Sequence[Path],
-    folder: Path,
-    source: str,
-    *,
-    position: int = 0,
-    stop_at: int | None = None,
-) -> None:
-    """Write the corpus to ``folder``, which may hold what an earlier run decoded. ``stop_at`` ends after so many batches."""
+def build_distilled(corpus: Distilled, folder: Path, source: str, position: int = 0) -> None:
+    """Write the corpus to ``folder``, which may hold the outputs that an earlier run decoded."""
+    base_folder = folder_of(corpus.teacher.corpus, source)
     rows, tokenizer = read_corpus(base_folder), read_tokenizer(base_folder)
     targets = {row: target for line in _decoded(folder / DECODED) for row, target in zip(*line, strict=True)}
-    todo = [batch for batch in batches_of(rows, corpus.batch_size) if batch[0] not in targets][:stop_at]
+    todo = [batch for batch in batches_of(rows, corpus.batch_size) if batch[0] not in targets]
     with one_thread():
-        teachers = [_read_teacher(teacher_folder, device_of(corpus.teacher)) for teacher_folder in teacher_folders]
+        teachers = [_read_teacher(teacher, source) for teacher in teachers_of(corpus)]
         bar = tqdm(total=len(rows), initial=len(targets), desc=f"decode {corpus.name}", position=position, mininterval=1.0)
         with bar, (folder / DECODED).open("a", encoding="utf8") as file:
             for batch in todo:
@@ -58,14 +52,13 @@ def build_distilled(
                 file.flush()
                 targets |= dict(zip(batch, found, strict=True))
                 bar.update(len(batch))
-    if len(targets) == len(rows):
-        tokenizer.save_pretrained(folder)
-        _finish(corpus, rows, [targets[row] for row in range(len(rows))], folder, source, base_folder)
+    tokenizer.save_pretrained(folder)
+    _finish(corpus, rows, [targets[row] for row in range(len(rows))], folder, source, base_folder)
 
 
-def _read_teacher(folder: Path, device: str) -> Stack:
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    return stack_for(model.eval().requires_grad_(False).to(device))
+def _read_teacher(teacher: PairRecipe, source: str) -> Stack:
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder_of(teacher, source))
+    return stack_for(model.eval().requires_grad_(False).to(device_of(teacher)))
 
 
 def batches_of(rows: Encoded, size: int) -> list[list[int]]:
@@ -103,14 +96,12 @@ def beam_outputs(
 
 
 def _decoded(path: Path) -> Iterator[tuple[list[int], list[list[int]]]]:
-    """The whole lines of an earlier run; a torn last one is cut off the file."""
+    """Yield the whole lines of an earlier run; a torn last one is cut off the file."""
     if not path.exists():
         return
-    whole = path.read_bytes()
-    kept = whole[: whole.rfind(b"\n") + 1]
-    if len(kept) < len(whole):
-        replace_file(path, kept)
-    for line in kept.splitlines():
+    lines = list(whole_lines(path))
+    replace_file(path, b"".join(lines))
+    for line in lines:
         values = json.loads(line)
         yield values["rows"], values["targets"]
 
@@ -137,5 +128,5 @@ def _finish(
         "decode_cpu_s": cpu_s,
         "environment": environment.describe(),
     }
-    replace_file(folder / DONE, json.dumps(facts, indent=1).encode())
+    replace_file(folder / DONE, json.dumps(facts, indent=1))
     (folder / DECODED).unlink()

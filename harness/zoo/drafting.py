@@ -1,57 +1,83 @@
-"""The objective of SpecDec's block drafter (Xia et al. 3.1), and how many of its tokens would stand on held-out sentences."""
+"""SpecDec's block drafter (Xia et al. 3.1): its objective, its first weights, and how many of its tokens a verifier accepts."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
 
-from harness.zoo.batches import Batch, batches_for, generator_of
+from harness.zoo.batches import START, Batch, batches_for, generator_of
 from harness.zoo.corpus import Encoded
-from harness.zoo.descriptions import DrafterRecipe
+from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, SharedEncoderRecipe
+from harness.zoo.loop import Evaluation, Objective, device_of
 from harness.zoo.networks import spread
-from harness.zoo.pairs import Evaluation
+from harness.zoo.recipes import folder_of
+from harness.zoo.text import train_model
+from methods.autoregressive import Autoregressive
+from methods.models import stack_for
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
 from methods.specdec.network import new_network
 from methods.specdec.training import Blocks, cut_blocks, drafter_loss, glancing_ratio, leading_correct, random_prefix_lengths
+from methods.types import Inputs, Stop
 
-START = 0  # the padding token, as in zoo.batches
+SENTENCES = 64  # decoded, and drafted for, at a time
+# (accepted drafts, rounds) of strict verification, from sources, their mask, the verifier's outputs and their lengths.
+CountAccepted = Callable[[Int[Tensor, "B S"], Bool[Tensor, "B S"], Int[Tensor, "B M"], Int[Tensor, "B"]], tuple[int, int]]
 
 
-class NextBlock:
-    """Of a drafter: cross-entropy of the block behind a random prefix of the target."""
+def train_drafter(recipe: DrafterRecipe, folder: Path, source: str, position: int, make_verifier: Callable[[], None]) -> None:
+    """Train a drafter. Training needs no verifier, the report does: both train at once, and the report waits (or trains it)."""
 
-    def __init__(self, recipe: DrafterRecipe, rows: Encoded) -> None:
-        self.recipe, self.held_out = recipe, batches_for(recipe, rows).held_out()
+    def report(network: Any, rows: Encoded) -> dict[str, Any]:
+        make_verifier()
+        verifier = read_verifier(recipe, folder_of(recipe.verifier, source))
+        return accepted_by_verifier(recipe, verifier, rows, partial(count_accepted, network))
 
-    def loss(self, network: Any, batch: Batch, step: int, generator: torch.Generator) -> Float[Tensor, ""]:
-        recipe = self.recipe
-        source, mask, blocks = self._blocks(network, batch, generator)
+    prepare = None
+    if recipe.initial is not None:
+        keeps_encoder = isinstance(recipe, SharedEncoderRecipe)
+        prepare = partial(start_from, folder_of(recipe.initial, source), keep_encoder=keeps_encoder)
+    train_model(recipe, folder, source, partial(next_block, recipe), prepare=prepare, report=report, position=position)
+
+
+def next_block(recipe: DrafterRecipe, rows: Encoded) -> Objective:
+    """Cross-entropy of the block behind a random prefix of the target."""
+    batches = batches_for(recipe, rows)
+    held_out = batches.held_out()
+
+    def loss(network: Any, batch: Batch, step: int, generator: torch.Generator) -> Float[Tensor, ""]:
+        source, mask, blocks = random_blocks(recipe, network, batch, generator)
         glancing = 0.0 if recipe.glancing is None else glancing_ratio(step / recipe.steps, *recipe.glancing)
-        settings = (glancing, recipe.label_smoothing, recipe.place_decay)
-        return drafter_loss(network, source, mask, blocks, generator, *settings)
+        return drafter_loss(network, source, mask, blocks, generator, glancing, recipe.label_smoothing, recipe.place_decay)
 
-    def evaluate(self, network: Any) -> Evaluation:
-        """Loss (nats a token) of blocks behind random prefixes; accepted tokens a round of a verifier that says the targets."""
-        generator, total, count, stood, rounds = generator_of(self.recipe.seed, 0), 0.0, 0, 0, 0
-        for batch in self.held_out:
-            source, mask, blocks = self._blocks(network, batch, generator)
+    def evaluate(network: Any) -> Evaluation:
+        """Loss (nats a token) of blocks behind random prefixes; accepted tokens a round if the verifier emits the targets."""
+        generator, total, count, accepted, rounds = generator_of(recipe.seed, 0), 0.0, 0, 0, 0
+        for batch in held_out:
+            source, mask, blocks = random_blocks(recipe, network, batch, generator)
             num_tokens = int(blocks.counted.sum())
             total += drafter_loss(network, source, mask, blocks, generator).item() * num_tokens
-            count += num_tokens
             more = count_accepted(network, source, mask, batch.labels.to(network.device), _lengths(network, batch))
-            stood, rounds = stood + more[0], rounds + more[1]
-        return {"loss_nats": total / count, "accepted_per_round": stood / rounds}
+            count, accepted, rounds = count + num_tokens, accepted + more[0], rounds + more[1]
+        return {"loss_nats": total / count, "accepted_per_round": accepted / rounds}
 
-    def _blocks(
-        self, network: Any, batch: Batch, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"], Blocks]:
-        source, mask = (batch.inputs[name].to(network.device) for name in ("input_ids", "attention_mask"))
-        lengths = _lengths(network, batch)
-        prefixes = random_prefix_lengths(lengths, generator)
-        blocks = cut_blocks(batch.labels.to(network.device), lengths, prefixes, self.recipe.block_size, START)
-        return source, mask.bool(), blocks
+    return Objective(batch=batches, loss=loss, evaluate=evaluate)
+
+
+def random_blocks(
+    recipe: DrafterRecipe, network: Any, batch: Batch, generator: torch.Generator
+) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"], Blocks]:
+    """The sources of a batch, their mask, and a block behind a random prefix of each target."""
+    source, mask = (batch.inputs[name].to(network.device) for name in ("input_ids", "attention_mask"))
+    lengths = _lengths(network, batch)
+    prefixes = random_prefix_lengths(lengths, generator)
+    return source, mask.bool(), cut_blocks(batch.labels.to(network.device), lengths, prefixes, recipe.block_size, START)
 
 
 def start_from(folder: Path, network: Any, keep_encoder: bool = False) -> None:
@@ -63,10 +89,10 @@ def start_from(folder: Path, network: Any, keep_encoder: bool = False) -> None:
     """
     model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
     for part in ("encoder", "decoder"):
-        theirs = getattr(model.model, part)
-        theirs.layers = spread(theirs.layers, len(getattr(network.model, part).layers))
-    begun: Any = new_network(network.config, model)
-    network.load_state_dict(begun.state_dict())
+        stack = getattr(model.model, part)
+        stack.layers = spread(stack.layers, len(getattr(network.model, part).layers))
+    started: Any = new_network(network.config, model)
+    network.load_state_dict(started.state_dict())
     for frozen in (network.model.encoder, network.get_input_embeddings()) if keep_encoder else ():
         frozen.requires_grad_(False)
 
@@ -79,17 +105,57 @@ def count_accepted(
     outputs: Int[Tensor, "B M"],
     lengths: Int[Tensor, "B"],
 ) -> tuple[int, int]:
-    """(accepted drafts, rounds) of strict SpecDec whose verifier says exactly ``outputs``, EOS included."""
+    """(accepted drafts, rounds) of strict SpecDec whose verifier emits exactly ``outputs``, EOS included."""
     accepted, rounds = 0, 0
     ends = torch.zeros_like(lengths)
     while bool((running := ends < lengths).any()):
         kept = running.nonzero().flatten()
         blocks = cut_blocks(outputs[kept], lengths[kept], ends[kept], network.block_size, START)
-        stood = leading_correct(network, source[kept], mask[kept], blocks)
-        accepted, rounds = accepted + int(stood.sum()), rounds + len(kept)
-        ends[kept] += stood + 1
+        leading = leading_correct(network, source[kept], mask[kept], blocks)
+        accepted, rounds = accepted + int(leading.sum()), rounds + len(kept)
+        ends[kept] += leading + 1
     return accepted, rounds
 
 
 def _lengths(network: Any, batch: Batch) -> Int[Tensor, "B"]:
     return batch.weights.sum(-1).long().to(network.device)
+
+
+def read_verifier(recipe: DrafterRecipe | BlockwiseRecipe, folder: Path) -> Any:
+    """Load the frozen verifier, where the recipe trains."""
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    return model.eval().requires_grad_(False).to(device_of(recipe))
+
+
+def accepted_by_verifier(
+    recipe: DrafterRecipe | BlockwiseRecipe, verifier: Any, rows: Encoded, count: CountAccepted
+) -> dict[str, Any]:
+    """Mean accepted and emitted tokens a round against the verifier's own greedy outputs for held-out sentences."""
+    num_sentences, accepted, rounds, num_tokens = recipe.corpus.num_held_out, 0, 0, 0
+    for first in range(0, num_sentences, SENTENCES):
+        sources = [rows.row(row)[0].long() for row in range(first, min(first + SENTENCES, num_sentences))]
+        outputs = greedy_outputs(verifier, sources, recipe.corpus.max_target)
+        source, output = (pad_sequence(part, batch_first=True).to(verifier.device) for part in (sources, outputs))
+        source_ends, lengths = (torch.tensor([len(one) for one in part], device=source.device) for part in (sources, outputs))
+        mask = torch.arange(source.shape[1], device=source.device) < source_ends.unsqueeze(1)
+        more = count(source, mask, output, lengths)
+        accepted, rounds, num_tokens = accepted + more[0], rounds + more[1], num_tokens + int(lengths.sum())
+    return {
+        "against_verifier": {
+            "verifier": recipe.verifier.name,
+            "num_sentences": num_sentences,
+            "num_rounds": rounds,
+            "accepted_per_round": accepted / rounds,
+            "tokens_per_round": num_tokens / rounds,
+        }
+    }
+
+
+def greedy_outputs(model: Any, sources: Sequence[Int[Tensor, "s"]], max_new_tokens: int) -> list[Int[Tensor, "m"]]:
+    """Decode each source greedily; outputs end with EOS."""
+    session = ModelSession(stack_for(model))
+    inputs = Inputs(tuple(tuple(source.tolist()) for source in sources))
+    stop = Stop(max_new_tokens=max_new_tokens, token_ids=frozenset({model.generation_config.eos_token_id}))
+    uniforms = Uniforms([0] * len(sources), max_new_tokens)
+    found = Autoregressive().generate(session, inputs, Sampling(temperature=0.0), uniforms, stop)
+    return [torch.tensor(generation.tokens) for generation in found]

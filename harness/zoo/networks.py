@@ -9,50 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, HeadRecipe, PairRecipe, Recipe
-from harness.zoo.whisper_recipes import SpeechCorpus, WhisperRecipe
-from methods.specdec.blockwise import BlockwiseHeads
+from harness.zoo.descriptions import DrafterRecipe, PairRecipe, Recipe, SpeechCorpus, WhisperRecipe
+from harness.zoo.families import FAMILIES
 from methods.specdec.network import block_config, new_network
-from tasks.sound import SAMPLE_RATE
 
-# Per family: where the layers are, and the projections through which a layer adds to the residual stream.
-# BART's are Marian's; blockwise heads have none.
-PAIRS = ("marian", "bart", "block", "bart-block")
-LAYERS: dict[str, tuple[str, ...]] = {
-    "t5": ("decoder.block", "encoder.block"),
-    "llama": ("model.layers",),
-    "gpt2": ("transformer.h",),
-    "blockwise": (),
-    "whisper": ("model.decoder.layers",),
-    **dict.fromkeys(PAIRS, ("model.decoder.layers", "model.encoder.layers")),
-}
-WRITERS = {
-    "t5": ("o", "wo"),
-    "llama": ("o_proj", "down_proj"),
-    "gpt2": ("c_proj",),
-    "whisper": ("out_proj", "fc2"),
-    **dict.fromkeys(PAIRS, ("out_proj", "fc2")),
-}
-CONVOLUTION_SCALE = 3.0  # of Whisper's at the start: what is heard outweighs the positions that are added to it
+CONVOLUTION_SCALE = 3.0  # of Whisper's at the start: the sound outweighs the positions that are added to it
 Ids = dict[str, Any]
 
 
@@ -63,24 +28,11 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         torch.manual_seed(recipe.seed)
         network = NETWORKS[recipe.family](recipe, {"vocab_size": len(tokenizer), **ids})
     if recipe.shallow_frac:
-        for path in LAYERS[recipe.family]:
+        for path in FAMILIES[recipe.family].layers:
             layers: Any = network.get_submodule(path)
             for layer in set(layers) - set(spread(layers, recipe.shallow_layers)):
                 silence(recipe, layer)
     return network.train()
-
-
-def num_parameters(recipe: Recipe | HeadRecipe) -> int:
-    """How many weights a recipe has at most: the tokenizer may learn fewer tokens than it is allowed."""
-    if isinstance(recipe, HeadRecipe):
-        return len(recipe.layers) * recipe.corpus.vocab_size * recipe.teacher.width
-    with torch.device("meta"):
-        if isinstance(recipe, BlockwiseRecipe):
-            heads = BlockwiseHeads(recipe.width, recipe.num_drafts, recipe.ff_width)
-            return sum(weight.numel() for weight in heads.parameters())
-        ids = {"pad_token_id": 0, "eos_token_id": 1}
-        network = NETWORKS[recipe.family](recipe, {"vocab_size": recipe.corpus.vocab_size, **ids})
-    return network.num_parameters()
 
 
 def spread(layers: nn.ModuleList, count: int) -> nn.ModuleList:
@@ -92,7 +44,7 @@ def spread(layers: nn.ModuleList, count: int) -> nn.ModuleList:
 def silence(recipe: Recipe, layer: nn.Module) -> None:
     """Make a layer add nothing to the residual stream."""
     for name, module in layer.named_modules():
-        if name.rpartition(".")[2] in WRITERS[recipe.family]:
+        if name.rpartition(".")[2] in FAMILIES[recipe.family].writers:
             nn.init.zeros_(module.weight)
 
 
@@ -101,7 +53,7 @@ class Depth:
 
     def __init__(self, recipe: Recipe, network: nn.Module) -> None:
         self.network = network
-        self.all: dict[str, Any] = {path: network.get_submodule(path) for path in LAYERS[recipe.family]}
+        self.all: dict[str, Any] = {path: network.get_submodule(path) for path in FAMILIES[recipe.family].layers}
         count = recipe.shallow_layers if recipe.shallow_frac else recipe.num_layers
         self.shallow = {path: spread(layers, count) for path, layers in self.all.items()}
 
@@ -112,7 +64,7 @@ class Depth:
 
 
 def _llama(recipe: Recipe, ids: Ids) -> PreTrainedModel:
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         **ids,
         hidden_size=recipe.width,
         intermediate_size=recipe.ff_width,
@@ -123,11 +75,11 @@ def _llama(recipe: Recipe, ids: Ids) -> PreTrainedModel:
         initializer_range=0.5 * recipe.width**-0.5,
         tie_word_embeddings=True,
     )
-    return _with_generation(LlamaForCausalLM(config))
+    return _with_generation(transformers.LlamaForCausalLM(config))
 
 
 def _gpt2(recipe: Recipe, ids: Ids) -> PreTrainedModel:
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         **ids,
         n_embd=recipe.width,
         n_inner=recipe.ff_width,
@@ -139,11 +91,11 @@ def _gpt2(recipe: Recipe, ids: Ids) -> PreTrainedModel:
         embd_pdrop=0.0,
         attn_pdrop=0.0,
     )
-    return _with_generation(GPT2LMHeadModel(config))
+    return _with_generation(transformers.GPT2LMHeadModel(config))
 
 
 def _t5(recipe: Recipe, ids: Ids) -> PreTrainedModel:
-    config = T5Config(
+    config = transformers.T5Config(
         **ids,
         d_model=recipe.width,
         d_ff=recipe.ff_width,
@@ -154,24 +106,24 @@ def _t5(recipe: Recipe, ids: Ids) -> PreTrainedModel:
         dropout_rate=0.0,
         **{"decoder_start_token_id": ids["pad_token_id"]},
     )
-    return _with_generation(T5ForConditionalGeneration(config))
+    return _with_generation(transformers.T5ForConditionalGeneration(config))
 
 
-def _marian_config(recipe: PairRecipe, ids: Ids) -> MarianConfig:
-    """As the paper's Transformer."""
-    return MarianConfig(**_pair_settings(recipe, ids), scale_embedding=True)
+def _marian_config(recipe: PairRecipe, ids: Ids) -> transformers.MarianConfig:
+    """The paper's Transformer."""
+    return transformers.MarianConfig(**_pair_settings(recipe, ids), scale_embedding=True)
 
 
 def _marian(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
-    return _with_generation(MarianMTModel(_marian_config(recipe, ids)))
+    return _with_generation(transformers.MarianMTModel(_marian_config(recipe, ids)))
 
 
-def _bart_config(recipe: PairRecipe, ids: Ids) -> BartConfig:
-    return BartConfig(**_pair_settings(recipe, ids))
+def _bart_config(recipe: PairRecipe, ids: Ids) -> transformers.BartConfig:
+    return transformers.BartConfig(**_pair_settings(recipe, ids))
 
 
 def _pair_settings(recipe: PairRecipe, ids: Ids) -> dict[str, Any]:
-    """Decoding starts with the padding token everywhere in the zoo, Marian's and T5's habit, and ends without being told to."""
+    """Decoding starts with the padding token everywhere in the zoo, as in Marian and T5; no end token is forced."""
     return ids | {
         "decoder_start_token_id": ids["pad_token_id"],
         "forced_eos_token_id": None,
@@ -192,17 +144,17 @@ def _pair_settings(recipe: PairRecipe, ids: Ids) -> dict[str, Any]:
 
 
 def _bart(recipe: PairRecipe, ids: Ids) -> PreTrainedModel:
-    return _with_generation(BartForConditionalGeneration(_bart_config(recipe, ids)))
+    return _with_generation(transformers.BartForConditionalGeneration(_bart_config(recipe, ids)))
 
 
 def _whisper(recipe: WhisperRecipe, ids: Ids) -> PreTrainedModel:
-    """What its generation suppresses is said by the trainer, which knows the tokens' names."""
+    """The trainer sets the tokens that generation suppresses: it knows their names."""
     corpus = recipe.corpus
     assert isinstance(corpus, SpeechCorpus)
-    config = WhisperConfig(
+    config = transformers.WhisperConfig(
         **ids,
         num_mel_bins=corpus.num_mel_bins,
-        max_source_positions=corpus.window_s * SAMPLE_RATE // corpus.hop_length // 2,
+        max_source_positions=corpus.num_frames // 2,
         max_target_positions=recipe.position_limit,
         d_model=recipe.width,
         encoder_layers=recipe.num_encoder_layers,
@@ -215,7 +167,7 @@ def _whisper(recipe: WhisperRecipe, ids: Ids) -> PreTrainedModel:
         begin_suppress_tokens=None,
         init_std=0.5 * recipe.width**-0.5,
     )
-    network: Any = WhisperForConditionalGeneration(config)
+    network: Any = transformers.WhisperForConditionalGeneration(config)
     with torch.no_grad():
         for convolution in (network.model.encoder.conv1, network.model.encoder.conv2):
             convolution.weight.mul_(CONVOLUTION_SCALE)
@@ -229,7 +181,7 @@ def _block(recipe: DrafterRecipe, ids: Ids) -> PreTrainedModel:
 
 
 def _with_generation(network: PreTrainedModel) -> PreTrainedModel:
-    network.generation_config = GenerationConfig.from_model_config(network.config)
+    network.generation_config = transformers.GenerationConfig.from_model_config(network.config)
     return network
 
 

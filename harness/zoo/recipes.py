@@ -1,37 +1,38 @@
-"""What the zoo trains: small models of the real architectures, each wholly described by a frozen recipe.
+"""The zoo's recipes at every scale: small models of the real architectures, each wholly described by a frozen dataclass.
 
-Three groups share a corpus and a tokenizer, so that any target and draft of one group can be paired. The targets are deep and
-narrow: like a large model's, their forward pass costs almost the same for one token as for a few.
+Groups (llama, t5, gpt, whisper, specdec) share a corpus and a tokenizer, so that any target and draft of one group can be
+paired. The targets are deep and narrow: like a large model's, their forward pass costs almost the same for one token as for a
+few. A scale is data: sizes, steps and rates stand in tables here and in ``specdec``, the shapes in functions.
 """
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import tasks
-from harness.errors import UsageError
-from harness.zoo import specdec_recipes as specdec
-from harness.zoo import specdec_variants, whisper_recipes
+from harness.core.errors import UsageError
+from harness.zoo.cache import model_folder
 from harness.zoo.descriptions import (
-    BlockwiseRecipe,
     Corpus,
     Description,
-    Distilled,
-    DrafterRecipe,
-    EnsembleDistilled,
     HeadRecipe,
     HeadTraining,
     Part,
     Recipe,
+    SpeechCorpus,
     Style,
+    WhisperRecipe,
 )
-from harness.zoo.whisper_recipes import SpeechCorpus
+from harness.zoo.specdec import specdec_recipes
 
 Scale = Literal["toy", "test", "small", "paper"]
 AnyRecipe = Recipe | HeadRecipe
-Model = TypeVar("Model", bound=Recipe)
+Settings = dict[str, Any]
 
+ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 # Raised whenever the code that prepares data or trains changes what a recipe yields.
 CODE_VERSION = 1
 
@@ -47,130 +48,197 @@ HEAD_TRAINING = {
     "test": HeadTraining(epochs=1, learning_rate=2e-3, batch_size=8, max_length=512, max_documents=64, labels="final"),
 }
 
+# The language models of a scale: layers, width, steps, learning rate and, of those that grow, the share of the steps in which
+# only some layers run, and how many. "toy" takes minutes on two cores; "test" has the same shapes, takes seconds, and is for
+# tests and continuous integration.
+SIZES: dict[str, dict[str, tuple[float, ...]]] = {
+    "toy": {
+        "llama-target": (16, 128, 1300, 1.0e-3, 0.75, 4),
+        "llama-draft-large": (3, 128, 900, 1.0e-3),
+        "llama-draft-small": (1, 96, 2000, 1.5e-3),
+        "t5-xxl": (12, 128, 1700, 1.0e-3, 0.92, 3),
+        "t5-large": (4, 96, 850, 1.0e-3),
+        "t5-base": (2, 80, 900, 1.2e-3),
+        "t5-small": (1, 64, 900, 1.5e-3),
+        "gpt-target": (12, 128, 900, 1.5e-3, 0.75, 3),
+        "gpt-draft": (2, 64, 800, 2.0e-3),
+        "llama-deep": (40, 128, 2200, 2e-3, 0.86, 10),
+    },
+    "test": {
+        "llama-target": (4, 64, 80, 2e-3, 0.5, 2),
+        "llama-draft-large": (2, 48, 80, 2e-3),
+        "llama-draft-small": (1, 32, 80, 3e-3),
+        "t5-xxl": (4, 64, 120, 2e-3, 0.5, 2),
+        "t5-large": (2, 48, 120, 2e-3),
+        "t5-base": (1, 48, 120, 2e-3),
+        "t5-small": (1, 32, 120, 3e-3),
+        "gpt-target": (4, 64, 80, 2e-3, 0.5, 2),
+        "gpt-draft": (1, 32, 80, 3e-3),
+        "llama-deep": (40, 32, 120, 2e-3, 0.8, 6),
+    },
+}
+# Of each scale: the tokens of a vocabulary, those of the deep model's, and the share of the rows in PARTS that are read.
+CORPORA = {"toy": (2048, 2000, 1.0), "test": (448, 448, 0.03)}
+PARTS: dict[str, dict[str, int]] = {
+    "llama": {"squad": 2500, "wmt-en-fr": 8000, "wmt-en-de": 8000, "cnndm": 1500, "text": 1500},
+    "llama-deep": {"squad": 4000, "wmt-en-fr": 8000, "cnndm": 2500, "text": 1500},
+    "t5": {"wmt-en-de": 24000, "cnndm": 4000},
+    "gpt": {"text": 8000},
+}
+LLAMA: Settings = {
+    "family": "llama", "position_limit": 1024, "batch_tokens": 320, "block_length": 320, "prompt_weight": 0.5,
+    "embedding_rate_scale": 24.0,
+}  # fmt: skip
+GPT: Settings = {
+    "family": "gpt2", "position_limit": 512, "batch_tokens": 256, "block_length": 256, "embedding_rate_scale": 8.0,
+}  # fmt: skip
+# T5's are as deep in the encoder as in the decoder: transformers' generate sizes the decoder's cache by the encoder.
+T5: Settings = {"family": "t5", "batch_tokens": 256, "embedding_rate_scale": 250.0}
 
-def toy() -> dict[str, AnyRecipe]:
-    """The zoo proper: minutes on two cores."""
-    llama, t5, gpt = _llama_corpus(2048, 1.0), _t5_corpus(2048, 1.0), _gpt_corpus(2048, 1.0)
-    target = _llama("llama-target", llama, 16, 128, 1300, 1.0e-3, shallow_frac=0.75, shallow_layers=4)
-    deep = _llama_deep(_deep_corpus(2000, 1.0), 128, 2200, 0.86, 10)
-    recipes: list[AnyRecipe] = [
+# Whisper. "toy": some three minutes of one core for the target and half a one for the draft, which cannot begin before the
+# target is done; the recordings take another. Eight layers, so that drafting with one pays. "test" learns next to nothing.
+# "paper": shapes of whisper-small.en and distil-small.en, trained on LibriSpeech.
+# Differs from the paper: its pairs are the public checkpoints, which profile paper loads; these recipes train such a pair from
+# nothing, on a thousandth of what Whisper has heard.
+WHISPER: dict[str, dict[str, Settings]] = {
+    "toy": {
+        "corpus": {"vocab_size": 368, "num_examples": 4000, "num_held_out": 160, "num_mel_bins": 40},
+        "both": {
+            "width": 128, "ff_width": 256, "num_heads": 4, "num_encoder_layers": 2, "learning_rate": 2.5e-3, "batch_size": 16,
+        },
+        "target": {"num_layers": 8, "steps": 1300, "shallow_frac": 0.6, "shallow_layers": 2},
+        "draft": {"num_layers": 1, "steps": 500},
+    },
+    "test": {
+        "corpus": {"vocab_size": 320, "num_examples": 64, "num_held_out": 8, "num_mel_bins": 16},
+        "both": {
+            "width": 32, "ff_width": 64, "num_heads": 2, "num_encoder_layers": 1, "learning_rate": 5e-3, "batch_size": 8,
+        },
+        "target": {"num_layers": 2, "steps": 30},
+        "draft": {"num_layers": 1, "steps": 15},
+    },
+    "paper": {
+        "both": {
+            "width": 768, "ff_width": 3072, "num_heads": 12, "num_encoder_layers": 12, "learning_rate": 5e-4,
+            "batch_size": 64, "position_limit": 448, "wants_gpu": True, "hidden_bins": 27, "hidden_frames": 100,
+            "mel_shift": 0, "muon_rate_scale": 0.0,
+        },
+        "target": {"num_layers": 12, "steps": 100_000},
+        "draft": {"num_layers": 4, "steps": 30_000},
+    },
+}  # fmt: skip
+
+
+def _trained_here(scale: Literal["toy", "test"]) -> list[AnyRecipe]:
+    """Everything that a scale trains from generated or real text, on this machine."""
+    vocab_size, deep_vocab_size, share = CORPORA[scale]
+    llama, t5, gpt = _llama_corpus(vocab_size, share), _t5_corpus(vocab_size, share), _gpt_corpus(vocab_size, share)
+    deep = _llama_deep(_deep_corpus(deep_vocab_size, share), *SIZES[scale]["llama-deep"])
+    target = _model("llama-target", llama, LLAMA, *SIZES[scale]["llama-target"])
+    drafts = ("llama-draft-large", "llama-draft-small")
+    return [
         target,
-        _llama("llama-draft-large", llama, 3, 128, 900, 1.0e-3, teacher=target),
-        _llama("llama-draft-small", llama, 1, 96, 2000, 1.5e-3, teacher=target),
-        _t5("t5-xxl", t5, 12, 128, 1700, 1.0e-3, shallow_frac=0.92, shallow_layers=3),
-        _t5("t5-large", t5, 4, 96, 850, 1.0e-3),
-        _t5("t5-base", t5, 2, 80, 900, 1.2e-3),
-        _t5("t5-small", t5, 1, 64, 900, 1.5e-3),
-        _gpt2("gpt-target", gpt, 12, 128, 900, 1.5e-3, shallow_frac=0.75, shallow_layers=3),
-        _gpt2("gpt-draft", gpt, 2, 64, 800, 2.0e-3),
-        *_tables(gpt, t5),
+        *(replace(_model(name, llama, LLAMA, *SIZES[scale][name]), teacher=target) for name in drafts),
+        *(_t5(name, t5, *sizes) for name, sizes in SIZES[scale].items() if name.startswith("t5-")),
+        *(_gpt2(name, gpt, *sizes) for name, sizes in SIZES[scale].items() if name.startswith("gpt-")),
+        *_ngram_tables(gpt, t5),
         deep,
-        _heads(deep, HEAD_TRAINING["toy"]),
-        *specdec.toy(),
-        *specdec_variants.toy(),
-        *whisper_recipes.toy(),
+        _heads(deep, HEAD_TRAINING[scale]),
+        *specdec_recipes(scale),
+        *_whispers(scale),
     ]
-    return {recipe.name: recipe for recipe in recipes}
 
 
-def tiny() -> dict[str, AnyRecipe]:
-    """The same shapes, tiny: seconds, for tests and continuous integration."""
-    llama, t5, gpt = _llama_corpus(448, 0.03), _t5_corpus(448, 0.03), _gpt_corpus(448, 0.03)
-    target = _llama("llama-target", llama, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2)
-    deep = _llama_deep(_deep_corpus(448, 0.03), 32, 120, 0.8, 6)
-    recipes: list[AnyRecipe] = [
-        target,
-        _llama("llama-draft-large", llama, 2, 48, 80, 2e-3, teacher=target),
-        _llama("llama-draft-small", llama, 1, 32, 80, 3e-3, teacher=target),
-        _t5("t5-xxl", t5, 4, 64, 120, 2e-3, shallow_frac=0.5, shallow_layers=2),
-        _t5("t5-large", t5, 2, 48, 120, 2e-3),
-        _t5("t5-base", t5, 1, 48, 120, 2e-3),
-        _t5("t5-small", t5, 1, 32, 120, 3e-3),
-        _gpt2("gpt-target", gpt, 4, 64, 80, 2e-3, shallow_frac=0.5, shallow_layers=2),
-        _gpt2("gpt-draft", gpt, 1, 32, 80, 3e-3),
-        *_tables(gpt, t5),
-        deep,
-        _heads(deep, HEAD_TRAINING["test"]),
-        *specdec.tiny(),
-        *specdec_variants.tiny(),
-        *whisper_recipes.tiny(),
-    ]
-    return {recipe.name: recipe for recipe in recipes}
-
-
-def small() -> dict[str, AnyRecipe]:
-    """Counted n-grams over the tokenizers of public models; the models themselves come from the Hub."""
+def _counted_for_public_models() -> list[AnyRecipe]:
+    """Scale small: counted n-grams over the tokenizers of public models; the models themselves come from the Hub."""
     gpt = replace(_gpt_corpus(50257, 2.0), name="gpt-public", tokenizer="openai-community/gpt2")
-    return {recipe.name: recipe for recipe in _tables(gpt, _public_t5_corpus())}
+    return [*_ngram_tables(gpt, _public_t5_corpus())]
 
 
-def paper() -> dict[str, AnyRecipe]:
-    """The GPT-like pair at the paper's size (Leviathan 4.2): 768/3072/12 layers/12 heads and 256/1024/2/4, an 8 k vocabulary.
+def _papers_own() -> list[AnyRecipe]:
+    """The GPT-like pair at the paper's size (Leviathan 4.2): 768/3072/12 layers/12 heads and 256/1024/2/4, an 8 k vocabulary;
+    also SpecDec's models and a Whisper pair at their papers' sizes.
 
-    Differs from the paper: it trains on the text task's data instead of lm1b, whose Hub dataset is a loading script.
+    Differs from the paper: the GPT-like pair trains on the text task's data instead of lm1b, whose Hub dataset is a loading
+    script.
     """
     corpus = replace(_gpt_corpus(8192, 125.0), name="gpt-paper", tokenizer="wordpiece")
-    sizes: dict[str, Any] = {
-        "steps": 100_000,
-        "batch_tokens": 65_536,
-        "block_length": 512,
-        "embedding_rate_scale": 1.0,
-        "wants_gpu": True,
-    }
-    target = replace(_gpt2("gpt-target", corpus, 12, 768, 0, 6e-4), num_heads=12, **sizes)
-    draft = replace(_gpt2("gpt-draft", corpus, 2, 256, 0, 1e-3), num_heads=4, **sizes)
-    tables = _tables(corpus, _public_t5_corpus())
-    others = (*specdec.paper(), *specdec_variants.paper(), *whisper_recipes.paper())
-    return {recipe.name: recipe for recipe in (target, draft, *tables, *others)}
+    settings: Settings = {
+        "steps": 100_000, "batch_tokens": 65_536, "block_length": 512, "embedding_rate_scale": 1.0, "wants_gpu": True,
+    }  # fmt: skip
+    target = replace(_gpt2("gpt-target", corpus, 12, 768, 0, 6e-4), num_heads=12, **settings)
+    draft = replace(_gpt2("gpt-draft", corpus, 2, 256, 0, 1e-3), num_heads=4, **settings)
+    return [target, draft, *_ngram_tables(corpus, _public_t5_corpus()), *specdec_recipes("paper"), *_whispers("paper")]
+
+
+def _parts(corpus: str, share: float, style: Style) -> tuple[Part, ...]:
+    """A corpus's ingredients; plain text has no prompt whatever the style."""
+    counts = {task: max(96, round(count * share)) for task, count in PARTS[corpus].items()}
+    return tuple(Part(task=task, num_examples=n, style="plain" if task == "text" else style) for task, n in counts.items())
+
+
+def _llama_corpus(vocab_size: int, share: float) -> Corpus:
+    return Corpus(
+        name="llama", family="llama", parts=_parts("llama", share, "instruction"), vocab_size=vocab_size,
+        max_source=320, max_target=96, num_held_out=64,
+    )  # fmt: skip
+
+
+def _deep_corpus(vocab_size: int, share: float) -> Corpus:
+    """The tasks of PPD and plain text; a small vocabulary keeps the heads of 39 layers small."""
+    return Corpus(
+        name="llama-deep", family="llama", parts=_parts("llama-deep", share, "instruction"), vocab_size=vocab_size,
+        max_source=320, max_target=96, num_held_out=max(32, round(256 * share)),
+    )  # fmt: skip
+
+
+def _t5_corpus(vocab_size: int, share: float) -> Corpus:
+    parts = _parts("t5", share, "t5")
+    return Corpus(name="t5", family="t5", parts=parts, vocab_size=vocab_size, max_source=160, max_target=96, num_held_out=96)
 
 
 def _public_t5_corpus() -> Corpus:
     return replace(_t5_corpus(32128, 4.0), name="t5-public", tokenizer="google-t5/t5-small")
 
 
-def _parts(size: float, style: Style, **counts: int) -> tuple[Part, ...]:
-    named = {name.replace("_", "-"): max(96, round(count * size)) for name, count in counts.items()}
-    return tuple(Part(task=task, num_examples=n, style="plain" if task == "text" else style) for task, n in named.items())
-
-
-def _llama_corpus(vocab_size: int, size: float) -> Corpus:
-    parts = _parts(size, "instruction", squad=2500, wmt_en_fr=8000, wmt_en_de=8000, cnndm=1500, text=1500)
-    sizes: dict[str, Any] = {"max_source": 320, "max_target": 96, "num_held_out": 64}
-    return Corpus(name="llama", family="llama", parts=parts, vocab_size=vocab_size, **sizes)
-
-
-def _deep_corpus(vocab_size: int, size: float) -> Corpus:
-    """The tasks of PPD and plain text; a small vocabulary keeps the heads of 39 layers small."""
-    parts = _parts(size, "instruction", squad=4000, wmt_en_fr=8000, cnndm=2500, text=1500)
-    sizes: dict[str, Any] = {"max_source": 320, "max_target": 96, "num_held_out": max(32, round(256 * size))}
-    return Corpus(name="llama-deep", family="llama", parts=parts, vocab_size=vocab_size, **sizes)
-
-
-def _t5_corpus(vocab_size: int, size: float) -> Corpus:
-    parts = _parts(size, "t5", wmt_en_de=24000, cnndm=4000)
-    return Corpus(name="t5", family="t5", parts=parts, vocab_size=vocab_size, max_source=160, max_target=96, num_held_out=96)
-
-
-def _gpt_corpus(vocab_size: int, size: float) -> Corpus:
-    parts = _parts(size, "plain", text=8000)
+def _gpt_corpus(vocab_size: int, share: float) -> Corpus:
+    parts = _parts("gpt", share, "plain")
     return Corpus(name="gpt", family="gpt2", parts=parts, vocab_size=vocab_size, max_source=1, max_target=512, num_held_out=64)
 
 
-def _llama(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
+def _model(
+    name: str,
+    corpus: Corpus,
+    settings: Settings,
+    layers: float,
+    width: float,
+    steps: float,
+    rate: float,
+    shallow_frac: float = 0.0,
+    shallow_layers: float = 0,
+    *,
+    ff_ratio: int = 2,
+) -> Recipe:
     return Recipe(
-        name=name, corpus=corpus, family="llama", num_layers=layers, width=width, num_heads=4, ff_width=2 * width,
-        position_limit=1024, steps=steps, batch_tokens=320, block_length=320, prompt_weight=0.5, learning_rate=rate,
-        embedding_rate_scale=24.0, **other,
+        name=name, corpus=corpus, num_layers=int(layers), width=int(width), num_heads=4, ff_width=ff_ratio * int(width),
+        steps=int(steps), learning_rate=rate, shallow_frac=shallow_frac, shallow_layers=int(shallow_layers), **settings,
     )  # fmt: skip
 
 
-def _llama_deep(corpus: Corpus, width: int, steps: int, shallow_frac: float, shallow_layers: int) -> Recipe:
+def _gpt2(name: str, corpus: Corpus, *sizes: float) -> Recipe:
+    return _model(name, corpus, GPT, *sizes, ff_ratio=4)
+
+
+def _t5(name: str, corpus: Corpus, *sizes: float) -> Recipe:
+    return _model(name, corpus, T5 | {"num_encoder_layers": int(sizes[0])}, *sizes)
+
+
+def _llama_deep(corpus: Corpus, *sizes: float) -> Recipe:
     """As deep as Vicuna-13B, the model of PPD, so that its layers 10, 20, 30, 35 and 37 are the paper's own.
 
     The layers that learn first are spread so that each of these has one more of them below it: the match rate rises.
     """
-    grown: dict[str, Any] = {"shallow_frac": shallow_frac, "shallow_layers": shallow_layers}
-    return replace(_llama("llama-deep", corpus, 40, width, steps, 2e-3, **grown), embedding_rate_scale=12.0)
+    return _model("llama-deep", corpus, LLAMA | {"embedding_rate_scale": 12.0}, *sizes)
 
 
 def _heads(teacher: Recipe, training: HeadTraining) -> HeadRecipe:
@@ -179,33 +247,66 @@ def _heads(teacher: Recipe, training: HeadTraining) -> HeadRecipe:
     return HeadRecipe(name=f"{teacher.name}-heads", teacher=teacher, layers=layers, training=training)
 
 
-def _gpt2(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
-    return Recipe(
-        name=name, corpus=corpus, family="gpt2", num_layers=layers, width=width, num_heads=4, ff_width=4 * width,
-        position_limit=512, steps=steps, batch_tokens=256, block_length=256, learning_rate=rate,
-        embedding_rate_scale=8.0, **other,
-    )  # fmt: skip
-
-
-def _t5(name: str, corpus: Corpus, layers: int, width: int, steps: int, rate: float, **other: Any) -> Recipe:
-    """As deep in the encoder as in the decoder: transformers' generate sizes the decoder's cache by the encoder."""
-    return Recipe(
-        name=name, corpus=corpus, family="t5", num_layers=layers, num_encoder_layers=layers, width=width, num_heads=4,
-        ff_width=2 * width, steps=steps, batch_tokens=256, learning_rate=rate, embedding_rate_scale=250.0, **other,
-    )  # fmt: skip
-
-
-def _tables(gpt: Corpus, t5: Corpus) -> list[Recipe]:
+def _ngram_tables(gpt: Corpus, t5: Corpus) -> list[Recipe]:
     kinds = (("ngram-gpt", gpt, "text"), ("ngram-t5-en-de", t5, "wmt-en-de"), ("ngram-t5-cnndm", t5, "cnndm"))
     return [Recipe(name=name, corpus=corpus, family="ngram", table_task=task) for name, corpus, task in kinds]
 
 
-RECIPES: dict[Scale, dict[str, AnyRecipe]] = {"toy": toy(), "test": tiny(), "small": small(), "paper": paper()}
-# What toy models that translate or summarize need instead to learn from real text.
-REAL: dict[str, AnyRecipe] = {
-    recipe.name: recipe
-    for recipe in (*specdec.real(), *specdec_variants.real(), *specdec.captions(), *specdec_variants.captions())
+def _whispers(scale: Literal["toy", "test", "paper"]) -> list[WhisperRecipe]:
+    """A target trained on speech, and a draft with its encoder, distilled from it.
+
+    As Distil-Whisper's (Gandhi et al. 2023, 3.1), the draft copies the target's encoder, which stays as it is, and begins with
+    some of its decoder's layers.
+    """
+    sizes = WHISPER[scale]
+    corpus = _paper_speech() if scale == "paper" else _toy_speech(**sizes["corpus"])
+    frames = sizes["both"]["batch_size"] * corpus.num_frames // 2
+    defaults: Settings = {"position_limit": 64, "warmup_frac": 0.08, "weight_decay": 0.02, "batch_tokens": frames}
+    settings: Settings = {"corpus": corpus, "family": "whisper"} | defaults | sizes["both"]
+    target = WhisperRecipe(name="whisper-target", **(settings | sizes["target"]))
+    return [target, WhisperRecipe(name="whisper-draft", teacher=target, **(settings | sizes["draft"]))]
+
+
+def _toy_speech(vocab_size: int, num_examples: int, num_held_out: int, num_mel_bins: int) -> SpeechCorpus:
+    """Half of it "clean", an eighth talks. Three seconds, which nearly every sentence fits, at 50 frames a second, half of
+    Whisper's: eSpeak's phonemes are long enough."""
+    eighths = {"librispeech-clean": 4, "librispeech-other": 2, "common-voice": 1, "tedlium": 1}
+    counts = {task: share * (num_examples // 8) for task, share in eighths.items()}
+    return SpeechCorpus(
+        name="whisper", family="whisper", parts=_speech_parts(counts), vocab_size=vocab_size, max_source=1, max_target=48,
+        num_held_out=num_held_out, num_mel_bins=num_mel_bins, window_s=3, hop_length=320,
+    )  # fmt: skip
+
+
+def _paper_speech() -> SpeechCorpus:
+    parts = _speech_parts({"librispeech-clean": 28_000, "librispeech-other": 140_000})
+    return SpeechCorpus(
+        name="whisper", family="whisper", parts=parts, vocab_size=51_864, max_source=1, max_target=200, num_held_out=1000,
+        tokenizer="openai/whisper-small.en", num_mel_bins=80, window_s=30, hop_length=160, always_toy=False,
+    )  # fmt: skip
+
+
+def _speech_parts(counts: dict[str, int]) -> tuple[Part, ...]:
+    return tuple(Part(task=task, num_examples=count, style="plain") for task, count in counts.items())
+
+
+def _named(recipes: Iterable[AnyRecipe]) -> dict[str, AnyRecipe]:
+    return {recipe.name: recipe for recipe in recipes}
+
+
+RECIPES: dict[Scale, dict[str, AnyRecipe]] = {
+    "toy": _named(_trained_here("toy")),
+    "test": _named(_trained_here("test")),
+    "small": _named(_counted_for_public_models()),
+    "paper": _named(_papers_own()),
 }
+# Toy models that translate or summarize need these instead to learn from real text.
+REAL: dict[str, AnyRecipe] = _named([*specdec_recipes("real"), *specdec_recipes("captions")])
+
+
+def scale_of(profile: str) -> Scale:
+    """The scale whose models a profile uses: its own, or the toy one."""
+    return cast(Scale, profile) if profile in RECIPES else "toy"
 
 
 def recipes_of(scale: Scale, source: str) -> dict[str, AnyRecipe]:
@@ -215,42 +316,17 @@ def recipes_of(scale: Scale, source: str) -> dict[str, AnyRecipe]:
     return RECIPES[scale] | REAL if scale == "toy" and source != "toy" else RECIPES[scale]
 
 
-def recipe_for(name: str, scale: Scale, source: str, seed: int = 0) -> AnyRecipe:
+def recipe_for(name: str, scale: Scale, source: str) -> AnyRecipe:
     """The recipe by name; UsageError names the ones there are."""
     known = recipes_of(scale, source)
     if name not in known:
         raise UsageError(f"zoo model {name!r}: expected one of {', '.join(known)}")
-    return _seeded(known[name], seed)
+    return known[name]
 
 
-def _seeded(recipe: AnyRecipe, seed: int) -> AnyRecipe:
-    if isinstance(recipe, HeadRecipe):
-        return replace(recipe, seed=seed, teacher=_seeded_model(recipe.teacher, seed))
-    return _seeded_model(recipe, seed)
-
-
-def _seeded_model(recipe: Model, seed: int) -> Model:
-    changed: dict[str, Any] = {"seed": seed, "teacher": None if recipe.teacher is None else _seeded_model(recipe.teacher, seed)}
-    if isinstance(recipe.corpus, Distilled):
-        changed["corpus"] = _seeded_corpus(recipe.corpus, seed)
-    if isinstance(recipe, DrafterRecipe | BlockwiseRecipe):
-        changed["verifier"] = _seeded_model(recipe.verifier, seed)
-    if isinstance(recipe, DrafterRecipe):
-        changed["initial"] = None if recipe.initial is None else _seeded_model(recipe.initial, seed)
-    return replace(recipe, **changed)
-
-
-def _seeded_corpus(corpus: Distilled, seed: int) -> Distilled:
-    """The teachers of an ensemble differ by their seeds, which follow the first one's."""
-    changed: dict[str, Any] = {"teacher": _seeded_model(corpus.teacher, seed)}
-    if isinstance(corpus, EnsembleDistilled):
-        changed["others"] = tuple(_seeded_model(one, seed + number) for number, one in enumerate(corpus.others, 1))
-    return replace(corpus, **changed)
-
-
-def recipe_hash(name: str, scale: Scale, source: str, seed: int = 0) -> str:
+def recipe_hash(name: str, scale: Scale, source: str) -> str:
     """Identity of a trained model: every field of its recipe, its data's fingerprint, and the training code's version."""
-    return digest(recipe_for(name, scale, source, seed), source)
+    return digest(recipe_for(name, scale, source), source)
 
 
 def digest(description: Description, source: str) -> str:
@@ -263,5 +339,11 @@ def digest(description: Description, source: str) -> str:
 
 
 def data_of(corpus: Corpus, source: str) -> str:
-    """Where a corpus is read from in a run on ``source``."""
+    """Return the source that a corpus is read from in a run on ``source``."""
     return "toy" if isinstance(corpus, SpeechCorpus) and corpus.always_toy else source
+
+
+def folder_of(description: Description, source: str) -> Path:
+    """The cache folder of a recipe's model, or of a corpus."""
+    name = f"corpus-{description.name}" if isinstance(description, Corpus) else description.name
+    return model_folder(name, digest(description, source))

@@ -1,0 +1,1 @@
+"""Which drafts stand and what follows them: transformers' operations, exact, sigmoid and fused kernels."""

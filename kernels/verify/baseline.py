@@ -8,15 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.verify.adjust import adjusted_probs
-from kernels.verify.interface import Adjusting, Decisions, Proposed, Round, checked, refuse_undrawn
+from kernels.verify.adjust import Sampling, adjusted_probs
+from kernels.verify.interface import Proposal, Round, RoundUniforms, TargetLogits, Verdict, checked, refuse_undrawn
 from kernels.verify.outcome import at, drawn, leading_true, max_norm, was_rejected
 from kernels.verify.reference import drafted_probs
 
 
-def verify(
-    proposal: Proposed, target_logits: Float[Tensor, "B n_plus_1 V"], sampling: Adjusting, uniforms: Float[Tensor, "B n_plus_1"]
-) -> Decisions:
+def verify(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
     """Leviathan's Algorithm 1 (the paper's Eqs. 1 to 3), operation by operation.
 
     Differs from transformers: the uniforms are inputs, the last token is drawn by inverting the cumulative sum instead of
@@ -32,7 +30,7 @@ def verify(
     if round.tokens.shape[1]:
         residual = _residual(row, draft_probs, round, num_accepted)
         row = max_norm(residual, residual.sum(-1, keepdim=True), row, was_rejected(num_accepted, round))
-    return refuse_undrawn(Decisions(num_accepted, drawn(row, uniforms[:, -1]), drafted_target, drafted_draft), round.vocab_size)
+    return refuse_undrawn(Verdict(num_accepted, drawn(row, uniforms[:, -1]), drafted_target, drafted_draft), round.vocab_size)
 
 
 def _residual(

@@ -3,12 +3,14 @@
 Half logits are converted exactly, so it is the arithmetic's unit roundoff that counts: 2**-24 for all dtypes but fp64's 2**-53.
 """
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kernels.verify.adjust import adjusted_logits
-from kernels.verify.interface import Adjusting, Round
+from kernels.verify.adjust import Sampling, adjusted_logits
+from kernels.verify.interface import Round
 from kernels.verify.reference import verify
 
 EXP = 10.0  # roundoffs of a fast exponential (measured: PyTorch's softmax 9, ex2.approx 4) and of the division behind it
@@ -25,7 +27,7 @@ def roundoff(dtype: torch.dtype) -> float:
 class Law:
     """A model's fp64 probabilities with their relative errors: each token's own, and its row's common one, the normaliser's."""
 
-    def __init__(self, logits: Float[Tensor, "B n V"], sampling: Adjusting, unit: float, known_sum: bool = False) -> None:
+    def __init__(self, logits: Float[Tensor, "B n V"], sampling: Sampling, unit: float, known_sum: bool = False) -> None:
         self.scaled = adjusted_logits(logits.double(), sampling)
         self.probs = self.scaled.softmax(-1)
         top = self.scaled.amax(-1, keepdim=True)
@@ -42,7 +44,7 @@ class Law:
         self.near_cut = _near_cut(logits.double(), self.scaled, sampling, unit)
 
 
-def _near_cut(logits: Tensor, scaled: Tensor, sampling: Adjusting, unit: float) -> Bool[Tensor, "B n"]:
+def _near_cut(logits: Tensor, scaled: Tensor, sampling: Sampling, unit: float) -> Bool[Tensor, "B n"]:
     """Rows in which rounding may move the filters' cut: a near-tie at the k-th logit, or a nucleus that ends at top_p."""
     near = torch.zeros(logits.shape[:-1], dtype=torch.bool)
     vocab_size = logits.shape[-1]
@@ -52,16 +54,9 @@ def _near_cut(logits: Tensor, scaled: Tensor, sampling: Adjusting, unit: float) 
         near |= (kth > after) & (kth - after <= 2 * SCALING * unit * (kth.abs() + after.abs()))
     if sampling.top_p is not None and sampling.top_p < 1:
         # The cut itself is at an end of some token's mass: mass above it, over tokens that top-k keeps.
-        kept = adjusted_logits(logits, _OnlyTopK(sampling)).sort(-1, descending=True).values.softmax(-1).cumsum(-1)
+        kept = adjusted_logits(logits, replace(sampling, top_p=None)).sort(-1, descending=True).values.softmax(-1).cumsum(-1)
         near |= ((kept - sampling.top_p).abs() <= unit * (64 + 2 * vocab_size)).any(-1)
     return near
-
-
-class _OnlyTopK:
-    """A sampling without its top_p."""
-
-    def __init__(self, sampling: Adjusting) -> None:
-        self.temperature, self.top_k, self.top_p = sampling.temperature, sampling.top_k, None
 
 
 def reference_decisions(round: Round) -> tuple[Tensor, Tensor, Bool[Tensor, "B"]]:

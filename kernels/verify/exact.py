@@ -1,22 +1,33 @@
 """The paper's exact method (3.2.1, Fig. 1): softmax outside, ratio and residual in independent tiles, aggregation after."""
 
+import sys
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import adjusted_probs
-from kernels.verify.interface import Adjusting, Backend, Decisions, Proposed, Round, checked, refuse_undrawn, use_triton
+from kernels.verify.adjust import Sampling, adjusted_probs
+from kernels.verify.interface import (
+    Backend,
+    Proposal,
+    Round,
+    RoundUniforms,
+    TargetLogits,
+    Verdict,
+    checked,
+    refuse_undrawn,
+    use_triton,
+)
 from kernels.verify.outcome import at, drawn, leading_true, max_norm, was_rejected
 from kernels.verify.reference import drafted_probs
 
+if sys.platform == "linux":  # where Triton is installed
+    from kernels.verify import tiles_gpu
+
 
 def verify(
-    proposal: Proposed,
-    target_logits: Float[Tensor, "B n_plus_1 V"],
-    sampling: Adjusting,
-    uniforms: Float[Tensor, "B n_plus_1"],
-    backend: Backend | None = None,
-) -> Decisions:
+    proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms, backend: Backend | None = None
+) -> Verdict:
     """Fig. 1's ratio, positive part and partial sums for all gamma rows, then acceptance and the draw (README.md, Eqs. 1-4).
 
     Differs from the paper: probabilities are fp32 for half logits too, a point mass is tiled as a row that is 1 at its
@@ -26,9 +37,7 @@ def verify(
     target_probs = adjusted_probs(target_logits, sampling)
     draft_probs = _draft_probs(round, target_probs)
     if use_triton(target_logits, backend):
-        from kernels.verify import tiles_gpu
-
-        ratio, residual, sums = tiles_gpu.partials(target_probs, draft_probs, None)
+        ratio, residual, sums = tiles_gpu.partials(target_probs, draft_probs)
         drafted_ratio = ratio.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
         totals = sums.sum(-1)
     else:
@@ -40,7 +49,7 @@ def verify(
     if round.tokens.shape[1]:
         total = at(totals.unsqueeze(-1), num_accepted)
         row = max_norm(at(residual, num_accepted), total, row, was_rejected(num_accepted, round))
-    return refuse_undrawn(Decisions(num_accepted, drawn(row, uniforms[:, -1]), drafted_target, drafted_draft), round.vocab_size)
+    return refuse_undrawn(Verdict(num_accepted, drawn(row, uniforms[:, -1]), drafted_target, drafted_draft), round.vocab_size)
 
 
 def _draft_probs(round: Round, target_probs: Tensor) -> Float[Tensor, "B n V"]:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.verify.interface import Adjusting
+from kernels.verify.adjust import Sampling
 
 TILE = 4096
 NUM_WARPS = 8
@@ -90,7 +90,7 @@ def find_thresholds(
     tl.store(ties + entry * num_rows + row, tie.to(tl.int32))
 
 
-def thresholds(logits: Tensor, sampling: Adjusting) -> tuple[Tensor, Tensor]:
+def thresholds(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Threshold and first tie of every row of [B, rows, V] logits, whose columns lie next to each other."""
     batch, num_rows, vocab_size = logits.shape
     limits = torch.empty(batch, num_rows, dtype=torch.float32, device=logits.device)

@@ -6,6 +6,7 @@ operations, so it is their number that is kept small; and that of Python's numbe
 """
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
@@ -14,13 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import adjusted_probs
+from kernels.verify.adjust import Sampling, adjusted_probs
 from kernels.verify.interface import (
-    Adjusting,
     Backend,
-    Decisions,
-    Proposed,
+    Proposal,
     Round,
+    RoundUniforms,
+    TargetLogits,
+    Verdict,
     checked,
     refuse_token,
     refuse_undrawn,
@@ -28,34 +30,31 @@ from kernels.verify.interface import (
 )
 from kernels.verify.reference import BELOW_ONE
 
+if sys.platform == "linux":  # where Triton is installed
+    from kernels.verify import fused_gpu
+
 PARTS = 32  # of the vocabulary, summed over before any token in them is looked at
 Known = tuple[list[list[float]], list[float]]  # a row's drafted tokens: their logits (each in a list), and log-sum-exps
 
 
 def verify(
-    proposal: Proposed,
-    target_logits: Float[Tensor, "B n_plus_1 V"],
-    sampling: Adjusting,
-    uniforms: Float[Tensor, "B n_plus_1"],
-    backend: Backend | None = None,
-) -> Decisions:
+    proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms, backend: Backend | None = None
+) -> Verdict:
     """Algorithm 1's decisions and Eq. 3's draw (README.md, Eqs. 8 to 13).
 
     Logits that no decision depends on are not read: rows behind the first rejection (on CUDA they are, but do not count).
     """
     round = checked(proposal, target_logits, sampling, uniforms)
     if use_triton(target_logits, backend):
-        from kernels.verify import fused_gpu
-
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
     told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known(round), strict=True)
     rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]
     dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
     if not rows:
         none = round.tokens.new_empty(0)
-        return Decisions(none, none, round.tokens.to(dtype), round.tokens.to(dtype))
+        return Verdict(none, none, round.tokens.to(dtype), round.tokens.to(dtype))
     num_accepted, next_tokens, *probs = zip(*rows, strict=True)
-    return Decisions(*torch.tensor((num_accepted, next_tokens)).unbind(), *torch.tensor(probs, dtype=dtype).unbind())
+    return Verdict(*torch.tensor((num_accepted, next_tokens)).unbind(), *torch.tensor(probs, dtype=dtype).unbind())
 
 
 def _verify_one(

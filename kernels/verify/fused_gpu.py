@@ -16,12 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.verify.adjust import Sampling
 from kernels.verify.filter_gpu import thresholds
-from kernels.verify.interface import Adjusting, Decisions, Round, filters
+from kernels.verify.interface import Round, Verdict
 from kernels.verify.reference import BELOW_ONE
+from kernels.verify.sizes import FUSED_TILE as TILE
+from kernels.verify.sizes import NUM_WARPS
 
-TILE = 4096
-NUM_WARPS = 8
 NUM_STATS = 4
 
 
@@ -184,7 +185,7 @@ def draw(
     tl.store(next_token + entry, tl.where(total > 0, token, vocab_size).to(tl.int64))
 
 
-def verify(round: Round) -> Decisions:
+def verify(round: Round) -> Verdict:
     """Allocates the partial results, a few numbers a tile, and launches."""
     batch, num_draft = round.tokens.shape
     device, vocab_size = round.target_logits.device, round.vocab_size
@@ -206,7 +207,7 @@ def verify(round: Round) -> Decisions:
     stats, target_sums, residual_sums = empty(batch, NUM_STATS), empty(batch, num_tiles), empty(batch, num_tiles)
     num_accepted, next_token = empty(batch, dtype=torch.int64), empty(batch, dtype=torch.int64)
     decisions = (num_accepted, empty(batch, num_draft), empty(batch, num_draft))
-    filtered = {"target_filtered": filters(round.target), "draft_filtered": not point_mass and filters(round.draft)}
+    filtered = {"target_filtered": round.target.filters, "draft_filtered": not point_mass and round.draft.filters}
     common = {**filtered, "tile_size": TILE, "num_warps": NUM_WARPS}
     padded = {"tiles_padded": triton.next_power_of_2(num_tiles), "ragged": lengths is not None, "point_mass": point_mass}
     row_sums[(num_tiles, num_rows, batch)](target, draft, partials, vocab_size, num_rows, num_tiles, **common)
@@ -218,13 +219,13 @@ def verify(round: Round) -> Decisions:
         target, draft, given, num_accepted, stats, target_sums, residual_sums, next_token, vocab_size, num_draft, num_tiles,
         below_one=BELOW_ONE, **padded, **common,
     )  # fmt: skip
-    return Decisions(num_accepted, next_token, *decisions[1:])
+    return Verdict(num_accepted, next_token, *decisions[1:])
 
 
-def _model(logits: Tensor, sampling: Adjusting) -> tuple[Any, ...]:
+def _model(logits: Tensor, sampling: Sampling) -> tuple[Any, ...]:
     """The tuple that kernels take; columns must lie next to each other."""
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
-    limits = thresholds(logits, sampling) if filters(sampling) else (logits, logits)
+    limits = thresholds(logits, sampling) if sampling.filters else (logits, logits)
     return (logits, *limits, *logits.stride()[:2], 1.0 / sampling.temperature, logits.shape[1])
 
 

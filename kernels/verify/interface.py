@@ -4,7 +4,8 @@ The signature is that of a VerifyRule: ``verify(proposal, target_logits, samplin
 the Triton kernels or the vectorised PyTorch path; None is Triton for tensors on CUDA and PyTorch elsewhere.
 """
 
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -12,59 +13,45 @@ from torch import Tensor
 
 from kernels.errors import InputError, NotFiniteError
 from kernels.verify import interpreter
+from kernels.verify.adjust import Sampling
 
 Backend = Literal["torch", "triton"]
+TargetLogits = Float[Tensor, "B n_plus_1 V"]
+RoundUniforms = Float[Tensor, "B n_plus_1"]  # n acceptance numbers and the one that draws the last token
 
 
-@runtime_checkable
-class Adjusting(Protocol):
-    """How logits become a distribution: temperature, then top-k, then top-p (``methods.sampling.Sampling``)."""
+@dataclass(frozen=True)
+class Proposal:
+    """What a drafter proposes: n is the longest of ``lengths``; columns past a row's length are padding.
 
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def top_k(self) -> int | None: ...
-
-    @property
-    def top_p(self) -> float | None: ...
-
-
-@runtime_checkable
-class Proposed(Protocol):
-    """What a drafter proposes (``methods.types.Proposal``): ``logits`` None is a point mass on each drafted token.
-
-    ``log_sum_exp`` is that of the draft's logits over its temperature, one a drafted token, where the drafter knows it.
+    ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
+    ``sampling`` is what the tokens were drawn with, which may differ from the target's. A drafter that knows the log-sum-exp of
+    its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it.
     """
 
-    @property
-    def tokens(self) -> Int[Tensor, "B n"]: ...
-
-    @property
-    def lengths(self) -> tuple[int, ...]: ...
-
-    @property
-    def logits(self) -> Float[Tensor, "B n V"] | None: ...
-
-    @property
-    def sampling(self) -> Adjusting: ...
-
-    @property
-    def log_sum_exp(self) -> Float[Tensor, "B n"] | None: ...
+    tokens: Int[Tensor, "B n"]
+    lengths: tuple[int, ...]
+    logits: Float[Tensor, "B n V"] | None
+    sampling: Sampling
+    log_sum_exp: Float[Tensor, "B n"] | None = None
 
 
-class Decisions(NamedTuple):
-    """Accepted drafts, the token behind them, and what target and draft gave each drafted token.
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule or kernel decides: accepted drafts, the token behind them, and what target and draft gave each drafted token.
 
-    A probability is NaN where the kernel had no need to look: behind the first rejection. ``next_token`` is V, outside the
-    vocabulary, where nothing could be drawn because a logit that counts is NaN or a drafted token is outside; on a CPU that is
-    refused at once, on CUDA by whoever first brings the decisions to the host, so that no kernel has to wait for the device.
+    The probabilities are the adjusted ones (greedy: 0 or 1); a kernel leaves NaN where it had no need to look, behind the first
+    rejection. ``next_token`` is V, outside the vocabulary, where nothing could be drawn because a logit that counts is NaN or a
+    drafted token is outside; on a CPU that is refused at once, on CUDA by whoever first brings the verdict to the host, so
+    that no kernel has to wait for the device. ``choices`` are the target's first choices after every token of the round, from
+    rules that compare drafts with them.
     """
 
     num_accepted: Int[Tensor, "B"]
     next_token: Int[Tensor, "B"]
     target_probs: Float[Tensor, "B n"]
     draft_probs: Float[Tensor, "B n"]
+    choices: Int[Tensor, "B n_plus_1"] | None = None
 
 
 class Round(NamedTuple):
@@ -76,8 +63,8 @@ class Round(NamedTuple):
     draft_logits: Float[Tensor, "B n V"] | None
     log_sum_exp: Float[Tensor, "B n"] | None
     uniforms: Float[Tensor, "B n_plus_1"]
-    target: Adjusting
-    draft: Adjusting
+    target: Sampling
+    draft: Sampling
 
     @property
     def vocab_size(self) -> int:
@@ -90,14 +77,7 @@ class Round(NamedTuple):
         return torch.tensor(self.lengths, device=self.tokens.device)
 
 
-def filters(sampling: Adjusting) -> bool:
-    """Whether any token is left out."""
-    return sampling.top_k is not None or (sampling.top_p is not None and sampling.top_p < 1)
-
-
-def checked(
-    proposal: Proposed, target_logits: Float[Tensor, "B n_plus_1 V"], sampling: Adjusting, uniforms: Float[Tensor, "B n_plus_1"]
-) -> Round:
+def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Round:
     """The round, its shapes agreeing and its temperatures above 0; a greedy draft is a point mass on what it drafted.
 
     Raises:
@@ -111,11 +91,11 @@ def checked(
         _check_tokens(tokens, proposal.lengths, target_logits.shape[-1])
     if proposal.sampling.temperature == 0:
         logits = None
-    known = None if logits is None or filters(proposal.sampling) else proposal.log_sum_exp
+    known = None if logits is None or proposal.sampling.filters else proposal.log_sum_exp
     return Round(tokens, proposal.lengths, target_logits, logits, known, uniforms, sampling, proposal.sampling)
 
 
-def _check_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -> None:
+def _check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
     """In one expression where all is well: this is part of every round."""
     batch, num_draft = proposal.tokens.shape
     rows, vocab_size = (batch, num_draft), target_logits.shape[-1]
@@ -131,7 +111,7 @@ def _check_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -
         raise InputError(f"lengths {lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
 
 
-def _refuse_shapes(proposal: Proposed, target_logits: Tensor, uniforms: Tensor) -> None:
+def _refuse_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
     batch, num_draft = proposal.tokens.shape
     vocab_size = target_logits.shape[-1]
     expected = (
@@ -156,12 +136,12 @@ def _check_tokens(tokens: Tensor, lengths: tuple[int, ...], vocab_size: int) -> 
             )
 
 
-def refuse_undrawn(decisions: Decisions, vocab_size: int) -> Decisions:
-    """The decisions, or an error where a token is outside the vocabulary; CUDA tensors are not waited for."""
-    if not decisions.next_token.is_cuda:
-        for entry, token in enumerate(decisions.next_token.tolist()):
-            refuse_token(entry, token, vocab_size, int(decisions.num_accepted[entry]))
-    return decisions
+def refuse_undrawn(verdict: Verdict, vocab_size: int) -> Verdict:
+    """The verdict, or an error where a token is outside the vocabulary; CUDA tensors are not waited for."""
+    if not verdict.next_token.is_cuda:
+        for entry, token in enumerate(verdict.next_token.tolist()):
+            refuse_token(entry, token, vocab_size, int(verdict.num_accepted[entry]))
+    return verdict
 
 
 def refuse_token(entry: int, token: int, vocab_size: int, position: int) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 
 from kernels.verify import baseline, exact, fused, sigmoid
-from kernels.verify.interface import Decisions
+from kernels.verify.interface import Verdict
 
 RELEASED = sigmoid.Scaling(as_released=True)
-KERNELS: dict[str, Callable[..., Decisions]] = {
+KERNELS: dict[str, Callable[..., Verdict]] = {
     "baseline": baseline.verify,
     "exact": exact.verify,
     "fused": fused.verify,

@@ -4,6 +4,7 @@
 is independent; the price: the ratio is about ``1 + 0.38 (z_target - z_draft) / (beta - alpha)`` whatever the models say.
 """
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -11,20 +12,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.verify.adjust import adjusted_logits
+from kernels.verify.adjust import Sampling, adjusted_logits
 from kernels.verify.interface import (
-    Adjusting,
     Backend,
-    Decisions,
-    Proposed,
+    Proposal,
     Round,
+    RoundUniforms,
+    TargetLogits,
+    Verdict,
     checked,
-    filters,
     refuse_undrawn,
     use_triton,
 )
 from kernels.verify.outcome import at, leading_true, was_rejected
 from kernels.verify.reference import inverse_cdf
+
+if sys.platform == "linux":  # where Triton is installed
+    from kernels.verify import tiles_gpu
 
 LEAST_SUM = 1e-6
 LEAST_WEIGHT = 1e-5
@@ -67,13 +71,13 @@ DEFAULT = Scaling()
 
 
 def verify(
-    proposal: Proposed,
-    target_logits: Float[Tensor, "B n_plus_1 V"],
-    sampling: Adjusting,
-    uniforms: Float[Tensor, "B n_plus_1"],
+    proposal: Proposal,
+    target_logits: TargetLogits,
+    sampling: Sampling,
+    uniforms: RoundUniforms,
     scaling: Scaling = DEFAULT,
     backend: Backend | None = None,
-) -> Decisions:
+) -> Verdict:
     """Accept where uniform <= sigmoid ratio, else draw from max_norm of the sigmoids' difference (README.md, Eqs. 5 to 7).
 
     The probabilities in the decisions are the sigmoids: they do not sum to 1. Where Eq. 5 has overflowed, nothing is left to
@@ -85,9 +89,8 @@ def verify(
     round = checked(proposal, target_logits, sampling, uniforms)
     target, draft = warped(round)
     if use_triton(target_logits, backend) and draft is not None:
-        from kernels.verify import tiles_gpu
-
-        ratio, residual, sums = tiles_gpu.partials(target, draft, scaling)
+        mode = 2 if scaling.as_released else 1
+        ratio, residual, sums = tiles_gpu.partials(target, draft, mode, scaling.alpha, scaling.beta)
         drafted_ratio = ratio.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
         totals = sums.sum(-1)
     else:
@@ -102,7 +105,7 @@ def verify(
     next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, uniforms[:, -1]))
     drafted_target = scaling.activate(_gathered(target[:, :-1], round))
     drafted_draft = torch.ones_like(drafted_target) if draft is None else scaling.activate(_gathered(draft, round))
-    return refuse_undrawn(Decisions(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)
+    return refuse_undrawn(Verdict(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)
 
 
 def positive(difference: Tensor) -> Tensor:
@@ -118,8 +121,8 @@ def warped(round: Round) -> tuple[Tensor, Tensor | None]:
     return target, draft
 
 
-def _warp(logits: Tensor, sampling: Adjusting) -> Tensor:
-    if sampling.temperature == 1 and not filters(sampling):
+def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
+    if sampling.temperature == 1 and not sampling.filters:
         return logits
     return adjusted_logits(logits, sampling).to(logits.dtype)
 

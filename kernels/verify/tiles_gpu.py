@@ -7,10 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.verify.sigmoid import Scaling
-
-TILE = 1024  # the paper's n: the threads of a block on its A100
-NUM_WARPS = 8
+from kernels.verify.sizes import NUM_WARPS, TILE
 
 
 @triton.jit
@@ -75,8 +72,10 @@ def tile_kernel(
     tl.store(sums + (entry * num_draft + row) * num_tiles + tile, tl.sum(tl.where(inside, positive, 0.0), 0))
 
 
-def partials(target: Tensor, draft: Tensor, scaling: Scaling | None) -> tuple[Tensor, Tensor, Tensor]:
-    """tau and a of every token [B, n, V], b of every tile [B, n, K]; probabilities in, or logits with a scaling.
+def partials(
+    target: Tensor, draft: Tensor, mode: int = 0, alpha: float = 0.0, beta: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """tau and a of every token [B, n, V], b of every tile [B, n, K]; ``mode`` and Eq. 5's constants as in ``tile_kernel``.
 
     Args:
         target: [B, n + 1, V], the last row unused. draft: [B, n, V].
@@ -87,7 +86,6 @@ def partials(target: Tensor, draft: Tensor, scaling: Scaling | None) -> tuple[Te
     ratio, residual = (torch.empty(draft.shape, dtype=torch.float32, device=draft.device) for _ in range(2))
     sums = torch.empty(batch, num_draft, num_tiles, dtype=torch.float32, device=draft.device)
     if num_draft:
-        mode = 0 if scaling is None else 2 if scaling.as_released else 1
         tile_kernel[(num_tiles, num_draft, batch)](
             target,
             draft,
@@ -99,8 +97,8 @@ def partials(target: Tensor, draft: Tensor, scaling: Scaling | None) -> tuple[Te
             num_draft,
             vocab_size,
             num_tiles,
-            0.0 if scaling is None else scaling.alpha,
-            1.0 if scaling is None else scaling.beta,
+            alpha,
+            beta,
             mode=mode,
             tile_size=TILE,
             num_warps=NUM_WARPS,

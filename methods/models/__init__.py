@@ -27,7 +27,7 @@ STACKS: dict[str, type[Stack]] = {
 
 
 def stack_for(model: "PreTrainedModel") -> Stack:
-    """The stack of a language model that is already trained and on its device, in its dtype.
+    """Return the stack of a trained language model, on its device and in its dtype.
 
     It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation.
 

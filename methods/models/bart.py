@@ -77,7 +77,7 @@ class BartStack(EncoderDecoderStack):
 
 
 def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
-    """Of an encoder or a decoder: token embeddings and their scale, positions, and BART's norm behind them."""
+    """Return an encoder's or decoder's token embeddings with their scale, its positions, and BART's norm behind them."""
     scaled = coder if hasattr(coder, "embed_scale") else coder.embed_tokens
     positions = coder.embed_positions.weight.detach()[getattr(coder.embed_positions, "offset", 0) :]
     first_norm = getattr(coder, "layernorm_embedding", None)

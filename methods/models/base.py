@@ -1,4 +1,4 @@
-"""What the decoder stacks of all model families share: the frame of one forward pass, attention, norms, activations.
+"""The shared parts of all decoder stacks: the frame of one forward pass, attention, norms, activations.
 
 A stack holds references to a transformers model's weights and runs them itself: transformers' own decoder spends most of
 a small forward pass in Python and in small operations. A stack keeps nothing about a generation; sessions share it.
@@ -40,7 +40,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(slots=True)
 class Frame:
-    """Where one forward pass reads and writes: n new entries behind the cached ones of B rows, in the layers it runs.
+    """The cache entries of one forward pass: n new ones behind the cached ones of B rows, in the layers that run.
 
     ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
     asked for. ``keys`` and ``values`` are one [B, kv_heads, end, head_dim] view a layer; ``store(slot, new)`` appends
@@ -71,6 +71,7 @@ class Stack(ABC):
     """
 
     is_encoder_decoder = False
+    can_exit_early = False  # the transformers class heeds num_hidden_layers while it runs
     feature_shape: tuple[int, int] | None = None
     begin_suppressed: tuple[int, ...] = ()
     start_token: int | None = None
@@ -93,33 +94,33 @@ class Stack(ABC):
         self.position_limit: int | None
 
     def __reduce__(self) -> tuple:
-        """A process that is given a stack makes its own over the same weights."""
+        """Pickle a stack as its model, so that another process makes its own over the same weights."""
         return type(self), (self.model,)
 
     def part(self, first: int, last: int, device: torch.device) -> "Stack":
-        """Layers first..last-1, which lie on a device, as a stack that runs these alone; it embeds nothing and has no head."""
+        """Return a stack of layers first..last-1, which lie on one device; it embeds nothing and has no head."""
         part = copy(self)
         part.layers, part.num_layers, part.device = self.layers[first:last], last - first, device
         return part
 
     @abstractmethod
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
-        """Token embeddings, with the position's where the family adds them."""
+        """Embed tokens, with their positions where the family adds them."""
 
     @abstractmethod
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
-        """Layers first..last-1, which store their keys and values in the frame."""
+        """Run layers first..last-1, which store their keys and values in the frame."""
 
     @abstractmethod
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        """Final norm and output projection (``weight`` in place of the model's own)."""
+        """Apply the final norm and the output projection (``weight`` in place of the model's own)."""
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
-        """An encoder-decoder's encoder: its last hidden states; ``mask`` is 0 in the padding."""
+        """Run the encoder: its last hidden states. ``mask`` is 0 in the padding."""
         raise InputError(f"model type {self.model.config.model_type!r}: it has no encoder; give its prompts to the decoder")
 
     def hear(self, features: Float[Tensor, "B mels frames"]) -> Float[Tensor, "B S D"]:
-        """The last hidden states of an encoder of sound."""
+        """Run an encoder of sound: its last hidden states."""
         raise InputError(f"model type {self.model.config.model_type!r}: it does not hear; give it tokens, or choose a Whisper")
 
     def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:

@@ -1,4 +1,4 @@
-"""What the encoder-decoder families share: the start token, the encoder pass and the cross-attention cache."""
+"""The shared parts of encoder-decoders: the start token, the encoder pass and the cross-attention cache."""
 
 from collections.abc import Sequence
 from typing import Any

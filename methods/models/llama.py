@@ -14,6 +14,8 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 class LlamaStack(Stack):
+    can_exit_early = True
+
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         config, body = model.config, model.model

@@ -1,4 +1,4 @@
-"""How the weights of a transformers model are stored, so that our matrix products are fast and need no second copy.
+"""Store the weights of a transformers model so that our matrix products are fast and need no second copy.
 
 A product of few rows with a ``[out, in]`` weight is several times slower on a CPU than with the same weight stored
 ``[in, out]`` (47 against 8 us for 6 rows of 128 on two slow cores), so on a CPU the storage is transposed under the
@@ -22,13 +22,13 @@ def relayout(model: nn.Module) -> None:
 
 
 def norm_of(norm: nn.LayerNorm) -> tuple:
-    """What ``torch.layer_norm`` takes behind its input."""
+    """Return the arguments of ``torch.layer_norm`` behind its input."""
     return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
 
 
 @torch.no_grad()
 def fuse(linears: Sequence[nn.Linear]) -> tuple[Float[Tensor, "d_in d_out"], Float[Tensor, "d_out"] | None]:
-    """One weight [in, sum of out] and bias for linears that share their input; their parameters become views of it."""
+    """Join linears that share their input to one weight [in, sum of out] and bias; their parameters become views of it."""
     weight = _adjacent(linears)
     if weight is None:
         weight = torch.cat([linear.weight.data for linear in linears])
@@ -43,7 +43,7 @@ def fuse(linears: Sequence[nn.Linear]) -> tuple[Float[Tensor, "d_in d_out"], Flo
 
 
 def _adjacent(linears: Sequence[nn.Linear]) -> Float[Tensor, "d_out d_in"] | None:
-    """The weights as one tensor where an earlier call already put them side by side in one storage."""
+    """Return the weights as one tensor where an earlier call put them side by side in one storage; else None."""
     first = linears[0].weight.data
     offset = first.storage_offset()
     for linear in linears:

@@ -46,7 +46,7 @@ class WhisperStack(EncoderDecoderStack):
         self.logits_bias = self._bias(settings.suppress_tokens or ())
 
     def _bias(self, suppressed: Any) -> Float[Tensor, "V"] | None:
-        """Minus infinity where a token is never emitted."""
+        """Return a bias of minus infinity for tokens that are never emitted."""
         if not suppressed:
             return None
         bias = torch.zeros(self.vocab_size, dtype=self.dtype, device=self.device)
@@ -102,7 +102,7 @@ class WhisperStack(EncoderDecoderStack):
 
 
 def forced_tokens(settings: Any) -> tuple[int, ...]:
-    """What a transcription in English without timestamps begins with, from a checkpoint's generation settings.
+    """Return the tokens that begin an English transcription without timestamps, from a checkpoint's generation settings.
 
     Raises:
         InputError: a multilingual checkpoint whose settings do not name English or transcription.

@@ -1,0 +1,1 @@
+"""Predictive pipelined decoding: the pipeline, its processes, early heads, match rates, theory."""

@@ -1,4 +1,4 @@
-"""Choosing d-bar and k from measurements (not in the paper): the plan whose expected time a token is the least.
+"""Choose d-bar and k from measurements (not in the paper): the plan whose expected time a token is the least.
 
 After each of the first generations one forward pass over its text says how often every layer from d / 2 on would have been
 right for every k, and the parts of its rounds say what layers, heads and sub-processes take. Theorem 4.1 with these costs does
@@ -16,10 +16,11 @@ from methods.errors import InputError
 from methods.models.base import Stack
 from methods.ppd.heads import EarlyHead, TrainedHeads
 from methods.ppd.match_rate import early_ranks
-from methods.ppd.pipeline import PARTS, Execution, Plan
+from methods.ppd.pipeline import Execution, Plan
 from methods.ppd.theory import Costs, expected_latency
 from methods.session import ModelSession
-from methods.types import Generation, Inputs, Step
+from methods.steps import PARTS, Step
+from methods.types import Generation, Inputs
 
 MOST_CANDIDATES = 5  # as many as the paper tries
 NUM_OBSERVED = 3  # generations after which the plan stands
@@ -39,11 +40,11 @@ class Adaptive:
         self._chosen: Plan | None = None
 
     def check(self, stack: Stack) -> None:
-        """Raises InputError for a given part of the plan that the model cannot run."""
+        """Raise InputError for a given part of the plan that the model cannot run."""
         Plan(early_layer=self.layers(stack)[0], num_candidates=self.most_candidates).check(stack)
 
     def plan(self, stack: Stack) -> Plan:
-        """The chosen one; before there is one, the fewest candidates and then the most at the lowest layer."""
+        """Return the chosen plan; before there is one, the fewest candidates and then the most at the lowest layer."""
         if self._chosen is not None:
             return self._chosen
         count = self.counts[0] if self._num_observed == 0 else self.counts[-1]
@@ -51,7 +52,7 @@ class Adaptive:
 
     @property
     def counts(self) -> range:
-        """The numbers of candidates to choose from."""
+        """Return the numbers of candidates to choose from."""
         return range(self.num_candidates or 1, self.most_candidates + 1)
 
     def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None:
@@ -69,7 +70,7 @@ class Adaptive:
             self._chosen = self._best(stack)
 
     def layers(self, stack: Stack) -> list[int]:
-        """The layers to choose from: the given one, those with a trained head, or all from d / 2 on."""
+        """Return the layers to choose from: the given one, those with a trained head, or all from d / 2 on."""
         if self.early_layer is not None:
             return [self.early_layer]
         lowest = -(-stack.num_layers // 2)
@@ -79,7 +80,7 @@ class Adaptive:
         return layers
 
     def _best(self, stack: Stack) -> Plan:
-        """Of equally fast plans the lowest layer and the fewest candidates."""
+        """Return the fastest plan; of equally fast ones the lowest layer and the fewest candidates."""
         length, depth = self._num_tokens / self._num_observed, stack.num_layers
         costs = {count: measured_costs(self._steps, depth, count) for count in self.counts}
 
@@ -92,7 +93,7 @@ class Adaptive:
 
 
 def measured_costs(steps: Sequence[Step], num_layers: int, num_candidates: int) -> Costs:
-    """What layers, heads, requests and hand-overs took in these rounds with this many candidates (medians, seconds).
+    """Measure layers, heads, requests and hand-overs in these rounds with this many candidates (medians, seconds).
 
     Between numbers of candidates that ran, costs are interpolated; beyond them the nearest counts. Where nothing was timed,
     the paper's: a layer 1, all else free.
@@ -107,7 +108,7 @@ def measured_costs(steps: Sequence[Step], num_layers: int, num_candidates: int) 
 
 
 def _costs(steps: Sequence[Step], num_layers: int) -> list[float]:
-    """COSTS of rounds with one number of candidates."""
+    """Return the costs of rounds with one number of candidates."""
     parts = {name: np.array([step.parts[index] for step in steps]) for index, name in enumerate(PARTS)}
     ahead = np.array([num_layers - (step.early_layer or 0) for step in steps])
     posted = parts["early_layers"] + parts["early_head"] + parts["post"]
@@ -125,7 +126,7 @@ def _costs(steps: Sequence[Step], num_layers: int) -> list[float]:
 
 
 def _unit_costs(steps: Sequence[Step], ahead: NDArray[np.int64], posted: NDArray[np.float64]) -> tuple[float, float] | None:
-    """A layer of the slowest unit, and when the last one began after the request; None where no unit was timed.
+    """Return (a layer of the slowest unit, the last unit's begin after the request); None where no unit was timed.
 
     A round that does not match ends without waiting, and then has times only of units that were quick: those that match count.
     """

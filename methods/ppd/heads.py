@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from methods.errors import InputError
+from methods.filenames import EARLY_HEADS as FILE
 from methods.models.base import Stack
-
-FILE = "heads.safetensors"
 
 
 @runtime_checkable
@@ -26,7 +25,7 @@ class EarlyHead(Protocol):
     name: str
 
     def weight(self, layer: int) -> Float[Tensor, "D V"] | None:
-        """The projection behind the final norm for hidden states after ``layer`` layers; None: the model's own."""
+        """Return the projection behind the final norm for hidden states after ``layer`` layers; None: the model's own."""
 
 
 class OwnHead:
@@ -71,7 +70,7 @@ def save_heads(weights: Mapping[int, Float[Tensor, "V D"]], folder: Path) -> Non
 
 
 def load_heads(folder: Path, stack: Stack) -> TrainedHeads:
-    """Raises InputError if the folder holds no heads or those of another model."""
+    """Load heads; InputError where the folder holds none or those of another model."""
     path = folder / FILE
     try:
         tensors = load_file(path)

@@ -1,4 +1,4 @@
-"""Where the early prediction would have been right: the rank of each emitted token among the logits of intermediate layers.
+"""Rank each emitted token among the logits of intermediate layers: where an early prediction would have been right.
 
 PPD (Section 4.3) counts a match where the token that the last layer chose is among the k likeliest of an early layer. Its rank
 says so for every k at once, and one forward pass over the finished text yields it for every layer, head and position.
@@ -15,14 +15,13 @@ from methods.ppd.heads import EarlyHead
 from methods.types import Inputs, Session
 
 CHUNK = 64  # positions whose logits are held at once
-PAPER_DEPTH = 40  # Vicuna-13B and Llama-2-13B (Section 4.3)
 
 
 @torch.inference_mode()
 def early_ranks(
     session: Session, inputs: Inputs, output: Sequence[int], layers: Sequence[int], heads: Sequence[EarlyHead]
 ) -> Int[Tensor, "heads layers T"]:
-    """The rank (0: the likeliest) of every token of one row's output among what each head read off each early layer for it.
+    """Rank every token of one row's output (0: the likeliest) in the logits of each head at each early layer.
 
     A token matches for k candidates where its rank is below k. Equal logits rank by token id, the lowest first.
 
@@ -41,13 +40,8 @@ def early_ranks(
     return torch.cat([none, *chunks], -1)
 
 
-def scaled_layer(layer: int, depth: int) -> int:
-    """The layer at the paper's fraction of another depth, to the nearest (a half up), inside the model."""
-    return min(max((2 * layer * depth + PAPER_DEPTH) // (2 * PAPER_DEPTH), 1), depth - 1)
-
-
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
-    """Raises InputError for a layer that is not inside the model."""
+    """Raise InputError for a layer that is not inside the model."""
     if wrong := [layer for layer in layers if not 1 <= layer < num_layers]:
         raise InputError(f"early layer {wrong[0]}: the model has {num_layers} layers; expected 1 to {num_layers - 1}")
 
@@ -55,7 +49,7 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
 def _ranks_of(
     session: Session, fed: Int[Tensor, "1 n"], emitted: Int[Tensor, "m"], layers: Sequence[int], heads: Sequence[EarlyHead]
 ) -> Int[Tensor, "heads layers m"]:
-    """Runs the layers piece by piece, as far as the deepest early one, and ranks what was emitted at each."""
+    """Run the layers piece by piece, as far as the deepest early one, and rank the emitted token at each."""
     found, done, count = {}, 0, len(emitted)
     hidden = session.embed(fed[:, :count])
     for layer in sorted(set(layers)):
@@ -66,7 +60,7 @@ def _ranks_of(
 
 
 def rank_of(logits: Float[Tensor, "n V"], tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """How many tokens are likelier than the given one; of equals, those with a lower id are."""
+    """Count the tokens that are likelier than the given one; of equals, those with a lower id are."""
     own = logits.gather(1, tokens.unsqueeze(1))
     before = torch.arange(logits.shape[1], device=logits.device) < tokens.unsqueeze(1)
     return ((logits > own) | ((logits == own) & before)).sum(1)

@@ -24,24 +24,24 @@ from methods.ppd.session import PipelineSession
 from methods.ppd.units import Simulated, SubProcesses, Units
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
+from methods.steps import Step
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
 Execution = Literal["process", "batched", "simulated"]
 EXECUTIONS: tuple[Execution, ...] = ("process", "batched", "simulated")
-PARTS = ("early_layers", "early_head", "post", "late_layers", "head", "wait", "adopt")
 CACHE_BYTES = 64 << 20  # a first cache of this size or of all positions, so that it seldom must grow between two texts
 ANSWER_S = 8.0  # a round takes milliseconds; on a machine that swaps, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where to predict (``early_layer``, d-bar) and how many candidates to begin (``num_candidates``, k)."""
+    """The layer to predict at (``early_layer``, d-bar) and the number of candidates to begin (``num_candidates``, k)."""
 
     early_layer: int
     num_candidates: int
 
     def check(self, stack: Stack) -> None:
-        """Raises InputError for what Algorithm 2 cannot run on this model."""
+        """Raise InputError for a plan that Algorithm 2 cannot run on this model."""
         depth = stack.num_layers
         if not 1 <= self.early_layer < depth:
             raise InputError(
@@ -66,7 +66,7 @@ class Planner(Protocol):
     most_candidates: int
 
     def check(self, stack: Stack) -> None:
-        """Raises InputError for what the model cannot run."""
+        """Raise InputError for a plan that the model cannot run."""
 
     def plan(self, stack: Stack) -> Plan: ...
 
@@ -97,14 +97,7 @@ class PredictivePipelinedDecoding:
 
     guarantee: Guarantee = "identical"
 
-    def __init__(
-        self,
-        stack: Stack,
-        head: EarlyHead,
-        planner: Planner,
-        execution: Execution = "process",
-        start_method: str | None = None,
-    ) -> None:
+    def __init__(self, stack: Stack, head: EarlyHead, planner: Planner, execution: Execution = "process") -> None:
         """While it decodes, torch's CPU threads are divided among the processes; prompts use all of them.
 
         Raises:
@@ -116,7 +109,6 @@ class PredictivePipelinedDecoding:
             )
         planner.check(stack)
         self.stack, self.head, self.planner, self.execution = stack, head, planner, execution
-        self.start_method = start_method
         self._units: Units | None = None
         self._capacity = 0
 
@@ -152,7 +144,7 @@ class PredictivePipelinedDecoding:
         self._units, self._capacity = None, 0
 
     def _ready(self, num_tokens: int) -> tuple[Units, PipelineSession]:
-        """Units whose cache holds this many tokens: those of the last generation where it does."""
+        """Return units whose cache holds this many tokens: those of the last generation where they do."""
         slots = self.planner.most_candidates
         if self._units is None or num_tokens > self._capacity:
             self.close()
@@ -170,22 +162,20 @@ class PredictivePipelinedDecoding:
             return Simulated(self.stack, self._capacity, num_slots)
         per_unit = num_slots if self.execution == "batched" else 1
         spins = num_cores() >= num_processes(self.execution, num_slots)
-        return SubProcesses(
-            self.stack, self._capacity, num_slots, per_unit, self._num_threads(), spins, ANSWER_S, self.start_method
-        )
+        return SubProcesses(self.stack, self._capacity, num_slots, per_unit, self._num_threads(), spins, ANSWER_S)
 
     def _num_threads(self) -> int:
-        """Of each process while it decodes."""
+        """Return the CPU threads of each process while it decodes."""
         return max(1, torch.get_num_threads() // num_processes(self.execution, self.planner.most_candidates))
 
 
 def num_processes(execution: Execution, num_candidates: int) -> int:
-    """The main process included."""
+    """Return the number of processes, the main one included."""
     return 1 + {"process": num_candidates, "batched": 1, "simulated": 0}[execution]
 
 
 def overload(execution: Execution, num_candidates: int, cores: int) -> str | None:
-    """What it costs that there are more processes than cores; None where there are not."""
+    """Warn of more processes than cores; None where there are enough cores."""
     processes = num_processes(execution, num_candidates)
     if processes <= cores:
         return None
@@ -208,7 +198,7 @@ class _Laps:
             self.marks.append(self._now())
 
     def next_round(self, step: Step, spans: Sequence[float]) -> None:
-        """Write what was measured into the round that ends, and begin the next where it ended."""
+        """Write the times into the round that ends, and begin the next where it ended."""
         if self.marks:
             begin, end = self.marks[0], self.marks[-1]
             step.round_s, step.parts = end - begin, [after - before for before, after in pairwise(self.marks)]
@@ -227,7 +217,7 @@ def _decode(
     stop: Stop,
     clock: Clock | None,
 ) -> Generation:
-    """Algorithm 2 for one prefilled row."""
+    """Run Algorithm 2 on one prefilled row."""
     early, depth = plan.early_layer, session.num_layers
     ahead, weight, budget = depth - early, head.weight(early), token_budgets(session, stop)[0]
     generation, laps = Generation([], [], "length"), _Laps(units, clock)
@@ -248,9 +238,9 @@ def _decode(
         token = sampling.draw(session.head(hidden)[:, -1], uniforms.sample([position])).unsqueeze(1)
         emitted = int(token)
         laps.mark()
-        ended = emitted in stop.token_ids or position + 1 == budget
+        _, reason = stop.cut([emitted], budget - position)
         matched, hidden = emitted in candidates, None
-        if matched and not ended:
+        if matched and reason is None:
             slot = candidates.index(emitted)
             hidden = units.wait(slot)
             laps.mark()
@@ -258,21 +248,17 @@ def _decode(
         else:
             laps.mark()
         laps.mark()
-        step = Step([], 0, 1, candidates=candidates, matched=matched if candidates else None, early_layer=early)
+        step = Step([], 0, 1, stop_reason=reason, candidates=candidates, early_layer=early)
+        step.matched = matched if candidates else None
         laps.next_round(step, units.times() if candidates else [])
-        generation.tokens.append(emitted)
-        generation.steps.append(step)
-        if emitted in stop.token_ids:
-            step.stop_reason = generation.stop_reason = "eos"
-        elif ended:
-            step.stop_reason = "length"
-        if ended:
+        generation.add([emitted], step)
+        if reason is not None:
             break
     return generation
 
 
 def _most_likely(logits: Float[Tensor, "1 1 V"], count: int) -> list[int]:
-    """The candidates, the likeliest first."""
+    """Return the candidates, the likeliest first."""
     if count == 1:
         return [int(logits.argmax())]
     return logits.flatten().topk(count).indices.tolist()

@@ -27,7 +27,7 @@ class PipelineSession(ModelSession):
 
     @torch.inference_mode()
     def adopt(self, slot: int, num_layers: int) -> None:
-        """The token in a slot becomes the next one of layers 0..num_layers-1."""
+        """Take the token in a slot over as the next one of layers 0..num_layers-1."""
         length = self.lengths[0][0]
         self._storage[:num_layers, 0, self._num_slots + length].copy_(self._storage[:num_layers, 0, slot])
         self.lengths[:num_layers] = [(length + 1,)] * num_layers
@@ -55,7 +55,7 @@ class Candidates:
 
     @torch.inference_mode()
     def run(self, tokens: Sequence[int], length: int, num_layers: int) -> Float[Tensor, "n D"]:
-        """The hidden states after layers 0..num_layers-1 of candidates for the position behind ``length`` cached tokens."""
+        """Run layers 0..num_layers-1 on candidates for the position behind ``length`` cached tokens; their hidden states."""
         new = torch.tensor([tokens], device=self.stack.device)
         frame = self._frame(len(tokens), length, num_layers)
         return self.stack.run(self.stack.embed(new, frame), 0, num_layers, frame)[0]
@@ -77,7 +77,7 @@ class Candidates:
         return Frame(1, count, start, length + 1, positions, keys, values, slots, Tensor.copy_, allowed=allowed)
 
     def _mask(self, count: int) -> Float[Tensor, "n S"] | None:
-        """Hides every slot but the candidate's own; None where there is no other."""
+        """Return a mask that hides every slot but the candidate's own; None where there is no other."""
         if count not in self._masks:
             first, total = self._slots.start, self._storage.shape[2]
             others = self._num_slots - first

@@ -1,4 +1,4 @@
-"""The compute units beside the main process: what runs the first layers on candidates for the next token (PPD Algorithm 2).
+"""The compute units beside the main process. They run the first layers on candidates for the next token (PPD Algorithm 2).
 
 ``SubProcesses`` really runs them in parallel: k processes with a candidate each, or one that runs all as a batch. ``Simulated``
 runs them here, one after another, on a clock that pretends they had run side by side.
@@ -48,12 +48,12 @@ class Units(Protocol):
     def wait(self, slot: int) -> Float[Tensor, "1 1 D"]: ...
 
     def times(self) -> list[float]:
-        """Begin and end of each unit's work for the last post; empty where one has not finished (or none was posted)."""
+        """Return begin and end of each unit's work for the last post; empty where one has not finished or none was posted."""
 
 
 @dataclass
 class Served:
-    """All that a sub-process needs; by fork it is inherited, by spawn pickled (tensors go as handles, not as copies)."""
+    """The data of a sub-process, inherited by fork or pickled by spawn (tensors go as handles, not as copies)."""
 
     stack: Stack
     storage: SharedTensor
@@ -62,6 +62,11 @@ class Served:
     spins: bool
     num_threads: int
     parent: int
+
+
+def start_method(stack: Stack, num_threads: int) -> str:
+    """Return how sub-processes start: a fork inherits neither a GPU nor other threads."""
+    return "fork" if stack.device.type == "cpu" and num_threads == 1 else "spawn"
 
 
 class SubProcesses:
@@ -86,7 +91,6 @@ class SubProcesses:
         num_threads: int,
         spins: bool,
         answer_s: float,
-        start_method: str | None = None,
     ) -> None:
         if not ORDERED_STORES:
             raise InputError(
@@ -95,8 +99,7 @@ class SubProcesses:
             )
         self.slots_per_unit, self._spins, self._answer_s = slots_per_unit, spins, answer_s
         self.num_units = num_slots // slots_per_unit
-        method = start_method or ("fork" if stack.device.type == "cpu" and num_threads == 1 else "spawn")
-        context: Any = multiprocessing.get_context(method)
+        context: Any = multiprocessing.get_context(start_method(stack, num_threads))
         shared, self._mailbox = _shared(stack, capacity, num_slots, self.num_units, context)
         self.storage = shared.tensor
         self._round = 0
@@ -129,14 +132,14 @@ class SubProcesses:
                 wake.release()
 
     def close(self) -> None:
-        """Let them sleep. What is still being computed is finished and ignored."""
+        """Let the sub-processes sleep. What they are computing is finished and ignored."""
         self._requests[:, Mailbox.RUNNING] = 0
 
     def now(self, clock: Clock) -> float:
         return clock()
 
     def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None:
-        """Raises WorkerError if a sub-process has died or has answered none of its rounds for too long."""
+        """Start candidates; WorkerError if a sub-process has died or has answered none of its rounds for too long."""
         if time.monotonic() - self._watched > WATCH_S:
             self._watch()
         self._round += 1
@@ -151,7 +154,7 @@ class SubProcesses:
                 self._wake[unit].release()
 
     def wait(self, slot: int) -> Float[Tensor, "1 1 D"]:
-        """Raises WorkerError if the sub-process has died or does not answer."""
+        """Wait for the winner; WorkerError if its sub-process has died or does not answer."""
         unit, answer = slot // self.slots_per_unit, self._answers[slot // self.slots_per_unit]
         waited_s, last = 0.0, time.monotonic()
         while answer[Mailbox.ROUND] != self._round:
@@ -182,7 +185,7 @@ class SubProcesses:
                     raise WorkerError(f"sub-process {unit + 1} of {self.num_units} did not start within {START_S:g} s")
 
     def _watch(self) -> None:
-        """Looks at every sub-process: one whose candidate never proves right is never waited for."""
+        """Check every sub-process: one whose candidate never proves right is never waited for."""
         now = time.monotonic()
         for unit in range(self.num_units):
             asked, answered = self._requests[unit, Mailbox.ROUND], int(self._answers[unit, Mailbox.ROUND])
@@ -193,7 +196,7 @@ class SubProcesses:
         self._watched = now
 
     def _look(self, unit: int, waited_s: float) -> None:
-        """WorkerError if the sub-process is dead or must be taken for it."""
+        """Raise WorkerError if a sub-process is dead or must be taken for dead."""
         process = self._processes[unit]
         if not process.is_alive():
             raise WorkerError(
@@ -259,7 +262,7 @@ def _stop(processes: Sequence[Any]) -> None:
 
 
 def _serve(served: Served, unit: int, slots_per_unit: int, wake: Any, done: Any) -> None:
-    """The life of a sub-process: wait for a round, run its candidates, answer. It ends with its parent."""
+    """Live as a sub-process: wait for a round, run its candidates, answer. It ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(served.num_threads)
     slots = range(unit * slots_per_unit, (unit + 1) * slots_per_unit)
@@ -283,7 +286,7 @@ def _serve(served: Served, unit: int, slots_per_unit: int, wake: Any, done: Any)
 
 
 def _next_round(request: Any, seen: int, served: Served, wake: Any) -> int:
-    """Blocks, or spins while a generation is under way, until there is a round that was not seen."""
+    """Block, or spin while a generation is under way, until there is a new round."""
     while request[Mailbox.ROUND] == seen:
         if served.spins and request[Mailbox.RUNNING]:
             for _ in range(SPINS):

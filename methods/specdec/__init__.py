@@ -1,0 +1,1 @@
+"""SpecDec: block drafters, blockwise heads, strict and relaxed verification rules."""

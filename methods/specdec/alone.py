@@ -7,12 +7,14 @@ import torch
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.drafter import BlockDrafter
-from methods.types import Clock, Generation, Guarantee, Inputs, Outcome, Session, Step, Stop, StopReason
+from methods.steps import Step, StopReason
+from methods.types import Clock, Generation, Guarantee, Inputs, Outcome, Session, Stop
 
 
 class DrafterAlone:
-    """Blocks of k tokens (of the drafter's own k where none is given, never more) until EOS, the length limit or the end of the
-    network's positions; never runs the target.
+    """Draft blocks of k tokens until EOS, the length limit or the end of the network's positions; never run the target.
+
+    k is the drafter's own where none is given, and never more.
 
     A step's drafts all count as accepted, as far as they are emitted, and have no target probabilities.
     """
@@ -49,7 +51,7 @@ class DrafterAlone:
     def _round(
         self, active: Sequence[Generation], sampling: Sampling, budget: int, stop: Stop, clock: Clock | None
     ) -> list[StopReason | None]:
-        """One block for every row; which rows end with it, and why."""
+        """Draft one block for every row; return why each row ends, None where it goes on."""
         before = clock() if clock else 0.0
         positions = [len(row.tokens) for row in active]
         counts = [min(self.block_size, budget - position) for position in positions]
@@ -59,11 +61,7 @@ class DrafterAlone:
         round_s = clock() - before if clock else float("nan")
         ended: list[StopReason | None] = []
         for row, tokens in zip(active, drafted, strict=True):
-            end = next((index + 1 for index, token in enumerate(tokens) if token in stop.token_ids), None)
-            row.tokens += tokens[:end]
-            reason: StopReason | None = "eos" if end else "length" if len(row.tokens) >= budget else None
-            step = Step(tokens, len(tokens[:end]), len(tokens[:end]), stop_reason=reason, draft_s=round_s, round_s=round_s)
-            row.stop_reason = reason or row.stop_reason
-            row.steps.append(step)
+            emitted, reason = stop.cut(tokens, budget - len(row.tokens))
+            row.add(emitted, Step(tokens, len(emitted), len(emitted), stop_reason=reason, draft_s=round_s, round_s=round_s))
             ended.append(reason)
         return ended

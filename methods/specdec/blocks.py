@@ -17,7 +17,7 @@ MODEL_TYPES = ("marian", "bart")  # of transformers, that a drafter can be built
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """What the decoder sees: S = k + the longest text, block first. ``allowed``: which columns of a row may be looked at."""
+    """The decoder's input: S = k + the longest text, block first. ``allowed`` marks the columns that a row may look at."""
 
     tokens: Int[Tensor, "B S"]
     positions: Int[Tensor, "B S"]
@@ -27,7 +27,7 @@ class BlockInputs:
 def block_inputs(
     prefix: Int[Tensor, "B P"], lengths: Int[Tensor, "B"], block: Int[Tensor, "B k"], position_limit: int
 ) -> BlockInputs:
-    """The decoder's columns for texts of ``lengths`` tokens (start token included; what lies behind is padding).
+    """Make the decoder's columns for texts of ``lengths`` tokens (start token included; what lies behind is padding).
 
     ``block`` holds [MASK], or tokens that glancing reveals. MASKs past the position limit are not looked at.
     """

@@ -16,14 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from methods.errors import InputError
+from methods.filenames import BLOCKWISE_HEADS as FILE
 from methods.models.bart import BartStack
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.overlap import CHUNK
 from methods.types import Inputs, Outcome, Proposal, Session
-
-FILE = "blockwise.safetensors"
 
 
 class BlockwiseHeads(nn.Module):
@@ -51,7 +50,7 @@ class BlockwiseHeads(nn.Module):
 
 
 def load_blockwise(folder: str | Path, stack: Stack) -> BlockwiseHeads:
-    """What ``BlockwiseHeads.save`` wrote, on the verifier's device and in its dtype.
+    """Load heads that ``BlockwiseHeads.save`` wrote, on the verifier's device and in its dtype.
 
     Raises:
         InputError: no heads there, a damaged file, other weights, or heads of another width than the verifier's.
@@ -95,7 +94,7 @@ def blockwise_loss(
     head: int | None = None,
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy of the heads over the tokens that they can predict, or of one of them.
+    """Compute the mean cross-entropy of the heads, or of one of them, over the tokens that they can predict.
 
     ``hidden[:, t]`` is the verifier's last state that predicts ``outputs[:, t]`` (its input was the start token and the outputs
     before t), ``project`` its output projection. A head chosen at random each step keeps memory small, as Stern et al. do.

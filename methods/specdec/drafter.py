@@ -35,7 +35,7 @@ class BlockDrafter:
         self.target: ModelSession | None = None
 
     def read(self, target: Session) -> None:
-        """The target's session, already prefilled; only a shared encoder looks at it."""
+        """Keep the target's prefilled session; only a shared encoder looks at it."""
         if not self.share_encoder:
             return
         if not isinstance(target, ModelSession) or not isinstance(target.stack, BartStack):
@@ -76,7 +76,7 @@ class BlockDrafter:
         return tuple(max(0, min(n, block_size, limit - at)) for n, at in zip(num_draft, self.lengths, strict=True))
 
     def commit(self, outcome: Outcome) -> None:
-        """All drafts go behind the text on the device; those that did not stand lie past its new length."""
+        """Put all drafts behind the text on the device; those that were rejected lie past its new length."""
         drafts = self.proposal.tokens
         num_drafted, batch = drafts.shape[1], len(self.lengths)
         self._reserve(max(self.lengths) + num_drafted + 1)
@@ -121,7 +121,7 @@ class BlockDrafter:
 def block_logits(
     stack: BlockStack, source: Source, text: Int[Tensor, "B capacity"], lengths: Sequence[int]
 ) -> Float[Tensor, "B k V"]:
-    """One pass: the logits of the block behind each row's first ``lengths[row]`` tokens, the start token included."""
+    """Run one pass: the logits of the block behind each row's first ``lengths[row]`` tokens, the start token included."""
     longest, limit, block_size, device = max(lengths), stack.position_limit, stack.block_size, stack.device
     assert limit is not None
     block = torch.full((len(lengths), block_size), stack.mask_token_id, device=device)

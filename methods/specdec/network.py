@@ -20,7 +20,7 @@ from methods.specdec.blocks import MODEL_TYPES, BlockInputs
 
 
 class BlockNetwork:
-    """What makes a transformers encoder-decoder a block drafter; mixed into the classes of ``KINDS``.
+    """Makes a transformers encoder-decoder a block drafter; mixed into the classes of ``KINDS``.
 
     The weights, their names, ``save_pretrained`` and ``from_pretrained`` are those of the transformers class; the
     configuration has one more token than the vocabulary, and ``block_size``.
@@ -79,7 +79,7 @@ KINDS: dict[str, type[Any]] = dict(zip(MODEL_TYPES, (MarianBlockNetwork, BartBlo
 
 
 def block_config(config: PretrainedConfig, block_size: int) -> PretrainedConfig:
-    """A copy of a verifier's (or any encoder-decoder's) configuration for a drafter of blocks: one token more, ``block_size``.
+    """Copy an encoder-decoder's configuration for a drafter of blocks: one token more, and ``block_size``.
 
     Raises:
         InputError: another model type, embeddings that are not shared, or a block size that the positions do not hold.
@@ -95,7 +95,7 @@ def block_config(config: PretrainedConfig, block_size: int) -> PretrainedConfig:
 
 
 def new_network(config: PretrainedConfig, verifier: Any = None) -> BlockNetwork:
-    """A network of a ``block_config``, freshly initialised from torch's random state.
+    """Make a network of a ``block_config``, initialised from torch's random state.
 
     With ``verifier``, a model of the same shape, it starts from all of the verifier's weights; [MASK] from the mean embedding.
     """
@@ -106,7 +106,7 @@ def new_network(config: PretrainedConfig, verifier: Any = None) -> BlockNetwork:
 
 
 def load_network(folder: str | Path, dtype: torch.dtype = torch.float32) -> BlockNetwork:
-    """What ``network.save_pretrained(folder)`` wrote, switched to evaluation.
+    """Load a network that ``network.save_pretrained(folder)`` wrote, switched to evaluation.
 
     Raises:
         InputError: no configuration there, or that of another kind of model.
@@ -116,7 +116,7 @@ def load_network(folder: str | Path, dtype: torch.dtype = torch.float32) -> Bloc
 
 
 def read_block_config(folder: str | Path) -> dict[str, Any]:
-    """A block drafter's configuration, without loading its weights. Raises InputError as ``load_network`` does."""
+    """Read a block drafter's configuration without its weights. Raises InputError as ``load_network`` does."""
     file = Path(folder) / "config.json"
     if not file.is_file():
         raise InputError(f"block drafter {folder}: no config.json there; expected a folder that a block drafter was saved to")
@@ -139,7 +139,7 @@ def _check_block_size(block_size: Any, position_limit: int) -> None:
 
 
 def _embed(decoder: Any, inputs: BlockInputs) -> Float[Tensor, "B S D"]:
-    """As the decoder's own forward pass does, but at positions that are given."""
+    """Embed as the decoder's own forward pass does, but at given positions."""
     tokens = decoder.embed_tokens(inputs.tokens)
     if hasattr(decoder, "embed_scale"):  # Marian scales here, BART in the embedding itself
         tokens = tokens * decoder.embed_scale

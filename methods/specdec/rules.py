@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kernels.verify.interface import RoundUniforms, TargetLogits
 from kernels.verify.reference import count_accepted
 from methods.errors import InputError
 from methods.sampling import Sampling
@@ -42,13 +43,7 @@ class TopOne:
     def __init__(self, cap: str = "released") -> None:
         self.cap = _known("cap", cap, get_args(Cap))
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
-    ) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         _check_greedy("top-1", sampling)
         best = target_logits.argmax(-1)
         if _is_at_hand(best):
@@ -86,13 +81,7 @@ class TopBeta:
         self.strict = score == "verifier" and (beta == 1 or tau == 0)
         self.guarantee: Guarantee = "identical" if self.strict else "lossy"
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
-    ) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         _check_greedy("top-beta", sampling)
         best = target_logits.argmax(-1)
         if self.score == "verifier" and _is_at_hand(best):

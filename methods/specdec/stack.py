@@ -32,7 +32,7 @@ class BlockStack(BartStack):
         cross: tuple[Cross, ...],
         cross_mask: Tensor | None,
     ) -> Float[Tensor, "B k V"]:
-        """Logits of the block: columns as in ``network.BlockInputs``, with their positions' embeddings and an additive mask.
+        """Compute the block's logits: columns as in ``BlockInputs``, with their positions' embeddings and an additive mask.
 
         ``cross`` are the keys and values [B, heads, T, head_dim] of every layer.
         """
@@ -57,7 +57,7 @@ class BlockStack(BartStack):
         cross: Cross,
         cross_mask: Tensor | None,
     ) -> Float[Tensor, "rows D"]:
-        """One layer for the rows ``x``, which look at ``context``: themselves, or a superset of them."""
+        """Run one layer on the rows ``x``, which look at ``context``: themselves, or a superset of them."""
         (qkv, qkv_bias, out, out_bias, norm1, query, query_bias, cross_out, cross_out_bias, norm2) = layer[:10]
         up, up_bias, down, down_bias, norm3 = layer[10:]
         heads, head_dim, width = self.num_heads, self.head_dim, x.shape[1]

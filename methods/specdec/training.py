@@ -1,4 +1,4 @@
-"""What a training step of the block drafter needs (Xia et al. 3.1, Appendix A): blocks, glancing, the loss, averaged weights.
+"""The parts of the block drafter's training (Xia et al. 3.1, Appendix A): blocks, glancing, the loss, averaged weights.
 
 Pure functions over tensors; random numbers come from a generator on the CPU. A target sentence is y_1..y_m, its EOS included.
 
@@ -35,7 +35,7 @@ class Blocks:
 
 
 def random_prefix_lengths(output_lengths: Int[Tensor, "B"], generator: torch.Generator) -> Int[Tensor, "B"]:
-    """p, uniform over 0 <= p < m, so that at least one token follows."""
+    """Draw p uniformly from 0 <= p < m, so that at least one token follows."""
     uniforms = torch.rand(len(output_lengths), dtype=torch.float64, generator=generator).to(output_lengths.device)
     return (uniforms * output_lengths).long()
 
@@ -66,7 +66,7 @@ def drafter_loss(
     label_smoothing: float = 0.0,
     place_decay: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """The loss of one training step: the mean over the tokens of the blocks that were not revealed.
+    """Compute the loss of one training step: the mean over the tokens of the blocks that were not revealed.
 
     With ``glancing`` above 0 a first pass without gradients finds what the drafter gets wrong and ``reveal`` chooses what the
     second pass is shown (Qian et al. 2021). The source is encoded once. A token counts ``place_decay`` times as much as the
@@ -95,7 +95,7 @@ def _logits(
 
 
 def reveal(guess: Int[Tensor, "B k"], blocks: Blocks, ratio: float, generator: torch.Generator) -> Bool[Tensor, "B k"]:
-    """Which targets the decoder is shown: of each row floor(ratio * wrong guesses), drawn uniformly among all its targets."""
+    """Choose the targets that the decoder is shown: of each row floor(ratio * wrong guesses), drawn uniformly."""
     if not 0 <= ratio <= 1:
         raise InputError(f"glancing {ratio!r}: expected a share from 0 to 1 of the wrong guesses")
     wrong = ((guess != blocks.targets) & blocks.counted).sum(-1, keepdim=True)
@@ -105,7 +105,7 @@ def reveal(guess: Int[Tensor, "B k"], blocks: Blocks, ratio: float, generator: t
 
 
 def glancing_ratio(progress: float, first: float = GLANCING[0], last: float = GLANCING[1]) -> float:
-    """The annealed ratio at ``progress`` (0 to 1) of the training: linear, 0.5 to 0.3 in the authors' code."""
+    """Return the annealed ratio at ``progress`` (0 to 1) of the training: linear, 0.5 to 0.3 in the authors' code."""
     return first + (last - first) * min(1.0, max(0.0, progress))
 
 
@@ -115,7 +115,7 @@ def token_loss(
     weights: Float[Tensor, "B k"] | Bool[Tensor, "B k"],
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Weighted mean cross-entropy of the targets; smoothing gives every token of the vocabulary ``label_smoothing / V``.
+    """Compute the weighted mean cross-entropy of the targets; smoothing gives every token ``label_smoothing / V``.
 
     0 where no target has a weight. Differs from the paper: it prints the log-likelihood's sum over a block, to be maximised.
     """
@@ -128,15 +128,17 @@ def token_loss(
 def leading_correct(
     network: BlockNetwork, source: Int[Tensor, "B T"], source_mask: Bool[Tensor, "B T"] | None, blocks: Blocks
 ) -> Int[Tensor, "B"]:
-    """How many drafts of each block agree with the targets before the first that does not: accepted tokens, if the verifier
-    would say the targets. For held-out progress; the network must be in evaluation mode."""
+    """Count the drafts of each block that agree with the targets before the first that does not.
+
+    These are the accepted tokens of a verifier that says the targets. For held-out progress, in evaluation mode.
+    """
     hidden = torch.zeros_like(blocks.counted)
     guess = _logits(network, network.encode(source, source_mask), source_mask, blocks, hidden).argmax(-1)
     return ((guess == blocks.targets) & blocks.counted).cumprod(-1).sum(-1)
 
 
 def average_states(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of checkpoints' weights (the paper averages the last ten), in fp64, returned in the dtype they have.
+    """Average checkpoints' weights (the paper: the last ten) in fp64; the result has their dtype.
 
     Raises:
         InputError: no checkpoint, or checkpoints of different networks.

@@ -1,12 +1,12 @@
-"""Every definition of acceptance that the literature uses, from steps; they differ and are never interchangeable.
+"""The definitions of acceptance in the literature, computed from steps. They differ and are never interchangeable.
 
 Each is a ratio of sums, so an example contributes (numerator, denominator) and an interval resamples examples. Nothing
 behind a stopping EOS counts, neither as accepted nor as verified nor as drafted: the output ended before it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
-from methods.types import Step
+from methods.steps import Step
 
 Statistic = tuple[float, float]
 
@@ -77,27 +77,6 @@ def position_conditional(position: int) -> Callable[[Iterable[Step]], Statistic]
         return float(sum(step.num_accepted >= position for step in decided)), float(len(decided))
 
     return statistic
-
-
-ACCEPTANCE: dict[str, Callable[[Iterable[Step]], Statistic]] = {
-    "alpha_ratio": alpha_ratio,
-    "accepted_over_verified": accepted_over_verified,
-    "accepted_over_drafted": accepted_over_drafted,
-    "accepted_per_step": accepted_per_step,
-    "tokens_per_step": tokens_per_step,
-}
-
-
-def acceptance_statistics(steps: Sequence[Step]) -> Mapping[str, Statistic]:
-    """All of them for one example."""
-    return {name: statistic(steps) for name, statistic in ACCEPTANCE.items()}
-
-
-def pooled(statistics: Iterable[Statistic]) -> float | None:
-    """The ratio of sums over examples; None where nothing was counted (no draft was ever verified, say)."""
-    pairs = list(statistics)
-    total = sum(denominator for _, denominator in pairs)
-    return sum(numerator for numerator, _ in pairs) / total if total else None
 
 
 def _ends_on_last_draft(step: Step) -> bool:

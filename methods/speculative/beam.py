@@ -5,7 +5,7 @@ target's log-probabilities. Drafting only lets several steps share one run of th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -15,31 +15,17 @@ from methods.autoregressive import token_budgets
 from methods.beam import BeamState, as_generation, next_log_probs
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Step, Stop
+from methods.steps import Step
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
 Beam = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class BeamBudget:
-    """What one example cost the target. The paper's budget bounds a round by w + u gamma contexts.
-
-    num_runs: batched runs of the target. num_contexts: contexts whose next-token law was asked for, over all runs.
-    num_steps: steps of the search. limit: the largest bound of a round.
-    """
-
-    num_runs: int = 0
-    num_contexts: int = 0
-    num_steps: int = 0
-    limit: int = 0
-    accepted: list[int] = field(default_factory=list)
 
 
 class SpeculativeBeamSearch:
     """Beam search of width ``num_beams`` (w) with drafts of width ``draft_beams`` (u >= w) over ``num_draft`` steps (gamma).
 
     A step is accepted while every beam that it leads to is among the drafted candidates of its depth, so that the target's
-    law behind it is known already. ``budgets`` has what each row of the last call cost.
+    law behind it is known already. A round asks the target for at most w + u gamma contexts, the paper's budget.
 
     The guarantee is that of beam search itself, whose tokens are not those of greedy decoding.
 
@@ -48,22 +34,12 @@ class SpeculativeBeamSearch:
 
     guarantee: Guarantee = "lossy"
 
-    def __init__(
-        self,
-        draft: Session,
-        num_beams: int,
-        draft_beams: int,
-        num_draft: int,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
-    ) -> None:
+    def __init__(self, draft: Session, num_beams: int, draft_beams: int, num_draft: int) -> None:
         if num_draft < 1:
             raise InputError(f"num_draft {num_draft!r}: expected an integer >= 1; to draft nothing use beam search")
         if not 1 <= num_beams <= draft_beams:
             raise InputError(f"draft_beams {draft_beams!r}: expected at least num_beams {num_beams!r}, which is at least 1")
         self.draft, self.num_beams, self.draft_beams, self.num_draft = draft, num_beams, draft_beams, num_draft
-        self.length_penalty, self.early_stopping = length_penalty, early_stopping
-        self.budgets: list[BeamBudget] = []
 
     @torch.inference_mode()
     def generate(
@@ -71,40 +47,33 @@ class SpeculativeBeamSearch:
     ) -> list[Generation]:
         if not sampling.greedy:
             raise InputError(f"temperature {sampling.temperature}: beam search draws nothing; set temperature 0")
-        self.budgets = [BeamBudget() for _ in range(inputs.batch)]
         device = uniforms.table.device
-        return [
-            self._search(target, inputs.row(index), device, stop, clock, budget) for index, budget in enumerate(self.budgets)
-        ]
+        return [self._search(target, inputs.row(index), device, stop, clock) for index in range(inputs.batch)]
 
-    def _search(
-        self, target: Session, inputs: Inputs, device: torch.device, stop: Stop, clock: Clock | None, budget: BeamBudget
-    ) -> Generation:
+    def _search(self, target: Session, inputs: Inputs, device: torch.device, stop: Stop, clock: Clock | None) -> Generation:
         pending = target.prefill(inputs)
         limit = token_budgets(target, stop)[0]
         if limit < 1:
             return Generation([], [], "length")
-        state = BeamState(self.num_beams, replace(stop, max_new_tokens=limit), self.length_penalty, self.early_stopping)
+        state = BeamState(self.num_beams, replace(stop, max_new_tokens=limit))
         lookahead = _Lookahead(self.draft, inputs, self.draft_beams, stop, device)
         checker = _Checker(target, pending, device)
         times: list[float] = []
+        accepted: list[int] = []
         while not state.finished():
             before = clock() if clock else float("nan")
-            levels = lookahead.levels(state, min(self.num_draft, limit - budget.num_steps - 1))
-            laws = checker.check(state.beams, levels, budget)
-            budget.limit = max(budget.limit, len(state.beams) + self.draft_beams * self.num_draft)
-            num_steps = _advance(state, laws)
-            budget.num_steps += num_steps
-            budget.accepted.append(num_steps - 1)
+            num_steps = sum(accepted) + len(accepted)
+            levels = lookahead.levels(state, min(self.num_draft, limit - num_steps - 1))
+            accepted.append(_advance(state, checker.check(state.beams, levels)) - 1)
             times.append((clock() if clock else float("nan")) - before)
             if not state.finished():
                 checker.keep(state.beams)
                 lookahead.keep(state.beams)
-        return _generation(state, times, budget.accepted)
+        return _generation(state, times, accepted)
 
 
 def _advance(state: BeamState, laws: dict[Beam, Float[Tensor, "V"]]) -> int:
-    """Steps of the search for as long as the law behind every running beam is known; how many were taken."""
+    """Take steps of the search while the law behind every running beam is known; return their number."""
     num_steps = 0
     while not state.finished() and all(beam in laws for beam in state.beams):
         state.advance(torch.stack([laws[beam] for beam in state.beams]))
@@ -121,7 +90,7 @@ class _Lookahead:
         self.roots: list[Beam] = [()]
 
     def levels(self, state: BeamState, num_draft: int) -> list[list[Beam]]:
-        """The candidates of each depth: the best ``width`` continuations by the draft, fewer levels at its position limit."""
+        """Find each depth's candidates: the draft's best ``width`` continuations, fewer levels at its position limit."""
         limit, cached = self.session.position_limit, self.session.lengths[0][0]
         room = num_draft if limit is None else min(num_draft, limit - cached - len(self.unseen[0]))
         levels: list[list[Beam]] = []
@@ -149,7 +118,7 @@ class _Lookahead:
     def _best(
         self, beams: Sequence[Beam], scores: Float[Tensor, "beams"], log_probs: Float[Tensor, "beams V"]
     ) -> tuple[list[Beam], Tensor, list[int]]:
-        """No candidate ends in a stopping token: such a hypothesis does not run on."""
+        """Rank the continuations. None ends in a stopping token: such a hypothesis does not run on."""
         totals = log_probs + scores.unsqueeze(-1)
         totals[:, self.stop_ids] = float("-inf")
         vocab_size = totals.shape[-1]
@@ -176,10 +145,8 @@ class _Checker:
         self.pending = list(pending)
         self.paths: list[Beam] = []
 
-    def check(
-        self, roots: Sequence[Beam], levels: Sequence[Sequence[Beam]], budget: BeamBudget
-    ) -> dict[Beam, Float[Tensor, "V"]]:
-        """The log-probabilities behind every root and candidate."""
+    def check(self, roots: Sequence[Beam], levels: Sequence[Sequence[Beam]]) -> dict[Beam, Float[Tensor, "V"]]:
+        """Compute the log-probabilities behind every root and candidate."""
         depth, self.paths = len(roots[0]), _leaves(roots, levels)
         rows = [self.roots.index(path[:depth]) for path in self.paths]
         width = max(map(len, self.paths)) - depth + 1
@@ -189,17 +156,14 @@ class _Checker:
         logits = self.session.extend(torch.tensor(padded, device=self.device))
         self.session.rewind([width - len(row) for row in fed])
         log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        laws = {
+        return {
             path[: depth + offset]: log_probs[row, offset]
             for row, path in enumerate(self.paths)
             for offset in range(len(path) - depth + 1)
         }
-        budget.num_runs += 1
-        budget.num_contexts += len(laws)
-        return laws
 
     def keep(self, beams: Sequence[Beam]) -> None:
-        """Each beam goes on from a row that has cached all of it but its last token, which is pending."""
+        """Keep for each beam a row that has cached all of it but its last token, which is pending."""
         known = len(beams[0]) - 1
         rows = [next(row for row, path in enumerate(self.paths) if path[:known] == beam[:known]) for beam in beams]
         self.session.select(rows)
@@ -208,13 +172,13 @@ class _Checker:
 
 
 def _leaves(roots: Sequence[Beam], levels: Sequence[Sequence[Beam]]) -> list[Beam]:
-    """The candidates (and roots) that no other one continues."""
+    """Return the candidates (and roots) that no other one continues."""
     continued = {beam[:-1] for level in levels for beam in level}
     return [beam for level in (roots, *levels) for beam in level if beam not in continued]
 
 
 def _generation(state: BeamState, times: Sequence[float], accepted: Sequence[int]) -> Generation:
-    """One Step a round. Beams share no single draft, so the accepted steps of the search are counted, not their tokens."""
+    """Record one Step a round. Beams share no draft, so the accepted steps of the search are counted, not their tokens."""
     generation = as_generation(state, times)
     left = len(generation.tokens)
     steps = []

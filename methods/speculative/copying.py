@@ -36,7 +36,7 @@ class CopyDrafter:
         return point_mass(copied[len(text) :], sampling, uniforms.device)
 
     def _match(self, text: Sequence[int]) -> int | None:
-        """Where the copy starts: behind the best earlier occurrence of the text's end."""
+        """Find where the copy starts: behind the best earlier occurrence of the text's end."""
         best, best_length, backwards = None, self.min_match - 1, text[::-1]
         for index in _recurrences(backwards):
             length = self._agreement(backwards, index)
@@ -66,7 +66,7 @@ class RandomDrafter:
 
 
 def _recurrences(tokens: Sequence[int]) -> Iterator[int]:
-    """Where the first token occurs again."""
+    """Find where the first token occurs again."""
     index = 0
     for _ in range(tokens.count(tokens[0]) - 1):
         index = tokens.index(tokens[0], index + 1)

@@ -4,12 +4,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from kernels.verify.interface import refuse_nan, refuse_token
 from methods.autoregressive import token_budgets
 from methods.sampling import Sampling, Uniforms
+from methods.steps import Step, StopReason
 from methods.types import (
     Clock,
     Drafter,
@@ -21,15 +23,22 @@ from methods.types import (
     Proposal,
     Schedule,
     Session,
-    Step,
     Stop,
-    StopReason,
     TargetReader,
     Verdict,
     VerifyRule,
 )
 
-Number = int | float  # of a round's results: counts and tokens, or probabilities
+
+class _Decided(NamedTuple):
+    """A row's round on the host. Lists are as long as the longest row's drafts; ``choices`` has one more, or none at all."""
+
+    num_accepted: int
+    next_token: int
+    drafted: Sequence[int]
+    target_probs: Sequence[float]
+    draft_probs: Sequence[float]
+    choices: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -74,7 +83,7 @@ class DraftAndVerify:
     def _begin(
         self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None
     ) -> tuple[list[int], float, float]:
-        """Every row's pending token, and the seconds that target and drafter took for their inputs.
+        """Prefill target and drafter: every row's pending token, and the seconds that each took.
 
         Where the drafter starts early, its seconds are what it still took when the target was done.
         """
@@ -89,7 +98,7 @@ class DraftAndVerify:
         return pending, encoded - before, (clock() if clock else float("nan")) - encoded
 
     def _select(self, target: Session, uniforms: Uniforms, kept: Sequence[int]) -> Uniforms:
-        """Rows that have ended leave the batch."""
+        """Drop the rows that have ended."""
         target.select(kept)
         self.drafter.select(kept)
         return uniforms.select(kept)
@@ -112,13 +121,13 @@ class DraftAndVerify:
         logits = target.extend(torch.cat((pending, proposal.tokens), 1))
         longest = proposal.tokens.shape[1]
         verdict = self.rule.verify(proposal, logits, sampling, uniforms.verify(positions, longest))
-        host_rows = _to_host(proposal, verdict)
-        for index, numbers in enumerate(host_rows):
-            refuse_token(index, int(numbers[1]), target.vocab_size, int(numbers[0]))
+        decided = _to_host(proposal, verdict)
+        for index, one in enumerate(decided):
+            refuse_token(index, one.next_token, target.vocab_size, one.num_accepted)
         verified = clock() if clock else 0.0
-        for row, length, numbers in zip(active, proposal.lengths, host_rows, strict=True):
-            _take(row, length, numbers, longest, stop)
-        outcome = Outcome(tuple(int(numbers[0]) for numbers in host_rows), tuple(row.pending for row in active))
+        for row, length, one in zip(active, proposal.lengths, decided, strict=True):
+            _take(row, length, one, stop)
+        outcome = Outcome(tuple(one.num_accepted for one in decided), tuple(row.pending for row in active))
         if any(row.stop_reason is not None for row in active):
             refuse_nan(logits[:, 0])
         if any(row.stop_reason is None for row in active):
@@ -128,41 +137,41 @@ class DraftAndVerify:
             _stamp(active, drafted - started, verified - drafted, clock() - started)
 
 
-def _to_host(proposal: Proposal, verdict: Verdict) -> list[list[Number]]:
-    """All of a round's results, a list a row. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24."""
-    columns = [verdict.num_accepted.unsqueeze(1), verdict.next_token.unsqueeze(1), proposal.tokens]
-    columns += [verdict.target_probs, verdict.draft_probs]
+def _to_host(proposal: Proposal, verdict: Verdict) -> list[_Decided]:
+    """Bring a round's results to the host. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24."""
+    columns = [verdict.num_accepted, verdict.next_token, proposal.tokens, verdict.target_probs, verdict.draft_probs]
     columns += [] if verdict.choices is None else [verdict.choices]
     if not proposal.tokens.is_cuda:  # a fifth of the time that it takes to join them
-        return [list(itertools.chain.from_iterable(row)) for row in zip(*(one.tolist() for one in columns), strict=True)]
-    return torch.cat(columns, 1).tolist()
+        return [_Decided(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    joined = torch.cat([column.unsqueeze(1) if column.dim() == 1 else column for column in columns], 1).tolist()
+    return [_split(numbers, proposal.tokens.shape[1]) for numbers in joined]
 
 
-def _take(row: _Row, length: int, numbers: Sequence[Number], longest: int, stop: Stop) -> None:
+def _split(numbers: list[float], longest: int) -> _Decided:
+    """Part a row of numbers that came in one transfer."""
+    num_accepted, next_token, *ids = map(int, numbers[: 2 + longest])
+    target_probs, draft_probs = numbers[2 + longest : 2 + 2 * longest], numbers[2 + 2 * longest : 2 + 3 * longest]
+    return _Decided(num_accepted, next_token, ids, target_probs, draft_probs, [int(one) for one in numbers[2 + 3 * longest :]])
+
+
+def _take(row: _Row, length: int, decided: _Decided, stop: Stop) -> None:
     """Emit the accepted drafts and the token behind them, cut at the first stopping token or the length limit.
 
     What was accepted behind the cut never entered the output, so the step does not count it.
     """
-    num_accepted, row.pending = int(numbers[0]), int(numbers[1])
-    drafted = [int(token) for token in numbers[2 : 2 + length]]
-    emitted = [*drafted[:num_accepted], row.pending][: row.budget - len(row.tokens)]
-    ends = [index for index, token in enumerate(emitted) if token in stop.token_ids] if stop.token_ids else []
-    if ends:
-        emitted, row.stop_reason = emitted[: ends[0] + 1], "eos"
+    num_accepted, row.pending, drafted = decided.num_accepted, decided.next_token, list(decided.drafted[:length])
+    emitted, row.stop_reason = stop.cut([*drafted[:num_accepted], row.pending], row.budget - len(row.tokens))
     row.tokens += emitted
-    if row.stop_reason is None and len(row.tokens) >= row.budget:
-        row.stop_reason = "length"
-    target_probs, draft_probs = 2 + longest, 2 + 2 * longest
     step = Step(drafted, min(num_accepted, len(emitted)), len(emitted), stop_reason=row.stop_reason)
-    step.target_probs = _looked_at(numbers[target_probs : target_probs + length])
-    step.draft_probs = _looked_at(numbers[draft_probs : draft_probs + length])
-    step.choices = [int(token) for token in numbers[2 + 3 * longest :][: length + 1]]
+    step.target_probs = _looked_at(decided.target_probs[:length])
+    step.draft_probs = _looked_at(decided.draft_probs[:length])
+    step.choices = list(decided.choices[: length + 1])
     row.steps.append(step)
     row.schedule.observe(length, num_accepted)
 
 
-def _looked_at(probs: Sequence[Number]) -> list[float]:
-    """Those of drafts that the rule evaluated: behind the first rejection it may have left NaN."""
+def _looked_at(probs: Sequence[float]) -> list[float]:
+    """Return the probabilities that the rule evaluated: behind the first rejection it may have left NaN."""
     return list(itertools.takewhile(lambda prob: not math.isnan(prob), probs))
 
 

@@ -1,9 +1,5 @@
-"""DRAFTERS: every drafter by name, each built from the parts of an experiment. A new one is a line here.
+"""Every drafter, built from the parts that an experiment names; ``methods.parts.DRAFTERS`` has them by name."""
 
->>> drafter = DRAFTERS["copy"](DraftParts(vocab_size=32000))
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +8,7 @@ from methods.models.base import Stack
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.specdec.concurrent import ConcurrentBlockDrafter
 from methods.specdec.drafter import BlockDrafter
+from methods.specdec.options import ENCODERS
 from methods.specdec.stack import BlockStack
 from methods.speculative.copying import CopyDrafter, RandomDrafter
 from methods.speculative.hierarchical import HierarchicalDrafter, RevisableDrafter
@@ -21,69 +18,62 @@ from methods.speculative.per_row import PerRow
 from methods.types import Drafter, Session
 
 Part = TypeVar("Part")
-ENCODERS = ("own", "shared", "concurrent")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftParts:
     """What drafters are made of; what an experiment does not name is None.
 
-    session: the draft model. table: counted n-grams. inner, inner_draft: what drafts for the draft model, and how far.
-    block, encoder: the network of a block drafter, and whether a source is encoded by its "own" encoder, by the target's
-    ("shared") or by its own beside the target's ("concurrent"). heads, target: blockwise heads and the verifier that they were
-    trained on.
+    session: the draft model. table: counted n-grams. inner: drafts for the draft model. block: the network of a block drafter.
+    heads, target: blockwise heads and the verifier that they were trained on.
     """
 
     vocab_size: int
     session: Session | None = None
     table: NGramTable | None = None
     inner: RevisableDrafter | None = None
-    inner_draft: int = 3
-    min_match: int = 1
-    max_match: int = 8
     block: BlockStack | None = None
-    encoder: str = "own"
     heads: BlockwiseHeads | None = None
     target: Stack | None = None
 
 
-def _model(parts: DraftParts) -> Drafter:
+def model(parts: DraftParts) -> Drafter:
     return ModelDrafter(_needed(parts.session, "model", "a draft model"))
 
 
-def _ngram(name: str, order: int) -> Callable[[DraftParts], Drafter]:
-    return lambda parts: PerRow(NGramDrafter(_needed(parts.table, name, "a counted n-gram table"), order))
+def unigram(parts: DraftParts) -> Drafter:
+    return PerRow(NGramDrafter(_needed(parts.table, "unigram", "a counted n-gram table"), 1))
 
 
-def _hierarchical(parts: DraftParts) -> Drafter:
+def bigram(parts: DraftParts) -> Drafter:
+    return PerRow(NGramDrafter(_needed(parts.table, "bigram", "a counted n-gram table"), 2))
+
+
+def hierarchical(parts: DraftParts, inner_gamma: int = 2) -> Drafter:
     session = _needed(parts.session, "hierarchical", "a draft model")
-    return HierarchicalDrafter(session, _needed(parts.inner, "hierarchical", "an inner drafter"), parts.inner_draft)
+    return HierarchicalDrafter(session, _needed(parts.inner, "hierarchical", "an inner drafter"), inner_gamma)
 
 
-def _block(parts: DraftParts) -> Drafter:
+def block(parts: DraftParts, encoder: str = "own") -> Drafter:
     network = _needed(parts.block, "block", "a trained network of blocks")
-    if parts.encoder not in ENCODERS:
-        raise InputError(f"encoder {parts.encoder!r}: expected one of {', '.join(ENCODERS)}")
-    if parts.encoder == "concurrent":
-        return ConcurrentBlockDrafter(network)
-    return BlockDrafter(network, share_encoder=parts.encoder == "shared")
+    if encoder not in ENCODERS:
+        raise InputError(f"encoder {encoder!r}: expected one of {', '.join(ENCODERS)}")
+    return (
+        ConcurrentBlockDrafter(network) if encoder == "concurrent" else BlockDrafter(network, share_encoder=encoder == "shared")
+    )
 
 
-def _blockwise(parts: DraftParts) -> Drafter:
+def blockwise(parts: DraftParts) -> Drafter:
     heads = _needed(parts.heads, "blockwise", "trained heads")
     return BlockwiseDrafter(heads, _needed(parts.target, "blockwise", "the verifier"))
 
 
-DRAFTERS: dict[str, Callable[[DraftParts], Drafter]] = {
-    "model": _model,
-    "unigram": _ngram("unigram", 1),
-    "bigram": _ngram("bigram", 2),
-    "copy": lambda parts: PerRow(CopyDrafter(parts.vocab_size, parts.min_match, parts.max_match)),
-    "random": lambda parts: PerRow(RandomDrafter(parts.vocab_size)),
-    "hierarchical": _hierarchical,
-    "block": _block,
-    "blockwise": _blockwise,
-}
+def copy(parts: DraftParts) -> Drafter:
+    return PerRow(CopyDrafter(parts.vocab_size))
+
+
+def random(parts: DraftParts) -> Drafter:
+    return PerRow(RandomDrafter(parts.vocab_size))
 
 
 def _needed(part: Part | None, drafter: str, what: str) -> Part:

@@ -51,7 +51,7 @@ class HierarchicalDrafter:
         return self._proposal(logits, sampling)
 
     def _round(self, positions: Sequence[int], sampling: Sampling, logits: list[list[Tensor]]) -> None:
-        """One inner round; rows that have all their drafts take part with nothing."""
+        """Run one inner round; rows that have all their drafts take part with nothing."""
         left = [length - len(row) for length, row in zip(self.lengths, self.drafted, strict=True)]
         starts = [position + len(row) for position, row in zip(positions, self.drafted, strict=True)]
         proposal = self.inner.propose([max(0, min(self.inner_draft, count - 1)) for count in left], starts, sampling)
@@ -69,7 +69,7 @@ class HierarchicalDrafter:
                 logits[row].append(rows[row, : count + 1])
 
     def _feed(self, proposal: Proposal, left: Sequence[int]) -> tuple[list[list[int]], Float[Tensor, "B n_plus_1 V"]]:
-        """The draft model's logits at the inner drafts and behind them."""
+        """Compute the draft model's logits at the inner drafts and behind them."""
         drafts = proposal.tokens.tolist()
         fed = [
             [*unseen, *drafts[row][: proposal.lengths[row]]] if left[row] else []
@@ -114,5 +114,5 @@ class HierarchicalDrafter:
     def teacher_probs(
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:
-        """The draft model's law: acceleration does not change it."""
+        """Return the draft model's law: acceleration does not change it."""
         return (sampling.probs(logits) for logits in teacher_logits(self.session, inputs, output)[1])

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.verify.interface import filters
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.overlap import teacher_logits
 from methods.types import Inputs, Outcome, Proposal, Session
@@ -25,7 +24,7 @@ class DraftCache:
         self.unseen = [[token] for token in self.session.prefill(inputs)]
 
     def fitting(self, num_draft: Sequence[int]) -> tuple[int, ...]:
-        """As many drafts as the model has positions for; drafting n caches the unseen tokens and n - 1 drafts.
+        """Limit the drafts to the model's positions; drafting n caches the unseen tokens and n - 1 drafts.
 
         The last position stays free: a row that drafts nothing takes part in other rows' passes with padding.
         """
@@ -37,7 +36,7 @@ class DraftCache:
         return tuple(max(0, min(count, room)) for count, room in zip(num_draft, rooms, strict=True))
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "B width V"]:
-        """Caches each row's tokens; the logits behind them, meaningless in the padding."""
+        """Cache each row's tokens; return the logits behind them, meaningless in the padding."""
         width = max(map(len, rows))
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
         logits = self.session.extend(torch.tensor(padded, device=self.session.device))
@@ -96,11 +95,11 @@ class ModelDrafter:
         if sampling.greedy:
             return Proposal(drafted, lengths, None, sampling)
         drawn = torch.stack(logits, 1)
-        known = None if filters(sampling) else _log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
+        known = None if sampling.filters else _log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
         return Proposal(drafted, lengths, drawn, sampling, known)
 
     def _first(self, lengths: Sequence[int]) -> Float[Tensor, "B V"]:
-        """Logits of the first draft; rows that draft nothing feed nothing."""
+        """Compute the logits of the first draft; rows that draft nothing feed nothing."""
         rows = [unseen if length else [] for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
         logits = self.cache.feed(rows)
         self.cache.unseen = [[] if length else unseen for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
@@ -129,13 +128,13 @@ class ModelDrafter:
     def teacher_probs(
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:
-        """The adjusted law of the draft before each token of a given output (one row), in chunks."""
+        """Yield the adjusted law of the draft before each token of a given output (one row), in chunks."""
         return (sampling.probs(logits) for logits in teacher_logits(self.session, inputs, output)[1])
 
 
 def _log_sum_exp(
     logits: Float[Tensor, "B n V"], tokens: Int[Tensor, "B n"], probs: Float[Tensor, "B n"], sampling: Sampling
 ) -> Float[Tensor, "B n"]:
-    """Of the logits over the temperature, from what the drafted tokens were given: no row is read again."""
+    """Compute the log-sum-exp of logits over the temperature from the drafted tokens' probabilities: no row is read again."""
     drafted = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(probs.dtype)
     return drafted / sampling.temperature - probs.log()

@@ -40,7 +40,7 @@ class NGramTable:
 
     @classmethod
     def count(cls, texts: Iterable[Sequence[int]], vocab_size: int) -> "NGramTable":
-        """Counts tokens, and pairs within each text. Raises InputError for an id outside the vocabulary."""
+        """Count tokens, and pairs within each text. Raises InputError for an id outside the vocabulary."""
         arrays = [np.asarray(text, dtype=np.int64) for text in texts]
         flat = np.concatenate([*arrays, np.empty(0, dtype=np.int64)])
         if len(flat) and not 0 <= flat.min() <= flat.max() < vocab_size:
@@ -59,14 +59,14 @@ class NGramTable:
 
     @cached_property
     def _pair_log_probs(self) -> Float[Tensor, "pairs"]:
-        """Log frequency of every pair's second token behind its first."""
+        """Compute the log frequency of every pair's second token behind its first."""
         widths = self.indptr.diff()
         contexts = torch.arange(self.vocab_size).repeat_interleave(widths)
         totals = torch.zeros(self.vocab_size, dtype=torch.float64).index_add_(0, contexts, self.counts.double())
         return (self.counts.double() / totals[contexts]).log().float()
 
     def bigram_log_probs(self, context: int) -> Float[Tensor, "V"]:
-        """Log frequency of what followed a token; a token that nothing followed backs off to the unigram."""
+        """Return the log frequency of each token behind ``token``; one that nothing followed backs off to the unigram."""
         row = slice(int(self.indptr[context]), int(self.indptr[context + 1]))
         if row.start == row.stop:
             return self.unigram_log_probs
@@ -80,7 +80,7 @@ class NGramTable:
 
     @classmethod
     def load(cls, path: Path) -> "NGramTable":
-        """Raises InputError for a file that is not such a table."""
+        """Load a table; InputError for a file that is none."""
         try:
             return cls(**load_file(path))
         except (OSError, SafetensorError, TypeError) as error:

@@ -16,7 +16,7 @@ CHUNK = 256
 def teacher_logits(
     session: Session, inputs: Inputs, output: Sequence[int]
 ) -> tuple[list[int], Iterator[Float[Tensor, "chunk V"]]]:
-    """The pending token of one row, and the logits before each of its output tokens, at most CHUNK at a time.
+    """Return one row's pending token, and the logits before each of its output tokens, at most CHUNK at a time.
 
     Output tokens that lie past the session's position limit are left out.
     """
@@ -28,6 +28,16 @@ def teacher_logits(
     return pending, (session.extend(piece)[0] for piece in pieces)
 
 
+def log_prob(session: Session, inputs: Inputs, text: Sequence[int]) -> tuple[float, int]:
+    """Sum of natural-log probabilities of a text, and of how many of its tokens: those past the position limit are left out."""
+    total, scored = 0.0, 0
+    for logits in teacher_logits(session, inputs, text)[1]:
+        goal = torch.tensor(text[scored : scored + len(logits)], device=logits.device)
+        total += logits.double().log_softmax(-1).gather(-1, goal[:, None]).sum().item()
+        scored += len(logits)
+    return total, scored
+
+
 def overlap(
     target: Session,
     drafters: Sequence[Drafter],
@@ -36,7 +46,7 @@ def overlap(
     sampling: Sampling,
     leniences: Sequence[float] = (1.0,),
 ) -> list[dict[float, Float[Tensor, "T"]]]:
-    """For each drafter, per position of one row's output, the chance that a draft would stand at each lenience (A.5).
+    """Compute, for each drafter and position of one row's output, the chance that a draft stands at each lenience (A.5).
 
     Lenience 1 is ``sum_x min(target, draft)`` of the adjusted laws: at temperature 0, whether the argmaxes agree. Below 1
     it is ``sum_x min(target / lenience, draft)``; at temperature 0 the draft's mass on tokens whose temperature-1 target
@@ -60,7 +70,7 @@ def overlap(
 def acceptance(
     target_logits: Float[Tensor, "T V"], draft_probs: Float[Tensor, "T V"], sampling: Sampling, lenience: float
 ) -> Float[Tensor, "T"]:
-    """The chance, by position, that a token drawn from ``draft_probs`` stands."""
+    """Compute by position the chance that a token drawn from ``draft_probs`` stands."""
     if sampling.greedy and lenience < 1:
         return (draft_probs * Lenience(lenience).greedy_accepts(target_logits)).sum(-1)
     return torch.minimum(sampling.probs(target_logits) / lenience, draft_probs).sum(-1)
@@ -74,7 +84,7 @@ class _Rows:
         self.held: list[Tensor] = []
 
     def take(self, count: int) -> Float[Tensor, "count V"]:
-        """``count`` rows, or as many as are left."""
+        """Take ``count`` rows, or as many as are left."""
         while sum(map(len, self.held)) < count and (chunk := next(self.chunks, None)) is not None:
             self.held.append(chunk)
         if not self.held:

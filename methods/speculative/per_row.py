@@ -62,7 +62,7 @@ class PerRow:
     def teacher_probs(
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:
-        """The law of the first draft before each token of a given output (one row); 0 everywhere where there is none."""
+        """Yield the law of the first draft before each token of a given output (one row); 0 everywhere where there is none."""
         text = opening(inputs.prompts[0], pending[0])
         for token in output:
             proposal = self.row_drafter.propose(text, 1, torch.zeros(1, dtype=torch.float64), sampling)
@@ -71,12 +71,12 @@ class PerRow:
 
 
 def opening(prompt: Sequence[int], pending: int) -> list[int]:
-    """The text before the first output token: a prompt ends in its pending token, a source is followed by the start token."""
+    """Return the text before the first output token: a prompt with its pending token, a source with the start token."""
     return [*prompt] if prompt and prompt[-1] == pending else [*prompt, pending]
 
 
 def point_mass(tokens: Sequence[int], sampling: Sampling, device: torch.device) -> Proposal:
-    """One row of tokens that were chosen, not drawn."""
+    """Propose one row of tokens that were chosen, not drawn."""
     return Proposal(torch.tensor([tokens], dtype=torch.long, device=device), (len(tokens),), None, sampling)
 
 
@@ -93,7 +93,7 @@ def _first_law(proposal: Proposal, vocab_size: int) -> Float[Tensor, "1 V"]:
 
 
 def _batch(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
-    """Right-pads rows to the longest; rows that propose nothing take no part in whether there are logits."""
+    """Right-pad rows to the longest; rows that propose nothing do not decide whether there are logits."""
     lengths = tuple(one.lengths[0] for one in proposals)
     longest = max(lengths)
     tokens = proposals[0].tokens.new_zeros(len(proposals), longest)

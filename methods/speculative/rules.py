@@ -1,7 +1,6 @@
-"""Rules that decide which drafts stand (Leviathan 2.3, Algorithm 1 and A.5; SpecDec's are its own); RULES names them all."""
+"""Rules that decide which drafts stand (Leviathan 2.3, Algorithm 1 and A.5); SpecDec's are in methods.specdec.rules."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,15 +10,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.verify import reference
-from kernels.verify.registry import EXACT, KERNELS
+from kernels.verify.interface import RoundUniforms, TargetLogits
+from kernels.verify.registry import EXACT as EXACT_KERNELS
+from kernels.verify.registry import KERNELS
 from kernels.verify.sigmoid import Scaling
 from methods.errors import InputError
 from methods.sampling import Sampling
-from methods.specdec.rules import TopBeta, TopOne
+from methods.speculative.options import DEFAULT_SCALE
 from methods.types import Guarantee, Proposal, Verdict, VerifyRule
-
-DEFAULT_SCALE = 1e3
-SIGMOIDS = ("sigmoid", "sigmoid-released")
 
 
 class SpeculativeSampling:
@@ -27,13 +25,7 @@ class SpeculativeSampling:
 
     guarantee: Guarantee = "same_distribution"
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
-    ) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:
             best = target_logits.argmax(-1)
             return _greedy_verdict(proposal, best, proposal.tokens == best[:, :-1])
@@ -58,13 +50,7 @@ class Lenience:
             raise InputError(f"lenience {lenience!r}: expected 0 < lenience <= 1 (1 changes nothing)")
         self.lenience, self.as_described = lenience, as_described
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
-    ) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if not sampling.greedy:
             return _sampled_verdict(proposal, sampling.probs(target_logits), uniforms, self.lenience)
         accepted = self.greedy_accepts(target_logits[:, :-1]).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
@@ -85,19 +71,13 @@ class KernelRule:
     """
 
     def __init__(self, kernel: str, **options: Any) -> None:
-        self.guarantee: Guarantee = "same_distribution" if kernel in EXACT else "lossy"
+        self.guarantee: Guarantee = "same_distribution" if kernel in EXACT_KERNELS else "lossy"
         self.kernel = partial(KERNELS[kernel], **options)
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
-    ) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:
             return SpeculativeSampling().verify(proposal, target_logits, sampling, uniforms)
-        return Verdict(*self.kernel(proposal, target_logits, sampling, uniforms))
+        return self.kernel(proposal, target_logits, sampling, uniforms)
 
 
 class SigmoidRule(KernelRule):
@@ -111,30 +91,15 @@ class SigmoidRule(KernelRule):
         super().__init__("sigmoid", scaling=Scaling(-scale, scale, as_released))
         self.half_logits = half_logits
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Float[Tensor, "B n_plus_1 V"],
-        sampling: Sampling,
-        uniforms: Float[Tensor, "B n_plus_1"],
-    ) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if self.half_logits:
             logits = None if proposal.logits is None else proposal.logits.half()
             proposal, target_logits = replace(proposal, logits=logits), target_logits.half()
         return super().verify(proposal, target_logits, sampling, uniforms)
 
 
-RULES: dict[str, Callable[..., VerifyRule]] = {
-    "speculative-sampling": SpeculativeSampling,
-    "baseline": partial(KernelRule, "baseline"),
-    "exact": partial(KernelRule, "exact"),
-    "fused": partial(KernelRule, "fused"),
-    "sigmoid": SigmoidRule,
-    "sigmoid-released": partial(SigmoidRule, as_released=True),
-    "lenience": Lenience,
-    "top-1": TopOne,
-    "top-beta": TopBeta,
-}
+BASELINE, EXACT, FUSED = (partial(KernelRule, name) for name in ("baseline", "exact", "fused"))
+SIGMOID_RELEASED = partial(SigmoidRule, as_released=True)
 
 
 def guarantee_of(rule: VerifyRule, sampling: Sampling) -> Guarantee:

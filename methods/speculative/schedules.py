@@ -1,17 +1,14 @@
-"""How many tokens to draft next (Leviathan 3.5); one object a row and generation. SCHEDULES names them all."""
-
-from collections.abc import Callable
+"""How many tokens to draft next (Leviathan 3.5); one object a row and generation. methods.parts.SCHEDULES names them all."""
 
 from methods.errors import InputError
 from methods.speculative import theory
-from methods.types import Schedule
 
 
 class Constant:
     """The same number every round: the paper's gamma."""
 
-    def __init__(self, num_draft: int) -> None:
-        self.num_draft = _at_least_one("num_draft", num_draft)
+    def __init__(self, gamma: int) -> None:
+        self.num_draft = _at_least_one("gamma", gamma)
 
     def next(self) -> int:
         return self.num_draft
@@ -26,8 +23,8 @@ class Heuristic:
     A round in which nothing was drafted says nothing and changes nothing.
     """
 
-    def __init__(self, start: int = 5) -> None:
-        self.num_draft = _at_least_one("start", start)
+    def __init__(self, gamma: int = 5) -> None:
+        self.num_draft = _at_least_one("gamma", gamma)
 
     def next(self) -> int:
         return self.num_draft
@@ -40,17 +37,14 @@ class Heuristic:
 class Optimal:
     """The number that maximises Theorem 3.8 for a measured alpha and cost ratio; 0 where no drafting pays."""
 
-    def __init__(self, alpha: float, cost_ratio: float, maximum: int = 64) -> None:
-        self.num_draft = theory.optimal_gamma(alpha, cost_ratio, maximum)
+    def __init__(self, alpha: float, cost: float, maximum: int = 64) -> None:
+        self.num_draft = theory.optimal_gamma(alpha, cost, maximum)
 
     def next(self) -> int:
         return self.num_draft
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         """The optimum is of the mean alpha; single rounds do not move it."""
-
-
-SCHEDULES: dict[str, Callable[..., Schedule]] = {"constant": Constant, "heuristic": Heuristic, "optimal": Optimal}
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -1,8 +1,7 @@
-"""The closed forms of Leviathan et al.: alpha, Eq. 1, Theorems 3.8 and 3.11, the choice of gamma, and A.2 and A.5.
+"""The closed forms of Leviathan et al.: Eq. 1, Theorems 3.8 and 3.11, and the choice of gamma. They broadcast over arrays.
 
 ``alpha`` is the expected acceptance rate, ``gamma`` the number of drafted tokens, ``cost_ratio`` (the paper's c) the time of
-one draft run over one target run, ``operations_ratio`` (c hat) the same for arithmetic. Functions of numbers broadcast over
-arrays; functions of distributions take [..., V] and reduce the last axis.
+one draft run over one target run.
 """
 
 from collections.abc import Sequence
@@ -14,30 +13,6 @@ from methods.errors import InputError
 
 Array = NDArray[np.float64] | np.float64
 Numbers = float | int | np.ndarray | Sequence[float] | Sequence[int]
-
-
-def divergence(target_probs: Numbers, draft_probs: Numbers) -> Array:
-    """D_LK (Definition 3.2): the distance of either law from their mean; 1 minus their overlap (Lemma 3.3)."""
-    target, draft = _pair(target_probs, draft_probs)
-    return np.abs(target - (target + draft) / 2).sum(-1)
-
-
-def acceptance_rate(target_probs: Numbers, draft_probs: Numbers, lenience: float = 1.0) -> Array:
-    """beta (Theorem 3.5): the chance that a drafted token stands; with ``lenience`` the form of A.5."""
-    if not 0 < lenience <= 1:
-        raise InputError(f"lenience {lenience!r}: expected 0 < lenience <= 1")
-    target, draft = _pair(target_probs, draft_probs)
-    return np.minimum(target / lenience, draft).sum(-1)
-
-
-def rejection_sampling_rate(target_probs: Numbers, draft_probs: Numbers) -> Array:
-    """Chance that non-iterative rejection sampling keeps the draft (A.2): 1 / max(target / draft), at most beta.
-
-    Tokens that neither law can emit do not count; one that only the target can emit makes the rate 0.
-    """
-    target, draft = _pair(target_probs, draft_probs)
-    ratio = np.divide(draft, target, out=np.full(np.broadcast(target, draft).shape, np.inf), where=target > 0)
-    return ratio.min(-1)
 
 
 def expected_tokens(alpha: Numbers, gamma: Numbers) -> Array:
@@ -60,21 +35,9 @@ def walltime_factor(alpha: Numbers, gamma: Numbers, cost_ratio: Numbers) -> Arra
         return expected_tokens(alpha, gamma) / (np.asarray(gamma) * np.asarray(cost_ratio) + 1)
 
 
-def operations_factor(alpha: Numbers, gamma: Numbers, operations_ratio: Numbers = 0.0) -> Array:
-    """Theorem 3.11: the factor by which arithmetic operations grow."""
-    drafted = np.asarray(gamma, dtype=np.float64)
-    return (drafted * np.asarray(operations_ratio) + drafted + 1) / expected_tokens(alpha, gamma)
-
-
-def memory_access_factor(alpha: Numbers, gamma: Numbers) -> Array:
-    """Section 3.4: reads of the target's weights and cache a token, as a fraction of one read a token."""
-    return 1 / expected_tokens(alpha, gamma)
-
-
-def guaranteed_factor(alpha: Numbers, cost_ratio: Numbers) -> Array:
-    """Corollary 3.9: where alpha exceeds the cost ratio some gamma gains at least (1 + alpha) / (1 + c); 1 elsewhere."""
-    rate, cost = np.asarray(alpha, dtype=np.float64), np.asarray(cost_ratio, dtype=np.float64)
-    return np.where(rate > cost, (1 + rate) / (1 + cost), 1.0)
+def operations_factor(alpha: Numbers, gamma: Numbers) -> Array:
+    """Theorem 3.11: the factor by which the target's arithmetic operations grow, those of the draft left out."""
+    return (np.asarray(gamma, dtype=np.float64) + 1) / expected_tokens(alpha, gamma)
 
 
 def optimal_gamma(alpha: float, cost_ratio: float, maximum: int = 64) -> int:
@@ -111,7 +74,3 @@ def predicted_speedup(
     """
     cost = np.asarray(gamma) * np.asarray(draft_s) + np.asarray(verify_s) + np.asarray(round_s)
     return np.asarray(tokens_per_step, dtype=np.float64) * np.asarray(ar_s) / cost
-
-
-def _pair(target_probs: Numbers, draft_probs: Numbers) -> tuple[Array, Array]:
-    return np.asarray(target_probs, dtype=np.float64), np.asarray(draft_probs, dtype=np.float64)

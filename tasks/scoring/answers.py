@@ -10,7 +10,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case; without ASCII punctuation, articles and superfluous space, in this order."""
+    """Lower the case, then drop ASCII punctuation, articles and superfluous space, in this order."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
@@ -19,7 +19,7 @@ def exact_match(prediction: str, reference: str) -> float:
 
 
 def f1(prediction: str, reference: str) -> float:
-    """Harmonic mean of precision and recall of the words, as bags."""
+    """Compute the harmonic mean of precision and recall of the words, as bags."""
     predicted, expected = normalise(prediction).split(), normalise(reference).split()
     num_same = sum((Counter(predicted) & Counter(expected)).values())
     if num_same == 0:
@@ -29,7 +29,7 @@ def f1(prediction: str, reference: str) -> float:
 
 
 def answer_statistics(prediction: str, references: Sequence[str]) -> dict[str, float]:
-    """The best over the references, of each metric apart."""
+    """Return each metric's best over the references."""
     return {
         "exact_match": max(exact_match(prediction, reference) for reference in references),
         "f1": max(f1(prediction, reference) for reference in references),

@@ -4,7 +4,7 @@ Three kinds, all over sacrebleu's own counting, case-sensitive but for the secon
 ``sacrebleu``: its defaults (13a tokenisation, exponential smoothing), the number that papers since 2018 compare.
 ``sacrebleu_lc``: the same of lower-cased text, as sacrebleu's option -lc.
 ``bleu``: "tokenised BLEU" as the papers before and Leviathan and SpecDec print it: multi-bleu.perl over tokenised text, which
-knows no smoothing. Differs from the paper: Moses is not at hand offline and its tokens cannot be recovered, so both sides
+knows no smoothing. Differs from the paper: Moses is not available offline and its tokens cannot be recovered, so both sides
 are tokenised with mteval-v14's international tokeniser, which cuts like Moses except that it also parts hyphens and
 apostrophes. By how much the two differ was not measured here.
 """
@@ -26,7 +26,7 @@ SETTINGS: dict[Kind, dict[str, Any]] = {
 
 @cache
 def _counter(kind: Kind) -> Any:
-    """effective_order changes no count; without it sacrebleu warns about scores of single sentences."""
+    """Make sacrebleu's counter. ``effective_order`` changes no count and silences a warning about single sentences."""
     from sacrebleu.metrics import BLEU
 
     return BLEU(**SETTINGS[kind], effective_order=True)
@@ -34,7 +34,7 @@ def _counter(kind: Kind) -> Any:
 
 @cache
 def signature(kind: Kind, num_references: int = 1) -> str:
-    """sacrebleu's own signature string for these settings."""
+    """Return sacrebleu's own signature of these settings."""
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(**SETTINGS[kind])
@@ -43,13 +43,13 @@ def signature(kind: Kind, num_references: int = 1) -> str:
 
 
 def bleu_counts(kind: Kind, prediction: str, references: Sequence[str]) -> list[float]:
-    """[length, closest reference length, matches of order 1..4, n-grams of order 1..4] of one sentence."""
+    """Count [length, closest reference length, matches of order 1..4, n-grams of order 1..4] of one sentence."""
     score = _counter(kind).sentence_score(prediction, list(references))
     return [float(score.sys_len), float(score.ref_len), *map(float, score.counts), *map(float, score.totals)]
 
 
 def bleu_from_sums(kind: Kind, sums: np.ndarray) -> np.ndarray:
-    """BLEU 0 to 100 [...] from summed counts [..., 10]: sacrebleu's formula, for many corpora at once.
+    """Compute BLEU, 0 to 100 [...], from summed counts [..., 10] by sacrebleu's formula, for many corpora at once.
 
     Papineni et al. 2002 with smoothing "exp" (Chen and Cherry 2014, method 3) or none, at order 4.
     """

@@ -22,12 +22,12 @@ def signature() -> str:
 
 
 def sentence_lines(text: str) -> str:
-    """A sentence a line, as rougeLsum wants it; text that has line ends already stays as it is."""
+    """Put each sentence on a line, as rougeLsum wants it; text with line ends stays as it is."""
     return text if "\n" in text.strip() else SENTENCE_END.sub("\n", text.strip())
 
 
 def rouge_statistics(prediction: str, references: Sequence[str], names: tuple[str, ...]) -> dict[str, float]:
-    """F-measure of each of ``names`` (rouge1, rouge2, rougeL, rougeLsum); over several references the best of each."""
+    """Compute the F-measure of each of ``names`` (rouge1, rouge2, rougeL, rougeLsum), each the best over the references."""
     if "rougeLsum" in names:
         prediction, references = sentence_lines(prediction), [sentence_lines(reference) for reference in references]
     scores = _scorer(names).score_multi(list(references), prediction)

@@ -26,12 +26,12 @@ def _normaliser() -> Any:
 
 
 def normalise(text: str) -> str:
-    """Lower case without punctuation, fillers and annotations; numbers as digits, contractions apart, American spelling."""
+    """Lower the case, drop punctuation, fillers and annotations, write numbers as digits, part contractions, spell American."""
     return str(_normaliser()(text)).strip()
 
 
 def edit_counts(prediction: str, reference: str) -> dict[str, float]:
-    """Hits, substitutions, deletions and insertions of jiwer's alignment of the normalised words."""
+    """Count hits, substitutions, deletions and insertions of jiwer's alignment of the normalised words."""
     import jiwer
 
     found = jiwer.process_words(normalise(reference), normalise(prediction))
@@ -39,7 +39,7 @@ def edit_counts(prediction: str, reference: str) -> dict[str, float]:
 
 
 def rate_from_sums(sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Edits per reference word [...] from summed counts [...]; NaN where the references have no words."""
+    """Compute edits per reference word [...] from summed counts [...]; NaN where the references have no words."""
     edits = sums["substitutions"] + sums["deletions"] + sums["insertions"]
     num_words = sums["hits"] + sums["substitutions"] + sums["deletions"]
     return np.where(num_words > 0, edits / np.maximum(num_words, 1.0), np.nan)

@@ -1,22 +1,30 @@
-"""Reads rows out of files, one at a time, each with the place it stands at: ``file:line`` or ``file:row N``."""
+"""Read rows out of files, one at a time, each with the place it stands at: ``file:line`` or ``file:row N``.
+
+A plain text file is cut into documents, whichever of three common ways it is laid out in.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from tasks.base import Row
 from tasks.errors import DataError
-from tasks.sources.dataset import Row
-from tasks.sources.prose import documents
 
 ROW_FORMATS = (".jsonl", ".parquet")
 # What libraries raise about files that are damaged somewhere inside.
 DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, SystemError)
 Located = tuple[str, Row]
+Lines = Iterator[tuple[int, str]]
+Layout = Literal["line", "block", "story"]
+NUM_LINES_LOOKED_AT = 5000
+WRAPPED_WIDTH = 100
+SEPARATOR = "<|endoftext|>"
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text without line end); raises DataError where the bytes are not UTF-8."""
+    """Yield (line number from 1, text without line end); DataError where the bytes are not UTF-8."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -43,7 +51,7 @@ def json_lines(path: Path) -> Iterator[Located]:
 
 
 def _parsed(text: str, where: str) -> Any:
-    """JSON that the project can go on with. Raises JSONDecodeError for what is none, DataError for what Python cannot hold."""
+    """Parse JSON. JSONDecodeError: it is none. DataError: Python cannot hold it, or its text has no encoding."""
     try:
         value = json.loads(text)
         if "\\ud" in text.lower():  # half of a pair of escapes: a string that no encoding has bytes for
@@ -59,7 +67,7 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def json_array(path: Path) -> Iterator[Located]:
-    """One file that is one list of objects."""
+    """Yield the rows of a file that is one list of objects."""
     try:
         rows = _parsed("\n".join(line for _, line in numbered_lines(path)), str(path))
     except json.JSONDecodeError as error:
@@ -88,6 +96,50 @@ def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def layout(lines: list[str]) -> Layout:
+    """Decide how a file is laid out, by its first lines.
+
+    ``line``: there are no blank lines, each line is a paragraph (books).
+    ``block``: paragraphs between blank lines, their lines wrapped at some width.
+    ``story``: long lines, paragraphs of one story parted by a blank line, a new story after a single line end
+    (TinyStories as commonly published).
+    """
+    texts = [line for line in lines if line.strip()]
+    num_blank = len(lines) - len(texts)
+    if num_blank * 50 < len(texts):
+        return "line"
+    widths = sorted(map(len, texts))
+    if not widths or widths[int(len(widths) * 0.95)] <= WRAPPED_WIDTH:
+        return "block"
+    adjacent = sum(1 for first, second in pairwise(lines) if first.strip() and second.strip())
+    return "story" if adjacent * 20 >= len(texts) else "block"
+
+
+def documents(open_lines: Callable[[], Lines]) -> Iterator[tuple[int, str]]:
+    """Yield (number of the first line, text) of each document. ``open_lines`` is called twice: to look, then to read."""
+    found = layout([line for _, line in islice(open_lines(), NUM_LINES_LOOKED_AT)])
+    first, parts, after_blank = 0, list[str](), False
+    for number, line in open_lines():
+        text = line.strip()
+        if not text:
+            after_blank = True
+            continue
+        starts = found == "line" or (found == "block" and after_blank) or (found == "story" and not after_blank)
+        if parts and (starts or text == SEPARATOR):
+            yield first, _join(parts, found)
+            parts = []
+        if text != SEPARATOR:
+            first = first if parts else number
+            parts.append(text)
+        after_blank = False
+    if parts:
+        yield first, _join(parts, found)
+
+
+def _join(parts: list[str], found: Layout) -> str:
+    return ("\n\n" if found == "story" else " ").join(parts)
+
+
 def text_rows(path: Path) -> Iterator[Located]:
     for number, text in documents(lambda: numbered_lines(path)):
         yield f"{path}:{number}", {"text": text}
@@ -99,19 +151,19 @@ def file_rows(path: Path) -> Iterator[Located]:
 
 
 def is_saved_to_disk(folder: Path) -> bool:
-    """Whether ``datasets`` wrote this folder with ``save_to_disk``."""
+    """Return whether ``datasets`` wrote this folder with ``save_to_disk``."""
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
 def saved_splits(folder: Path) -> list[Path]:
-    """The folders of the splits of a saved DatasetDict; of a saved Dataset the folder itself."""
+    """Return the folders of the splits of a saved DatasetDict; for a saved Dataset the folder itself."""
     if (folder / "state.json").is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob("*/state.json"))
 
 
 def undecoded(rows: Any) -> Any:
-    """Recordings as the bytes that are stored: the tasks decode them themselves."""
+    """Leave recordings as the stored bytes: the tasks decode them themselves."""
     import datasets
 
     for name, feature in (rows.features or {}).items():

@@ -1,19 +1,18 @@
-"""Streams rows from the Hugging Face Hub at a pinned commit: only the Parquet files of the split, no loading script."""
+"""Stream rows from the Hugging Face Hub at a pinned commit: only the Parquet files of the split, no loading script."""
 
 from collections.abc import Iterator
 
-from tasks.base import Split
+from tasks.base import HubFiles, Split
 from tasks.errors import DataError
-from tasks.sources.dataset import HubFiles
 from tasks.sources.files import Located, undecoded
 
 SHUFFLE_BUFFER = 10_000
 
 
 def hub_rows(files: HubFiles, split: Split, shuffle_seed: int | None) -> Iterator[Located]:
-    """Rows in file order, or with a seed shuffled through a buffer (so that a small limit downloads little).
+    """Yield rows in file order, or with a seed shuffled through a buffer, so that a small limit downloads little.
 
-    Raises DataError in one line where the dataset is gone, gated, renamed, or out of reach.
+    DataError, in one line: the dataset is gone, gated, renamed, or out of reach.
     """
     import datasets
     from datasets.exceptions import DatasetsError

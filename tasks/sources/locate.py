@@ -1,17 +1,21 @@
-"""Finds the files of a dataset under a path, in any of the layouts that are accepted."""
+"""Find the files of a dataset under a path, in any accepted layout, and give their content a fingerprint."""
 
 from dataclasses import dataclass
-from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
+from functools import lru_cache
+from hashlib import file_digest, sha256
+from os.path import expanduser, isfile  # unlike Path's: an unknown user's ~ stays, and a name that no file can have is no file
 from pathlib import Path
 
+from tasks.base import Dataset, Row
 from tasks.errors import DataError
-from tasks.sources.dataset import Dataset
-from tasks.sources.files import ROW_FORMATS, is_saved_to_disk, saved_splits
+from tasks.sources.files import ROW_FORMATS, is_saved_to_disk, rows_of, saved_splits
+
+TOY_VERSION = "1"  # raise it when any generated row of tasks/world changes: caches are keyed with it
 
 
 @dataclass(frozen=True)
 class Files:
-    """``train`` and ``test`` pair each file with its rank (lower ranks are used up first). Pooled: one set, split by a hash."""
+    """Files with their ranks; lower ranks are used up first. ``pooled``: both splits come from one set, parted by a hash."""
 
     train: tuple[tuple[int, Path], ...]
     test: tuple[tuple[int, Path], ...]
@@ -33,7 +37,7 @@ def accepted(dataset: Dataset) -> str:
 
 
 def locate(dataset: Dataset, source: str) -> Files:
-    """Raises DataError that names what was looked for, and where."""
+    """Find the files of both splits; DataError names what was looked for, and where."""
     path = Path(expanduser(source))
     if path.is_file():
         if path.suffix not in formats(dataset):
@@ -71,7 +75,7 @@ def _in_folder(dataset: Dataset, folder: Path) -> Files:
 
 
 def _matches(dataset: Dataset, folder: Path, stem: str) -> list[Path]:
-    """``stem.jsonl``, or the shards ``stem-00000-of-00009.parquet`` here or in the folder of a configuration."""
+    """Find ``stem.jsonl``, or the shards ``stem-00000-of-00009.parquet`` here or in the folder of a configuration."""
     configurations = [] if dataset.hub is None else [Path(dataset.hub.test).parent]
     for ending in formats(dataset):
         names = (f"{stem}{ending}", f"{stem}-*{ending}", *(f"{one}/{stem}-*{ending}" for one in configurations))
@@ -79,3 +83,45 @@ def _matches(dataset: Dataset, folder: Path, stem: str) -> list[Path]:
             if found := sorted(path for path in folder.glob(pattern) if path.is_file()):
                 return found
     return []
+
+
+def beside(path: Path, row: Row, names: tuple[str, ...]) -> Row:
+    """Return the row with its paths resolved from the folder of the file that it stands in."""
+    return {**row, **{name: str(path.parent / row[name]) for name in names if isinstance(row.get(name), str) and row[name]}}
+
+
+def _named(dataset: Dataset, paths: list[Path]) -> list[Path]:
+    """Return the existing files that rows of these files name."""
+    if not dataset.paths:
+        return []
+    rows = (beside(path, row, dataset.paths) for path in dict.fromkeys(paths) for _, row in rows_of(path))
+    named = dict.fromkeys(Path(row[name]) for row in rows for name in dataset.paths if isinstance(row.get(name), str))
+    return [path for path in named if isfile(path)]
+
+
+def _digest_of_file(path: Path) -> str:
+    stat = path.stat()
+    return f"{path.name}:{stat.st_size}:{_content_hash(path.absolute(), stat.st_size, stat.st_mtime_ns)}"
+
+
+@lru_cache(maxsize=1024)
+def _content_hash(path: Path, size: int, mtime_ns: int) -> str:
+    """Hash the whole file. Size and time of change are arguments so that a changed file is read again."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(dataset: Dataset, source: str) -> str:
+    """Hash the data (16 hex digits): the generator's version, the pinned commit, or names, order and content of the files."""
+    if source == "toy":
+        what = f"toy {TOY_VERSION}"
+    elif source == "hub":
+        what = repr(dataset.hub)
+    else:
+        files = locate(dataset, source)
+        paths = [path for _, path in (*files.train, *files.test)]
+        paths += _named(dataset, paths)
+        inside = [sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path] for path in paths]
+        ranks = " ".join(str(rank) for rank, _ in files.train)
+        what = "\n".join((ranks, *(_digest_of_file(path) for group in inside for path in group)))
+    return sha256(f"{dataset.name}\n{what}".encode()).hexdigest()[:16]

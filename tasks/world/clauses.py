@@ -1,4 +1,4 @@
-"""What a sentence says, before any language: phrases, clauses and the sampler that draws them.
+"""Draw the meaning of a sentence, before any language: phrases and clauses.
 
 The same :class:`Sentence` is realised by ``english``, ``german``, ``french`` and ``romanian``.
 """
@@ -9,8 +9,7 @@ from typing import Literal
 
 from tasks.world import lexicon
 from tasks.world.draw import pick
-from tasks.world.lexicon import Adjective, Noun, Verb
-from tasks.world.words import CITIES, FAMILY_NAMES, FEMALE_NAMES, MALE_NAMES
+from tasks.world.lexicon import CITIES, FAMILY_NAMES, FEMALE_NAMES, MALE_NAMES, Adjective, Noun, Verb
 
 Tense = Literal["past", "present", "future", "want", "must", "can"]
 TENSES: tuple[Tense, ...] = ("past", "past", "past", "past", "present", "future", "want", "must", "can")
@@ -47,7 +46,7 @@ class Place:
 
     @property
     def thing(self) -> Phrase:
-        """What a place that is not a city is named by."""
+        """The phrase of a place that is not a city."""
         assert self.phrase is not None
         return self.phrase
 

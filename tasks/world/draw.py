@@ -8,13 +8,12 @@ from typing import TypeVar
 
 from tasks.base import Split
 
-GENERATOR_VERSION = "1"
 TEST_SHARE_OF_256 = 64
 T = TypeVar("T")
 
 
 def side(key: str) -> Split:
-    """Which half of the world a content key belongs to: a quarter of all keys is for testing."""
+    """Return the split that a content key belongs to: a quarter of all keys is for testing."""
     return "test" if blake2b(key.encode(), digest_size=1).digest()[0] < TEST_SHARE_OF_256 else "train"
 
 
@@ -24,7 +23,7 @@ def keyed_random(kind: str, seed: int, split: Split, index: int, attempt: int) -
 
 
 def draw(kind: str, seed: int, split: Split, index: int, make: Callable[[random.Random], tuple[str, T] | None]) -> T:
-    """The first drawing whose key is on the right side. ``make`` gives (key, content), or None to be asked again."""
+    """Draw until the key belongs to ``split``. ``make`` gives (key, content), or None to be asked again."""
     for attempt in itertools.count():
         made = make(keyed_random(kind, seed, split, index, attempt))
         if made is not None and side(made[0]) == split:
@@ -33,14 +32,14 @@ def draw(kind: str, seed: int, split: Split, index: int, make: Callable[[random.
 
 
 def choose(rng: random.Random | None, options: Sequence[T], share_of_others: float = 0.25) -> T:
-    """The usual option, or with ``share_of_others`` one of its synonyms; without a generator always the usual one."""
+    """Choose the first option, with ``share_of_others`` one of its synonyms; without a generator always the first."""
     if rng is None or len(options) == 1 or rng.random() >= share_of_others:
         return options[0]
     return options[1 + int(rng.random() * (len(options) - 1))]
 
 
 def pick(rng: random.Random, options: Sequence[T]) -> T:
-    """Uniform choice; several times faster than ``rng.choice``."""
+    """Choose uniformly; several times faster than ``rng.choice``."""
     return options[int(rng.random() * len(options))]
 
 

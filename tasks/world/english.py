@@ -125,7 +125,7 @@ def _reason(sentence: Sentence, rng: Rng) -> str:
 
 
 def realise(sentence: Sentence, rng: Rng) -> str:
-    """One sentence; without a generator the canonical one, which has no synonyms and its time at the end."""
+    """Say a sentence; without a generator in the canonical way, which has no synonyms and puts the time last."""
     home = ""
     if sentence.home:
         live = "live" if is_plural(sentence.clause.subject) else "lives"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tasks.world.draw import pick
 from tasks.world.english import MONTHS, NUMBERS, WEEKDAYS
-from tasks.world.words import CITIES, FAMILY_NAMES, FEMALE_NAMES, MALE_NAMES
+from tasks.world.lexicon import CITIES, FAMILY_NAMES, FEMALE_NAMES, MALE_NAMES
 
 JOBS = (
     "teacher",

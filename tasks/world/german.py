@@ -96,7 +96,7 @@ def when(time: When) -> str:
 
 
 def _verbs(clause: Clause, rng: Rng) -> tuple[str, str]:
-    """(finite verb, what stands at the end of a main clause)."""
+    """Return (finite verb, end of a main clause)."""
     plural, past = is_plural(clause.subject), clause.tense == "past"
     if clause.kind == "copula":
         return (("waren" if plural else "war") if past else ("sind" if plural else "ist")), ""
@@ -168,7 +168,7 @@ def _home(sentence: Sentence) -> str:
 
 
 def realise(sentence: Sentence, rng: Rng) -> str:
-    """One sentence; a time that English says last may stand first all the same, as German likes it."""
+    """Say a sentence; a time that English says last may stand first, as is usual in German."""
     front = sentence.time_first or (rng is not None and rng.random() < 0.2)
     text = _clause(sentence.clause, rng, front, sentence.speaker is not None, _home(sentence))
     if sentence.speaker:

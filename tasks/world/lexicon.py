@@ -1,14 +1,16 @@
-"""Parses the tables of ``words.py`` into typed entries; every form that an ending rule gives is computed here once."""
+"""Parse the tables of ``words.txt`` into typed entries; every form that an ending rule gives is computed here once."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from tasks.world import words
+PARTS = Path(__file__).with_name("words.txt").read_text(encoding="utf8").split("\n[")[1:]
+TABLES = {name: table for name, _, table in (part.partition("]\n") for part in PARTS)}
 
 VOWELS = "aeiouäöüéèêâîôûăhœ"
 
 
 def starts_with_vowel(word: str) -> bool:
-    """Whether French elides before it; every h of our lexicon is mute."""
+    """Return whether French elides before a word; every h of our lexicon is mute."""
     return word[0].lower() in VOWELS
 
 
@@ -64,7 +66,7 @@ class Adjective:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Forms in the order of the table in ``words.py``."""
+    """Forms in the order of the table in ``words.txt``."""
 
     english: tuple[tuple[str, ...], ...]
     classes: str
@@ -117,7 +119,7 @@ def _nouns() -> tuple[Noun, ...]:
             tuple(French(*option) for option in french),
             tuple(_romanian(*option) for option in romanian),
         )
-        for english, classes, german, french, romanian in _cells(words.NOUNS)
+        for english, classes, german, french, romanian in _cells(TABLES["NOUNS"])
     )
 
 
@@ -130,7 +132,7 @@ def _adjectives() -> tuple[Adjective, ...]:
             tuple((option[0] == "b", option[1], option[2]) for option in french),
             tuple(tuple(option) for option in romanian),
         )
-        for english, classes, german, french, romanian in _cells(words.ADJECTIVES)
+        for english, classes, german, french, romanian in _cells(TABLES["ADJECTIVES"])
     )
 
 
@@ -149,9 +151,12 @@ def _verbs(table: str) -> tuple[Verb, ...]:
 
 NOUNS = _nouns()
 ADJECTIVES = _adjectives()
-VERBS_WITH_OBJECT = _verbs(words.VERBS_WITH_OBJECT)
-VERBS_WITH_RECIPIENT = _verbs(words.VERBS_WITH_RECIPIENT)
-VERBS_AT_PLACE = _verbs(words.VERBS_AT_PLACE)
-VERBS_OF_MOTION = _verbs(words.VERBS_OF_MOTION)
+VERBS_WITH_OBJECT = _verbs(TABLES["VERBS_WITH_OBJECT"])
+VERBS_WITH_RECIPIENT = _verbs(TABLES["VERBS_WITH_RECIPIENT"])
+VERBS_AT_PLACE = _verbs(TABLES["VERBS_AT_PLACE"])
+VERBS_OF_MOTION = _verbs(TABLES["VERBS_OF_MOTION"])
+FEMALE_NAMES, MALE_NAMES, FAMILY_NAMES, CITIES = (
+    TABLES[name].split() for name in ("FEMALE_NAMES", "MALE_NAMES", "FAMILY_NAMES", "CITIES")
+)
 NOUNS_BY_CLASS = {letter: tuple(noun for noun in NOUNS if letter in noun.classes) for letter in "pabgorvf"}
 ADJECTIVES_BY_CLASS = {letter: tuple(item for item in ADJECTIVES if letter in item.classes) for letter in "pabgorvf"}

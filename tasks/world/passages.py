@@ -212,5 +212,5 @@ def _passage(rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def squad_row(seed: int, split: Split, index: int) -> dict[str, Any]:
-    """id, title, context, question, answers {text, answer_start}; the context decides between train and test."""
+    """Make a row: id, title, context, question, answers {text, answer_start}. The context decides between train and test."""
     return {"id": row_id(split, index), **draw("squad", seed, split, index, _passage)}

@@ -1,12 +1,20 @@
 """Synthetic records whose every number follows from a few parameters, for tests of what is derived from records."""
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.records import EarlyRanks, Overlap, Record, Steps
+sys.path.insert(0, str(Path(__file__).parent))
+
+from probed import write_records
+
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.records import EarlyRanks, Overlap, Record, Steps
 from methods.sampling import Sampling
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
@@ -19,14 +27,14 @@ def plain_experiment(**changes: object) -> Experiment:
         task="wmt-en-de",
         target=ModelSpec(name="zoo:t5-xxl"),
         method=MethodSpec(name="autoregressive"),
-        overlap=(DRAFT,),
+        probes=(OverlapProbe(drafter=DRAFT),),
         limit=8,
     )
     return base.replace(**changes)
 
 
 def drafted_experiment(plain: Experiment, gamma: int = 3) -> Experiment:
-    return plain.replace(method=MethodSpec(name="speculative", drafter=DRAFT, gamma=gamma), overlap=())
+    return plain.replace(method=MethodSpec.of("speculative", drafter=DRAFT, gamma=gamma), probes=())
 
 
 def plain_record(
@@ -39,10 +47,9 @@ def plain_record(
     start_s: float = 0.0,
 ) -> Record:
     """The target alone: one token a round, each ``ar_s`` long. ``overlap`` is at lenience 1 and grows as lenience falls."""
+    leniences = next((one.leniences for one in experiment.probes if isinstance(one, OverlapProbe)), (1.0,))
     values = [
-        Overlap(
-            drafter=label, by_lenience={repr(value): [min(1.0, x / value**0.3) for x in row] for value in experiment.leniences}
-        )
+        Overlap(drafter=label, by_lenience={repr(value): [min(1.0, x / value**0.3) for x in row] for value in leniences})
         for label, row in (overlap or {}).items()
     ]
     empty: list[list[float]] = [[] for _ in range(num_tokens)]
@@ -211,13 +218,13 @@ def run(experiment: Experiment) -> list[Record]:
 def _piped(experiment: Experiment, number: int, length: int, repeat: int) -> Record:
     """Of 40 layers; trained heads and more candidates hit more often, examples differ."""
     method = experiment.method
-    early, count = method.early_layer or 25, method.candidates or 2
+    early, count = method.values.get("early_layer") or 25, method.values.get("candidates") or 2
     period = 3 + number % 3
     hits = [bool((index + number) % period) or (count > 1 and index % 2 == 0) for index in range(7)]
     if method.heads is None:
         hits = [hit and index % 3 != 1 for index, hit in enumerate(hits)]
     times = {"layer_s": 2.4e-4, "sub_layer_s": 2.6e-4, "early_head_s": 3e-4, "head_s": 2.5e-4, "post_s": 5e-5, "wait_s": 2e-4}
-    units = count if method.execution == "process" else 1
+    units = count if method.options.execution == "process" else 1
     return piped_record(
         experiment,
         f"e{number}",
@@ -236,8 +243,8 @@ def _piped(experiment: Experiment, number: int, length: int, repeat: int) -> Rec
 
 def run_all(plan: Sequence[Comparison]) -> Callable[[Experiment], list[Record]]:
     """``records_of`` for a plan that has been run whole; experiments that are not in it have no records."""
-    known = {arm.signature: run(arm) for comparison in plan for arm in comparison.arms}
-    return lambda experiment: known.get(experiment.signature, [])
+    known = {arm: run(arm) for comparison in plan for arm in comparison.arms}
+    return lambda experiment: known.get(experiment, [])
 
 
 @pytest.fixture
@@ -251,4 +258,34 @@ def synthetic() -> SimpleNamespace:
         failed=failed_record,
         run=run,
         run_all=run_all,
+        write=write_records,
     )
+
+
+@pytest.fixture
+def steps_of() -> Callable[..., Any]:
+    """The zoo's training loop without the average at its end, which may be interrupted before a step, as by a kill."""
+    from harness.zoo.checkpoint import Checkpoints
+    from harness.zoo.loop import course_of, run_steps
+    from harness.zoo.networks import Depth
+    from harness.zoo.optimizers import build_optimizer
+
+    def run(recipe: Any, network: Any, objective: Any, folder: Path, *, before: int | None = None, grown: Any = None) -> Any:
+        """Evaluations; None where it was interrupted, with a checkpoint of the last whole step."""
+
+        def batch(step: int) -> Any:
+            if step == before:
+                raise KeyboardInterrupt
+            return objective.batch(step)
+
+        optimizer, depth = build_optimizer(recipe, network), Depth(recipe, network if grown is None else grown)
+        parts = (course_of(recipe), network, optimizer, replace(objective, batch=batch), folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Checkpoints, "save_if_due", Checkpoints.save)
+            if before is None:
+                return run_steps(*parts, depth=depth)[0]
+            with pytest.raises(KeyboardInterrupt):
+                run_steps(*parts, depth=depth)
+            return None
+
+    return run

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-from harness.zoo.tokenizers import train_tokenizer
+from harness.zoo.corpus import train_tokenizer
 
 STORY = " ".join("abcdefghijklmnopqrstuvwxyz") + "\n\n"
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from harness.catalogue.optimized_setup import BASELINE, EXACT, FUSED, RELEASED, RULES, SIGMOID
-from harness.experiment import Comparison, Experiment
-from harness.records import Overlap, Record, RuleTimes, Steps
+from harness.core.experiment import Comparison, Experiment, MemoryProbe, RuleTimesProbe
+from harness.core.records import Overlap, Record, RuleTimes, Steps
+from harness.papers.optimized.setup import BASELINE, EXACT, FUSED, RELEASED, RULES, SIGMOID
 from tasks import get_task
 from tasks.base import Example
 
@@ -19,7 +19,7 @@ MIB = 2**20
 
 def call_seconds(experiment: Experiment, number: int, call: int) -> float:
     """Calls of an example differ by up to 20 %."""
-    return CALL_S[NAMES[experiment.method.rule]] * (1 + 0.1 * ((number + call) % 3))
+    return CALL_S[NAMES[experiment.method.values.get("rule")]] * (1 + 0.1 * ((number + call) % 3))
 
 
 def num_calls(experiment: Experiment, number: int) -> int:
@@ -27,12 +27,12 @@ def num_calls(experiment: Experiment, number: int) -> int:
     draft = experiment.method.drafter
     fresh = draft is not None and draft.model is not None and draft.model.untrained
     count = (5 + number % 3) * (2 if fresh else 1)
-    return count - 3 if experiment.method.rule.startswith("sigmoid") else count
+    return count - 3 if experiment.method.values.get("rule", "").startswith("sigmoid") else count
 
 
 def output(experiment: Experiment, number: int) -> list[int]:
     """Exact rules say the same."""
-    lossy = experiment.method.rule.startswith("sigmoid")
+    lossy = experiment.method.values.get("rule", "").startswith("sigmoid")
     return [20 + number + (index if not lossy or index < 4 else 0) for index in range(12)]
 
 
@@ -63,6 +63,7 @@ def record(experiment: Experiment, number: int) -> Record:
         Overlap(drafter=spec.label, by_lenience={"1.0": [FRESH_ALPHA if spec.model and spec.model.untrained else ALPHA] * 12})
         for spec in experiment.overlap
     ]
+    is_profiled = RuleTimesProbe() in experiment.probes
     return Record(
         signature=experiment.signature,
         example=f"e{number}",
@@ -72,11 +73,11 @@ def record(experiment: Experiment, number: int) -> Record:
         text="",
         stop_reason="eos",
         wall_s=round_s * count,
-        peak_bytes=MIB * (3 + number + experiment.method.gamma) if experiment.memory else None,
+        peak_bytes=MIB * (3 + number + experiment.method.gamma) if MemoryProbe() in experiment.probes else None,
         steps=steps,
-        statistics=statistics(experiment.task, number, experiment.method.rule.startswith("sigmoid")),
+        statistics=statistics(experiment.task, number, experiment.method.values.get("rule", "").startswith("sigmoid")),
         overlap=overlaps,
-        rule_times=RuleTimes(profiled_s=times, wall_s=[1.01 * one for one in times]) if experiment.profiled and times else None,
+        rule_times=RuleTimes(profiled_s=times, wall_s=[1.01 * one for one in times]) if is_profiled and times else None,
         run="one process",
     )
 
@@ -86,5 +87,5 @@ def records(experiment: Experiment) -> list[Record]:
 
 
 def run_all(plan: Iterable[Comparison]) -> Callable[[Experiment], list[Record]]:
-    known = {arm.signature: records(arm) for comparison in plan for arm in comparison.arms}
-    return lambda experiment: known.get(experiment.signature, [])
+    known = {arm: records(arm) for comparison in plan for arm in comparison.arms}
+    return lambda experiment: known.get(experiment, [])

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.records import Divergence, Record, RecordFile, Steps
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.record_files import RecordFile
+from harness.core.records import Divergence, Record, Steps
 from harness.report.site import collect, write_site
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ def parse(path: Path) -> Page:
 def made_up(folder: Path) -> Experiment:
     """Records of one drafted experiment: failed, divergent, hostile and plain ones, in the order ok, ok, divergent, failed."""
     model = ModelSpec(name="zoo:not-here", revision="0" * 16)
-    method = MethodSpec(name="speculative", drafter=DrafterSpec(kind="model", model=model), gamma=2)
+    method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=model), gamma=2)
     experiment = Experiment(task="text", target=model, method=method, limit=4, prompt_template=HOSTILE)
     steps = Steps(drafted=[[1, 2], [4, 5], [7, 8]], num_accepted=[1, 2, 0], emitted=[2, 3, 1])
     good = {"signature": experiment.signature, "repeat": 0, "status": "ok", "stop_reason": "length", "environment": "e" * 12}

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from harness.experiment import Comparison, Experiment
-from harness.records import Record, Steps
+from harness.core.experiment import Comparison, Experiment, MemoryProbe
+from harness.core.records import Record, Steps
 from tasks import get_task
 from tasks.base import Example
 
@@ -33,7 +33,7 @@ def drafted_steps(experiment: Experiment, number: int) -> Steps:
         firm = (number + len(steps.drafted)) % (gamma + 1)
         drafted = [token if i < firm else 50 + i for i, token in enumerate(right[:gamma])]
         choices, stood = right[: gamma + 1], firm
-        if experiment.method.rule == "top-beta" and firm < gamma and right[firm] != EOS:
+        if experiment.method.values.get("rule") == "top-beta" and firm < gamma and right[firm] != EOS:
             drafted[firm], stood = right[firm], firm + 1
             choices = [*choices[:firm], 77, *choices[firm + 1 :]]
         emitted = min(stood + 1, len(tokens) - done)
@@ -95,12 +95,12 @@ def _record(experiment: Experiment, number: int, repeat: int, wall_s: float, fir
         wall_s=wall_s,
         encode_s=ENCODE_S if speculative else None,
         draft_encode_s=DRAFT_ENCODE_S if speculative else None,
-        peak_bytes=round(peak_mib(experiment, first) * MIB) if experiment.memory else None,
+        peak_bytes=round(peak_mib(experiment, first) * MIB) if MemoryProbe() in experiment.probes else None,
         steps=row_seconds(experiment, number)[1],
-        statistics=statistics(experiment.task, number, experiment.method.rule),
+        statistics=statistics(experiment.task, number, experiment.method.values.get("rule")),
     )
 
 
 def run_all(plan: Iterable[Comparison]) -> Callable[[Experiment], list[Record]]:
-    known = {arm.signature: records(arm) for comparison in plan for arm in comparison.arms}
-    return lambda experiment: known.get(experiment.signature, [])
+    known = {arm: records(arm) for comparison in plan for arm in comparison.arms}
+    return lambda experiment: known.get(experiment, [])

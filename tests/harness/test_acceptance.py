@@ -1,25 +1,30 @@
 """One raw log, every definition: against counts made by hand, and the identities that hold between them."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from harness.cli import main
-from harness.definitions import DEFINITIONS, Definition, Log, definitions_of
-from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.records import Overlap, Record, RecordFile, Steps
+sys.path.insert(0, str(Path(__file__).parent))
+
+from probed import write_records
+
+from harness.cli.main import main
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.records import Overlap, Record, Steps
+from harness.measures.definitions import DEFINITIONS, Definition, Log, definitions_of
 
 PLAIN = Experiment(
     task="text",
     target=ModelSpec(name="zoo:gpt-target"),
     method=MethodSpec(name="autoregressive"),
-    overlap=(DrafterSpec(kind="copy"),),
+    probes=(OverlapProbe(drafter=DrafterSpec(kind="copy")),),
     limit=3,
 )
 DRAFTED = PLAIN.replace(
-    method=MethodSpec(name="speculative", drafter=DrafterSpec(kind="copy"), gamma=3), overlap=(), num_threads=1
+    method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=3), probes=(), num_threads=1
 )
 
 # (drafted, accepted, emitted) a round. Example a: 2 of 3 stand and one is the target's; none of 3; a plain step.
@@ -160,20 +165,12 @@ def test_every_definition_says_whose_it_is() -> None:
         assert one.source
 
 
-def write(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
-    file = RecordFile(folder, experiment)
-    with file.open() as writer:
-        for record in records:
-            writer.append(record)
-    return file.path
-
-
 def test_the_command_reads_the_plain_arm_beside_and_compares_files(
     log: Log, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    path = write(tmp_path, DRAFTED, list(log.records))
-    write(tmp_path, PLAIN, list(log.plain))
-    elsewhere = write(tmp_path / "other", DRAFTED.replace(seed=1), [drafted_record("b")])
+    path = write_records(tmp_path, DRAFTED, list(log.records))
+    write_records(tmp_path, PLAIN, list(log.plain))
+    elsewhere = write_records(tmp_path / "other", DRAFTED.replace(seed=1), [drafted_record("b")])
     assert main(["acceptance", str(path), str(elsewhere), "--json", str(tmp_path / "out.json")]) == 0
     shown = capsys.readouterr().out
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
@@ -193,7 +190,7 @@ def test_the_command_reads_the_plain_arm_beside_and_compares_files(
 
 
 def test_what_drafted_nothing_is_refused(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    path = write(tmp_path, PLAIN, list(log.plain))
+    path = write_records(tmp_path, PLAIN, list(log.plain))
     for given, expected in ((path, "nothing was drafted"), (tmp_path, "a folder"), (tmp_path / "no.jsonl", "not there")):
         assert main(["acceptance", str(given)]) == 2
         error = capsys.readouterr().err

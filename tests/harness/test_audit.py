@@ -6,30 +6,33 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import divergence as divergence_module
-from harness import zoo
-from harness.audit.of_run import audit
-from harness.divergence import classify
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.measures import Refused, speedup
-from harness.prompts import make_prompt, seed_of
-from harness.records import Record
-from harness.runner import Runner, pin
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.records import Record
+from harness.exact.controls import CONTROLS
+from harness.exact.run_verdict import judge_run
+from harness.measures.of_run import speedup
+from harness.measures.statistics import Missing
+from harness.run import divergence as divergence_module
+from harness.run.divergence import classify
+from harness.run.prompts import make_prompt, seed_of
+from harness.run.runner import Runner, pin
+from harness.zoo.build import ensure
+from methods.parts import RULES
 from methods.sampling import Sampling, Uniforms
-from methods.speculative.rules import RULES, SpeculativeSampling
-from methods.types import Inputs, Proposal, Verdict
+from methods.types import Inputs
 from tasks import get_task
+from tasks.sources.read import read_examples
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _models(zoo_cache: Path) -> None:
-    zoo.ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+    ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
 
 
 def run(folder: Path, temperature: float, **method: object) -> tuple[Comparison, list[list[Record]], Runner]:
-    return run_method(folder, temperature, MethodSpec(name="speculative", drafter=DRAFT, gamma=3, **method))  # type: ignore[arg-type]
+    return run_method(folder, temperature, MethodSpec.of("speculative", drafter=DRAFT, gamma=3, **method))  # type: ignore[arg-type]
 
 
 def run_method(folder: Path, temperature: float, spec: MethodSpec) -> tuple[Comparison, list[list[Record]], Runner]:
@@ -50,35 +53,27 @@ def run_method(folder: Path, temperature: float, spec: MethodSpec) -> tuple[Comp
 
 
 def test_exact_runs_pass(tmp_path: Path) -> None:
-    greedy = audit(*run(tmp_path, 0.0))
+    greedy = judge_run(*run(tmp_path, 0.0))
     assert greedy["verdict"] in ("identical", "near-tie")
     assert greedy["compared"] == 3
-    sampled = audit(*run(tmp_path, 1.0))
+    sampled = judge_run(*run(tmp_path, 1.0))
     assert sampled["verdict"] == "same distribution"
     assert sampled["windows"] >= 2
     assert sampled["largest_deviation"] < 1e-8
 
 
-class OffByOne(SpeculativeSampling):
-    """Puts a neighbouring token in the place of the target's own: a fault of plumbing."""
-
-    def verify(self, proposal: Proposal, target_logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor) -> Verdict:
-        verdict = super().verify(proposal, target_logits, sampling, uniforms)
-        return replace(verdict, next_token=(verdict.next_token + 1) % target_logits.shape[-1])
-
-
 def test_a_wrong_token_is_a_bug_and_shows_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "off-by-one", OffByOne)
+    monkeypatch.setitem(RULES, "off-by-one", CONTROLS["neighbouring token"].rule)
     comparison, records, runner = run(tmp_path, 0.0, rule="off-by-one")
-    found = audit(comparison, records, runner)
+    found = judge_run(comparison, records, runner)
     assert found["verdict"] == "bug"
     assert len(found["divergences"]) == 3
     for divergence in found["divergences"]:
         assert divergence["kind"] == "bug"
         assert not divergence["replays_agree"]
     refused = speedup(records[0], records[-1])
-    assert isinstance(refused, Refused)
-    assert "3 of 3 outputs differ" in refused.reason
+    assert isinstance(refused, Missing)
+    assert "3 of 3 outputs differ" in refused.why
 
 
 @pytest.mark.parametrize(("shift", "kind"), [(0.0, "near-tie"), (1.0, "bug")])
@@ -88,7 +83,7 @@ def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, sh
     arms, plain = (comparison.arms[0], comparison.arms[-1]), records[0][0]
     task = get_task("text")
     models = runner.models(arms[0])
-    example = next(iter(task.examples("toy", "test", 3, 0)))
+    example = next(iter(read_examples(task, "toy", "test", 3, 0)))
     prompt = make_prompt(task, example, arms[0], models.get(arms[0].target))
     tokens = plain.tokens or []
     other = [*tokens[:4], tokens[4] + 1, *tokens[5:]]
@@ -100,11 +95,11 @@ def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, sh
 
 def test_a_sampled_pipeline_must_draw_plain_decodings_tokens(tmp_path: Path) -> None:
     """At the same seeds; where it does not, the margin is how far the random number was from the border of a token's share."""
-    comparison, records, runner = run_method(tmp_path, 1.0, MethodSpec(name="ppd", early_layer=2, candidates=2))
-    assert audit(comparison, records, runner)["verdict"] == "identical"
+    comparison, records, runner = run_method(tmp_path, 1.0, MethodSpec.of("ppd", early_layer=2, candidates=2))
+    assert judge_run(comparison, records, runner)["verdict"] == "identical"
     arms, models = (comparison.arms[0], comparison.arms[-1]), runner.models(comparison.arms[0])
     target = models.get(arms[0].target)
-    example = next(iter(get_task("text").examples("toy", "test", 3, 0)))
+    example = next(iter(read_examples(get_task("text"), "toy", "test", 3, 0)))
     prompt, tokens = make_prompt(get_task("text"), example, arms[0], target), records[0][0].tokens or []
     found = classify(arms, (tokens, [*tokens[:4], tokens[4] + 1, *tokens[5:]]), prompt, 0, models)
     session = target.session()
@@ -119,28 +114,20 @@ def test_a_sampled_pipeline_must_draw_plain_decodings_tokens(tmp_path: Path) -> 
 
 def test_times_of_different_processes_are_not_compared(tmp_path: Path) -> None:
     _, records, _ = run(tmp_path, 0.0)
-    assert not isinstance(speedup(records[0], records[-1]), Refused)
+    assert not isinstance(speedup(records[0], records[-1]), Missing)
     elsewhere = [replace(record, run="another") for record in records[-1]]
     refused = speedup(records[0], elsewhere)
-    assert isinstance(refused, Refused)
-    assert "not interleaved" in refused.reason
+    assert isinstance(refused, Missing)
+    assert "not interleaved" in refused.why
 
 
 def test_a_lenient_rule_that_claims_to_be_exact_is_biased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slightly(SpeculativeSampling):
-        """Compares with 1.02 times the target's probability."""
-
-        def verify(
-            self, proposal: Proposal, target_logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor
-        ) -> Verdict:
-            return super().verify(proposal, target_logits, sampling, torch.cat((uniforms[:, :-1] / 1.02, uniforms[:, -1:]), -1))
-
-    monkeypatch.setitem(RULES, "slightly", Slightly)
-    found = audit(*run(tmp_path, 1.0, rule="slightly"))
+    monkeypatch.setitem(RULES, "slightly", CONTROLS["lenience 1.02"].rule)
+    found = judge_run(*run(tmp_path, 1.0, rule="slightly"))
     assert found["verdict"] == "biased"
     assert found["largest_deviation"] > 1e-5
 
 
 def test_lossy_methods_are_called_lossy(tmp_path: Path) -> None:
-    assert audit(*run(tmp_path, 1.0, rule="lenience", lenience=0.3))["verdict"] == "lossy"
-    assert audit(*run(tmp_path, 1.0))["verdict"] == "same distribution"
+    assert judge_run(*run(tmp_path, 1.0, rule="lenience", lenience=0.3))["verdict"] == "lossy"
+    assert judge_run(*run(tmp_path, 1.0))["verdict"] == "same distribution"

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from harness import zoo
-from harness.audit import controls, part, report, sampling, wrong
-from harness.audit.models import zoo_subjects
-from harness.audit.report import document_of
-from harness.audit.run import audit
-from harness.audit.subjects import SIZES, Subject
-from harness.audit.verdicts import verdict_of
-from harness.cli import main
-from methods.speculative.rules import RULES, SpeculativeSampling
+from harness.cli.main import main
+from harness.exact import checks, controls
+from harness.exact import document as documents
+from harness.exact import run as audit_run
+from harness.exact.document import build_document
+from harness.exact.run import audit, read_findings, work_on
+from harness.exact.subjects import SIZES, Subject, zoo_subjects
+from harness.measures.verdicts import verdict_of
+from harness.zoo.build import ensure
+from methods.parts import RULES
+from methods.speculative.rules import SpeculativeSampling
 
 SIZE = replace(SIZES["test"], samples=1000, new_tokens=10, prompts=2)
 FACTS = {"command": "foretoken audit", "code": "0", "seed": 0, "environment": {}, "models": {}}
@@ -32,7 +34,7 @@ CHOSEN = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _models(zoo_cache: Path) -> None:
-    zoo.ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+    ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
 
 
 @cache
@@ -48,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path) -> dict:
-    return document_of("zoo-toy", subjects(), *audit(subjects(), SIZE, folder, quiet=True, workers=0), SIZE, FACTS)
+    return build_document("zoo-toy", subjects(), *audit(subjects(), SIZE, folder, quiet=True, workers=0), SIZE, FACTS)
 
 
 def test_right_methods_are_found_as_they_are_declared(done: dict) -> None:
@@ -87,9 +89,9 @@ def test_what_was_found_is_kept_and_a_killed_audit_goes_on(folder: Path, done: d
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     names = []
-    monkeypatch.setattr(part, "run_control", lambda control, *grounds: names.append(control.what) or {"caught": True})
-    for check in ("exact", "false_alarms"):
-        monkeypatch.setattr(sampling, check, lambda *arguments: pytest.fail("audited twice"))
+    monkeypatch.setattr(audit_run, "run_control", lambda control, *grounds: names.append(control.what) or {"caught": True})
+    for check in ("check_exact", "check_false_alarms"):
+        monkeypatch.setattr(checks, check, lambda *arguments: pytest.fail("audited twice"))
     again = audit(subjects(), SIZE, folder, quiet=True, workers=0)
     assert names == [list(controls.CONTROLS.values())[-1].what]
     assert [again[0][row["name"]]["verdict"] for row in done["subjects"]] == [row["verdict"] for row in done["subjects"]]
@@ -107,25 +109,26 @@ def test_processes_find_the_same_and_every_part_has_a_file(tmp_path: Path) -> No
     }
 
 
-def test_what_failed_is_tried_again(tmp_path: Path) -> None:
+def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without memory left, say, may have some the next time."""
-    path, found = tmp_path / "folder" / "findings.jsonl", iter(["failed", "identical"])
-    finding = lambda: {"verdict": next(found)}  # noqa: E731
-    assert part.Findings(path).once("one", finding)["verdict"] == "failed"
-    assert part.Findings(path).known["one"]["verdict"] == "failed", "for the report of this run"
-    again = part.Findings(path)
-    assert [again.once("one", finding)["verdict"] for _ in range(2)] == ["identical"] * 2
-    assert part.Findings(path).known == {"one": {"verdict": "identical"}}
+    found = iter(["failed", "identical"])
+    jobs = [("one", lambda: {"verdict": next(found)})]
+    monkeypatch.setattr(audit_run, "_subject_jobs", lambda *arguments: jobs)
+    part = audit_run.Part(name="one", ground=subjects()[0].plain)
+    for expected in ("failed", "identical", "identical"):
+        work_on(part, SIZE, tmp_path, (), quiet=True, line=0)
+        assert read_findings(tmp_path / part.file) == {"one": {"verdict": expected}}
+    assert next(found, None) is None
 
 
-@pytest.mark.parametrize(("name", "broken"), [(CHOSEN[0], wrong.NextDoor), (CHOSEN[4], wrong.NoResidual)])
-def test_a_wrong_rule_turns_its_subject_red(name: str, broken: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "speculative-sampling", broken)
-    monkeypatch.setattr(part, "CONTROLS", {})
+@pytest.mark.parametrize(("name", "control"), [(CHOSEN[0], "neighbouring token"), (CHOSEN[4], "no residual")])
+def test_a_wrong_rule_turns_its_subject_red(name: str, control: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "speculative-sampling", controls.CONTROLS[control].rule)
+    monkeypatch.setattr(audit_run, "CONTROLS", {})
     chosen = [subject for subject in subjects() if subject.name == name]
-    document = document_of("zoo-toy", chosen, *audit(chosen, SIZE, tmp_path, quiet=True, workers=0), SIZE, FACTS)
+    document = build_document("zoo-toy", chosen, *audit(chosen, SIZE, tmp_path, quiet=True, workers=0), SIZE, FACTS)
     assert (document["red"], document["passed"]) == ([name], False)
-    report.write(document, tmp_path / "report")
+    documents.write_document(document, tmp_path / "report")
     verdict = verdict_of(chosen[0].experiment, tmp_path / "report")
     assert verdict is not None
     assert verdict.is_red
@@ -133,15 +136,15 @@ def test_a_wrong_rule_turns_its_subject_red(name: str, broken: type, tmp_path: P
 
 def test_a_control_that_is_not_caught_fails_the_audit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harmless = controls.Control(what="nothing", check="law", rule=SpeculativeSampling)
-    monkeypatch.setattr(part, "CONTROLS", {"harmless": harmless})
-    document = document_of("zoo-toy", subjects(), *audit(subjects(), SIZE, folder, quiet=True, workers=0), SIZE, FACTS)
+    monkeypatch.setattr(audit_run, "CONTROLS", {"harmless": harmless})
+    document = build_document("zoo-toy", subjects(), *audit(subjects(), SIZE, folder, quiet=True, workers=0), SIZE, FACTS)
     assert (document["controls_missed"], document["passed"]) == (["harmless"], False)
-    assert "FAILED" in report.outcome(document)
+    assert "FAILED" in documents.summarise(document)
 
 
 def test_the_report_is_small_the_same_each_time_and_names_the_test(done: dict, tmp_path: Path) -> None:
-    page, data = (path.read_text(encoding="utf8") for path in sorted(report.write(done, tmp_path), reverse=True))
-    assert page == report.markdown(json.loads(data))
+    page, data = (path.read_text(encoding="utf8") for path in sorted(documents.write_document(done, tmp_path), reverse=True))
+    assert page == documents.as_markdown(json.loads(data))
     assert len(data) < 6000 * len(done["subjects"])
     for words in ("passed: 7 subjects", "Bonferroni", "| no residual", "total variation"):
         assert words in page

@@ -1,28 +1,29 @@
 """What the audit covers, and the look-up of its verdicts: red ones take a table's speed-ups away."""
 
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from harness.assisted import THEIRS
-from harness.audit import verdicts
-from harness.audit.models import own_subjects, zoo_subjects
-from harness.audit.run import parts_of, stage_of
-from harness.audit.subjects import SIZES, Subject, key_of
-from harness.audit.verdicts import Verdict, notes_of, verdict_of
-from harness.build import METHODS
-from harness.catalogue.base import cell_of
-from harness.errors import UsageError
-from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.records import Record
-from harness.statistics import Estimate
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.labels import key_of
+from harness.core.records import Record
+from harness.exact.run import control_part, split
+from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
+from harness.measures import verdicts
+from harness.measures.statistics import Estimate
+from harness.measures.verdicts import Verdict, audit_folder, verdict_of
+from harness.run.assisted import THEIRS
+from harness.tables.base import cell_of
+from harness.tables.evidence import Evidence, stored_evidence
 from kernels.verify.registry import KERNELS
+from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.pipeline import EXECUTIONS
 from methods.sampling import Sampling
-from methods.speculative.drafters import DRAFTERS, ENCODERS
-from methods.speculative.rules import RULES
-from methods.speculative.schedules import SCHEDULES
+from methods.specdec.options import ENCODERS
 
 TESTS = {"position 0": {"samples": 900, "p": 0.5, "tv_at_power_0.9": 0.1}}
 SAMPLED = {"declared": "exact", "failed": [], "largest_deviation": {"draft 0": 1e-11}, "tests": TESTS}
@@ -39,12 +40,12 @@ def test_every_registered_part_is_audited(subjects: list[Subject]) -> None:
     methods = [subject.method for subject in subjects]
     drafters = [method.drafter for method in methods if method.drafter is not None]
     assert {method.name for method in methods} == set(METHODS)
-    assert {method.rule for method in methods if method.name == "speculative"} == set(RULES)
-    assert set(KERNELS) <= {method.rule for method in methods}
+    assert {method.values.get("rule") for method in methods if method.name == "speculative"} == set(RULES)
+    assert set(KERNELS) <= {method.values.get("rule") for method in methods}
     assert {drafter.kind for drafter in drafters} == set(DRAFTERS) | set(THEIRS)
-    assert {drafter.encoder for drafter in drafters} == set(ENCODERS)
-    assert {method.schedule for method in methods} == set(SCHEDULES)
-    assert {method.execution for method in methods if method.name == "ppd"} == set(EXECUTIONS)
+    assert {drafter.options.encoder for drafter in drafters if drafter.kind == "block"} == set(ENCODERS)
+    assert {method.schedule.name for method in methods if method.schedule is not None} == set(SCHEDULES)
+    assert {method.values.get("execution") for method in methods if method.name == "ppd"} == set(EXECUTIONS)
     assert {subject.session for subject in subjects} == {"decoder-only", "encoder-decoder", "hears"}
 
 
@@ -68,13 +69,13 @@ def test_a_users_pair_needs_no_training(shared: Path) -> None:
     found = own_subjects(*folders, "text", "toy", SIZES["own"])
     drafters = [subject.method.drafter for subject in found if subject.method.drafter is not None]
     assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "random", "prompt-lookup"}
-    assert {subject.method.rule for subject in found} >= set(KERNELS)
+    assert {subject.method.values.get("rule") for subject in found} >= set(KERNELS)
     assert "ppd" in {subject.method.name for subject in found}
 
 
 def speculative(temperature: float = 0.0, target: str = "zoo:t5-xxl", **fields: object) -> Experiment:
     drafter = DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
-    method = MethodSpec(name="speculative", drafter=drafter, **fields)  # type: ignore[arg-type]
+    method = MethodSpec.of("speculative", drafter=drafter, **fields)  # type: ignore[arg-type]
     return Experiment(
         task="wmt-en-de", target=ModelSpec(name=target), method=method, sampling=Sampling(temperature=temperature), limit=1
     )
@@ -87,6 +88,14 @@ def store(folder: Path, name: str, *rows: tuple[Experiment, dict]) -> None:
     ]
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps({"subjects": stored}), encoding="utf8")
+
+
+def nothing(experiment: Experiment) -> list[Record]:
+    return []
+
+
+def audited(folder: Path) -> Evidence:
+    return Evidence(nothing, partial(verdict_of, folder=folder), audits="results/audit")
 
 
 def test_a_verdict_is_that_of_what_is_plugged_together(tmp_path: Path) -> None:
@@ -127,24 +136,37 @@ def test_an_exact_method_that_is_called_lossy_is_red() -> None:
         assert verdicts.is_red({"declared": "exact", "verdict": verdict})
 
 
-def test_a_red_audit_takes_the_speed_up_away_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    arms = [(speculative(), [Record(signature="s", example="e", repeat=0, status="ok", tokens=[1], wall_s=1.0)])]
+def test_a_red_audit_takes_the_speed_up_away_and_nothing_else(tmp_path: Path) -> None:
+    records = [Record(signature="s", example="e", repeat=0, status="ok", tokens=[1], wall_s=1.0)]
+    evidence = Evidence(lambda arm: records, partial(verdict_of, folder=tmp_path))
     speed, alpha = lambda: Estimate(2.0, 1.9, 2.1, 8, "x"), lambda: Estimate(0.7, 0.6, 0.8, 8)
-    assert cell_of("r", "speed", None, arms, speed).measured == 2.0
-    (tmp_path / "results").mkdir()
-    store(tmp_path / verdicts.FOLDER, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
-    refused = cell_of("r", "speed", None, arms, speed)
+    assert cell_of(evidence, "r", "speed", None, [speculative()], speed).measured == 2.0
+    store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
+    refused = cell_of(evidence, "r", "speed", None, [speculative()], speed)
     assert (refused.measured, refused.status) == (None, "failed")
     assert "audit of speculative / model / speculative-sampling is red: bug" in refused.note
-    assert cell_of("r", "alpha", None, arms, alpha).measured == 0.7
+    assert cell_of(evidence, "r", "alpha", None, [speculative()], alpha).measured == 0.7
+
+
+def test_a_red_audit_counts_wherever_the_command_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit folder follows from the records' folder, never from the current one."""
+    audits = tmp_path / "project" / "results" / "audit"
+    audits.mkdir(parents=True)
+    store(audits, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
+    for current in (tmp_path, tmp_path / "project"):
+        monkeypatch.chdir(current)
+        evidence = stored_evidence(Path(os.path.relpath(audits.parent / "records")))
+        assert evidence.audits == "results/audit"
+        assert "is red: bug" in str(evidence.reason_against_speed([speculative()]))
+    monkeypatch.chdir(tmp_path)
+    assert audit_folder(tmp_path / "elsewhere" / "records") == verdicts.FOLDER
 
 
 def test_a_table_names_the_verdict_of_each_of_its_methods(tmp_path: Path) -> None:
     plain = speculative().replace(method=MethodSpec(name="autoregressive"))
-    assert notes_of([plain, speculative()], tmp_path) == []
+    assert Evidence(nothing).verdict_notes([plain, speculative()]) == []
     store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
-    (note,) = notes_of([plain, speculative(), speculative(gamma=7), speculative(1.0)], tmp_path)
+    (note,) = audited(tmp_path).verdict_notes([plain, speculative(), speculative(gamma=7), speculative(1.0)])
     assert note.count("speculative / model") == 2
     assert "greedy: identical (4 prompts" in note
     assert "sampled: not audited" in note
@@ -153,9 +175,9 @@ def test_a_table_names_the_verdict_of_each_of_its_methods(tmp_path: Path) -> Non
 def test_a_distance_stands_behind_the_name_of_what_was_audited(tmp_path: Path) -> None:
     """The verdict is that of every beta and tau, the distance of the audited ones alone."""
     distance = {"value": 0.1, "low": 0.0, "high": 0.2, "n": 4}
-    audited = speculative(rule="top-beta", beta=3, tau=2.0)
-    store(tmp_path, "zoo-toy", (audited, {"declared": "lossy", "verdict": "lossy", "tv": distance, "nats": distance}))
-    (note,) = notes_of([speculative(rule="top-beta", beta=5, tau=3.0)], tmp_path)
+    relaxed = speculative(rule="top-beta", beta=3, tau=2.0)
+    store(tmp_path, "zoo-toy", (relaxed, {"declared": "lossy", "verdict": "lossy", "tv": distance, "nats": distance}))
+    (note,) = audited(tmp_path).verdict_notes([speculative(rule="top-beta", beta=5, tau=3.0)])
     assert "top-beta, greedy: lossy (audited as subject 0: total variation 0.100" in note
     assert "tau 3" not in note
 
@@ -169,16 +191,18 @@ def test_a_broken_audit_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_controls_need_a_pair_with_a_draft_model_and_a_shared_encoder_its_own_drafter() -> None:
     subjects = zoo_subjects("toy", "toy", SIZES["toy"])
     blocks = [one for one in subjects if one.pair == "SpecDec"]
-    assert stage_of(blocks) is None
-    assert stage_of(subjects) is not None
-    sharing = {one.method.drafter.model.name for one in blocks if one.method.drafter and one.method.drafter.encoder == "shared"}
+    assert control_part(blocks) is None
+    assert control_part(subjects) is not None
+    sharing = {
+        one.method.drafter.model.name for one in blocks if one.method.drafter and one.method.values.get("encoder") == "shared"
+    }
     assert sharing == {"zoo:specdec-drafter-shared"}
 
 
 def test_parts_write_no_record_of_one_another() -> None:
     """SpecDec's pairs have one verifier, and so one plain arm."""
     subjects = zoo_subjects("toy", "toy", SIZES["toy"])
-    parts = list(parts_of(subjects))
+    parts = list(split(subjects))
     written = [{arm.signature for one in part.subjects for arm in (one.plain, one.experiment)} for part in parts]
     assert sum(map(len, written)) == len(set().union(*written))
     assert sorted(one.name for part in parts for one in part.subjects) == sorted(one.name for one in subjects)
@@ -189,8 +213,9 @@ def test_parts_write_no_record_of_one_another() -> None:
 def test_controls_stand_on_plain_arms_whatever_was_chosen() -> None:
     subjects = zoo_subjects("toy", "toy", SIZES["toy"])
     chosen = [one for one in subjects if one.pair == "GPT" and (one.plain.batch_size > 1 or not one.plain.sampling.greedy)]
-    stage = stage_of(chosen)
+    stage = control_part(chosen)
     assert stage is not None
-    assert (stage.plain.batch_size, stage.plain.method.name) == (1, "autoregressive")
-    assert (stage.plain.sampling.greedy, stage.drawn.sampling.greedy) == (True, False)
-    assert stage_of([one for one in chosen if not one.plain.sampling.greedy]) is None
+    assert (stage.ground.batch_size, stage.ground.method.name) == (1, "autoregressive")
+    assert stage.drawn is not None
+    assert (stage.ground.sampling.greedy, stage.drawn.sampling.greedy) == (True, False)
+    assert control_part([one for one in chosen if not one.plain.sampling.greedy]) is None

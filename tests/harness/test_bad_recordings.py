@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from harness import zoo
-from harness.cli import main
+from harness.cli.main import main
+from harness.zoo.build import ensure
 from tasks.sound import SAMPLE_RATE
 
 TARGET, DRAFT = "zoo:whisper-target", "zoo:whisper-draft"
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *options: str) -> int:
-    zoo.ensure(("whisper-target", "whisper-draft"), "test", "toy", workers=0)
+    ensure(("whisper-target", "whisper-draft"), "test", "toy", workers=0)
     arguments = ["run", "--task", "librispeech-clean", "--data", str(folder), "--target", TARGET, "--draft", DRAFT]
     sampled = ["--method", "speculative", "--rule", "fused", "--temperature", "1"]
     sizes = ["--profile", "test", "--limit", "20", "--max-new-tokens", "4", "--batch-size", "3"]

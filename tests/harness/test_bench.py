@@ -1,137 +1,119 @@
-"""The benchmark: both sides do the same work, and the cost model's arithmetic is the issue's formula."""
+"""The benchmark: a plan of comparisons with peers, rows from their records, no goal met by wrong outputs."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from transformers import GenerationConfig
 
-from harness import bench, zoo
-from harness.bench import FAMILIES, Pair, Sizes
-from harness.cli import main
-from harness.experiment import ModelSpec
-from harness.models import LoadedModel, load_model, pin_model
-from methods.autoregressive import Autoregressive
-from methods.types import Generation, Step, Stop
+from harness.cli.main import main
+from harness.core.experiment import Comparison
+from harness.core.record_files import load_records
+from harness.core.records import Divergence, Record
+from harness.measures.statistics import Missing
+from harness.report import bench
+from harness.report.bench import FAMILIES, Sizes
+from harness.run.runner import Runner
+from harness.zoo.build import ensure
 
-NAMES = ("gpt-target", "gpt-draft", "t5-xxl", "t5-small")
-PAIRS = {"gpt": ("gpt-target", "gpt-draft"), "t5": ("t5-xxl", "t5-small")}
-NUM_TOKENS = 24
-
-
-@pytest.fixture(scope="module")
-def models(zoo_cache: Path) -> dict[str, LoadedModel]:
-    zoo.ensure(NAMES, "test", "toy", workers=0)
-    return {name: load_model(pin_model(ModelSpec(name=f"zoo:{name}"), "test", "toy")) for name in NAMES}
+BUG = Divergence(position=1, margin=1.0, bound=1e-4, replays_agree=True, kind="bug")
+TIE = Divergence(position=1, margin=1e-6, bound=1e-4, replays_agree=True, kind="near-tie")
 
 
-@pytest.fixture(scope="module", params=PAIRS)
-def pair(models: dict[str, LoadedModel], request: pytest.FixtureRequest) -> Pair:
-    target, draft = (models[name] for name in PAIRS[request.param])
-    return Pair(request.param, target, draft, bench._prompts(FAMILIES[request.param], target, 3, "toy"))
-
-
-def generated(pair: Pair) -> list[list[int]]:
-    method, session, stop = Autoregressive(), pair.target.session(), Stop(max_new_tokens=NUM_TOKENS)
-    return [bench.ours(method, session, prompt, stop).tokens for prompt in pair.prompts]
-
-
-def test_both_sides_give_the_same_tokens(pair: Pair) -> None:
-    reference = bench.reference_model(pair.target)
-    assert generated(pair) == [bench.theirs(reference, prompt, NUM_TOKENS) for prompt in pair.prompts]
-
-
-def test_reference_runs_past_eos(pair: Pair) -> None:
-    """Even where every token ends a row by the model's own settings: then only the first token would be left."""
-    reference, prompt = bench.reference_model(pair.target), pair.prompts[0]
-    everything = list(range(1, pair.target.vocab_size))
-    stopping = GenerationConfig(
-        eos_token_id=everything,
-        pad_token_id=0,
-        decoder_start_token_id=reference.generation_config.decoder_start_token_id,
+@pytest.fixture
+def arms(synthetic: SimpleNamespace) -> tuple[Comparison, list[Record], list[Record]]:
+    """Plain decoding at 10 ms a token; a draft-and-verify arm at 15 ms a round of 3 tokens."""
+    plain = synthetic.plain_experiment(probes=())
+    ours = synthetic.drafted_experiment(plain)
+    names = [f"e{number}" for number in range(6)]
+    return (
+        Comparison((plain, ours)),
+        [synthetic.plain(plain, name) for name in names],
+        [synthetic.drafted(ours, name) for name in names],
     )
-    assert len(bench.theirs(reference, prompt, NUM_TOKENS, generation_config=stopping)) < NUM_TOKENS
-    assert len(bench.theirs(reference, prompt, NUM_TOKENS)) == NUM_TOKENS
-    assert len(bench.theirs(reference, prompt, NUM_TOKENS, assistant_model=bench.reference_model(pair.draft))) == NUM_TOKENS
 
 
-def test_outputs_that_differ_are_explained_or_count_against_the_row(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference, tokens = bench.reference_model(pair.target), generated(pair)
-    assert bench.compare_outputs(reference, pair.prompts, tokens, tokens) == ("3 of 3 outputs equal", True)
-    other = [*tokens[:2], [*tokens[2][:5], (tokens[2][5] + 1) % pair.target.vocab_size, *tokens[2][6:]]]
-    assert bench.compare_outputs(reference, pair.prompts, tokens, other) == ("2 of 3 outputs equal, 1 DIFFER", False)
-    monkeypatch.setattr(bench, "NEAR_TIE", float("inf"))
-    explained = ("2 of 3 outputs equal, 1 part at a near-tie", True)
-    assert bench.compare_outputs(reference, pair.prompts, tokens, other) == explained
+def slower(records: list[Record], times: float, divergence: Divergence | None = None) -> list[Record]:
+    """The same records with other times, the first parting from plain decoding."""
+    made = [Record.from_line(record.to_line()) for record in records]
+    for record in made:
+        record.wall_s = times * (record.wall_s or 0)
+    made[0].divergence = divergence
+    return made
 
 
-def test_interleaving_runs_every_call_on_every_prompt_in_rotating_order() -> None:
-    log: list[tuple[str, int]] = []
-    timed = bench.interleaved([lambda i: log.append(("a", i)) or i, lambda i: log.append(("b", i)) or 10 * i], 2, 2)
-    assert log[:2] == [("a", 0), ("b", 0)]  # untimed
-    assert sorted(log[2:]) == sorted([(name, i) for name in "ab" for i in (0, 1)] * 2)
-    assert {log.index(("a", 0), 2) < log.index(("b", 0), 2), log[6:].index(("a", 0)) < log[6:].index(("b", 0))} == {True, False}
-    assert timed.results == [[[0, 0], [1, 1]], [[0, 0], [10, 10]]]
-    assert timed.totals(1, float).tolist() == [0.0, 20.0]
+def test_ratios_are_of_totals_per_count(arms: tuple[Comparison, list[Record], list[Record]]) -> None:
+    comparison, plain, ours = arms
+    row = bench.autoregressive_row(comparison, plain, slower(plain, 2), deep=False)
+    assert row.estimate is not None
+    assert (row.estimate.value, row.estimate.n, row.met) == (pytest.approx(0.5), 6, True)
+    assert "6 of 6 outputs equal" in row.detail
+    assert not bench.autoregressive_row(comparison, plain, plain, deep=True).met  # 1 is not less than 1
+    assert bench.autoregressive_row(comparison, plain, plain, deep=False).met
+    row = bench.round_row(comparison, plain, ours, slower(ours, 4), 3)
+    assert row.estimate is not None
+    assert (row.estimate.value, row.met) == (pytest.approx(0.25), True)
+    times = [sum(record.wall_s or 0 for record in one) / bench.num_tokens(one) for one in (plain, ours)]
+    speed = bench.ratio(plain, ours, bench.num_tokens, "x")
+    assert not isinstance(speed, Missing | None)
+    assert speed.value == pytest.approx(times[0] / times[1])
 
 
-def test_ratio_is_of_totals_not_a_mean_of_ratios() -> None:
-    seconds, counts = np.array([[1.0, 9.0], [2.0, 2.0]]), np.array([[1.0, 1.0], [1.0, 3.0]])
-    estimate = bench.ratio_of_rates(seconds, counts, "")
-    assert estimate.value == pytest.approx((10 / 2) / (4 / 4))  # the mean of the ratios would be 7
-    assert (estimate.low, estimate.high) == (pytest.approx(0.5), pytest.approx(13.5))  # all draws of one prompt
-
-
-def test_cost_model_is_the_issues_formula() -> None:
-    def step(drafted: int, emitted: int, draft_s: float, verify_s: float, round_s: float) -> Step:
-        return Step([0] * drafted, emitted - 1, emitted, draft_s=draft_s, verify_s=verify_s, round_s=round_s)
-
-    plain = [step(0, 1, 0.0, 0.0, seconds) for seconds in (9e-3, 11e-3)]
-    drafted = [step(4, 5, 4e-3, 12e-3, 17e-3), step(4, 3, 8e-3, 14e-3, 23e-3), step(1, 1, 1e-3, 9e-3, 10e-3)]
-    costs = bench.costs_of(plain, drafted, 4)
-    assert (costs.ar_s, costs.draft_s) == (pytest.approx(10e-3), pytest.approx(1.5e-3))
-    assert (costs.verify_s, costs.round_s) == (pytest.approx(13e-3), pytest.approx(1e-3))
-    assert costs.speedup == pytest.approx(3.0 * 10 / (4 * 1.5 + 13 + 1))
-
-
-def test_speed_up_is_per_emitted_token_and_the_prediction_is_of_its_rounds(
-    models: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
+def test_outputs_that_differ_are_explained_or_count_against_the_row(
+    arms: tuple[Comparison, list[Record], list[Record]],
 ) -> None:
-    """Made-up rounds: 10 ms a plain token, 24 ms a round of 4 drafts that emits 3."""
-    stops = []
-
-    def made_up(method: object, session: object, prompt: object, stop: Stop, clock: object = None) -> Generation:
-        stops.append(stop)
-        if isinstance(method, Autoregressive):
-            return Generation([1] * 6, [Step([], 0, 1, round_s=10e-3)] * 6, "eos")
-        return Generation([1] * 6, [Step([0] * 4, 2, 3, draft_s=8e-3, verify_s=14e-3, round_s=24e-3)] * 2, "eos")
-
-    monkeypatch.setattr(bench, "ours", made_up)
-    pair = Pair("made up", models["gpt-target"], models["gpt-draft"], [(1,), (2,)])
-    speed, cost = bench.bench_speedup(pair, 4, 6, 2)
-    assert {stop.token_ids for stop in stops} == {frozenset(models["gpt-target"].eos_token_ids)} != {frozenset()}
-    assert cost.estimate.value == pytest.approx(1.0)
-    assert cost.met
-    assert "predicts 1.25, rounds measured 1.25" in cost.detail
-    assert "3.00 tokens a step" in speed.detail
-    assert "2 of 2 outputs equal" in speed.detail
+    comparison, plain, ours = arms
+    tie = bench.autoregressive_row(comparison, plain, slower(plain, 2, TIE), deep=False)
+    assert tie.met
+    assert "5 of 6 outputs equal, 1 part at a near-tie" in tie.detail
+    wrong = bench.autoregressive_row(comparison, plain, slower(plain, 2, BUG), deep=False)
+    assert (wrong.estimate, wrong.met) == (None, False)
+    assert "1 DIFFER" in wrong.detail
+    assert "no number (goal <= 1.03: MISSED)" in wrong.as_text()
+    for ours_or_other in ((slower(ours, 1, BUG), slower(ours, 4)), (ours, slower(ours, 4, BUG))):
+        assert bench.round_row(comparison, plain, *ours_or_other, 3).estimate is None
 
 
-def test_rows_of_a_family(models: dict[str, LoadedModel]) -> None:
-    rows = list(bench.bench_family(FAMILIES["gpt"], Sizes(3, 2, 1, 16), "test", "toy", 10))
-    kinds = ["autoregressive", "autoregressive", "round", "speed-up", "cost model", "memory"]
+def test_the_cost_model_predicts_the_speed_up_of_its_rounds(arms: tuple[Comparison, list[Record], list[Record]]) -> None:
+    """10 ms a plain token; 24 ms a round of 4 drafts that emits 3: 10 x 3 / 24."""
+    comparison, plain, ours = arms
+    plain, ours = slower(plain, 1), slower(ours, 1)
+    for record in plain:
+        assert record.steps is not None
+        record.steps.round_s = [10e-3] * len(record.steps.emitted)
+    for record in ours:
+        assert record.steps is not None
+        count = len(record.steps.emitted)
+        record.steps.draft_s, record.steps.verify_s, record.steps.round_s = [8e-3] * count, [14e-3] * count, [24e-3] * count
+    emitted = bench.num_tokens(ours) / bench.num_rounds(ours)
+    row = bench.cost_row(comparison, plain, ours, 4)
+    assert row.estimate is not None
+    assert f"rounds measured {emitted * 10 / 24:.2f}" in row.detail
+    assert row.estimate.value == pytest.approx(1.0, abs=0.05)
+
+
+def test_rows_of_a_family_come_from_records(zoo_cache: Path, tmp_path: Path) -> None:
+    ensure(FAMILIES["gpt"].models, "test", "toy", workers=0)
+    comparisons = bench.plan(FAMILIES["gpt"], Sizes(3, 2, 1, 16), "test", "toy", 1)
+    assert [len(comparison.arms) for comparison in comparisons.values()] == [4, 3, 2]
+    rows = list(bench.rows(comparisons, 3, Runner(tmp_path, quiet=True), 10))
+    kinds = ["autoregressive", "round", "speed-up", "cost model", "memory", "autoregressive"]
     assert [row.name.split(" zoo:")[0] for row in rows] == kinds
-    assert all(set(row.as_dict()) == {"name", "estimate", "detail", "goal", "met"} for row in rows)
-    assert all("2 of 2 outputs equal" in row.detail for row in rows[:4])
-    assert all(row.estimate.value > 0 and row.estimate.low is not None for row in rows[:5])
-    assert "after 2 examples" in rows[5].detail
-    assert json.loads(json.dumps(rows[0].as_dict()))["estimate"]["value"] == rows[0].estimate.value
+    assert all("2 of 2 outputs equal" in row.detail for row in (*rows[:3], rows[5]))
+    assert "after 2 examples" in rows[4].detail
+    assert json.loads(json.dumps(rows[0].as_dict()))["signatures"]
+    for row in rows[:4]:
+        assert row.estimate is None or (row.estimate.value > 0 and row.estimate.low is not None)
+        assert all(len(load_records(tmp_path / f"{name}.jsonl")) == 2 for name in row.signatures)
+    files = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    again = list(bench.rows(comparisons, 3, Runner(tmp_path, quiet=True), 10))
+    assert [row for row in again if "memory" not in row.name] == [row for row in rows if "memory" not in row.name]
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == files
+    assert all(len(record.tokens or ()) == 16 for record in load_records(tmp_path / f"{rows[0].signatures[0]}.jsonl"))
 
 
-def test_dry_run_names_models_and_whether_they_are_cached(
-    models: dict[str, LoadedModel], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_names_models_and_whether_they_are_cached(zoo_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ensure(FAMILIES["gpt"].models, "test", "toy", workers=0)
     assert main(["bench", "--dry-run", "--profile", "test", "--only", "gpt"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["gpt-target", "gpt-draft"]

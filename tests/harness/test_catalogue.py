@@ -5,14 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.catalogue import FIGURES, TABLES, Settings, get_figure, get_table, published
-from harness.catalogue.base import NOT_RECOVERED, Cell, cell_of
-from harness.catalogue.leviathan_setup import ROLES
-from harness.errors import UsageError
-from harness.experiment import Experiment
-from harness.measures import Refused
-from harness.records import Record
-from harness.statistics import Estimate
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.statistics import Estimate, Missing
+from harness.papers import FIGURES, TABLES, get_figure, get_table
+from harness.papers.leviathan.setup import ROLES
+from harness.tables import published
+from harness.tables.base import NOT_RECOVERED, Cell, cell_of
+from harness.tables.evidence import Evidence
 from tasks import TASKS
 
 PUBLISHED = {7: "table_1", 8: "table_2", 9: "table_3", 10: "table_4", 11: "table_5"}
@@ -42,7 +44,7 @@ def test_the_unknown_is_refused_in_one_line() -> None:
 
 
 def test_the_tradeoff_table_equals_the_printed_digits() -> None:
-    cells = get_table(7).cells(Settings(), nothing)
+    cells = get_table(7).cells(Settings(), Evidence(nothing))
     assert len(cells) == 12
     for cell in cells:
         assert cell.status == "computed"
@@ -53,7 +55,7 @@ def test_the_tradeoff_table_equals_the_printed_digits() -> None:
 @pytest.mark.parametrize("profile", sorted(ROLES))
 def test_without_records_no_cell_has_a_measurement(number: int, profile: str) -> None:
     table, settings = TABLES[number], Settings(profile=profile)
-    cells = table.cells(settings, nothing)
+    cells = table.cells(settings, Evidence(nothing))
     assert len({(cell.row, cell.column) for cell in cells}) == len(cells) >= 6
     for cell in cells:
         assert cell.column in table.columns
@@ -71,7 +73,7 @@ def test_every_published_number_is_in_the_table(number: int) -> None:
     columns = {7: ("operations_x", "speed_x"), 8: ("alpha", "speed_x"), 9: ("alpha",), 10: ("alpha", "c", "exp_x", "emp_x")}
     rows = published.read("leviathan", PUBLISHED[number])
     expected = sorted(float(row[name]) for row in rows for name in columns.get(number, ("alpha", "speed_x")) if row[name])
-    cells = [cell for cell in TABLES[number].cells(Settings(), nothing) if cell.column not in ("gamma", "tokens")]
+    cells = [cell for cell in TABLES[number].cells(Settings(), Evidence(nothing)) if cell.column not in ("gamma", "tokens")]
     shown = sorted(cell.published for cell in cells if cell.published is not None and "Theorem 3.8" not in cell.row)
     assert shown == expected
     assert len(expected) >= 12
@@ -80,7 +82,7 @@ def test_every_published_number_is_in_the_table(number: int) -> None:
 @pytest.mark.parametrize("number", [8, 9, 10, 11])
 def test_with_records_every_runnable_cell_fills(number: int, synthetic: SimpleNamespace) -> None:
     table, settings = TABLES[number], Settings()
-    cells = table.cells(settings, synthetic.run_all(table.plan(settings)))
+    cells = table.cells(settings, Evidence(synthetic.run_all(table.plan(settings))))
     assert len(cells) >= 36
     for cell in cells:
         assert cell.status in ("measured", "computed") or cell.row.startswith("LaMDA"), cell
@@ -92,7 +94,7 @@ def test_with_records_every_runnable_cell_fills(number: int, synthetic: SimpleNa
 
 def test_alpha_cells_show_their_own_drafter(synthetic: SimpleNamespace) -> None:
     table = TABLES[9]
-    cells = {(c.row, c.column): c for c in table.cells(Settings(), synthetic.run_all(table.plan(Settings())))}
+    cells = {(c.row, c.column): c for c in table.cells(Settings(), Evidence(synthetic.run_all(table.plan(Settings()))))}
     means = {"Unigram": 0.08, "Bigram": 0.2, "T5-small": 0.6, "T5-base": 0.7, "T5-large": 0.75}
     for draft, mean in means.items():
         cell = cells[f"T5-XXL (EnDe) / {draft} / 0", "alpha"]
@@ -126,7 +128,7 @@ def test_settings_reach_the_experiments() -> None:
 
 def test_lenience_theory_row_contradicts_the_print_where_the_paper_does() -> None:
     rows = {(row["temp"], row["lenience"]): row for row in published.read("leviathan", "table_5") if row["speed_x"]}
-    cells = [cell for cell in TABLES[11].cells(Settings(), nothing) if cell.row.startswith("speed by Theorem 3.8")]
+    cells = [cell for cell in TABLES[11].cells(Settings(), Evidence(nothing)) if cell.row.startswith("speed by Theorem 3.8")]
     assert len(cells) == len(rows) == 8
     for cell in cells:
         row = rows[cell.row.rsplit(" / ", 1)[1], cell.column.removeprefix("l = ")]
@@ -145,7 +147,7 @@ def test_a_drifting_baseline_leaves_failed_cells_with_the_reason(synthetic: Simp
                 record.steps.round_s = [1.5 * seconds for seconds in record.steps.round_s]
         return records
 
-    cells = [cell for cell in table.cells(settings, slowing) if cell.column == "speed"]
+    cells = [cell for cell in table.cells(settings, Evidence(slowing)) if cell.column == "speed"]
     assert len(cells) == 12
     assert all(cell.status == "failed" and cell.measured is None and "drifted by +50%" in cell.note for cell in cells)
 
@@ -154,15 +156,15 @@ def test_cells_count_failures_and_say_what_is_missing(synthetic: SimpleNamespace
     experiment = synthetic.plain_experiment(limit=4)
     good, bad = synthetic.plain(experiment, "a"), synthetic.failed(experiment, "b")
 
-    def made(records: list[Record], result: Estimate | Refused | None) -> Cell:
-        return cell_of("r", "c", 0.5, [(experiment, records)], lambda: result)
+    def made(records: list[Record], result: Estimate | Missing | None) -> Cell:
+        return cell_of(Evidence(lambda arm: records), "r", "c", 0.5, [experiment], lambda: result)
 
     one = Estimate(0.4, 0.3, 0.5, 1)
     assert made([], one).status == "not run"
     assert made([bad], one).status == "failed"
     assert "RuntimeError: broken" in made([bad], one).note
     assert made([good], None).status == "failed"
-    assert made([good], Refused("why")).note == "why"
+    assert made([good], Missing("why")).note == "why"
     cell = made([good, bad], one)
     assert cell.status == "measured"
     assert "1 of 2 runs failed" in cell.note

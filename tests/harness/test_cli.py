@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import zoo
-from harness.cli import COMMANDS, main, parser
+from harness.cli.main import COMMANDS, main, parser
+from harness.zoo.build import ensure
 from methods.errors import WorkerError
 
 
 @pytest.fixture(scope="module")
 def folders(zoo_cache: Path) -> dict[str, Path]:
-    return zoo.ensure(("gpt-target", "gpt-draft", "llama-draft-small", "t5-small"), "test", "toy", workers=0)
+    return ensure(("gpt-target", "gpt-draft", "llama-draft-small", "t5-small"), "test", "toy", workers=0)
 
 
 def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
@@ -50,7 +50,7 @@ def test_every_command_has_help() -> None:
     assert len(COMMANDS) == 16
     for name in COMMANDS:
         with pytest.raises(SystemExit) as stop:
-            parser(name).parse_args([name, "--help"])
+            parser().parse_args([name, "--help"])
         assert stop.value.code == 0
 
 
@@ -78,7 +78,7 @@ def test_every_command_has_help() -> None:
         ({"method": "ppd", "early_layer": "4"}, "early layer 4: the model has 4 layers; expected 2 to 3"),
         ({"method": "ppd", "early_layer": "two"}, "--early-layer 'two'"),
         ({"method": "ppd", "candidates": "100000", "execution": "batched"}, "candidates 100000"),
-        ({"method": "ppd", "execution": "threads"}, "execution 'threads': expected one of batched, process, simulated"),
+        ({"method": "ppd", "execution": "threads"}, "execution 'threads': expected one of process, batched, simulated"),
         ({"method": "ppd", "heads": "nowhere"}, "heads 'nowhere': no heads there"),
         ({"match_layers": "2,9"}, "early layer 9: the model has 4 layers; expected 1 to 3"),
         ({"match_layers": "deep"}, "--match-layers 'deep'"),
@@ -86,9 +86,16 @@ def test_every_command_has_help() -> None:
         ({"candidates": "2"}, "--candidates 2: method 'speculative' does not read it; leave it out, or choose --method ppd"),
         ({"rule": "top-1", "tau": "2"}, "--tau 2.0: rule 'top-1' does not read it; leave it out, or choose --rule top-beta"),
         ({"cost": "0.1"}, "--cost 0.1: schedule 'constant' does not read it; leave it out, or choose --schedule optimal"),
+        (
+            {"schedule": "optimal", "alpha": "0.5", "cost": "0.1", "gamma": "3"},
+            "--gamma 3: schedule 'optimal' does not read it",
+        ),
+        ({"option": "least=1"}, "option least: no part of this run reads it; expected one of gamma"),
+        ({"option": "gamma=x"}, "option gamma=x: of schedule 'constant'; Expected `int`, got `str`"),
+        ({"option": "gamma"}, "option 'gamma': expected NAME=VALUE"),
         ({"num_beams": "3"}, "--num-beams 3: method 'speculative' does not read it"),
-        ({"encoder": "shared"}, "encoder 'shared': drafter 'model' has no encoder to choose"),
-        ({"encoder": "half"}, "encoder 'half': expected one of concurrent, own, shared"),
+        ({"encoder": "shared"}, "--encoder shared: drafter 'model' does not read it; leave it out, or choose --drafter block"),
+        ({"drafter": "block", "encoder": "half"}, "encoder 'half': expected one of own, shared, concurrent"),
         ({"method": "drafter-alone"}, "drafter 'model': only a block drafter decodes alone; expected drafter block"),
         ({"method": "drafter-alone", "gamma": "0"}, "gamma 0: expected an integer >= 1"),
         ({"drafter": "blockwise"}, "no heads there; expected a folder of early heads"),
@@ -108,7 +115,7 @@ def test_ppd_needs_a_decoder_only_model(folders: dict[str, Path], tmp_path: Path
 def test_ppd_warns_of_more_processes_than_cores_and_ends_in_one_line_if_one_dies(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.build.num_cores", lambda: 2)
+    monkeypatch.setattr("harness.run.build.num_cores", lambda: 2)
     arguments = run_arguments(folders, tmp_path, method="ppd", early_layer="2", candidates="3")
     assert main(arguments) == 0
     out, err = capsys.readouterr()

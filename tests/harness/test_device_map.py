@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import models, zoo
-from harness.build import Models, build_method
-from harness.errors import UsageError
-from harness.experiment import MethodSpec, ModelSpec
-from harness.models import LoadedModel, load_model, pin_model
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.models import loading as models
+from harness.models.loading import LoadedModel, load_model
+from harness.models.names import pin_model
+from harness.run.build import Models, build_method
+from harness.zoo.build import ensure
 from methods.spread import SpreadSession
 from methods.types import Inputs
 
@@ -19,7 +21,7 @@ SPEC = ModelSpec(name="zoo:gpt-target", device_map="auto")
 
 @pytest.fixture(scope="module")
 def spec(zoo_cache: Path) -> ModelSpec:
-    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    ensure(("gpt-target",), "test", "toy", workers=0)
     return pin_model(SPEC, "test", "toy")
 
 
@@ -36,7 +38,7 @@ def in_parts(model: LoadedModel) -> LoadedModel:
 
 
 def test_a_mapped_model_says_what_the_other_says(spec: ModelSpec) -> None:
-    pytest.importorskip("accelerate", reason="the package accelerate is not installed: pip install 'foretoken[spread]'")
+    pytest.importorskip("accelerate", reason="the package accelerate is not installed: .venv/bin/pip install -e '.[spread]'")
     plain, mapped = load_model(replace(spec, device_map=None)), load_model(spec)
     assert mapped.stack.parts == ()
     assert torch.equal(logits(plain), logits(mapped))
@@ -55,10 +57,10 @@ def test_what_is_missing_or_unknown_is_named(spec: ModelSpec, monkeypatch: pytes
     with pytest.raises(UsageError, match="device_map 'balanced' of model zoo:gpt-target: expected auto"):
         load_model(replace(spec, device_map="balanced"))
     monkeypatch.setattr(models, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'foretoken\[spread\]'"):
+    with pytest.raises(UsageError, match=r"run: \.venv/bin/pip install -e '\.\[spread\]'"):
         load_model(spec)
 
 
-def test_a_model_on_one_device_keeps_its_signature() -> None:
-    assert "device_map" not in repr(ModelSpec(name="zoo:gpt-target"))
-    assert "device_map='auto'" in repr(SPEC)
+def test_a_model_on_several_devices_has_another_signature() -> None:
+    one = Experiment(task="text", target=replace(SPEC, device_map=None), method=MethodSpec(name="autoregressive"))
+    assert one.signature != one.replace(target=SPEC).signature

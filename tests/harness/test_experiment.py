@@ -1,28 +1,45 @@
 """A signature covers every field, and a description survives JSON."""
 
 import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.regress import pinned_set
-from methods.sampling import Sampling
+from harness.core.errors import UsageError
+from harness.core.experiment import (
+    UNSIGNED,
+    Comparison,
+    DrafterSpec,
+    Experiment,
+    MethodSpec,
+    ModelSpec,
+    OverlapProbe,
+    RuleSpec,
+    ScheduleSpec,
+)
+from methods.options import SamplingSpec
+from methods.parts import RULES
+from methods.specdec.options import TopBetaOptions
 
 BASE = Experiment(
     task="text",
     target=ModelSpec(name="zoo:gpt-target"),
-    method=MethodSpec(name="speculative", drafter=DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))),
-    overlap=(DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-gpt")),),
+    method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))),
+    probes=(OverlapProbe(drafter=DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-gpt"))),),
 )
 
+OTHER = {"nameRuleSpec": "exact", "nameScheduleSpec": "heuristic", "kindDrafterSpec": "copy", "nameMethodSpec": "someones"}
 
-def changed(value: Any) -> Any:
+
+def changed(value: Any, declared: Any) -> Any:
     """A different valid value of the same kind."""
     if value is None:
-        return 1
+        return "x" if declared == str | None else 1
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -43,32 +60,36 @@ def variants(thing: Any) -> list[Any]:
             found += [replace(thing, **{field.name: inner}) for inner in variants(value)]
         elif field.name == "dtype":
             found.append(replace(thing, dtype="float64"))
-        elif field.name == "overlap":
-            found.append(replace(thing, overlap=()))
+        elif field.name in UNSIGNED:
+            continue
+        elif field.name in ("name", "kind") and field.name + thing.__class__.__name__ in OTHER:
+            found.append(replace(thing, **{field.name: OTHER[field.name + thing.__class__.__name__], "options": None}))
         elif field.name == "top_p":
             found.append(replace(thing, top_p=0.5))
+        elif field.name == "heads":
+            continue  # of ppd
         elif field.name == "inner":
             found.append(replace(thing, inner=DrafterSpec(kind="copy")))
         else:
-            found.append(replace(thing, **{field.name: changed(value)}))
+            found.append(replace(thing, **{field.name: changed(value, field.type)}))
     return found
 
 
 def test_signature_covers_every_field() -> None:
     all_variants = variants(BASE)
-    assert len(all_variants) >= 35
+    assert len(all_variants) >= 30
     signatures = {variant.signature for variant in all_variants} | {BASE.signature}
     assert len(signatures) == len(all_variants) + 1
 
 
 def test_signature_keeps_full_precision() -> None:
-    close = [BASE.replace(sampling=Sampling(temperature=t)) for t in (0.1, 0.1 + 1e-15)]
+    close = [BASE.replace(sampling=SamplingSpec(temperature=t)) for t in (0.1, 0.1 + 1e-15)]
     assert close[0].signature != close[1].signature
 
 
 def test_description_survives_json() -> None:
-    experiment = BASE.replace(sampling=Sampling(temperature=0.7, top_k=5), leniences=(1.0, 0.3))
-    assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment
+    experiment = BASE.replace(sampling=SamplingSpec(temperature=0.7, top_k=5), limit=7)
+    assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment.replace(probes=())
 
 
 def test_unknown_field_is_refused() -> None:
@@ -78,8 +99,8 @@ def test_unknown_field_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["speculative", "speculative-beam", "drafter-alone"])
 def test_gamma_zero_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="gamma 0"):
-        BASE.replace(method=replace(BASE.method, name=name, gamma=0))
+    with pytest.raises(ValueError, match="gamma 0"):
+        MethodSpec.of(name, drafter=BASE.method.drafter, gamma=0)
 
 
 @pytest.mark.parametrize(("field", "value"), [("limit", 0), ("repeats", 0), ("batch_size", -1), ("dtype", "int4")])
@@ -93,25 +114,73 @@ def test_a_comparison_shares_what_makes_it_fair() -> None:
         Comparison((BASE, BASE.replace(seed=1)))
 
 
-def test_what_was_recorded_before_a_field_came_keeps_its_signature() -> None:
-    """Signatures from before scales, untrained models and profiling were fields."""
-    assert BASE.signature == "188edb5d53cb0c5e"
-    pinned = {"t5-sampled": "c1094b9547ceb49d", "ppd-greedy": "1715206e08aa7cec", "specdec-relaxed-batch": "2b48010be4ced7ac"}
-    assert {name: comparison.arms[-1].signature for name, comparison in pinned_set().items() if name in pinned} == pinned
-    assert "scale" not in BASE.to_json()
-    assert "scale" not in repr(BASE.method)
+def test_options_may_be_given_as_names_or_as_an_object() -> None:
+    short = MethodSpec.of("speculative", drafter=BASE.method.drafter, rule="top-beta", beta=5, gamma=4)
+    rule = RuleSpec("top-beta", TopBetaOptions(beta=5))
+    long = MethodSpec(
+        name="speculative", drafter=BASE.method.drafter, rule=rule, schedule=ScheduleSpec("constant", {"gamma": 4})
+    )
+    assert short == long
+    assert (short.gamma, short.values["beta"], short.values["tau"]) == (4, 5, 1.0)
+    assert short.change(rule="lenience", lenience=0.3).values == {
+        "method": "speculative",
+        "drafter": "model",
+        "schedule": "constant",
+        "gamma": 4,
+        "rule": "lenience",
+        "lenience": 0.3,
+        "as_described": False,
+    }
 
 
-def test_a_later_field_that_is_set_is_part_of_all_that_tells_experiments_apart() -> None:
-    scaled = BASE.replace(method=replace(BASE.method, rule="sigmoid", scale=1e4, half_logits=True), profiled=True)
-    untrained = scaled.replace(target=ModelSpec(name="zoo:gpt-target", untrained=True))
-    assert len({BASE.signature, scaled.signature, untrained.signature}) == 3
-    assert "scale=10000.0, half_logits=True" in repr(scaled.method)
-    for experiment in (scaled, untrained):
-        assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MethodSpec.of("speculative", gamma=3, beta=2), "beta: no part of"),
+        (lambda: MethodSpec.of("beam", num_beams=2, rule="top-1"), "rule: method 'beam' takes none"),
+        (lambda: RuleSpec("top-beta", {"betta": 2}), "TopBetaOptions field 'betta'.*expected one of cap, beta, tau, score"),
+        (lambda: RuleSpec("top-beta", {"beta": "2"}), "Expected `int`, got `str` - at `\\$.beta`"),
+        (lambda: RuleSpec("top-1", {"cap": "felt"}), "cap 'felt': expected one of released, printed"),
+        (lambda: RuleSpec("top-1", TopBetaOptions()), "'top-1' has others; expected TopOneOptions"),
+        (lambda: RuleSpec("exact", {"scale": 2.0}), "field 'scale'.*expected none"),
+        (lambda: ScheduleSpec("optimal"), "expected --alpha and --cost"),
+        (lambda: RuleSpec("lenience", {"lenience": 2.0}), "expected 0 < lenience <= 1"),
+    ],
+)
+def test_options_that_a_part_does_not_have_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
-def test_plain_arms_beside_rules_of_different_scales_are_different() -> None:
-    """Their times belong to one comparison each."""
-    methods = [replace(BASE.method, rule="sigmoid", scale=scale) for scale in (None, 1e3, 1e4)]
-    assert len({repr(method) for method in methods}) == 3
+def test_options_of_a_part_that_is_not_known_here_are_kept() -> None:
+    """Records of a plug-in are read where it is not installed."""
+    method = replace(BASE.method, rule=RuleSpec("someones", {"least": 0.2}))
+    experiment = BASE.replace(method=method)
+    assert Experiment.from_dict(json.loads(experiment.to_json())) == experiment.replace(probes=())
+    assert experiment.method.values["least"] == 0.2
+
+
+def test_an_integer_in_the_place_of_a_float_changes_no_signature() -> None:
+    rules = [MethodSpec.of("speculative", rule="top-beta", tau=tau) for tau in (2, 2.0)]
+    assert len({BASE.replace(method=rule).signature for rule in rules}) == 1
+
+
+def test_plans_are_made_without_torch() -> None:
+    """Specifications, options and names of all parts."""
+    code = "import sys, harness.core.experiment, harness.core.records, methods.parts; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_plug_ins_options_are_pickled_by_name() -> None:
+    """The class of its options is made in each process anew."""
+
+    def build(least: float = 0.2) -> None: ...
+
+    RULES["mine"] = build  # type: ignore[assignment]
+    try:
+        method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), rule="mine", least=0.5)
+        found = pickle.loads(pickle.dumps(method))
+        assert found == method
+        assert found.rule.options.least == 0.5
+    finally:
+        del RULES["mine"]

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.catalogue import Settings, get_figure
-from harness.errors import UsageError
-from harness.experiment import Experiment
-from harness.figures import draw
-from harness.figures.leviathan_theory import points
-from harness.figures.leviathan_trace import spans
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.core.settings import Settings
+from harness.papers import get_figure
+from harness.papers.leviathan.figures import points
+from harness.papers.leviathan.trace import spans
+from harness.tables.evidence import Evidence
 
 NAMES = [f"leviathan-{number}" for number in range(1, 6)]
 
@@ -28,7 +29,7 @@ def decoder(experiment: Experiment) -> Callable[[list[int]], str]:
 def test_figures_draw_from_records(name: str, synthetic: SimpleNamespace, tmp_path: Path) -> None:
     figure, settings = get_figure(name), Settings(limit=4)
     records_of = synthetic.run_all(figure.plan(settings))
-    paths = draw(figure, settings, records_of, tmp_path, decoder)
+    paths = figure.draw(settings, Evidence(records_of, decoder_of=decoder), tmp_path)
     assert {path.name for path in paths} >= {f"{name}.svg", f"{name}.png"}
     png, svg = (tmp_path / f"{name}.png").read_bytes(), (tmp_path / f"{name}.svg").read_text()
     assert png.startswith(b"\x89PNG")
@@ -40,25 +41,25 @@ def test_figures_draw_from_records(name: str, synthetic: SimpleNamespace, tmp_pa
 def test_the_same_records_give_the_same_bytes(name: str, synthetic: SimpleNamespace, tmp_path: Path) -> None:
     figure, settings = get_figure(name), Settings(limit=3)
     records_of = synthetic.run_all(figure.plan(settings))
-    first, second = (draw(figure, settings, records_of, tmp_path / folder) for folder in "ab")
+    first, second = (figure.draw(settings, Evidence(records_of), tmp_path / folder) for folder in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 @pytest.mark.parametrize("name", ["leviathan-2", "leviathan-3", "leviathan-4"])
 def test_theory_is_drawn_without_records(name: str, tmp_path: Path) -> None:
-    assert len(draw(get_figure(name), Settings(), lambda experiment: [], tmp_path)) == 2
+    assert len(get_figure(name).draw(Settings(), Evidence(lambda experiment: []), tmp_path)) == 2
 
 
 @pytest.mark.parametrize("name", ["leviathan-1", "leviathan-5"])
 def test_a_picture_of_records_needs_records(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"make reproduce-figure-{name}"):
-        draw(get_figure(name), Settings(), lambda experiment: [], tmp_path)
+        get_figure(name).draw(Settings(), Evidence(lambda experiment: []), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_measured_points_are_the_tables(synthetic: SimpleNamespace) -> None:
     settings = Settings(limit=6)
-    found = points(settings, synthetic.run_all(get_figure("leviathan-2").plan(settings)))
+    found = points(settings, Evidence(synthetic.run_all(get_figure("leviathan-2").plan(settings))))
     assert len(found) == 12
     assert {point.gamma for point in found} == {3, 5, 7}
     for point in found:

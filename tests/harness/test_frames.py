@@ -1,4 +1,4 @@
-"""Frames hold what the records hold: against sums made by hand, the estimators of harness.measures, and files cut anywhere."""
+"""Frames hold what the records hold: against sums made by hand, the estimators of the measures, and files cut anywhere."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,29 +8,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
-from harness.experiment import DrafterSpec, EarlySpec, Experiment, MethodSpec, ModelSpec
-from harness.frames import ROWS, settings_of
-from harness.match_rates import match_rate
-from harness.measures import accepted_over_verified, alpha_overlap, tokens_per_step
-from harness.records import Record, RecordFile, load
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.record_files import RecordFile
+from harness.measures.frames import ROWS, load, settings_of
+from harness.measures.match_rates import match_rate
+from harness.measures.of_run import accepted_over_verified, alpha_overlap, tokens_per_step
 from methods.sampling import Sampling
-
-
-def write(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
-    file = RecordFile(folder, experiment)
-    with file.open() as writer:
-        for record in records:
-            writer.append(record)
-    return file.path
 
 
 @pytest.fixture
 def arms(synthetic: SimpleNamespace, tmp_path: Path) -> SimpleNamespace:
     """A plain arm with overlap and early ranks, and a drafting one, four examples twice each, one of them a failure."""
-    early = (EarlySpec(layers=(4, 6)), EarlySpec(layers=(4, 6), heads=ModelSpec(name="zoo:heads")))
-    plain = synthetic.plain_experiment(limit=4, repeats=2, early=early, leniences=(1.0, 0.5))
-    drafted = synthetic.drafted_experiment(plain, gamma=4).replace(early=(), leniences=(1.0,))
+    early = (EarlyProbe(layers=(4, 6)), EarlyProbe(layers=(4, 6), heads=ModelSpec(name="zoo:heads")))
+    overlap = OverlapProbe(drafter=DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small")), leniences=(1.0, 0.5))
+    plain = synthetic.plain_experiment(limit=4, repeats=2, probes=(overlap, *early))
+    drafted = synthetic.drafted_experiment(plain, gamma=4).replace(probes=())
     made = [  # rounds of 3, 5 and 1 tokens, none of them cut
         synthetic.drafted(drafted, f"e{number}", 9 * (number + 1), (2, 4, 0), repeat=repeat)
         for repeat in range(2)
@@ -38,7 +31,7 @@ def arms(synthetic: SimpleNamespace, tmp_path: Path) -> SimpleNamespace:
     ]
     records = {plain: synthetic.run(plain), drafted: [*made[:-1], synthetic.failed(drafted, "e3", repeat=1)]}
     for experiment, made in records.items():
-        write(tmp_path, experiment, made)
+        synthetic.write(tmp_path, experiment, made)
     return SimpleNamespace(folder=tmp_path, plain=plain, drafted=drafted, records=records)
 
 
@@ -97,10 +90,10 @@ def test_alpha_and_match_rates_are_means_of_rows(arms: SimpleNamespace) -> None:
 
 
 def test_rounds_of_the_pipeline_have_their_parts(synthetic: SimpleNamespace, tmp_path: Path) -> None:
-    plain = synthetic.plain_experiment(overlap=(), limit=1)
-    piped = plain.replace(method=MethodSpec(name="ppd", early_layer=5, candidates=1))
+    plain = synthetic.plain_experiment(probes=(), limit=1)
+    piped = plain.replace(method=MethodSpec.of("ppd", early_layer=5, candidates=1))
     record = synthetic.piped(piped, "e0", hits=(True, False), adopt_s=0.25)
-    write(tmp_path, piped, [record])
+    synthetic.write(tmp_path, piped, [record])
     steps = load(tmp_path, rows="steps")
     assert (steps.layer == 5).all()
     assert steps.matched.sum() == sum(bool(hit) for hit in record.steps.matched)
@@ -111,7 +104,7 @@ def test_rounds_of_the_pipeline_have_their_parts(synthetic: SimpleNamespace, tmp
 
 def test_settings_pick_experiments(arms: SimpleNamespace, synthetic: SimpleNamespace) -> None:
     other = arms.plain.replace(task="cnndm", sampling=Sampling(temperature=1.0, top_k=40))
-    path = write(arms.folder, other, synthetic.run(other))
+    path = synthetic.write(arms.folder, other, synthetic.run(other))
     assert set(load(arms.folder, task="cnndm").signature) == {other.signature}
     assert set(load(arms.folder, signature=[arms.plain.signature, other.signature]).method) == {"autoregressive"}
     assert set(load(arms.folder, drafter=None).signature) == {arms.plain.signature, other.signature}
@@ -144,16 +137,16 @@ def test_every_setting_has_a_column_of_its_own() -> None:
     """No field hides another, and two experiments that differ in one differ in the row of settings."""
     inner = DrafterSpec(kind="model", model=ModelSpec(name="c"))
     drafter = DrafterSpec(kind="hierarchical", model=ModelSpec(name="a/b", revision="r"), inner=inner)
-    method = MethodSpec(name="speculative", drafter=drafter, heads=ModelSpec(name="h"))
+    method = MethodSpec.of("speculative", drafter=drafter, rule="sigmoid")
     experiment = Experiment(task="text", target=ModelSpec(name="m"), method=method)
     row = settings_of(experiment)
-    assert (row["drafter"], row["drafter_model_revision"], row["drafter_inner_model"], row["heads"]) == ("b", "r", "c", "h")
+    assert (row["drafter"], row["drafter_model_revision"], row["drafter_inner_model"], row["gamma"]) == ("b", "r", "c", 5)
     untrained = replace(inner, model=ModelSpec(name="c", untrained=True))
     changed = {
         "seed": experiment.replace(seed=1),
         "top_p": experiment.replace(sampling=Sampling(top_p=0.5)),
         "target_revision": experiment.replace(target=ModelSpec(name="m", revision="x")),
-        "scale": experiment.replace(method=replace(method, scale=2.0)),
+        "scale": experiment.replace(method=method.change(scale=2.0)),
         "drafter_inner_model_untrained": experiment.replace(method=replace(method, drafter=replace(drafter, inner=untrained))),
     }
     for name, other in changed.items():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.cli import COMMANDS, main, parser
+from harness.cli.main import COMMANDS, main, parser
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -83,7 +83,7 @@ def check(place: dict[str, str], arguments: list[str], usual: tuple[int, ...] = 
 
 def options_of(command: str) -> list[str]:
     """The flags of a command that take a value."""
-    [commands] = (one for one in parser(command)._actions if isinstance(one, argparse._SubParsersAction))
+    [commands] = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
     actions = commands.choices[command]._actions
     return [one.option_strings[-1] for one in actions if one.option_strings and one.nargs != 0]
 
@@ -216,7 +216,7 @@ def test_what_the_machine_refuses_is_one_line(
     def fails(args: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr("harness.commands.plugins.execute", fails)
+    monkeypatch.setattr("harness.cli.plugins.execute", fails)
     assert main(["plugins"]) == status
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(said)
@@ -226,7 +226,7 @@ def test_an_error_that_names_no_file_is_not_hidden(monkeypatch: pytest.MonkeyPat
     def fails(args: argparse.Namespace) -> int:
         raise OSError("a fault of ours")
 
-    monkeypatch.setattr("harness.commands.plugins.execute", fails)
+    monkeypatch.setattr("harness.cli.plugins.execute", fails)
     with pytest.raises(OSError, match="a fault of ours"):
         main(["plugins"])
 

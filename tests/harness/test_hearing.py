@@ -20,29 +20,32 @@ from transformers import (
 )
 from transformers.models.whisper.tokenization_whisper import _find_longest_common_sequence
 
-from harness import zoo
-from harness.cli import main
-from harness.decode import generate, outputs_of, text_of
-from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.hearing import Listener, joined, merged, parts_of, windows_of
-from harness.models import LoadedModel, check_pair, load_model, pin_model
-from harness.prompts import make_prompt, seed_of
-from harness.runner import Runner, pin
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.models.fit import check_pair
+from harness.models.listener import Listener, joined, merged, parts_of
+from harness.models.loading import LoadedModel, load_model
+from harness.models.names import pin_model
+from harness.run.decode import generate, outputs_of, text_of
+from harness.run.prompts import make_prompt, seed_of
+from harness.run.runner import Runner, pin
+from harness.zoo.build import ensure
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.sampling import Sampling, Uniforms
 from methods.types import Stop
 from tasks import get_task
-from tasks.sound import SAMPLE_RATE
+from tasks.sound import SAMPLE_RATE, windows_of
+from tasks.sources.read import read_examples
 
 TARGET, DRAFT = ModelSpec(name="zoo:whisper-target"), ModelSpec(name="zoo:whisper-draft")
-DRAFTED = MethodSpec(name="speculative", drafter=DrafterSpec(kind="model", model=DRAFT), schedule="heuristic", gamma=5)
+DRAFTED = MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=DRAFT), schedule="heuristic", gamma=5)
 
 
 @pytest.fixture(scope="module")
 def whisper(zoo_cache: Path) -> LoadedModel:
-    zoo.ensure(("whisper-target", "whisper-draft"), "test", "toy", workers=0)
+    ensure(("whisper-target", "whisper-draft"), "test", "toy", workers=0)
     return load_model(pin_model(TARGET, "test", "toy"))
 
 
@@ -101,7 +104,7 @@ def test_outputs_one_behind_the_other_come_apart_again() -> None:
 
 
 def test_a_models_features_are_transformers(whisper: LoadedModel) -> None:
-    example = next(iter(get_task("librispeech-clean").examples("toy", "test", 1, 0)))
+    example = next(iter(read_examples(get_task("librispeech-clean"), "toy", "test", 1, 0)))
     prompt = make_prompt(get_task("librispeech-clean"), example, plain(), whisper)
     (inputs,) = prompt.windows()
     extractor = WhisperFeatureExtractor.from_pretrained(whisper.path)
@@ -120,7 +123,7 @@ def test_a_models_features_are_transformers(whisper: LoadedModel) -> None:
 def test_windows_are_decoded_one_after_another_whatever_the_batch(whisper: LoadedModel) -> None:
     """A talk of several windows and recordings of one, together and alone; each window has random numbers of its own."""
     tasks = [get_task("tedlium"), get_task("common-voice")]
-    examples = [example for task in tasks for example in task.examples("toy", "test", 6, 0)]
+    examples = [example for task in tasks for example in read_examples(task, "toy", "test", 6, 0)]
     experiment = plain(sampling=Sampling(temperature=1.0))
     prompts = [make_prompt(tasks[0], example, experiment, whisper) for example in examples]
     windows = [prompt.windows() for prompt in prompts]
@@ -147,8 +150,8 @@ def test_windows_are_decoded_one_after_another_whatever_the_batch(whisper: Loade
 def test_a_run_with_a_draft_is_recorded_with_rates_overlap_and_the_guarantee(
     whisper: LoadedModel, tmp_path: Path, sampling: Sampling
 ) -> None:
-    base = plain("tedlium", sampling=sampling, overlap=(DRAFTED.drafter,), batch_size=2)
-    arms = tuple(pin(arm) for arm in (base, base.replace(method=DRAFTED, overlap=())))
+    base = plain("tedlium", sampling=sampling, probes=(OverlapProbe(drafter=DRAFTED.drafter),), batch_size=2)
+    arms = tuple(pin(arm) for arm in (base, base.replace(method=DRAFTED, probes=())))
     runner = Runner(tmp_path, quiet=True)
     runner.run(Comparison(arms))
     first, second = (runner.records(arm) for arm in arms)
@@ -182,7 +185,7 @@ def test_a_recording_that_cannot_be_read_fails_alone(whisper: LoadedModel, tmp_p
 
 def test_beams_search_every_row(whisper: LoadedModel) -> None:
     task, experiment = get_task("common-voice"), plain("common-voice")
-    prompts = [make_prompt(task, example, experiment, whisper) for example in task.examples("toy", "test", 2, 0)]
+    prompts = [make_prompt(task, example, experiment, whisper) for example in read_examples(task, "toy", "test", 2, 0)]
     rows, _ = generate(experiment, BeamSearch(2), prompts, whisper, whisper.session(), repeat=0)
     alone = [generate(experiment, BeamSearch(2), [one], whisper, whisper.session(), repeat=0)[0][0].tokens for one in prompts]
     assert [row.tokens for row in rows] == alone
@@ -215,12 +218,12 @@ def test_the_command_line_transcribes(whisper: LoadedModel, tmp_path: Path, caps
 def test_tasks_and_models_that_do_not_fit_are_refused(whisper: LoadedModel) -> None:
     squad = get_task("squad")
     with pytest.raises(UsageError, match="task 'squad': model zoo:whisper-target hears, and this task has no recordings"):
-        make_prompt(squad, next(iter(squad.examples("toy", "test", 1, 0))), plain("squad"), whisper)
-    zoo.ensure(("gpt-draft",), "test", "toy", workers=0)
+        make_prompt(squad, next(iter(read_examples(squad, "toy", "test", 1, 0))), plain("squad"), whisper)
+    ensure(("gpt-draft",), "test", "toy", workers=0)
     reader = load_model(pin_model(ModelSpec(name="zoo:gpt-draft"), "test", "toy"))
     tedlium = get_task("tedlium")
     with pytest.raises(UsageError, match="task 'tedlium': it is speech, and model zoo:gpt-draft reads; expected a Whisper"):
-        make_prompt(tedlium, next(iter(tedlium.examples("toy", "test", 1, 0))), plain("tedlium"), reader)
+        make_prompt(tedlium, next(iter(read_examples(tedlium, "toy", "test", 1, 0))), plain("tedlium"), reader)
     with pytest.raises(UsageError, match="kinds differ"):
         check_pair(whisper, reader)
 

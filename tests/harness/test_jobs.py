@@ -3,12 +3,13 @@
 import os
 import time
 from functools import partial
+from graphlib import CycleError
 from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
-from harness.jobs import Job, ready, run
+from harness.core.errors import UsageError
+from harness.core.jobs import Job, _Queue, run
 
 
 def _fail(position: int) -> None:
@@ -39,10 +40,17 @@ def test_jobs_begin_when_what_they_need_is_done_the_costliest_chain_first() -> N
         "d": _job(done, "d", "bc"),
         "e": _job(done, "e", cost=0.0),
     }
-    assert ready(jobs) == ["a", "c", "e"]
-    assert ready({name: jobs[name] for name in "bcde"}, frozenset("a")) == ["c", "e"]
+    queue = _Queue(jobs)
+    assert queue.take(3) == ["a", "c", "e"]
+    queue.finish("a")
+    assert (queue.take(9), queue.take(9)) == (["b"], [])
     run(jobs, workers=0)
     assert done == ["a", "b", "c", "d", "e"]
+
+
+def test_jobs_that_need_one_another_are_refused() -> None:
+    with pytest.raises(CycleError):
+        run({"a": _job([], "a", "b"), "b": _job([], "b", "a")}, workers=0)
 
 
 def _meet(folder: Path, mine: str, other: str, line: int) -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from harness import kernel_bench
-from harness.cli import main
-from harness.kernel_bench import NUM_ROUNDS, NUM_ROWS, Setting, bench_setting, calls_for, make_rounds, median_of, time_on_cpu
-from harness.kernel_traffic import bandwidth, bytes_moved, empty_launch_s
+from harness.cli.main import main
+from harness.measures.statistics import Estimate, median
+from harness.run import kernels as kernel_bench
+from harness.run.kernels import NUM_ROUNDS, NUM_ROWS, Setting, bench_setting, calls_for, make_rounds, time_on_cpu
 from kernels.verify.check import Report
-from kernels.verify.interface import Decisions
+from kernels.verify.interface import Verdict
+from kernels.verify.sizes import bytes_moved
+from kernels.verify.traffic import bandwidth, empty_launch_s
 
 GREEN = Report("fused", "float32", 300, 0, 0)
 SMALL = Setting(batch=1, gamma=2, vocab_size=64, acceptance=0.7)
@@ -35,7 +37,7 @@ def test_where_all_is_to_be_accepted_all_is() -> None:
     call = calls_for(["fused"], rounds)["fused"]
     for index in range(len(rounds.targets)):
         decisions = call(index)
-        assert isinstance(decisions, Decisions)
+        assert isinstance(decisions, Verdict)
         assert decisions.num_accepted.tolist() == [3, 3]
 
 
@@ -75,12 +77,12 @@ def test_no_third_kernel_is_timed_between_a_kernel_and_the_baseline(monkeypatch:
 
 
 def test_medians_by_hand() -> None:
-    assert median_of(np.array([[3.0]])) == (3.0, None, None)
-    value, low, high = median_of(np.array([[1.0, 2.0], [4.0, 100.0]]))
-    assert value == 3.0
-    assert low is not None
-    assert high is not None
-    assert 1.0 <= low <= 3.0 <= high <= 100.0
+    assert median(np.array([3.0]), "s") == Estimate(3.0, None, None, 1, "s")
+    typical = median(np.array([1.0, 2.0, 4.0, 100.0]))
+    assert typical.value == 3.0
+    assert typical.low is not None
+    assert typical.high is not None
+    assert 1.0 <= typical.low <= 3.0 <= typical.high <= 100.0
 
 
 def test_no_speed_up_of_a_red_kernel() -> None:

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.experiment import EarlySpec
-from harness.match_rates import match_rate, matches, ranks_of
-from harness.records import EarlyRanks, Record
+from harness.core.experiment import EarlyProbe
+from harness.core.records import EarlyRanks, Record
+from harness.measures.match_rates import match_rate, matches, ranks_of
 
 LAYERS = (10, 20, 37)
 HEADS = ("N", "Y")
@@ -16,7 +16,7 @@ HEADS = ("N", "Y")
 @pytest.fixture
 def records(synthetic: SimpleNamespace) -> list[Record]:
     """Outputs of different lengths, one of them empty, one failure, random ranks."""
-    experiment = synthetic.plain_experiment(early=(EarlySpec(layers=LAYERS),))
+    experiment = synthetic.plain_experiment(probes=(EarlyProbe(layers=LAYERS),))
     source, made = random.Random(5), []
     for number, length in enumerate((16, 3, 128, 40, 0, 7)):
         record = synthetic.plain(experiment, f"e{number}", length)

@@ -6,18 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness import measures
-from harness.costs import account
-from harness.experiment import Comparison
-from harness.measures import Refused
-from harness.pairing import num_near_ties
-from harness.records import Divergence, Record
-from harness.statistics import Estimate
+from harness.core.experiment import Comparison
+from harness.core.records import Divergence, Record
+from harness.measures import of_run as measures
+from harness.measures.pairing import num_near_ties
+from harness.measures.statistics import Estimate, Missing
+from harness.papers.leviathan.costs import account
 from methods.speculative import theory
 from tasks import get_task
 
 
-def value(estimate: Estimate | Refused | None) -> float:
+def value(estimate: Estimate | Missing | None) -> float:
     assert isinstance(estimate, Estimate)
     return estimate.value
 
@@ -117,8 +116,8 @@ def test_a_drifting_baseline_is_refused(
     plain = [synthetic.plain(arms.plain, str(i), 5 + i, ar_s=0.01 if i < 4 else second) for i in range(8)]
     drafted = [synthetic.drafted(arms.drafted, str(i), 5 + i) for i in range(8)]
     for result in (measures.speedup(plain, drafted), account(plain, drafted, "t5-small", 3)):
-        assert isinstance(result, Refused) == refused
-        assert not refused or "drifted" in result.reason
+        assert isinstance(result, Missing) == refused
+        assert not refused or "drifted" in result.why
 
 
 def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
@@ -138,8 +137,8 @@ def test_wrong_outputs_show_no_speed_and_near_ties_are_counted(synthetic: Simple
     assert num_near_ties(drafted) == 1
     drafted[2].divergence = replace(tie, margin=1.0, kind="bug")
     refused = measures.speedup(plain, drafted)
-    assert isinstance(refused, measures.Refused)
-    assert "1 of 3 outputs differ" in refused.reason
+    assert isinstance(refused, measures.Missing)
+    assert "1 of 3 outputs differ" in refused.why
 
 
 def costs_case(synthetic: SimpleNamespace, arms: SimpleNamespace, start_s: float = 0.0) -> dict[str, Estimate]:

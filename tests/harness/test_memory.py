@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import memory
-from harness.memory import peak_unknown, resident_bytes, with_peak
+from harness.run import memory
+from harness.run.memory import peak_unknown, resident_bytes, with_peak
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def test_a_worker_that_keeps_what_is_freed_is_not_handed_pages_anew() -> None:
         pytest.skip("no mallopt in this C library")
     script = """
 import resource, sys, torch
-from harness.memory import keep_freed
+from harness.core.jobs import keep_freed
 if sys.argv[1] == "keep":
     keep_freed()
 def step():

@@ -6,25 +6,21 @@ import re
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness import model_files, zoo
-from harness.build import Models, build_drafter
-from harness.errors import Unavailable, UsageError
-from harness.experiment import DrafterSpec, ModelSpec
-from harness.models import (
-    LoadedModel,
-    check_pair,
-    estimate,
-    fits,
-    is_encoder_decoder,
-    is_ngram_table,
-    load_model,
-    load_ngrams,
-    pin_model,
-)
+from harness.core.errors import Unavailable, UsageError
+from harness.core.experiment import DrafterSpec, ModelSpec
+from harness.models import hub
+from harness.models.fit import check_pair, fits, load_ngrams
+from harness.models.loading import LoadedModel, load_model
+from harness.models.names import Size, estimate, is_encoder_decoder, is_ngram_table, pin_model
+from harness.run.build import Models, build_drafter
+from harness.zoo.build import ensure
+from harness.zoo.recipes import recipe_hash
+from methods.filenames import NGRAM_TABLE
 from methods.speculative.ngram import NGramTable
 from methods.speculative.per_row import PerRow
 from methods.types import Inputs
@@ -34,7 +30,7 @@ NAMES = ("gpt-target", "gpt-draft", "t5-small", "ngram-gpt", "ngram-t5-en-de")
 
 @pytest.fixture(scope="module")
 def folders(zoo_cache: Path) -> dict[str, Path]:
-    return zoo.ensure(NAMES, "test", "toy", workers=0)
+    return ensure(NAMES, "test", "toy", workers=0)
 
 
 def from_zoo(name: str) -> LoadedModel:
@@ -101,7 +97,7 @@ def test_pin_follows_the_files(copied: Path) -> None:
 def test_pin_of_a_zoo_model_follows_scale_and_source(folders: dict[str, Path]) -> None:
     spec = ModelSpec(name="zoo:gpt-draft")
     revisions = {profile: pin_model(spec, profile, "toy").revision for profile in ("test", "toy", "paper")}
-    assert revisions == {profile: zoo.recipe_hash("gpt-draft", profile, "toy") for profile in revisions}
+    assert revisions == {profile: recipe_hash("gpt-draft", profile, "toy") for profile in revisions}
     assert len(set(revisions.values())) == 3
     with pytest.raises(UsageError, match="expected one of ngram-gpt"):
         pin_model(spec, "small", "toy")
@@ -167,7 +163,7 @@ def test_ngrams_need_the_targets_vocabulary(gpt: LoadedModel, folders: dict[str,
 @pytest.mark.parametrize("form", ["folder", "file"])
 def test_a_counted_table_of_ones_own_is_used(form: str, gpt: LoadedModel, folders: dict[str, Path], tmp_path: Path) -> None:
     """A folder or a file of counts needs no config.json, and its pin follows its content."""
-    path = tmp_path / (zoo.TABLE if form == "folder" else "mine.safetensors")
+    path = tmp_path / (NGRAM_TABLE if form == "folder" else "mine.safetensors")
     NGramTable.count([[1, 2, 3]], gpt.vocab_size).save(path)
     spec = ModelSpec(name=str(tmp_path if form == "folder" else path))
     assert is_ngram_table(spec)
@@ -240,31 +236,31 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is retried, nothing printed; pinning and estimating say what is known: nothing."""
 
     def offline(*_: object, **__: object) -> None:
-        raise model_files.OfflineModeIsEnabled("offline")
+        raise hub.OfflineModeIsEnabled("offline")
 
-    model_files.hub_answers.cache_clear()
-    monkeypatch.setattr(model_files, "get_session", offline)
-    monkeypatch.setattr(model_files.HfApi, "model_info", offline)
+    hub.hub_answers.cache_clear()
+    monkeypatch.setattr(huggingface_hub, "get_session", offline)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", offline)
     spec = ModelSpec(name="nobody/none-such")
     assert pin_model(spec, "paper", "hub").revision == "main"
     assert pin_model(dataclasses.replace(spec, revision="abc"), "paper", "hub").revision == "abc"
-    assert estimate(spec) == model_files.Size(None, None, None)
+    assert estimate(spec) == Size(None, None, None)
     with pytest.raises(Unavailable, match="the Hub cannot be reached"):
         load_model(spec)
-    model_files.hub_answers.cache_clear()
+    hub.hub_answers.cache_clear()
 
 
 def test_gated_and_unknown_models_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(kind: type[Exception]) -> None:
         error = kind.__new__(kind)
-        monkeypatch.setattr(model_files.HfApi, "model_info", lambda *_, **__: (_ for _ in ()).throw(error))
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: (_ for _ in ()).throw(error))
 
-    answer(model_files.GatedRepoError)
+    answer(hub.GatedRepoError)
     spec = ModelSpec(name="someone/gated")
     assert estimate(spec).gated
     with pytest.raises(Unavailable, match="it is gated; accept its terms"):
         pin_model(spec, "paper", "hub")
-    answer(model_files.RepositoryNotFoundError)
+    answer(hub.RepositoryNotFoundError)
     with pytest.raises(Unavailable, match="no such model"):
         pin_model(spec, "paper", "hub")
 

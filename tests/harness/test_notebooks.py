@@ -7,9 +7,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from harness.catalogue import get_figure
-from harness.errors import UsageError
-from harness.notebooks import recorded
+from harness.core.errors import UsageError
+from harness.papers import get_figure
+from harness.report.notebooks import recorded
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = ("leviathan", "optimized", "ppd", "specdec", "your_own_pair")

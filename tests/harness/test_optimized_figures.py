@@ -12,14 +12,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import optimized_runs as runs
 
-from harness.catalogue import Settings, get_figure
-from harness.catalogue.optimized_gamma import GAMMAS, SUMMARY_CASES, memory_arms, timed_arms
-from harness.catalogue.optimized_setup import EXACT, RULES
-from harness.catalogue.roles import Absent
-from harness.errors import UsageError
-from harness.figures import draw, optimized_gamma, optimized_tiles
-from harness.figures.optimized_tiles import VOCABULARIES, Tiling
-from kernels.verify.tiles_gpu import TILE
+from harness.core.errors import UsageError
+from harness.core.experiment import RuleTimesProbe
+from harness.core.settings import Settings
+from harness.papers import get_figure
+from harness.papers.optimized import figures
+from harness.papers.optimized.figures import SUMMARY_CASES, memory_arms, timed_arms
+from harness.papers.optimized.setup import EXACT, RULES, SIZES
+from harness.papers.optimized.tiles import VOCABULARIES, Tiling
+from harness.tables.evidence import Evidence
+from kernels.verify.sizes import TILE
 
 FEW = Settings(profile="test", limit=4)
 FROM_RECORDS = ("optimized-3", "optimized-4", "optimized-5")
@@ -33,7 +35,7 @@ def nothing(experiment: object) -> list:
 def test_figures_draw_and_draw_alike(name: str, tmp_path: Path) -> None:
     figure = get_figure(name)
     records_of = runs.run_all(figure.plan(FEW))
-    first, second = (draw(figure, FEW, records_of, tmp_path / folder) for folder in "ab")
+    first, second = (figure.draw(FEW, Evidence(records_of), tmp_path / folder) for folder in "ab")
     assert [path.name for path in first] == [f"{name}.svg", f"{name}.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not re.search(r"<dc:date>|/work|/tmp", first[0].read_text())
@@ -42,7 +44,7 @@ def test_figures_draw_and_draw_alike(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FROM_RECORDS)
 def test_nothing_is_drawn_of_nothing(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"make reproduce-figure-{name}`"):
-        draw(get_figure(name), FEW, nothing, tmp_path)
+        get_figure(name).draw(FEW, Evidence(nothing), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -58,10 +60,10 @@ def test_tiles_cover_a_row_once(vocab_size: int) -> None:
 def test_the_drawn_tiles_are_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A kernel of other tiles gives another picture and another note."""
     seen: list[Figure] = []
-    monkeypatch.setattr(optimized_tiles, "save", lambda figure, folder, name: seen.append(figure) or [])
-    draw(get_figure("optimized-1"), FEW, nothing, tmp_path)
-    monkeypatch.setattr("kernels.verify.tiles_gpu.TILE", 8000)
-    draw(get_figure("optimized-1"), FEW, nothing, tmp_path)
+    monkeypatch.setattr("harness.papers.optimized.tiles.save", lambda figure, folder, name: seen.append(figure) or [])
+    get_figure("optimized-1").draw(FEW, Evidence(nothing), tmp_path)
+    monkeypatch.setattr("kernels.verify.sizes.TILE", 8000)
+    get_figure("optimized-1").draw(FEW, Evidence(nothing), tmp_path)
     tiles = [len(figure.axes[0].patches) for figure in seen]
     assert tiles[0] - tiles[1] == 3 * 5 * (32 - 4)
     notes = [" ".join(text.get_text() for text in figure.texts) for figure in seen]
@@ -72,16 +74,15 @@ def test_the_drawn_tiles_are_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_points_are_the_records_means(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Figure] = []
-    monkeypatch.setattr(optimized_gamma, "save", lambda figure, folder, name: seen.append(figure) or [])
+    monkeypatch.setattr(figures, "save", lambda figure, folder, name: seen.append(figure) or [])
     for name in ("optimized-3", "optimized-4"):
-        draw(get_figure(name), FEW, runs.run_all(get_figure(name).plan(FEW)), tmp_path)
+        get_figure(name).draw(FEW, Evidence(runs.run_all(get_figure(name).plan(FEW))), tmp_path)
     assert [len(figure.axes) for figure in seen] == [3, 2]
     for figure, kind in zip(seen, ("time", "memory"), strict=True):
         lines = {container.get_label(): container[0].get_ydata() for container in figure.axes[0].containers}
         assert set(lines) == set(RULES)
-        for index, gamma in enumerate(GAMMAS["test"]):
+        for index, gamma in enumerate(SIZES["test"].gammas):
             arms = (timed_arms if kind == "time" else memory_arms)(FEW, SUMMARY_CASES[0], gamma)
-            assert not isinstance(arms, Absent)
             records = runs.records(arms[EXACT])
             if kind == "time":
                 times = [1e3 * seconds for record in records for seconds in record.rule_times.profiled_s]
@@ -97,12 +98,12 @@ def test_a_drifting_machine_is_named_below(tmp_path: Path) -> None:
         for record in run(comparison.arms[0])[2:]:
             record.steps.round_s = [2 * runs.TOKEN_S] * 12
     with pytest.raises(UsageError, match=r"figure optimized-3: refused: the baseline drifted by \+100%"):
-        draw(figure, FEW, run, tmp_path)
+        figure.draw(FEW, Evidence(run), tmp_path)
 
 
 def test_gamma_runs_from_1_to_20_in_every_profile() -> None:
-    assert {(one[0], one[-1]) for one in GAMMAS.values()} == {(1, 20)}
+    assert {(one.gammas[0], one.gammas[-1]) for one in SIZES.values()} == {(1, 20)}
     arms = [arm for one in get_figure("optimized-3").plan(replace(FEW, profile="paper")) for arm in one.arms[1:]]
     assert {arm.method.gamma for arm in arms} == set(range(1, 21))
-    assert {arm.method.schedule for arm in arms} == {"heuristic"}
-    assert not any(arm.profiled for one in get_figure("optimized-5").plan(FEW) for arm in one.arms)
+    assert {arm.method.values.get("schedule") for arm in arms} == {"heuristic"}
+    assert not any(RuleTimesProbe() in arm.probes for one in get_figure("optimized-5").plan(FEW) for arm in one.arms)

@@ -25,9 +25,17 @@ from transformers import (
     WhisperTokenizer,
 )
 
-from harness.catalogue import Settings, get_table
-from harness.catalogue.optimized_scaling import arms_of as scaled_arms
-from harness.catalogue.optimized_setup import (
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import Comparison, ModelSpec
+from harness.core.record_files import RecordFile
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.pairing import succeeded
+from harness.models.loading import load_model
+from harness.papers import get_table
+from harness.papers.optimized.scaling import arms_of as scaled_arms
+from harness.papers.optimized.setup import (
     BASELINE,
     CLEAN,
     CNNDM,
@@ -48,15 +56,8 @@ from harness.catalogue.optimized_setup import (
     Case,
     arms_of,
 )
-from harness.catalogue.roles import Absent
-from harness.cli import main
-from harness.errors import UsageError
-from harness.experiment import Comparison, ModelSpec
-from harness.models import load_model
-from harness.pairing import succeeded
-from harness.profiled import RANGE, ProfiledRule, device_seconds
-from harness.records import Record, RecordFile
-from harness.runner import Runner, pin
+from harness.run.profiled import RANGE, ProfiledRule, device_seconds
+from harness.run.runner import Runner, pin
 from methods.speculative.rules import SigmoidRule
 
 SHAPE = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -121,8 +122,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(profile="paper", limit=2, num_threads=1, models=models)
 
 
-def run(folder: Path, arms: Arms | Absent) -> dict[str, list[Record]]:
-    assert not isinstance(arms, Absent)
+def run(folder: Path, arms: Arms) -> dict[str, list[Record]]:
     pinned = {name: pin(arm) for name, arm in arms.items()}
     Runner(folder, quiet=True).run(Comparison(tuple(pinned.values())))
     return {name: RecordFile(folder, arm).read() for name, arm in pinned.items()}
@@ -133,7 +133,6 @@ def test_the_papers_classes_run_from_disk_with_every_rule(kind: str, settings: S
     """The exact rules say the same; every round's rule was timed, within its clock."""
     case = Case(data=CLEAN if kind == "whisper" else CNNDM, pair=PAIRS[kind], sampling=FILTERED)
     arms = arms_of(settings, case)
-    assert not isinstance(arms, Absent)
     found = run(tmp_path, {name: arm.replace(max_new_tokens=12) for name, arm in arms.items()})
     for name, records in found.items():
         assert len(succeeded(records)) == 2, (name, records[0].error)
@@ -150,7 +149,6 @@ def test_the_papers_classes_run_from_disk_with_every_rule(kind: str, settings: S
 
 def test_an_untrained_draft_stands_before_the_sigmoid_only(settings: Settings, tmp_path: Path) -> None:
     arms = arms_of(settings, Case(data=XSUM, pair=LLAMA_7B, sampling=UNFILTERED))
-    assert not isinstance(arms, Absent)
     fresh = {name: arm for name, arm in arms.items() if name == PLAIN or name.startswith(UNTRAINED)}
     found = run(tmp_path, {name: arm.replace(max_new_tokens=30) for name, arm in fresh.items()})
 
@@ -167,7 +165,6 @@ def test_an_untrained_draft_stands_before_the_sigmoid_only(settings: Settings, t
 def test_fp16_overflow_refuses_every_draft(settings: Settings, tmp_path: Path) -> None:
     """At 1e5 in fp16 alone; the same scale on fp32 logits does not collapse (the paper's Table 2)."""
     arms = scaled_arms(settings, Case(data=CV16, pair=SMALL_EN, sampling=UNFILTERED))
-    assert not isinstance(arms, Absent)
     chosen = [PLAIN, *(f"{logits} / {SIGMOID} / {scale}" for logits in ("float16", "float32") for scale in ("10000", "100000"))]
     found = run(tmp_path, {name: arms[name].replace(max_new_tokens=12) for name in chosen})
     stood = {name: sum(sum(record.steps.num_accepted) for record in found[name]) for name in chosen[1:]}
@@ -209,11 +206,10 @@ def test_a_profiled_rule_promises_what_it_holds() -> None:
     assert (value, times.profiled_s, times.wall_s) == (7, [], [])
 
 
-@pytest.mark.parametrize("changes", [{"batch_size": 2}, {"memory": True}])
-def test_profiling_is_of_single_rows_undisturbed(changes: dict[str, Any], settings: Settings) -> None:
+def test_profiling_is_of_single_rows(settings: Settings) -> None:
     arm = get_table(30).plan(settings)[0].arms[1]
-    with pytest.raises(UsageError, match=r"^profiled: .*expected batch_size 1, no memory"):
-        replace(arm, **changes)
+    with pytest.raises(UsageError, match=r"^batch_size 2: .*one row at a time"):
+        replace(arm, batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +217,7 @@ def test_profiling_is_of_single_rows_undisturbed(changes: dict[str, Any], settin
     [
         (
             ["--rule", "exact", "--scale", "10"],
-            "scale 10.0: rule 'exact' does not scale logits; expected sigmoid or sigmoid-rel",
+            "--scale 10.0: rule 'exact' does not read it",
         ),
         (["--rule", "lenience", "--half-logits"], "--half-logits True: rule 'lenience' does not read it"),
         (["--rule", "sigmoid", "--scale", "-5"], "alpha 5.0, beta -5.0: expected alpha < beta"),

@@ -13,12 +13,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import optimized_runs as runs
 
-from harness import verification
-from harness.catalogue import Settings, get_table, published
-from harness.catalogue.base import Cell
-from harness.catalogue.optimized_columns import OUT_OF_DOMAIN
-from harness.catalogue.optimized_scaling import SWEEP
-from harness.catalogue.optimized_setup import (
+from harness.core.experiment import Experiment, RuleTimesProbe
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.statistics import Missing
+from harness.papers import get_table
+from harness.papers.optimized import measures as verification
+from harness.papers.optimized.rules import OUT_OF_DOMAIN
+from harness.papers.optimized.scaling import SWEEP
+from harness.papers.optimized.setup import (
     ALL_CASES,
     BASELINE,
     EXACT,
@@ -33,12 +36,11 @@ from harness.catalogue.optimized_setup import (
     SIGMOID,
     UNTRAINED,
     arms_of,
-    undisturbed,
+    without_profiler,
 )
-from harness.catalogue.roles import Absent
-from harness.experiment import Experiment
-from harness.pairing import Refused
-from harness.records import Record
+from harness.tables import published
+from harness.tables.base import Cell
+from harness.tables.evidence import Evidence
 
 FEW = Settings(limit=6)
 EVERYWHERE = Settings(limit=6, models=tuple((role, f"some/{role}") for role in PAPERS))
@@ -57,7 +59,7 @@ def by_place(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
 @cache
 def made(number: int, settings: Settings = FEW) -> dict[tuple[str, str], Cell]:
     table = get_table(number)
-    return by_place(table.cells(settings, runs.run_all(table.plan(settings))))
+    return by_place(table.cells(settings, Evidence(runs.run_all(table.plan(settings)))))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -71,9 +73,8 @@ def test_every_published_number_stands_somewhere(number: int) -> None:
         if row.get("profiling_time_reduction_pct"):
             expected[float(row["profiling_time_reduction_pct"])] += times
     for settings in (FEW, EVERYWHERE):
-        cells = [
-            cell for cell in get_table(number).cells(settings, nothing) if cell.column not in ("fewer calls", "faster calls")
-        ]
+        all_cells = get_table(number).cells(settings, Evidence(nothing))
+        cells = [cell for cell in all_cells if cell.column not in ("fewer calls", "faster calls")]
         shown = Counter(cell.published for cell in cells if cell.published is not None)
         assert shown == expected
         assert all(FILTERED in cell.row for cell in cells if cell.published is not None)
@@ -93,7 +94,6 @@ def test_with_records_every_cell_of_a_pair_with_models_fills(number: int, settin
 def test_gains_are_split_into_faster_and_fewer_calls() -> None:
     cells = made(30)
     arms = arms_of(FEW, ALL_CASES[0])
-    assert not isinstance(arms, Absent)
     counts = {rule: sum(runs.num_calls(arms[rule], number) for number in range(6)) for rule in RULES}
     seconds = {
         rule: sum(runs.call_seconds(arms[rule], n, call) for n in range(6) for call in range(runs.num_calls(arms[rule], n)))
@@ -137,7 +137,6 @@ def test_metrics_are_fractions() -> None:
 def test_steps_are_the_mean_and_deviation_of_all_calls() -> None:
     cells = made(33)
     arms = arms_of(FEW, ALL_CASES[0])
-    assert not isinstance(arms, Absent)
     arm = arms[EXACT]
     times = np.array([1e3 * runs.call_seconds(arm, n, call) for n in range(6) for call in range(runs.num_calls(arm, n))])
     assert cells[f"{CLEAN_ROW} / {EXACT}", "a call"].measured == pytest.approx(times.mean())
@@ -168,7 +167,8 @@ def test_a_drifting_machine_leaves_failed_times_with_the_reason(number: int) -> 
         return found
 
     names = ("saved", "wall saved", "saved a call", "fewer calls")
-    cells = [cell for cell in table.cells(FEW, slowing) if cell.column in names and not cell.status.startswith("impossible")]
+    found = table.cells(FEW, Evidence(slowing))
+    cells = [cell for cell in found if cell.column in names and not cell.status.startswith("impossible")]
     assert len(cells) >= 30
     assert all(cell.status == "failed" and "drifted by +50%" in cell.note for cell in cells)
 
@@ -188,20 +188,23 @@ def test_clocks_that_contradict_each_other_refuse_a_time(
     profiled: float, events: float | None, wall: float, expected: str | None
 ) -> None:
     arms = arms_of(FEW, ALL_CASES[0])
-    assert not isinstance(arms, Absent)
     records = runs.records(arms[EXACT])
     for record in records:
         assert record.rule_times is not None
         record.rule_times.profiled_s, record.rule_times.wall_s = [profiled], [wall]
         record.rule_times.event_s = [] if events is None else [events]
     found = verification.contradiction(arms[EXACT], records)
-    assert (found is None) if expected is None else isinstance(found, Refused) and expected in found.reason
+    assert (found is None) if expected is None else isinstance(found, Missing) and expected in found.why
 
 
 def test_the_sweep_has_every_scale_in_both_precisions() -> None:
     plan = get_table(31).plan(FEW)
-    methods = [arm.method for comparison in plan for arm in comparison.arms if arm.method.rule.startswith("sigmoid")]
-    found = Counter((method.rule, method.scale, method.half_logits) for method in methods)
+    methods = [
+        arm.method for comparison in plan for arm in comparison.arms if arm.method.values.get("rule", "").startswith("sigmoid")
+    ]
+    found = Counter(
+        (method.values.get("rule"), method.values.get("scale"), method.values.get("half_logits")) for method in methods
+    )
     assert set(found) == {
         (rule, scale, half) for rule in (RULES[SIGMOID], RULES[RELEASED]) for scale in SWEEP for half in (0, 1)
     }
@@ -210,16 +213,20 @@ def test_the_sweep_has_every_scale_in_both_precisions() -> None:
         arm.signature for one in get_table(34).plan(FEW) for arm in one.arms
     }
     half = replace(FEW, dtype="float16")
-    assert not any(arm.method.half_logits for one in get_table(31).plan(half) for arm in one.arms)
+    assert not any(arm.method.values.get("half_logits") for one in get_table(31).plan(half) for arm in one.arms)
 
 
 def test_settings_are_the_papers() -> None:
     arms = [arm for comparison in get_table(30).plan(EVERYWHERE) for arm in comparison.arms]
     ruled = [arm for arm in arms if arm.method.name == "speculative"]
-    assert {(arm.method.gamma, arm.method.schedule, arm.batch_size) for arm in ruled} == {(5, "heuristic", 1)}
+    assert {(arm.method.gamma, arm.method.values.get("schedule"), arm.batch_size) for arm in ruled} == {(5, "heuristic", 1)}
     speech = {"librispeech-clean", "librispeech-other", "tedlium", "common-voice"}
     assert {(arm.task in speech, arm.max_new_tokens) for arm in arms} == {(True, 256), (False, 100)}
-    scales = {(arm.task in speech, arm.method.scale) for arm in ruled if arm.method.rule.startswith("sigmoid")}
+    scales = {
+        (arm.task in speech, arm.method.values.get("scale"))
+        for arm in ruled
+        if arm.method.values.get("rule", "").startswith("sigmoid")
+    }
     assert scales == {(True, 1e3), (False, 1e4)}
     assert {arm.prompt_template for arm in arms if arm.task not in speech} == {"{article}\nSummary:"}
     claims = {row["claim"]: row["value"] for row in published.read("optimized", "text_claims")}
@@ -231,16 +238,16 @@ def test_settings_are_the_papers() -> None:
 def test_wall_clock_is_taken_without_torchs_profiler_on_cuda() -> None:
     cpu, cuda = (get_table(32).plan(replace(FEW, device=device)) for device in ("cpu", "cuda"))
     assert cpu == get_table(30).plan(FEW)
-    assert all(not arm.profiled for one in cuda for arm in one.arms)
+    assert all(RuleTimesProbe() not in arm.probes for one in cuda for arm in one.arms)
     arms = {PLAIN: cuda[0].arms[0]}
-    assert undisturbed(FEW, arms) == arms
+    assert without_profiler(FEW, arms) == arms
 
 
 @pytest.mark.parametrize("profile", sorted(ROLES))
 def test_each_profile_says_what_it_cannot_fill(profile: str) -> None:
     settings = Settings(profile=profile)
     arms = [arms_of(settings, case) for case in ALL_CASES]
-    absent = {case.pair.target for case, one in zip(ALL_CASES, arms, strict=True) if isinstance(one, Absent)}
+    absent = {case.pair.target for case, one in zip(ALL_CASES, arms, strict=True) if isinstance(one[EXACT], Missing)}
     expected = {
         "paper": set(),
         "small": {LARGE_V2.target, "Llama2 7B", "Llama2 13B", "Gemma 7B"},

@@ -1,7 +1,6 @@
 """transformers' own loops as methods and beside ours: through the command line, in numbers, and what is refused."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,20 +9,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from harness import zoo
-from harness.audit import fit_of_run
-from harness.audit.ground import Ground
-from harness.audit.models import zoo_subjects
-from harness.audit.sampling import exact
-from harness.audit.subjects import SIZES
-from harness.cli import main
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.frames import frame
-from harness.pairing import Refused
-from harness.peers import as_text, measured, peer_method, with_peers
-from harness.prompts import Prompt
-from harness.records import Divergence, Record, load_experiment, load_records
-from harness.runner import Runner, pin
+from harness.cli.main import main
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.record_files import load_experiment, load_records
+from harness.core.records import Divergence, Record
+from harness.exact.checks import check_exact
+from harness.exact.ground import ModelGround
+from harness.exact.run_verdict import judge_samples
+from harness.exact.subjects import SIZES, zoo_subjects
+from harness.measures.frames import frame
+from harness.measures.statistics import Missing
+from harness.run.build import build_method
+from harness.run.peers import as_text, measured, peer_method, with_peers
+from harness.run.runner import Runner, pin
+from harness.zoo.build import ensure
 from methods import transformers_generate
 from methods.sampling import Sampling
 
@@ -33,14 +32,14 @@ DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 
 @pytest.fixture(scope="module", autouse=True)
 def _models(zoo_cache: Path) -> None:
-    zoo.ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+    ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a Llama of two layers and random weights, with a tokenizer of the zoo's."""
     folder = tmp_path_factory.mktemp("llama")
-    tokenizer = AutoTokenizer.from_pretrained(zoo.ensure(["gpt-draft"], "test", "toy", workers=0)["gpt-draft"])
+    tokenizer = AutoTokenizer.from_pretrained(ensure(["gpt-draft"], "test", "toy", workers=0)["gpt-draft"])
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -105,7 +104,10 @@ def test_transformers_drafts_as_a_method_of_its_own(
     path = Path(found["records"])
     described = load_experiment(path).method
     assert described.drafter is not None
-    assert (described.drafter.kind, described.early_layer) == (drafter[0], int(drafter[2]) if len(drafter) > 1 else None)
+    assert (described.drafter.kind, described.values["early_layer"]) == (
+        drafter[0],
+        int(drafter[2]) if len(drafter) > 1 else None,
+    )
     for record in load_records(path):
         assert record.steps is not None
         assert sum(record.steps.emitted) == len(record.tokens or ())
@@ -120,20 +122,15 @@ def test_sampled_outputs_are_held_against_the_law(tmp_path: Path, capsys: pytest
     assert found["audit"]["tokens"] == sum(len(record.tokens or ()) for record in load_records(found["records"])) > 60
     experiment = load_experiment(Path(found["records"]))
     other = experiment.replace(sampling=Sampling(temperature=0.3))
-    fit = Runner(tmp_path).with_models(experiment, lambda models: _fit(other, load_records(found["records"]), models))
-    assert fit["verdict"] == "biased"
-    assert fit["p"] < 1e-6
+    records = load_records(found["records"])
+    fit = Runner(tmp_path).with_models(experiment, lambda models: judge_samples(other, records, models.get(other.target)))
+    assert fit.verdict == "biased"
+    assert fit.evidence["p"] < 1e-6
 
 
-def _fit(experiment: Experiment, records: Sequence[Record], models) -> dict:  # type: ignore[no-untyped-def]
-    from harness.audit.of_run import _prompt
-
-    target = models.get(experiment.target)
-
-    def prompt_of(record: Record) -> Prompt:
-        return _prompt(experiment, record, target)
-
-    return fit_of_run.fit_of(experiment, records, target, prompt_of)
+def check_spec(experiment: Experiment, ground: ModelGround) -> dict:
+    method = build_method(experiment.method, ground.target, ground.models)
+    return check_exact(method, ground, drafts=experiment.method.drafter is not None).as_dict()
 
 
 def test_the_audit_tests_its_samples_and_finds_wrong_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,24 +138,25 @@ def test_the_audit_tests_its_samples_and_finds_wrong_ones(tmp_path: Path, monkey
     sizes = replace(SIZES["test"], samples=250)
     subjects = {one.name: one for one in zoo_subjects("test", "toy", sizes)}
     subject = subjects["GPT: transformers, temperature 1"]
-    ground = Ground(pin(subject.plain), sizes, Runner(tmp_path, quiet=True))
-    assisted = subject.experiment.replace(method=MethodSpec(name="transformers", drafter=DRAFT, gamma=2))
-    right = exact(pin(assisted), ground)
+    plain = pin(subject.plain)
+    ground = ModelGround(plain, sizes, Runner(tmp_path, quiet=True).models(plain))
+    assisted = subject.experiment.replace(method=MethodSpec.of("transformers", drafter=DRAFT, gamma=2))
+    right = check_spec(pin(assisted), ground)
     assert right["verdict"] == "same distribution"
     assert 0 < right["accepted"] < right["drafted"]
     assert right["largest_deviation"] == {}
     assert right["tests"]["position 0"]["samples"] == 250 // 5
     seeded = transformers_generate.random_numbers
     monkeypatch.setattr(transformers_generate, "random_numbers", lambda seed, device: seeded(0, device))
-    wrong = exact(pin(subject.experiment), ground)
+    wrong = check_spec(pin(subject.experiment), ground)
     assert wrong["verdict"] == "biased"
     assert wrong["drafted"] == 0
 
 
 def arms(synthetic: SimpleNamespace) -> tuple[tuple[Experiment, list[Record]], list[Record], tuple[Experiment, list[Record]]]:
     """Plain decoding at 10 ms a token; ours at 15 ms a round of 3 tokens; a peer of ours' kind at twice that time."""
-    plain = synthetic.plain_experiment(overlap=())
-    ours, peer = synthetic.drafted_experiment(plain), plain.replace(method=MethodSpec(name="transformers", gamma=3))
+    plain = synthetic.plain_experiment(probes=())
+    ours, peer = synthetic.drafted_experiment(plain), plain.replace(method=MethodSpec.of("transformers", gamma=3))
     names = [f"e{number}" for number in range(6)]
     slow = [synthetic.drafted(peer, name) for name in names]
     for record in slow:
@@ -180,7 +178,7 @@ def test_ratios_are_of_times_a_token(synthetic: SimpleNamespace) -> None:
 
     (found,) = measured(plain, ours, {"assistant": peer}, audit)
     assert found.ours_over_it is not None
-    assert not isinstance(found.ours_over_it, Refused)
+    assert not isinstance(found.ours_over_it, Missing)
     assert found.ours_over_it.value == pytest.approx(2)
     total = sum(record.wall_s or 0 for record in plain[1]) / sum(record.wall_s or 0 for record in peer[1])
     assert found.as_dict()["over_plain"]["value"] == pytest.approx(total)
@@ -199,11 +197,13 @@ def test_a_peer_whose_output_is_wrong_has_no_speed(synthetic: SimpleNamespace) -
 
 
 def test_peers_share_what_the_method_is_given_and_their_times_are_of_one_run_alone(synthetic: SimpleNamespace) -> None:
-    plain = synthetic.plain_experiment(overlap=())
-    ours = plain.replace(method=replace(synthetic.drafted_experiment(plain).method, gamma=4, schedule="heuristic"))
+    plain = synthetic.plain_experiment(probes=())
+    ours = plain.replace(method=synthetic.drafted_experiment(plain).method.change(gamma=4, schedule="heuristic"))
     comparison = Comparison((plain, ours))
     arms, peers = with_peers(comparison, ["assistant", "early-exit:2"])
-    assert [(one.method.gamma, one.method.schedule, one.method.early_layer) for one in peers.values()] == [
+    assert [
+        (one.method.gamma, one.method.values.get("schedule"), one.method.values.get("early_layer")) for one in peers.values()
+    ] == [
         (4, "heuristic", None),
         (4, "heuristic", 2),
     ]
@@ -211,7 +211,7 @@ def test_peers_share_what_the_method_is_given_and_their_times_are_of_one_run_alo
     signatures = [arm.signature for arm in (*comparison.arms, *arms.arms, *fewer.arms)]
     assert len(set(signatures)) == 6
     assert with_peers(comparison, []) == (comparison, {})
-    assert peer_method("generate", MethodSpec(name="beam", num_beams=4), None).num_beams == 4
+    assert peer_method("generate", MethodSpec.of("beam", num_beams=4), None).options.num_beams == 4
 
 
 TRANSFORMERS = {"method": "transformers"}

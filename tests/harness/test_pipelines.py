@@ -5,15 +5,14 @@ from dataclasses import replace
 from itertools import cycle, islice
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from harness.experiment import Experiment, MethodSpec
-from harness.pairing import Refused
-from harness.pipelines import UNITS, UNTIMED, Account, account, untimed
-from harness.records import Divergence, Record
+from harness.core.experiment import Experiment, MethodSpec
+from harness.core.records import Divergence, Record
+from harness.measures.pipelines import UNITS, UNTIMED, Account, account, untimed
+from harness.measures.statistics import Missing
 from methods.ppd import theory
-from methods.ppd.pipeline import PARTS
+from methods.steps import PARTS
 
 DEPTH, EARLY, TOKENS = 8, 5, 12
 PLAIN_S, LAYER_S, EARLY_HEAD_S, POST_S, HEAD_S, WAIT_S, ADOPT_S = 0.01, 1.3e-3, 7e-4, 1e-4, 6e-4, 3e-4, 2e-4
@@ -21,15 +20,15 @@ PLAIN_S, LAYER_S, EARLY_HEAD_S, POST_S, HEAD_S, WAIT_S, ADOPT_S = 0.01, 1.3e-3, 
 
 @pytest.fixture
 def plain(synthetic: SimpleNamespace) -> Experiment:
-    return synthetic.plain_experiment(overlap=())
+    return synthetic.plain_experiment(probes=())
 
 
 @pytest.fixture
 def piped(plain: Experiment) -> Experiment:
-    return plain.replace(method=MethodSpec(name="ppd", early_layer=EARLY, candidates=1))
+    return plain.replace(method=MethodSpec.of("ppd", early_layer=EARLY, candidates=1))
 
 
-def found(result: Account | Refused | None) -> dict[str, float]:
+def found(result: Account | Missing | None) -> dict[str, float]:
     assert isinstance(result, Account)
     return {name: estimate.value for name, estimate in result.estimates.items()}
 
@@ -99,7 +98,7 @@ def test_the_identity_holds_whatever_the_times(
     assert result["round_ms"] == pytest.approx(result["layers_ms"] + sum(result[f"{p}_ms"] for p in PARTS if "layers" not in p))
     assert result.get("reached_frac", 100 * saved / attainable) == pytest.approx(100 * saved / attainable)
     tokens = sum(lengths)
-    layers = sum(theory.sequence_latency(np.array([bool(hit) for hit in r.steps.matched]), DEPTH, EARLY) for r in records)
+    layers = sum(DEPTH * len(r.steps.matched) - (DEPTH - EARLY) * sum(map(bool, r.steps.matched[:-1])) for r in records)
     assert result["theorem_frac"] == pytest.approx(100 * (1 - layers / (DEPTH * tokens)))
     rate = result["match_rate"] / 100
     by_theorem = sum(theory.latency(DEPTH, EARLY, tokens / 3, rate) for _ in lengths) / (DEPTH * tokens)
@@ -107,7 +106,7 @@ def test_the_identity_holds_whatever_the_times(
 
 
 def test_attainable_is_the_theorys(synthetic: SimpleNamespace, plain: Experiment, piped: Experiment) -> None:
-    """Where every round reads the early head (EOS ends the texts), methods.ppd.theory.attainable with the same costs."""
+    """Where every round reads the early head (EOS ends the texts), what PPD saves over greedy with the same costs."""
     baseline = [synthetic.plain(plain, name, TOKENS, PLAIN_S) for name in "ab"]
     records = [synthetic.piped(piped, name, TOKENS, (True, True, False), DEPTH, EARLY) for name in "ab"]
     for record in records:
@@ -118,7 +117,7 @@ def test_attainable_is_the_theorys(synthetic: SimpleNamespace, plain: Experiment
     result = found(account([baseline], records, DEPTH))
     layer = (PLAIN_S - HEAD_S) / DEPTH
     costs = theory.Costs(layer=layer, early_head=EARLY_HEAD_S, final_head=HEAD_S)
-    expected = theory.attainable(DEPTH, EARLY, TOKENS, 8 / 11, costs)
+    expected = DEPTH * layer + HEAD_S - theory.expected_latency(DEPTH, EARLY, TOKENS, 8 / 11, costs) / TOKENS
     assert result["attainable_frac"] == pytest.approx(100 * float(expected) / PLAIN_S)
     assert result["match_rate"] == pytest.approx(100 * 9 / 12)
     assert result["theorem_frac"] == pytest.approx(100 * 8 * 3 / (DEPTH * TOKENS)), "the last token's match spares nothing"
@@ -223,12 +222,12 @@ def test_what_must_not_be_compared_is_refused(synthetic: SimpleNamespace, plain:
     elsewhere = [replace(record, run="another") for record in good]
     for baselines in ([good, drifting], [drifting, good]):
         refused = account(baselines, records, DEPTH)
-        assert isinstance(refused, Refused)
-        assert "drifted by +100%" in refused.reason
+        assert isinstance(refused, Missing)
+        assert "drifted by +100%" in refused.why
     for baselines in ([good, elsewhere], [elsewhere]):
         refused = account(baselines, records, DEPTH)
-        assert isinstance(refused, Refused)
-        assert "different processes" in refused.reason
+        assert isinstance(refused, Missing)
+        assert "different processes" in refused.why
     compared = account([good], records, DEPTH)
     assert isinstance(compared, Account)
     assert untimed(records, DEPTH) == {name: compared.estimates[name] for name in UNTIMED}, "a noisy machine takes none away"
@@ -239,8 +238,8 @@ def test_what_must_not_be_compared_is_refused(synthetic: SimpleNamespace, plain:
     assert isinstance(account([good], records, DEPTH), Account)
     records[2].divergence = replace(tie, margin=1.0, kind="bug")
     refused = account([good], records, DEPTH)
-    assert isinstance(refused, Refused)
-    assert "1 of 8 outputs differ" in refused.reason
+    assert isinstance(refused, Missing)
+    assert "1 of 8 outputs differ" in refused.why
 
 
 def test_examples_that_were_resumed_elsewhere_are_left_out(

@@ -14,26 +14,29 @@ import numpy as np
 import pytest
 import torch
 
+import harness.papers  # noqa: F401 - its tables are a dictionary that each test leaves as it was
 import tasks
-from harness import plugins, zoo
-from harness.audit.wrong import LenientBy, NoResidual, OneUniform, Unsampled
-from harness.cli import main
-from harness.contracts.base import Finding
-from harness.contracts.check import Subject, findings
-from harness.contracts.drafter import check_drafter
-from harness.contracts.method import check_method
-from harness.contracts.rule import check_rule
-from harness.contracts.table import check_table
-from harness.contracts.task import check_task
-from harness.errors import UsageError
-from harness.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.runner import pin
+from harness.cli.main import main
+from harness.core import plugins
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.exact.contract_drafter import check_drafter
+from harness.exact.contract_method import check_method
+from harness.exact.contract_rule import check_rule
+from harness.exact.contract_table import check_table
+from harness.exact.contract_task import check_task
+from harness.exact.contracts import Entry, check_entry
+from harness.exact.controls import CONTROLS, LenientBy, Unsampled
+from harness.exact.finding import Finding
+from harness.run.runner import pin
+from harness.zoo.build import ensure
 from methods.autoregressive import Autoregressive
-from methods.speculative.drafters import DRAFTERS
+from methods.parts import DRAFTERS, RULES
 from methods.speculative.model import ModelDrafter
-from methods.speculative.rules import RULES, SpeculativeSampling
+from methods.speculative.rules import SpeculativeSampling
 from tasks import TASKS
 from tasks.squad import Squad
+from tasks.world.passages import squad_row
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "plugin-example"
@@ -54,9 +57,10 @@ among-best = foretoken_example:AmongBest
 @pytest.fixture(autouse=True)
 def _unplugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins without plug-ins, and leaves none."""
-    registries = [kind.registry() for kind in plugins.KINDS.values()] + [tasks.BROKEN]
+    registries = [kind.registry for kind in plugins.KINDS.values()] + [tasks.BROKEN]
     before = [dict(registry) for registry in registries]
     monkeypatch.setattr(plugins, "_seen", {})
+    monkeypatch.setattr(plugins, "_offers", {})
     modules = set(sys.modules)
     yield
     for registry, contents in zip(registries, before, strict=True):
@@ -93,7 +97,7 @@ def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
 
 
 def experiment() -> Experiment:
-    method = MethodSpec(name="speculative", drafter=DrafterSpec(kind="period"), rule="among-best")
+    method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="period"), rule="among-best")
     return Experiment(task="last-word", target=ModelSpec(name="zoo:gpt-target"), method=method, profile="test")
 
 
@@ -122,8 +126,8 @@ def test_signatures_name_what_is_plugged_in(installed: Path, tmp_path: Path) -> 
     assert Experiment.from_dict(json.loads(pinned.to_json())) == pinned
     assert pinned.signature != pinned.replace(plugins=()).signature
     plain = Experiment(task="text", target=ModelSpec(name="zoo:gpt-target"), method=MethodSpec(name="autoregressive"))
-    assert "plugins" not in pin(plain.replace(profile="test")).to_json()
-    overlap = plain.replace(profile="test", overlap=(DrafterSpec(kind="period"),))
+    assert pin(plain.replace(profile="test")).plugins == ()
+    overlap = plain.replace(profile="test", probes=(OverlapProbe(drafter=DrafterSpec(kind="period")),))
     assert len(pin(overlap).plugins) == 1
 
 
@@ -132,7 +136,7 @@ def test_a_changed_file_is_another_experiment_wherever_it_lies(tmp_path: Path, m
     for number, source in enumerate((FILE.read_text(), FILE.read_text(), FILE.read_text() + "# changed\n")):
         monkeypatch.setattr(plugins, "_seen", {})
         for kind, name in NAMES:
-            plugins.KINDS[kind].registry().pop(int(name) if kind == "table" else name, None)
+            plugins.KINDS[kind].registry.pop(int(name) if kind == "table" else name, None)
         (tmp_path / str(number)).mkdir()
         (path := tmp_path / str(number) / "mine.py").write_text(source)
         plugins.load([path])
@@ -141,7 +145,7 @@ def test_a_changed_file_is_another_experiment_wherever_it_lies(tmp_path: Path, m
 
 
 def test_it_runs_as_a_file(zoo_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    ensure(("gpt-target",), "test", "toy", workers=0)
     arguments = ["run", "--quiet", "--plugin", str(FILE), "--profile", "test", "--task", "last-word"]
     arguments += ["--target", "zoo:gpt-target", "--method", "speculative", "--drafter", "period", "--rule", "among-best"]
     arguments += ["--gamma", "2", "--limit", "2", "--records", str(tmp_path), "--threads", "1"]
@@ -165,7 +169,7 @@ def test_its_table_is_run_and_stands_in_report_and_ledger(
     zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """As a file: its numbers, its page, and a command that names the file."""
-    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    ensure(("gpt-target",), "test", "toy", workers=0)
     monkeypatch.chdir(tmp_path)
     given = ["--plugin", str(FILE)]
     assert main(["table", "900", "--reproduce", "--profile", "test", "--limit", "2", "--quiet", *given]) == 0
@@ -196,8 +200,8 @@ def test_tables_of_installed_packages_are_in_report_and_ledger_and_broken_ones_h
 ) -> None:
     """One cannot be imported (a warning), one cannot say its cells (its page says so), a third is whole."""
     raising = """
-from harness.catalogue.base import Table
-def cells(settings, records_of):
+from harness.tables.base import Table
+def cells(settings, evidence):
     raise KeyError("gone")
 FAILS = Table(number=901, paper="someones", paper_number=1, title="fails", row_heads=("a",), blocks=(("b",),),
               plan=lambda settings: [], cells=cells, notes=lambda settings: [])
@@ -270,7 +274,7 @@ number = someones_tasks:NUMBER
         ("import nowhere", "ModuleNotFoundError"),
         ("x = (", "SyntaxError"),
         ("x = 1", "offers nothing; expected a dictionary of entries called one of TASKS, DRAFTERS"),
-        ("from methods.speculative.rules import RULES", "offers nothing"),
+        ("from methods.parts import RULES", "offers nothing"),
         ("class Mine: ...\nRULES = {'exact': Mine}", "'exact' exists already, from the project; choose another name"),
         ("TASKS = {'mine': 3}", "3 is no task"),
     ],
@@ -328,17 +332,25 @@ def test_what_is_ours_keeps_them_too() -> None:
     ours = [("rule", "speculative-sampling"), ("rule", "top-1"), ("drafter", "model")]
     ours += [("method", "autoregressive"), ("table", "9"), ("task", "squad"), ("task", "text")]
     for kind, name in ours:
-        found = list(findings(Subject(kind, name)))
+        found = list(check_entry(Entry(kind, name)))
         assert len(found) >= 4
-        assert [one for one in found if not one.kept] == [], name
+        assert [one for one in found if not one.passed] == [], name
 
 
 def broken(found: Iterator[Finding], expected: set[str]) -> set[str]:
     """The broken ones among the expected; what comes behind the last of them is not run."""
     seen: set[str] = set()
     while seen != expected and (one := next(found, None)) is not None:
-        seen |= {one.what} & expected if not one.kept else set()
+        seen |= {one.check} & expected if not one.passed else set()
     return seen
+
+
+class OneUniform(SpeculativeSampling):
+    """Uses the first acceptance number for all drafts of a round."""
+
+    def verify(self, proposal, target_logits, sampling, uniforms):  # type: ignore[no-untyped-def]
+        same = torch.cat((uniforms[:, :1].expand(-1, uniforms.shape[1] - 1), uniforms[:, -1:]), 1)
+        return super().verify(proposal, target_logits, sampling, same)
 
 
 class Draws(SpeculativeSampling):
@@ -364,7 +376,7 @@ LAW, LOOP = "its law, integrated over its uniforms", "sampled, through the loop"
     ("make", "expected"),
     [
         (lambda: LenientBy(1.02), {LAW}),
-        (NoResidual, {LAW, LOOP}),
+        (CONTROLS["no residual"].rule, {LAW, LOOP}),
         (OneUniform, {LOOP}),
         (Draws, {"is pure: random numbers are inputs"}),
         (Overwrites, {"is pure: random numbers are inputs"}),
@@ -418,8 +430,7 @@ class Averages(Squad):
 
 
 class Leaks(Squad):
-    def examples(self, source, split, limit, seed):  # type: ignore[no-untyped-def]
-        return super().examples(source, "test", limit, seed)
+    dataset = replace(Squad.dataset, toy_row=lambda seed, split, index: squad_row(seed, "test", index))
 
 
 class Empties(Squad):
@@ -453,7 +464,7 @@ class Repeats(Autoregressive):
 def test_wrong_methods_and_tables_break_the_contract() -> None:
     wrong = {"greedy output is plain decoding's", "sampled output has the target's law"}
     assert broken(check_method("repeats", lambda spec, target, models: Repeats()), wrong) == wrong
-    from harness.catalogue import TABLES
+    from harness.papers import TABLES
 
     table = TABLES[9]
     missing = {f"says what is missing under profile {profile}" for profile in ("toy", "small", "paper")}
@@ -463,3 +474,22 @@ def test_wrong_methods_and_tables_break_the_contract() -> None:
 def test_refusals_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="not there"):
         plugins.load(["nowhere.py"])
+
+
+def test_a_method_of_a_plugin_needs_no_drafter_and_takes_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = """from methods.autoregressive import Autoregressive
+
+
+def slow(spec, target, models, pause: int = 1):
+    return Autoregressive()
+
+
+METHODS = {"slow": slow}
+"""
+    (path := tmp_path / "mine.py").write_text(source)
+    words = ["run", "--plugin", str(path), "--profile", "test", "--task", "text", "--target", "zoo:gpt-target"]
+    words += ["--method", "slow", "--limit", "1", "--dry-run", "--records", str(tmp_path)]
+    assert main([*words, "--option", "pause=2"]) == 0
+    assert "slow, temperature 0" in capsys.readouterr().out
+    error = refused(capsys, *words, "--option", "rest=2")
+    assert "option rest: no part of this run reads it; expected one of gamma, pause" in error

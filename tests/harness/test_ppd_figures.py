@@ -10,14 +10,18 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.figure import Figure
 
-from harness.catalogue import Settings, get_figure, published
-from harness.catalogue.ppd_pipeline import comparison, shown_arm
-from harness.catalogue.ppd_setup import match_arm
-from harness.errors import UsageError
-from harness.experiment import Experiment
-from harness.figures import draw, ppd_theory, ppd_timeline
-from harness.match_rates import match_rate
-from harness.records import Record
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.match_rates import match_rate
+from harness.papers import get_figure
+from harness.papers.ppd import figure_theory as ppd_theory
+from harness.papers.ppd import figure_timeline as ppd_timeline
+from harness.papers.ppd.pipeline import comparison, shown_arm
+from harness.papers.ppd.setup import match_arm
+from harness.tables import published
+from harness.tables.evidence import Evidence
 
 NAMES = [f"ppd-{number}" for number in range(1, 5)]
 FEW = Settings(limit=4)
@@ -45,7 +49,7 @@ def texts_of(figure: Figure) -> list[str]:
 def test_figures_draw_from_records(name: str, synthetic: SimpleNamespace, tmp_path: Path) -> None:
     figure = get_figure(name)
     records_of = synthetic.run_all(figure.plan(FEW))
-    first, second = (draw(figure, FEW, records_of, tmp_path / folder, decoder) for folder in "ab")
+    first, second = (figure.draw(FEW, Evidence(records_of, decoder_of=decoder), tmp_path / folder) for folder in "ab")
     assert [path.name for path in first] == [f"{name}.svg", f"{name}.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[1].read_bytes().startswith(b"\x89PNG")
@@ -72,7 +76,7 @@ def test_the_papers_points_are_the_computed_ones() -> None:
 
 def test_our_points_are_table_2s(synthetic: SimpleNamespace) -> None:
     records_of = synthetic.run_all(get_figure("ppd-3").plan(FEW))
-    curves = ppd_theory.measured_curves(FEW, records_of)
+    curves = ppd_theory.measured_curves(FEW, Evidence(records_of))
     assert [(curve.dataset, curve.head) for curve in curves] == [(d, h) for d in ("SQUAD", "WMT", "CNN/DM") for h in "NY"]
     for curve in curves:
         records = records_of(match_arm(FEW, curve.dataset))
@@ -92,7 +96,7 @@ def test_our_points_are_table_2s(synthetic: SimpleNamespace) -> None:
 def test_another_depth_has_its_own_layer(synthetic: SimpleNamespace) -> None:
     """At an odd depth there is no half: the layer above it, with Theorem 4.1's own fraction."""
     shallow = dataclasses.replace(FEW, profile="test", models=(("vicuna-13b", "zoo:llama-draft-large"),))
-    curves = ppd_theory.measured_curves(shallow, synthetic.run_all(get_figure("ppd-3").plan(shallow)))
+    curves = ppd_theory.measured_curves(shallow, Evidence(synthetic.run_all(get_figure("ppd-3").plan(shallow))))
     assert {(curve.depth, curve.layer, curve.head) for curve in curves} == {(2, 1, "N")}
     odd = dataclasses.replace(curves[0], depth=7, layer=4)
     assert odd.latency(0.5) == pytest.approx(1 - 0.5 * 3 / 7)
@@ -101,7 +105,7 @@ def test_another_depth_has_its_own_layer(synthetic: SimpleNamespace) -> None:
 @pytest.mark.parametrize("name", ["ppd-3", "ppd-4"])
 def test_theory_is_drawn_without_records_and_says_so(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = kept(monkeypatch, ppd_theory)
-    draw(get_figure(name), Settings(), lambda experiment: [], tmp_path)
+    get_figure(name).draw(Settings(), Evidence(lambda experiment: []), tmp_path)
     assert "not run" in texts_of(seen[0])
     left, right = seen[0].axes
     assert len(left.containers) == 6
@@ -111,14 +115,14 @@ def test_theory_is_drawn_without_records_and_says_so(name: str, monkeypatch: pyt
 
 def draw_to(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.undo()
-    return draw(get_figure(name), Settings(), lambda experiment: [], folder)
+    return get_figure(name).draw(Settings(), Evidence(lambda experiment: []), folder)
 
 
 def test_both_panels_show_their_curves(synthetic: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Six curves a panel, hollow and dashed for the model's own head; the paper's have no bars; all within the axes."""
     seen = kept(monkeypatch, ppd_theory)
     figure = get_figure("ppd-4")
-    draw(figure, FEW, synthetic.run_all(figure.plan(FEW)), tmp_path)
+    figure.draw(FEW, Evidence(synthetic.run_all(figure.plan(FEW))), tmp_path)
     for axes in seen[0].axes:
         lines = [container[0] for container in axes.containers]
         assert [line.get_linestyle() for line in lines] == ["--", "-"] * 3
@@ -156,7 +160,7 @@ def test_a_timeline_needs_a_run(name: str, tmp_path: Path, synthetic: SimpleName
     cases: list[RecordsOf] = [lambda experiment: [], *map(changed, (never_match, short, fail))]
     for records_of in cases:
         with pytest.raises(UsageError, match=f"make reproduce-figure-{name}`"):
-            draw(figure, FEW, records_of, tmp_path, decoder)
+            figure.draw(FEW, Evidence(records_of, decoder_of=decoder), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -166,7 +170,9 @@ def stretch(synthetic: SimpleNamespace, candidates: int, hits: list[bool], wishe
     record = synthetic.piped(experiment, "a", len(hits) + 1, hits, 40, 20, candidates)
     if change:
         change(record)
-    return ppd_timeline._choose(FEW, lambda arm: [record] if arm == experiment else [], candidates, wishes, "ppd-1").first
+    return ppd_timeline._choose(
+        FEW, Evidence(lambda arm: [record] if arm == experiment else []), candidates, wishes, "ppd-1"
+    ).first
 
 
 def test_the_first_stretch_that_fits_is_shown(synthetic: SimpleNamespace) -> None:
@@ -188,8 +194,8 @@ def test_timelines_are_of_the_shown_arm(synthetic: SimpleNamespace) -> None:
     for candidates in (1, 3):
         arm = shown_arm(FEW, candidates)
         assert arm in comparison(FEW, "SQUAD").arms
-        assert (arm.task, arm.method.candidates, arm.method.heads is not None) == ("squad", candidates, True)
-        assert arm.method.execution == {1: "process", 3: "batched"}[candidates]
+        assert (arm.task, arm.method.values.get("candidates"), arm.method.heads is not None) == ("squad", candidates, True)
+        assert arm.method.options.execution == {1: "process", 3: "batched"}[candidates]
     for name in ("ppd-1", "ppd-2"):
         assert get_figure(name).plan(FEW) == [comparison(FEW, "SQUAD")]
 
@@ -211,7 +217,7 @@ def test_the_measured_lanes_are_the_recorded_times(
     seen, figure = kept(monkeypatch, ppd_timeline), get_figure("ppd-2")
     experiment = shown_arm(FEW, 1)
     record = synthetic.piped(experiment, "a", 9, (False, True, True, True, False), 40, 20, layer_s=2e-4, sub_layer_s=2.1e-4)
-    figure.draw(FEW, lambda arm: [record] if arm == experiment else [], tmp_path, decoder)
+    figure.draw(FEW, Evidence(lambda arm: [record] if arm == experiment else [], decoder_of=decoder), tmp_path)
     above, below = seen[0].axes
     steps, shown = record.steps, range(1, 5)
     whole_ms = 1e3 * sum(steps.round_s[index] for index in shown)
@@ -228,7 +234,7 @@ def test_the_measured_lanes_are_the_recorded_times(
         for start, index in zip(starts, shown, strict=True)
     ]
     assert [bar[:2] for bar in subs] == [pytest.approx(pair) for pair in expected]
-    text = ppd_timeline._decoder(ppd_timeline.Shown(experiment, record, 1, 4), decoder)
+    text = ppd_timeline._decoder(ppd_timeline.Shown(experiment, record, 1, 4), Evidence(list, decoder_of=decoder))
     words = [text(record.tokens[index]) for index in shown]
     assert words == ["$5$", "\\n", "□", "(space)"]
     assert [word for word in texts_of(seen[0]) if word in words][:4] == words
@@ -242,6 +248,6 @@ def test_the_measured_lanes_are_the_recorded_times(
 def test_text_is_shortened_and_spaces_are_named(synthetic: SimpleNamespace) -> None:
     experiment = shown_arm(FEW, 1)
     shown = ppd_timeline.Shown(experiment, synthetic.piped(experiment, "a", 6, (True,), 40, 20), 0, 4)
-    text = ppd_timeline._decoder(shown, decoder)
+    text = ppd_timeline._decoder(shown, Evidence(list, decoder_of=decoder))
     assert [text(token) for token in (3, 4, 6, 7)] == ["$5$", "\\n", "(space)", "international…"[:13] + "…"]
-    assert ppd_timeline._decoder(shown, None)(31) == "31"
+    assert ppd_timeline._decoder(shown, Evidence(list))(31) == "31"

@@ -8,15 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import zoo
-from harness.catalogue import Settings, get_table, published
-from harness.catalogue.base import Cell
-from harness.catalogue.ppd_pipeline import COLUMNS, LOSSES, PARTS, PUBLISHED, arms_of, comparison
-from harness.cli import main
-from harness.experiment import Experiment
-from harness.pipelines import UNITS
-from harness.records import Divergence, Record
-from harness.render import terminal_table
+from harness.cli.main import main
+from harness.core.experiment import Experiment
+from harness.core.records import Divergence, Record
+from harness.core.settings import Settings
+from harness.measures.pipelines import UNITS
+from harness.papers import get_table
+from harness.papers.ppd.pipeline import COLUMNS, LOSSES, PARTS, PUBLISHED, arms_of, comparison
+from harness.tables import published
+from harness.tables.base import Cell
+from harness.tables.evidence import Evidence
+from harness.tables.layout import terminal_table
+from harness.zoo.build import ensure
 
 TABLE = get_table(2)
 FEW = Settings(limit=5)
@@ -49,8 +52,9 @@ def test_arms_are_the_papers_protocol() -> None:
         assert {(arm.max_new_tokens, arm.ignore_eos, arm.batch_size, arm.sampling.greedy) for arm in run.arms} == {
             (128, True, 1, True)
         }
+        names = ("early_layer", "candidates", "execution")
         methods = [arm.method for arm in pipelines]
-        assert [(m.early_layer, m.candidates, m.execution, m.heads is not None) for m in methods] == [
+        assert [(*(one.values[name] for name in names), one.heads is not None) for one in methods] == [
             (20, 1, "process", False),
             (20, 3, "batched", False),
             (20, 1, "process", True),
@@ -67,7 +71,7 @@ def test_arms_are_the_papers_protocol() -> None:
 
 
 def test_every_published_number_stands_beside_its_row() -> None:
-    cells = by_place(TABLE.cells(FEW, lambda experiment: []))
+    cells = by_place(TABLE.cells(FEW, Evidence(lambda experiment: [])))
     names = {("greedy", ""): "greedy", ("greedy_ppd", "1"): "PPD, k = 1, N", ("greedy_ppd", "3"): "PPD, k = 3, N"}
     expected = {}
     for row in published.read("ppd", "table_3"):
@@ -79,16 +83,16 @@ def test_every_published_number_stands_beside_its_row() -> None:
 
 
 def test_without_records_nothing_is_measured(records_of: RecordsOf) -> None:
-    for cell in TABLE.cells(FEW, lambda experiment: []):
+    for cell in TABLE.cells(FEW, Evidence(lambda experiment: [])):
         assert (cell.status, cell.measured) == ("not run", None)
-    cells = TABLE.cells(FEW, without(records_of, lambda arm: arm.num_threads == 1 and arm.task == "squad"))
+    cells = TABLE.cells(FEW, Evidence(without(records_of, lambda arm: arm.num_threads == 1 and arm.task == "squad")))
     assert all((cell.status == "not run") == cell.row.startswith("SQUAD") for cell in cells), "no baseline, no comparison"
-    cells = TABLE.cells(FEW, without(records_of, lambda arm: arm.method.candidates == 3))
+    cells = TABLE.cells(FEW, Evidence(without(records_of, lambda arm: arm.method.values.get("candidates") == 3)))
     assert {cell.row.split(" / ")[1] for cell in cells if cell.status == "not run"} == {"PPD, k = 3, N", "PPD, k = 3, Y"}
 
 
 def test_every_cell_fills(records_of: RecordsOf) -> None:
-    cells = by_place(TABLE.cells(FEW, records_of))
+    cells = by_place(TABLE.cells(FEW, Evidence(records_of)))
     assert set(cells) == {(f"{d} / {row}", column) for d in DATASETS for row in ROWS for column in COLUMNS} | {
         (f"{d} / greedy", column) for d in DATASETS for column in ("latency", "throughput")
     }
@@ -103,7 +107,7 @@ def test_every_cell_fills(records_of: RecordsOf) -> None:
 
 def test_rows_are_their_own_arms_and_add_up(records_of: RecordsOf) -> None:
     """From the records: 128 tokens a text, plain rounds of 9 ms on one thread, 10 on all; losses are the shortfall."""
-    cells = by_place(TABLE.cells(FEW, records_of))
+    cells = by_place(TABLE.cells(FEW, Evidence(records_of)))
     for run, dataset in zip(TABLE.plan(FEW), DATASETS, strict=True):
         greedy = cells[f"{dataset} / greedy", "latency"]
         assert greedy.measured == pytest.approx(128 * 0.009 + 0.02)
@@ -138,7 +142,7 @@ def test_all_threads_are_the_baseline_where_they_are_faster(records_of: RecordsO
                 record.steps.round_s = [1.5 * seconds for seconds in record.steps.round_s]
         return records
 
-    cells = by_place(TABLE.cells(FEW, slower))
+    cells = by_place(TABLE.cells(FEW, Evidence(slower)))
     assert "one thread and all: all threads" in cells["SQUAD / greedy", "latency"].note
     assert cells["SQUAD / PPD, k = 1, N", "greedy round"].measured == pytest.approx(10)
 
@@ -149,11 +153,11 @@ def test_what_must_not_be_shown_says_why(records_of: RecordsOf) -> None:
     def changed(kind: str) -> dict[tuple[str, str], Cell]:
         def marked(experiment: Experiment) -> list[Record]:
             records = records_of(experiment)
-            if experiment.method.candidates == 1 and experiment.method.heads is None:
+            if experiment.method.values.get("candidates") == 1 and experiment.method.heads is None:
                 records[0] = dataclasses.replace(records[0], divergence=dataclasses.replace(divergence, kind=kind))
             return records
 
-        return by_place(TABLE.cells(FEW, marked))
+        return by_place(TABLE.cells(FEW, Evidence(marked)))
 
     wrong = changed("bug")
     for column in COLUMNS:
@@ -174,7 +178,7 @@ def test_nothing_to_reach_is_said(records_of: RecordsOf) -> None:
                 record.steps.matched = [None if hit is None else False for hit in record.steps.matched]
         return records
 
-    cells = by_place(TABLE.cells(FEW, hopeless))
+    cells = by_place(TABLE.cells(FEW, Evidence(hopeless)))
     cell = cells["SQUAD / PPD, k = 1, N", "reached"]
     assert cell.status == "failed"
     assert "nothing to reach" in cell.note
@@ -186,9 +190,9 @@ def test_table_and_timelines_from_nothing_on_the_test_zoo(
     zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """Real pipelines of processes: every cell is filled or says why not, and the figures draw."""
-    zoo.ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
-    monkeypatch.setattr("harness.reproduce.RESULTS", tmp_path / "results")
-    monkeypatch.setattr("harness.catalogue.ppd_pipeline.NUM_TOKENS", 24)
+    ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
+    monkeypatch.setattr("harness.core.settings.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("harness.papers.ppd.pipeline.NUM_TOKENS", 24)
     arguments = ["--profile", "test", "--limit", "1", "--records", str(tmp_path / "records"), "--quiet"]
     assert main(["table", "2", "--reproduce", *arguments]) == 0
     page = json.loads((tmp_path / "results/runs/test-toy/tables/ppd-3.json").read_text())

@@ -10,13 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import zoo
-from harness.catalogue import TABLES, Settings, Table, published
-from harness.catalogue.base import Cell
-from harness.catalogue.inputs import INPUTS
-from harness.catalogue.ppd_match import position_of
-from harness.catalogue.ppd_sampling import middle
-from harness.catalogue.ppd_setup import (
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, ModelSpec
+from harness.core.records import Record
+from harness.core.settings import Settings, folder_of
+from harness.measures.match_rates import match_rate, ranks_of
+from harness.measures.statistics import Missing
+from harness.models.names import num_layers
+from harness.papers import INPUTS, TABLES, Table
+from harness.papers.ppd.match import position_of
+from harness.papers.ppd.sampling import middle
+from harness.papers.ppd.setup import (
     DEPTHS,
     ROLES,
     TASKS,
@@ -28,20 +33,18 @@ from harness.catalogue.ppd_setup import (
     paper_layers,
     setting,
 )
-from harness.catalogue.roles import Absent
-from harness.cli import main
-from harness.errors import UsageError
-from harness.experiment import Experiment, ModelSpec
-from harness.match_rates import match_rate, ranks_of
-from harness.models import num_layers
-from harness.records import Record
-from harness.render import terminal_table
-from harness.render.text import title
-from harness.reproduce import command_of, folder_of
-from methods.ppd.match_rate import scaled_layer
-from methods.sampling import Sampling
+from harness.tables import published
+from harness.tables.base import Cell
+from harness.tables.evidence import Evidence
+from harness.tables.files import command_of
+from harness.tables.layout import terminal_table, title
+from harness.zoo.build import ensure
+from harness.zoo.recipes import RECIPES
+from methods.options import SamplingSpec
+from methods.ppd.theory import scaled_layer
 from tasks import get_task
 from tasks.base import Example
+from tasks.sources.read import read_examples
 
 NUMBERS = {1: "table_2", 3: "table_5", 4: "table_6", 5: "table_7", 6: "table_8"}
 MADE = {number: table for number in NUMBERS if isinstance(table := TABLES[number], Table)}
@@ -61,19 +64,19 @@ def records_of(synthetic: SimpleNamespace) -> RecordsOf:
 
 def test_tables_have_the_papers_numbers() -> None:
     assert {number: table.paper_number for number, table in MADE.items()} == {1: 2, 3: 5, 4: 6, 5: 7, 6: 8}
-    sizes = {number: len(table.cells(FEW, lambda arm: [])) for number, table in MADE.items()}
+    sizes = {number: len(table.cells(FEW, Evidence(lambda arm: []))) for number, table in MADE.items()}
     assert sizes == {1: 90, 3: 6, 4: 270, 5: 270, 6: 270}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_every_printed_number_is_shown_once(number: int) -> None:
     printed = sorted(float(row["match_rate_pct"]) for row in published.read("ppd", NUMBERS[number]))
-    shown = sorted(cell.published for cell in MADE[number].cells(FEW, lambda arm: []))
+    shown = sorted(cell.published for cell in MADE[number].cells(FEW, Evidence(lambda arm: [])))
     assert shown == printed
 
 
 def test_table_2_measures_what_it_prints(records_of: RecordsOf) -> None:
-    cells = by_place(MADE[1].cells(FEW, records_of))
+    cells = by_place(MADE[1].cells(FEW, Evidence(records_of)))
     for row in published.read("ppd", "table_2"):
         cell = cells[f"{row['dataset']} / {row['k']} / {row['trained']}", f"layer {row['layer']}"]
         records = records_of(match_arm(FEW, row["dataset"]))
@@ -87,7 +90,7 @@ def test_table_2_measures_what_it_prints(records_of: RecordsOf) -> None:
 def test_positions_and_totals(number: int, records_of: RecordsOf) -> None:
     """With outputs of equal length a total is the mean over its bins, and Table 2's cell for the same layer, k and head."""
     rows = published.read("ppd", NUMBERS[number])
-    cells, whole = by_place(MADE[number].cells(FEW, records_of)), by_place(MADE[1].cells(FEW, records_of))
+    cells, whole = by_place(MADE[number].cells(FEW, Evidence(records_of))), by_place(MADE[1].cells(FEW, Evidence(records_of)))
     for row in rows:
         column, positions = position_of(row["token_position"])
         cell = cells[f"{row['layer']} / {row['k']} / {row['trained']}", column]
@@ -140,7 +143,7 @@ def test_at_eos_rates_are_pooled_over_what_is_there(synthetic: SimpleNamespace) 
     assert arm.signature != match_arm(FEW, "WMT").signature
     records = synthetic.run(arm)
     records[0].stop_reason = "eos"
-    cells = by_place(table.cells(settings, lambda experiment: records if experiment == arm else []))
+    cells = by_place(table.cells(settings, Evidence(lambda experiment: records if experiment == arm else [])))
     ranks = [rank for record in records for rank in ranks_of(record, "N", 20)]
     total = cells["20 / 3 / N", "Total"]
     assert total.measured == pytest.approx(100 * sum(rank < 3 for rank in ranks) / len(ranks))
@@ -155,12 +158,12 @@ def test_at_eos_rates_are_pooled_over_what_is_there(synthetic: SimpleNamespace) 
 def test_table_5_reads_each_kind_of_sampling(records_of: RecordsOf) -> None:
     table = MADE[3]
     arms = [comparison.arms[0] for comparison in table.plan(Settings())]
-    drawn = (Sampling(temperature=1.0, top_k=3), Sampling(temperature=1.0, top_p=0.95))
-    assert [arm.sampling for arm in arms[::2]] == [arm.sampling for arm in arms[1::2]] == [Sampling(), *drawn]
+    drawn = (SamplingSpec(temperature=1.0, top_k=3), SamplingSpec(temperature=1.0, top_p=0.95))
+    assert [arm.sampling for arm in arms[::2]] == [arm.sampling for arm in arms[1::2]] == [SamplingSpec(), *drawn]
     assert [(arm.task, arm.limit, arm.max_new_tokens) for arm in arms] == [("cnndm", 100, 128), ("squad", 100, 16)] * 3
     assert {early.layers for arm in arms for early in arm.early} == {(20,)}
     assert all(early.heads is None for arm in arms for early in arm.early)
-    cells = by_place(table.cells(FEW, records_of))
+    cells = by_place(table.cells(FEW, Evidence(records_of)))
     assert [row for row, column in cells if column == "SQUAD"] == ["Greedy", "Top-k sampling k = 3", "Top-p sampling p = 0.95"]
     few = {(arm.task, arm.sampling.top_k): arm for arm in (comparison.arms[0] for comparison in table.plan(FEW))}
     expected = match_rate(records_of(few["squad", 3]), "N", 20, 3)
@@ -201,7 +204,7 @@ def test_prompts_are_the_papers_literally() -> None:
 
 
 def test_the_paper_s_translation_pairs_are_read_from_a_folder(shared: Path) -> None:
-    examples = list(get_task("wmt-en-fr").examples(str(shared / "data"), "test", None, 0))
+    examples = list(read_examples(get_task("wmt-en-fr"), str(shared / "data"), "test", None, 0))
     with (shared / "data/wmt/newsdiscusstest2015.en-fr.jsonl").open(encoding="utf8") as file:
         lines = [json.loads(line)["translation"] for line in file]
     assert [example.inputs["source"] for example in examples] == [line["en"] for line in lines]
@@ -230,7 +233,7 @@ def test_a_target_of_another_depth(synthetic: SimpleNamespace) -> None:
     assert "layers 30 and 35 and 37 fall together" in notes
     assert layer_notes(FEW, "vicuna-13b") == []
     assert middle(dataclasses.replace(shallow, models=(("llama-2-13b", "zoo:llama-target"),))) == 2
-    cells = by_place(MADE[1].cells(shallow, synthetic.run_all(MADE[1].plan(shallow))))
+    cells = by_place(MADE[1].cells(shallow, Evidence(synthetic.run_all(MADE[1].plan(shallow)))))
     assert cells["WMT / 1 / N", "layer 35"].measured == cells["WMT / 1 / N", "layer 37"].measured
     with pytest.raises(UsageError, match=r"zoo:llama-draft-small for the role vicuna-13b: 1 layer; expected at least 2"):
         match_arm(dataclasses.replace(shallow, models=(("vicuna-13b", "zoo:llama-draft-small"),)), "WMT")
@@ -242,9 +245,9 @@ def test_heads_that_are_not_there_are_impossible_and_say_what_to_do(synthetic: S
         Settings(profile="small"),
         Settings(models=(("vicuna-13b", "zoo:llama-target"),)),
     ):
-        assert isinstance(heads_of(settings), Absent)
+        assert isinstance(heads_of(settings), Missing)
         few = dataclasses.replace(settings, limit=3)
-        cells = MADE[1].cells(few, synthetic.run_all(MADE[1].plan(few)))
+        cells = MADE[1].cells(few, Evidence(synthetic.run_all(MADE[1].plan(few))))
         missing = [cell for cell in cells if cell.status.startswith("impossible: ")]
         assert len(missing) == 45
         assert all(cell.row.endswith("/ Y") and cell.published and "foretoken heads" in cell.status for cell in missing)
@@ -257,7 +260,7 @@ def test_heads_that_are_not_there_are_impossible_and_say_what_to_do(synthetic: S
 def test_the_zoos_model_is_as_deep_as_the_papers() -> None:
     for profile in ("toy", "test"):
         assert num_layers(ModelSpec(name=ROLES[profile]["vicuna-13b"]), profile) == 40
-        heads = zoo.RECIPES[profile]["llama-deep-heads"]
+        heads = RECIPES[profile]["llama-deep-heads"]
         assert set(paper_layers()) <= set(heads.layers)
     public = {name for profile in ("small", "paper") for name in ROLES[profile].values() if isinstance(name, str)}
     assert public == set(DEPTHS)
@@ -279,7 +282,7 @@ def test_cut_prompts_and_loops_are_counted(synthetic: SimpleNamespace) -> None:
         record.truncated_tokens = 31
     for record in records:
         record.tokens = [5, 6] * 64
-    cells = by_place(MADE[6].cells(FEW, lambda experiment: records if experiment == arm else []))
+    cells = by_place(MADE[6].cells(FEW, Evidence(lambda experiment: records if experiment == arm else [])))
     note = cells["10 / 1 / N", "1-16"].note
     assert f"2 of 6 prompts were cut to {arm.max_input_tokens} tokens" in note
     assert re.search(r"9\d% of the outputs' 4-grams repeat earlier ones", note)
@@ -313,7 +316,7 @@ def test_tables_of_settings_are_shown(capsys: pytest.CaptureFixture, tmp_path: P
 
 def test_a_table_fits_a_terminal(records_of: RecordsOf) -> None:
     for number, table in MADE.items():
-        text = terminal_table(table, FEW, table.cells(FEW, records_of))
+        text = terminal_table(table, FEW, table.cells(FEW, Evidence(records_of)))
         assert title(table) in text
         assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 170, number
 
@@ -322,8 +325,8 @@ def test_all_tables_from_nothing_on_the_test_zoo(
     zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """Every cell of the five tables is filled by running the real model and heads; intervals hold; nothing runs twice."""
-    zoo.ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
-    monkeypatch.setattr("harness.reproduce.RESULTS", tmp_path / "results")
+    ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
+    monkeypatch.setattr("harness.core.settings.RESULTS", tmp_path / "results")
     arguments = ["--profile", "test", "--limit", "3", "--records", str(tmp_path / "records"), "--quiet"]
     filled = 0
     for number, table in MADE.items():
@@ -335,7 +338,7 @@ def test_all_tables_from_nothing_on_the_test_zoo(
                 filled += 1
     assert filled == 906
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").glob("*.jsonl")}
-    assert len(before) == 9
+    assert len(before) == 7  # texts, each once; what tables read off them are probes
     assert main(["table", "1", "--reproduce", *arguments]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert "not run" not in capsys.readouterr().out

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from harness import zoo
-from harness.errors import UsageError
-from harness.experiment import Experiment, MethodSpec, ModelSpec
-from harness.models import LoadedModel, load_model, pin_model
-from harness.prompts import make_prompt, seed_of
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.models.loading import LoadedModel, load_model
+from harness.models.names import pin_model
+from harness.run.prompts import make_prompt, seed_of
+from harness.zoo.build import ensure
 from tasks import get_task
+from tasks.sources.read import read_examples
 from tasks.summarization import SUMMARY_TEMPLATE
 
 
 @pytest.fixture(scope="module")
 def model(zoo_cache: Path) -> LoadedModel:
-    zoo.ensure(("gpt-target",), "test", "toy", workers=0)
+    ensure(("gpt-target",), "test", "toy", workers=0)
     return load_model(pin_model(ModelSpec(name="zoo:gpt-target"), "test", "toy"))
 
 
@@ -27,7 +29,7 @@ def experiment(task: str, **changes: object) -> Experiment:
 @pytest.mark.parametrize("task_name", ["squad", "cnndm", "text", "wmt-en-de"])
 def test_the_longest_field_is_cut_and_the_instruction_stays(model: LoadedModel, task_name: str) -> None:
     task = get_task(task_name)
-    for example in task.examples("toy", "test", 4, 0):
+    for example in read_examples(task, "toy", "test", 4, 0):
         whole = make_prompt(task, example, experiment(task_name), model)
         room = len(whole.tokens) - 6
         cut = make_prompt(task, example, experiment(task_name, max_input_tokens=room), model)
@@ -40,7 +42,7 @@ def test_the_longest_field_is_cut_and_the_instruction_stays(model: LoadedModel, 
 
 def test_what_cannot_fit_is_refused(model: LoadedModel) -> None:
     task = get_task("squad")
-    example = next(iter(task.examples("toy", "test", 1, 0)))
+    example = next(iter(read_examples(task, "toy", "test", 1, 0)))
     with pytest.raises(UsageError, match="max_input_tokens 3"):
         make_prompt(task, example, experiment("squad", max_input_tokens=3), model)
     with pytest.raises(UsageError, match=r"example 'toy-test-\d+': its prompt of \d+ tokens .* --max-input-tokens"):
@@ -49,7 +51,7 @@ def test_what_cannot_fit_is_refused(model: LoadedModel) -> None:
 
 def test_templates_take_the_tasks_fields(model: LoadedModel) -> None:
     task = get_task("squad")
-    example = next(iter(task.examples("toy", "test", 1, 0)))
+    example = next(iter(read_examples(task, "toy", "test", 1, 0)))
     prompt = make_prompt(task, example, experiment("squad", prompt_template=r"Q: {question}\nA:"), model)
     assert model.decode(prompt.tokens) == f"Q: {example.inputs['question']}\nA:"
 
@@ -58,7 +60,7 @@ def test_templates_take_the_tasks_fields(model: LoadedModel) -> None:
 def test_the_prompt_of_optimized_is_the_article_then_summary(model: LoadedModel, name: str) -> None:
     """Where it is cut, the article is."""
     task = get_task(name)
-    example = next(iter(task.examples("toy", "test", 1, 0)))
+    example = next(iter(read_examples(task, "toy", "test", 1, 0)))
     whole = make_prompt(task, example, experiment(name, prompt_template=SUMMARY_TEMPLATE), model)
     assert model.decode(whole.tokens) == f"{example.inputs['article']}\nSummary:"
     cut = make_prompt(

@@ -1,35 +1,40 @@
 """Engine ray: the records of several workers, one of them killed, are those of one process; nothing is lost or run twice."""
 
-import gc
 import json
 import os
 import subprocess
 import sys
-from collections import Counter, deque
-from collections.abc import Generator, Iterator
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness import plugins, zoo
-from harness.build import METHODS
-from harness.cli import main
-from harness.commands.options import checked_device
-from harness.decode import default_threads
-from harness.errors import UsageError
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.placement import Node, Request, request_of, room_for
-from harness.prepared import Chunk, Prepared
-from harness.ray_writer import Writer
-from harness.records import PARTS
-from harness.runner import Runner, pin
+from harness.cli.main import main
+from harness.core import plugins
+from harness.core.errors import UsageError
+from harness.core.experiment import (
+    Comparison,
+    DrafterSpec,
+    Experiment,
+    MemoryProbe,
+    MethodSpec,
+    ModelSpec,
+    OverlapProbe,
+    RuleTimesProbe,
+)
+from harness.core.settings import checked_device
+from harness.run.comparison import Chunk
+from harness.run.decode import default_threads
+from harness.run.ray.placement import Node, Request, request_of, room_for
+from harness.run.runner import Runner, pin
+from harness.zoo.build import ensure
 from methods.errors import WorkerError
+from methods.parts import METHODS
 
-ray = pytest.importorskip("ray", reason="the package ray is not installed: pip install 'foretoken[ray]'")
-from harness import ray_engine  # noqa: E402
-from harness.ray_cluster import begin  # noqa: E402
-from harness.ray_worker import Setup, Worker  # noqa: E402
+ray = pytest.importorskip("ray", reason="the package ray is not installed: .venv/bin/pip install -e '.[ray]'")
+from harness.run.ray import engine as ray_engine  # noqa: E402
+from harness.run.ray.cluster import Cluster  # noqa: E402
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 APART = ("wall_s", "encode_s", "draft_encode_s", "peak_bytes", "rule_times", "run", "environment")
@@ -62,7 +67,7 @@ METHODS = {{"mortal": lambda spec, target, models: Mortal()}}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, zoo_cache: Path) -> Iterator[Path]:
     """Where the method notes things, with the plug-in loaded."""
-    zoo.ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+    ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
     folder = tmp_path_factory.mktemp("mortal")
     (folder / "mortal.py").write_text(MORTAL.format(folder=str(folder)))
     seen = dict(plugins._seen)
@@ -75,12 +80,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, zoo_cache: Path) -> Iterato
 
 @pytest.fixture(scope="module")
 def workers(folder: Path) -> Iterator[ray_engine.RayRunner]:
-    yield ray_engine.RayRunner(folder / "of-workers", begin(None, quiet=True, num_early=2), quiet=True, workers=2)
+    yield ray_engine.RayRunner(folder / "of-workers", Cluster(None, quiet=True), quiet=True, workers=2)
     ray.shutdown()
 
 
 def pair(**changes: object) -> Comparison:
-    """Two arms with all that is measured over them. Memory is measured, so that workers may share the processor."""
+    """An arm alone, whose times nobody reads, so that workers may share the processor; with a probe."""
     plain = Experiment(
         task="text",
         profile="test",
@@ -90,12 +95,11 @@ def pair(**changes: object) -> Comparison:
         repeats=2,
         batch_size=2,
         max_new_tokens=6,
-        overlap=(DRAFT,),
-        memory=True,
+        probes=(OverlapProbe(drafter=DRAFT),),
         num_threads=1,
         dtype="float64",
     ).replace(**changes)
-    return Comparison((pin(plain), pin(plain.replace(method=MethodSpec(name="mortal"), overlap=()))))
+    return Comparison((pin(plain.replace(method=MethodSpec(name="mortal"))),))
 
 
 def without_times(path: Path) -> bytes:
@@ -118,48 +122,12 @@ def test_killed_worker_changes_nothing(folder: Path, workers: ray_engine.RayRunn
     for arm in comparison.arms:
         assert len(local.records(arm)) == 9 * 2
         assert without_times(workers.path(arm)) == without_times(local.path(arm))
-    runs = [{record.key: record.run for record in workers.records(arm)} for arm in comparison.arms]
-    assert runs[0] == runs[1]  # what is compared was made by one process
-    assert not (workers.folder / PARTS).exists()
+        assert [one.overlap for one in workers.records(arm)] == [one.overlap for one in local.records(arm)]
     calls = [line.split(" ", 2) for line in (folder / "log").read_text().splitlines()]
     prompts = Counter(prompt for _, number, prompt in calls if number != "1")  # each process warms up first
     batches = 10
     assert sum(prompts.values()) == batches + 1  # once more: the batch in flight
     assert str(os.getpid()) not in {pid for pid, _, _ in calls}
-
-
-class Patient(ray_engine.RayRunner):
-    """Makes two chunks itself, and then waits for its worker. Notes how much it holds ready while workers work."""
-
-    held = 0
-
-    def _made_here(self, comparison: Comparison, waiting: deque) -> Generator:
-        made = super()._made_here(comparison, deque(chunk for chunk in list(waiting)[:2]))
-        for _ in range(2):
-            waiting.popleft()
-        yield from made
-        self._relieved = True
-
-    def _writer(self, node: str) -> object:
-        gc.collect()
-        self.held += sum(type(one) is Prepared for one in gc.get_objects())
-        return super()._writer(node)
-
-
-def test_driver_makes_what_nobody_times_until_a_worker_is_ready(folder: Path, workers: ray_engine.RayRunner) -> None:
-    alone = Comparison((pair(memory=False).arms[1],))
-    local, early = Runner(folder / "plain", quiet=True), Patient(folder / "early", workers.cluster, quiet=True, workers=1)
-    assert [early._may_begin(pair(memory=memory)) for memory in (False, True)] == [False, False]
-    local.run(alone)
-    (folder / "log").unlink()
-    early.run(alone)
-    assert without_times(early.path(alone.arms[0])) == without_times(local.path(alone.arms[0]))
-    assert [record.run == early._id for record in early.records(alone.arms[0])] == [True] * 4 + [False] * 14
-    calls = Counter(line.split()[0] for line in (folder / "log").read_text().splitlines())
-    assert (calls.pop(str(os.getpid())), *calls.values()) == (1 + 2, 1 + 8)  # a warm-up each, and ten chunks
-    assert early.held == 0
-    assert not early._may_begin(alone)
-    ray.kill(early._pool[0])
 
 
 def test_last_line_is_the_commands_even_if_a_worker_died(folder: Path, tmp_path: Path) -> None:
@@ -173,21 +141,10 @@ def test_last_line_is_the_commands_even_if_a_worker_died(folder: Path, tmp_path:
     assert json.loads(done.stdout.splitlines()[-1])["metrics"]["failed_frac"]["value"] == 0
 
 
-def test_driver_that_makes_everything_is_ready_for_more(folder: Path, workers: ray_engine.RayRunner) -> None:
-    early = ray_engine.RayRunner(folder / "few", workers.cluster, quiet=True, workers=1)
-    for seed in (0, 1):
-        arm = pair(limit=1, repeats=1, memory=False, seed=seed).arms[0]
-        assert early._may_begin(Comparison((arm,)))
-        early.run(Comparison((arm,)))
-        assert [record.run for record in early.records(arm)] == [early._id]
-    for worker in early._pool:
-        ray.kill(worker)
-
-
 def test_what_no_worker_has_room_for_is_not_begun(folder: Path, workers: ray_engine.RayRunner) -> None:
-    wide = pair(memory=False, num_threads=1000)
+    wide = pair(num_threads=1000)
     with pytest.raises(UsageError, match="a worker takes 1000 CPUs"):
-        ray_engine.RayRunner(folder / "wide", workers.cluster, quiet=True).run(Comparison((wide.arms[1],)))
+        ray_engine.RayRunner(folder / "wide", workers.cluster, quiet=True).run(wide)
 
 
 def test_what_a_worker_refuses_is_refused_in_one_line(workers: ray_engine.RayRunner) -> None:
@@ -201,38 +158,28 @@ def test_what_needs_models_is_done_by_a_worker(workers: ray_engine.RayRunner) ->
 
 
 def test_a_folder_that_a_node_does_not_see_is_refused(workers: ray_engine.RayRunner, tmp_path: Path) -> None:
-    chunk = Chunk(0, 0, range(1), (("text-0", 0),), ({}, {}))
+    chunk = Chunk(0, 0, range(1), (("text-0", 0),), ({},), (True,))
     comparison = pair()
     workers.run(comparison)  # connected, and all there already
     with pytest.raises(UsageError, match=r"does not see what the driver wrote there; .* choose --records"):
-        Worker().run(Setup(tmp_path, default_threads(), ()), comparison, chunk)
+        ray_engine.Worker().run(ray_engine.Setup(tmp_path, default_threads(), ()), ray.cloudpickle.dumps((comparison, chunk)))
 
 
-def test_driver_killed_between_records_goes_on_from_the_parts(folder: Path, tmp_path: Path) -> None:
-    """Two workers were ahead of it: some records stand in order, some only in the writer's file, torn at its end."""
-    comparison, whole, half = (
-        pair(limit=4, repeats=1),
-        Runner(tmp_path / "whole", quiet=True),
-        Runner(tmp_path / "half", quiet=True),
-    )
+def test_a_stopped_run_goes_on_where_it_was(folder: Path, workers: ray_engine.RayRunner, tmp_path: Path) -> None:
+    """Two of its three batches are on the disk, and a line that is torn."""
+    comparison, whole = pair(limit=6, repeats=1, probes=()), Runner(tmp_path / "whole", quiet=True)
     whole.run(comparison)
-    made = [whole.records(arm) for arm in comparison.arms]
+    half = ray_engine.RayRunner(tmp_path / "half", workers.cluster, quiet=True, workers=1)
+    half._pool, half._request = workers._pool[:1], workers._request
     half.folder.mkdir()
-    writer = Writer(half.folder / PARTS, "node")
-    for index in (0, 2, 3):
-        lines = {arm.signature: [records[index].to_line()] for arm, records in zip(comparison.arms, made, strict=True)}
-        writer.append(("node", lines))
-    writer.append(("node", {comparison.arms[0].signature: [made[0][1].to_line()[:50]]}))
-    writer.close()
-    half.path(comparison.arms[0]).write_text(made[0][0].to_line())
+    for arm in comparison.arms:
+        lines = whole.path(arm).read_bytes().splitlines(keepends=True)
+        half.path(arm).write_bytes(b"".join(lines[:4]) + lines[4][:50])
     (folder / "log").unlink()
     half.run(comparison)
-    assert [without_times(half.path(arm)) for arm in comparison.arms] == [
-        without_times(whole.path(arm)) for arm in comparison.arms
-    ]
-    assert [asdict(record) for record in half.records(comparison.arms[1])][2:] == [asdict(record) for record in made[1]][2:]
+    for arm in comparison.arms:
+        assert without_times(half.path(arm)) == without_times(whole.path(arm))
     assert len((folder / "log").read_text().splitlines()) == 2  # the warm-up and the batch that was not whole
-    assert not (half.folder / PARTS).exists()
 
 
 def test_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,14 +188,14 @@ def test_worker_that_dies_again_and_again_ends_the_run(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ray_engine.ray, "get", dead)
     with pytest.raises(WorkerError, match=r"a worker died 3 times \(The actor died unexpectedly"):
-        ray_engine._fetched(None, (), None)
+        ray_engine.fetch(None, "a worker")
 
 
 def arms(count: int, **changes: object) -> Comparison:
     plain = Experiment(
         task="text", target=ModelSpec(name="zoo:gpt-target"), method=MethodSpec(name="autoregressive"), num_threads=2
     )
-    methods = (MethodSpec(name="autoregressive"), MethodSpec(name="speculative", drafter=DRAFT))
+    methods = (MethodSpec(name="autoregressive"), MethodSpec.of("speculative", drafter=DRAFT))
     return Comparison(tuple(plain.replace(method=method, **changes) for method in methods[:count]))
 
 
@@ -256,8 +203,8 @@ def test_timed_arms_take_a_device_and_others_share_it() -> None:
     nodes = [Node(8, 2), Node(8, 2)]
     assert request_of(arms(1), nodes, None, None) == Request(2)
     assert request_of(arms(2), nodes, None, None) == Request(8)
-    assert request_of(arms(2, memory=True), nodes, None, None) == Request(2)
-    assert request_of(arms(1, profiled=True), nodes, None, None) == Request(8)
+    assert request_of(Comparison(arms(2).arms, MemoryProbe()), nodes, None, None) == Request(2)
+    assert request_of(arms(1, probes=(RuleTimesProbe(),)), nodes, None, None) == Request(8)
     assert request_of(arms(1), nodes, 12, None) == Request(1)
     assert request_of(arms(1), nodes, 32, None) == Request(0.5)
     assert [room_for(Request(2), nodes), room_for(Request(8), nodes), room_for(Request(0.5), nodes)] == [8, 2, 32]
@@ -290,6 +237,6 @@ def test_flags_that_do_not_fit_are_refused(flags: list[str], said: str, capsys: 
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr("harness.commands.options.find_spec", lambda name: None)
+    monkeypatch.setattr("harness.cli.options.find_spec", lambda name: None)
     assert main(["run", "--task", "text", "--target", "zoo:gpt-target", "--engine", "ray"]) == 2
-    assert "pip install 'foretoken[ray]'" in capsys.readouterr().err
+    assert ".venv/bin/pip install -e '.[ray]'" in capsys.readouterr().err

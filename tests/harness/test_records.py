@@ -3,17 +3,28 @@
 import os
 import resource
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
-from harness.experiment import Experiment, MethodSpec, ModelSpec
-from harness.records import Overlap, Record, RecordFile, Steps, load_records, read_records
+sys.path.insert(0, str(Path(__file__).parent))
 
-EXPERIMENT = Experiment(task="text", target=ModelSpec(name="m"), method=MethodSpec(name="autoregressive"))
+from probed import with_probe_records
+
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.record_files import RecordFile, load_records, read_records
+from harness.core.records import Overlap, Record, Steps
+
+EXPERIMENT = Experiment(
+    task="text",
+    target=ModelSpec(name="m"),
+    method=MethodSpec(name="autoregressive"),
+    probes=(OverlapProbe(drafter=DrafterSpec(kind="bigram")),),
+)
 
 
 def record(index: int) -> Record:
@@ -29,7 +40,7 @@ def test_round_trip(tmp_path: Path) -> None:
     written = [record(i) for i in range(3)]
     with file.open() as writer:
         for one in written:
-            writer.append(one)
+            writer.append(with_probe_records(EXPERIMENT, one))
     assert file.read() == written
     assert load_records(tmp_path) == written
 
@@ -41,7 +52,7 @@ def test_cut_at_any_byte_loses_at_most_the_torn_record(data: st.DataObject) -> N
     cut = data.draw(st.integers(0, len(whole)))
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"foretoken-cut-{os.getpid()}"
     folder.mkdir(exist_ok=True)
-    file = RecordFile(folder, EXPERIMENT)
+    file = RecordFile(folder, EXPERIMENT.replace(probes=()))
     file.path.write_bytes(whole[:cut])
     expected = whole[:cut].count(b"\n")
     assert len(file.read()) == expected
@@ -60,7 +71,7 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
 
 def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) -> None:
     """A limit on the file's size fails the write as a full disk does: part of a record fits, the rest does not."""
-    file, size = RecordFile(tmp_path, EXPERIMENT), len(record(0).to_line().encode())
+    file, size = RecordFile(tmp_path, EXPERIMENT.replace(probes=())), len(record(0).to_line().encode())
     before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with file.open() as writer:
         writer.append(record(0))
@@ -71,9 +82,9 @@ def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) 
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, ignored)
-        assert file.read() == [record(0)]
+        assert [one.example for one in file.read()] == ["é0"]
         writer.append(record(2))
-    assert file.read() == [record(0), record(2)]
+    assert [one.example for one in file.read()] == ["é0", "é2"]
 
 
 def test_missing_records_are_refused(tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.catalogue import TABLES, Settings, Table
-from harness.catalogue.base import NOT_RECOVERED, Cell
-from harness.errors import UsageError
-from harness.render import Header, coloured_rounds, markdown_table, terminal_table, to_html, to_terminal, write_table
-from harness.render.coloured import Token
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.core.settings import Settings
+from harness.papers import TABLES, Table
+from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.coloured import Token, coloured_rounds, to_html, to_terminal
+from harness.tables.evidence import Evidence
+from harness.tables.files import Header, write_table
+from harness.tables.layout import markdown_table, terminal_table
 
 HEADER = Header(command="make reproduce-table-9", commit="abc123", environment={"torch": "2.13.0"}, record_files=("x.jsonl",))
 MADE = [table for table in TABLES.values() if isinstance(table, Table)]
@@ -24,7 +28,7 @@ SMALL = Table(
     row_heads=("target", "draft"),
     blocks=(("alpha",), ("ratio",)),
     plan=lambda settings: [],
-    cells=lambda settings, records_of: [],
+    cells=lambda settings, evidence: [],
     notes=lambda settings: ["a note"],
 )
 CELLS = [
@@ -104,12 +108,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_table(SMALL, Settings(), CELLS, HEADER, tmp_path / "file")
 
 
+def facts_of(experiment: Experiment) -> dict[str, dict[str, int]]:
+    """Sizes of all models, as a run notes them."""
+    drafter = experiment.method.drafter
+    specs = [experiment.target, *([drafter.model] if drafter is not None and drafter.model is not None else [])]
+    return {spec.name: {"num_parameters": 1000} for spec in specs}
+
+
 @pytest.mark.parametrize("table", MADE, ids=lambda table: table.name)
 @pytest.mark.parametrize("recorded", [False, True])
 def test_every_table_renders(table: Table, recorded: bool, synthetic: SimpleNamespace, tmp_path: Path) -> None:
     settings = Settings(limit=8)
     records_of = synthetic.run_all(table.plan(settings)) if recorded else lambda experiment: []
-    cells = table.cells(settings, records_of)
+    cells = table.cells(settings, Evidence(records_of, facts_of=facts_of))
     paths = write_table(table, settings, cells, HEADER, tmp_path)
     assert [path.name for path in paths] == [f"{table.name}.{ending}" for ending in ("md", "csv", "json", "tex")]
     text = terminal_table(table, settings, cells)
@@ -119,7 +130,7 @@ def test_every_table_renders(table: Table, recorded: bool, synthetic: SimpleName
 
 def test_table_9_shows_the_papers_alpha_beside_ours(synthetic: SimpleNamespace) -> None:
     table = TABLES[9]
-    text = terminal_table(table, Settings(), table.cells(Settings(), synthetic.run_all(table.plan(Settings()))))
+    text = terminal_table(table, Settings(), table.cells(Settings(), Evidence(synthetic.run_all(table.plan(Settings())))))
     assert re.search(r"\| T5-XXL \(EnDe\) +\| T5-small +\| 0 +\| 0\.75 +\| 0\.60 \[0\.\d\d, 0\.\d\d\] +\| 10000", text)
     assert re.search(r"\| LaMDA \(137B\) +\| LaMDA \(2B\) +\| 1 +\| 0\.71 +\| impossible \(\d\)", text)
 

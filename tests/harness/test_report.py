@@ -10,10 +10,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from report_site import HOSTILE, LIMIT, ROOT, Page, build, made_up, parse
 
-from harness.catalogue import FIGURES, TABLES
-from harness.cli import main
-from harness.errors import UsageError
-from harness.experiment import Experiment
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.papers import FIGURES, TABLES
 from harness.report import experiments
 from harness.report.site import MARKER, collect, write_site
 
@@ -159,7 +159,7 @@ def test_tokens_are_coloured_by_what_became_of_them(built: tuple[Path, Experimen
 
 
 def test_what_a_tokenizer_gives_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "decoder_of", lambda target: (lambda ids: HOSTILE, ""))
+    monkeypatch.setattr(experiments, "stored_decoder", lambda folder, target: lambda ids: HOSTILE)
     experiment = made_up(tmp_path)
     item = next(one for one in experiments.experiment_items(tmp_path, [], tmp_path / "runs", 4) if one.experiment)
     assert any(token.text == HOSTILE for token in item.generations[-1].rounds[0])

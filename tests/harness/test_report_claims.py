@@ -4,9 +4,13 @@ from fractions import Fraction
 
 import pytest
 
-from harness.catalogue import TABLES, published
-from harness.report.claims import CLAIMS, checked, leviathan, optimized, ppd
-from harness.report.claims.base import Claim, against, at_most, corners, rounding
+from harness.papers import PAPERS, TABLES
+from harness.papers import claims as checked
+from harness.papers.claim import Claim, against, at_most, corners, rounding
+from harness.papers.leviathan import claims as leviathan
+from harness.papers.optimized import claims as optimized
+from harness.papers.ppd import claims as ppd
+from harness.tables import published
 
 
 def verdicts(claim: Claim) -> dict[str, str]:
@@ -39,7 +43,7 @@ def test_rounding_of_printed_digits() -> None:
 
 def test_every_claim_has_lines_arithmetic_and_known_tables() -> None:
     claims, unchecked = checked()
-    assert len(claims) == sum(len(CLAIMS[paper]) for paper in CLAIMS if paper not in unchecked)
+    assert len(claims) == sum(len(paper.CLAIMS) for name, paper in PAPERS.items() if name not in unchecked)
     assert len(claims) >= 18
     for claim in claims:
         assert claim.lines, claim.title

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalogue import TABLES, Cell, Settings
-from harness.cli import main
-from harness.report.items import table_items
-from harness.report.ledger import COLUMNS
-from harness.report.verdicts import REASONS, judge, printed_digits, tally
+from harness.cli.main import main
+from harness.core.settings import Settings
+from harness.papers import TABLES, Cell
+from harness.report.items import LEDGER, table_items
+from harness.report.relation import REASONS, judge, printed_digits, tally
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY, PAPER = Settings(), Settings(profile="paper")
@@ -68,7 +68,7 @@ def test_the_ledger_has_every_cell_of_every_table(tmp_path: Path, capsys: pytest
     assert "in 34 tables" in capsys.readouterr().out
     with output.open(newline="", encoding="utf8") as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == LEDGER
     assert {int(row["catalogue"]) for row in rows} == set(TABLES)
     assert all(row["command"] and (row["reason"] or row["relation"] == "agrees") for row in rows)
     seen = 0

@@ -10,21 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from harness import recording, zoo
-from harness import runner as runner_module
-from harness.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.pairing import out_of_turn
-from harness.records import Record, load_records
-from harness.runner import Runner, pin
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.record_files import load_records
+from harness.core.records import Record
+from harness.measures.pairing import out_of_turn
+from harness.run import record as recording
+from harness.run import runner as runner_module
+from harness.run.runner import Runner, pin
+from harness.zoo.build import ensure
 from methods.errors import InputError
-from methods.sampling import Sampling
+from methods.options import SamplingSpec
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _models(zoo_cache: Path) -> None:
-    zoo.ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+    ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
 
 
 def comparison(**changes: object) -> Comparison:
@@ -33,21 +35,21 @@ def comparison(**changes: object) -> Comparison:
         profile="test",
         target=ModelSpec(name="zoo:gpt-target"),
         method=MethodSpec(name="autoregressive"),
-        sampling=Sampling(temperature=1.0),
+        sampling=SamplingSpec(temperature=1.0),
         limit=6,
         max_new_tokens=12,
-        overlap=(DRAFT,),
+        probes=(OverlapProbe(drafter=DRAFT),),
         num_threads=1,
         dtype="float64",
     ).replace(**changes)
-    drafted = plain.replace(method=MethodSpec(name="speculative", drafter=DRAFT, gamma=3), overlap=())
+    drafted = plain.replace(method=MethodSpec.of("speculative", drafter=DRAFT, gamma=3), probes=())
     return Comparison((pin(plain), pin(drafted)))
 
 
 def timeless(record: Record) -> Record:
     """A record without what a clock saw."""
     steps = record.steps and replace(record.steps, draft_s=[], verify_s=[], round_s=[])
-    return replace(record, wall_s=None, encode_s=None, draft_encode_s=None, steps=steps, run="")
+    return replace(record, wall_s=None, encode_s=None, draft_encode_s=None, steps=steps, run="", overlap=[])
 
 
 def outputs(runner: Runner, experiment: Experiment) -> dict[tuple[str, int], list[int] | None]:
@@ -73,7 +75,7 @@ def test_an_arm_that_came_later_is_recorded_again_with_the_others(tmp_path: Path
     old = [runner.path(arm).read_bytes() for arm in arms.arms]
     refused = out_of_turn(*(runner.records(arm) for arm in arms.arms))
     assert refused is not None
-    assert "--again" in refused.reason
+    assert "--again" in refused.why
     assert runner.is_complete(arms)
     Runner(tmp_path, quiet=True).run(arms)
     assert [runner.path(arm).read_bytes() for arm in arms.arms] == old, "only where it is asked for"
@@ -88,13 +90,6 @@ def test_an_arm_that_came_later_is_recorded_again_with_the_others(tmp_path: Path
     kept = [tmp_path / "replaced" / f"{arm.signature}-1.jsonl" for arm in arms.arms]
     assert [path.read_bytes() for path in kept] == old
     assert len(load_records(tmp_path)) == 4
-
-
-def test_what_measures_memory_is_not_recorded_again_for_its_times(tmp_path: Path) -> None:
-    arms = comparison(limit=1, memory=True)
-    Runner(tmp_path, quiet=True).run(Comparison(arms.arms[:1]))
-    Runner(tmp_path, quiet=True).run(arms)
-    assert Runner(tmp_path, quiet=True, again=True).is_complete(arms)
 
 
 def test_arms_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -11,24 +12,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import specdec_runs as runs
 
-from harness.catalogue import Settings, get_table, published
-from harness.catalogue.base import NOT_RECOVERED, Cell
-from harness.catalogue.specdec_batches import BATCHES, arms_at, peaks_mib, total_peak_mib, weights_mib
-from harness.catalogue.specdec_profile import CONCURRENT, OWN
-from harness.catalogue.specdec_setup import (
-    BEAM,
-    CNNDM,
-    EN_DE,
-    GREEDY,
-    HIGH_EFFICIENCY,
-    MAX_SUMMARY,
-    STRICT,
-    THEIR_BEAM,
-)
-from harness.experiment import Experiment
-from harness.models import estimate
-from harness.pairing import Refused
-from harness.records import Divergence, Record
+from harness.core.experiment import Experiment
+from harness.core.records import Divergence, Record
+from harness.core.settings import Settings
+from harness.measures.statistics import Missing
+from harness.models.names import estimate
+from harness.papers import get_table
+from harness.papers.specdec.cost import arms_at, peaks_mib, total_peak_mib, weights_mib
+from harness.papers.specdec.profile import CONCURRENT, OWN
+from harness.papers.specdec.setup import BEAM, CNNDM, EN_DE, GREEDY, HIGH_EFFICIENCY, SIZES, STRICT, THEIR_BEAM
+from harness.tables import published
+from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.engine import Known
+from harness.tables.evidence import Evidence
 
 FEW = Settings(limit=32, repeats=2)
 PAPERS = {24: 14, 25: 15, 26: 16, 27: 17, 28: 18, 29: 19}
@@ -43,11 +39,22 @@ def by_place(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
     return {(cell.row, cell.column): cell for cell in cells}
 
 
+def facts_of(experiment: Experiment) -> dict[str, dict[str, int | None]]:
+    """The models' sizes, as a run notes them."""
+    drafter = experiment.method.drafter
+    specs = [experiment.target, *([drafter.model] if drafter is not None and drafter.model is not None else [])]
+    return {spec.name: {"num_parameters": estimate(spec).num_parameters} for spec in specs}
+
+
+def evidence_of(records_of: Callable[[Experiment], list[Record]]) -> Evidence:
+    return Evidence(records_of, facts_of=facts_of)
+
+
 @cache
 def made(number: int) -> dict[tuple[str, str], Cell]:
     """A table's cells, all of it run."""
     table = get_table(number)
-    return by_place(table.cells(FEW, runs.run_all(table.plan(FEW))))
+    return by_place(table.cells(FEW, evidence_of(runs.run_all(table.plan(FEW)))))
 
 
 @pytest.mark.parametrize("number", PAPERS)
@@ -55,7 +62,7 @@ def made(number: int) -> dict[tuple[str, str], Cell]:
 def test_tables_stand_in_the_catalogue_and_say_what_was_not_run(number: int, profile: str) -> None:
     table, settings = get_table(number), Settings(profile=profile)
     assert (table.paper, table.paper_number) == ("specdec", PAPERS[number])
-    cells = table.cells(settings, nothing)
+    cells = table.cells(settings, Evidence(nothing))
     assert cells
     for cell in cells:
         assert cell.column in table.columns
@@ -69,7 +76,7 @@ def test_tables_stand_in_the_catalogue_and_say_what_was_not_run(number: int, pro
 def test_the_repositorys_peaks_stand_beside_ours_and_the_papers_are_lost() -> None:
     """Its own sums: SpecDec's peak is AT's and the extra, within a MiB; its weights likewise."""
     cells = made(24)
-    for batch in BATCHES["toy"]:
+    for batch in SIZES["toy"].batches:
         at, method, extra = (cells[str(batch), column].published for column in ("AT", "SpecDec++", "extra"))
         assert method - at == extra
         assert cells[str(batch), "extra decoding"].published is None
@@ -101,9 +108,9 @@ def test_a_peak_is_the_weights_and_the_most_that_a_batch_took() -> None:
 def test_memory_and_time_are_measured_apart() -> None:
     for table, setup in ((26, EN_DE), (27, CNNDM)):
         plan = get_table(table).plan(FEW)
-        held = [one for one in plan if one.arms[0].memory]
+        held = [one for one in plan if one.arms[0].probes]
         assert len(held) == len(plan) / 2
-        assert {one.arms[0].batch_size for one in plan} == set(BATCHES["toy"])
+        assert {one.arms[0].batch_size for one in plan} == set(SIZES["toy"].batches)
         assert {arm.repeats for one in held for arm in one.arms} == {1}
         shared = {arm for one in get_table(table - 2).plan(FEW) for arm in one.arms}
         assert shared <= {arm for one in held for arm in one.arms}, "Table 14 and 15 read runs of 16 and 17"
@@ -113,13 +120,13 @@ def test_memory_and_time_are_measured_apart() -> None:
 def test_unknown_peaks_are_refused_with_a_reason() -> None:
     arm = arms_at(FEW, EN_DE, BATCH, memory=True)[GREEDY]
     records = [dataclasses.replace(record, peak_bytes=None) for record in runs.records(arm)]
-    assert isinstance(peaks_mib(arm, records), Refused)
-    refused = total_peak_mib(arm, records)
-    assert isinstance(refused, Refused)
-    assert refused.reason.startswith("unknown: ")
+    assert isinstance(peaks_mib(arm, records), Missing)
+    refused = total_peak_mib(Known({GREEDY: (arm, records)}, evidence_of(nothing)), GREEDY)
+    assert isinstance(refused, Missing)
+    assert refused.why.startswith("unknown: ")
     table = get_table(24)
-    known = {one.signature: records if one == arm else runs.records(one) for plan in table.plan(FEW) for one in plan.arms}
-    cells = by_place(table.cells(FEW, lambda one: known[one.signature]))
+    known = {one: records if one == arm else runs.records(one) for plan in table.plan(FEW) for one in plan.arms}
+    cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
     assert cells[str(BATCH), "AT"].status == "failed"
     assert cells["8", "AT"].status == "measured"
 
@@ -131,7 +138,7 @@ def test_all_arms_of_a_table_have_the_same_limits(profile: str) -> None:
         arms = [arm for one in get_table(number).plan(Settings(profile=profile)) for arm in one.arms]
         assert len({(arm.max_input_tokens, arm.max_new_tokens) for arm in arms}) == 1, number
     limits = {arm.max_new_tokens for one in get_table(27).plan(Settings(profile=profile)) for arm in one.arms}
-    assert limits == {MAX_SUMMARY[profile]}
+    assert limits == {SIZES[profile].max_summary}
 
 
 def test_latency_is_a_batchs_and_speed_is_over_the_same_batch() -> None:
@@ -149,7 +156,8 @@ def test_latency_is_a_batchs_and_speed_is_over_the_same_batch() -> None:
         assert cells[row, "a sentence"].measured == pytest.approx(1e3 * sum(whole) / 32)
         assert cells[row, "latency"].n == len(whole)
         if name != THEIR_BEAM:  # whose memory is not measured
-            assert cells[row, "weights"].measured == pytest.approx(weights_mib(arm).value)
+            known = Known({name: (arm, [])}, evidence_of(nothing))
+            assert cells[row, "weights"].measured == pytest.approx(weights_mib(known, name).value)
     assert len(seconds) == 5
     for name in arms:
         row = f"base / {name} / {BATCH}"
@@ -173,8 +181,8 @@ def test_a_wrong_output_anywhere_in_a_batch_bars_the_speed() -> None:
     table, arm = get_table(26), arms_at(FEW, EN_DE, BATCH)[STRICT]
     bad = runs.records(arm)
     bad[BATCH + 1].divergence = Divergence(position=3, margin=1.0, bound=1e-4, replays_agree=False, kind="bug")
-    known = {one.signature: bad if one == arm else runs.records(one) for plan in table.plan(FEW) for one in plan.arms}
-    cells = by_place(table.cells(FEW, lambda one: known[one.signature]))
+    known = {one: bad if one == arm else runs.records(one) for plan in table.plan(FEW) for one in plan.arms}
+    cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
     for column in ("latency", "a sentence", "speed", "over greedy"):
         cell = cells[f"base / {STRICT} / {BATCH}", column]
         assert cell.status == "failed"
@@ -184,13 +192,13 @@ def test_a_wrong_output_anywhere_in_a_batch_bars_the_speed() -> None:
 
 def test_the_faster_beam_search_of_a_batch_size_is_its_baseline() -> None:
     table, ours, theirs = get_table(26), arms_at(FEW, EN_DE, BATCH)[BEAM], arms_at(FEW, EN_DE, BATCH)[THEIR_BEAM]
-    known = {one.signature: runs.records(one) for plan in table.plan(FEW) for one in plan.arms}
-    for record in known[theirs.signature]:
+    known = {one: runs.records(one) for plan in table.plan(FEW) for one in plan.arms}
+    for record in known[theirs]:
         record.wall_s /= 10
-    for record in known[theirs.signature][::4]:
+    for record in known[theirs][::4]:
         record.tokens = [*record.tokens, 5]
-    cells = by_place(table.cells(FEW, lambda one: known[one.signature]))
-    seconds = {arm: sum(record.wall_s for record in known[arm.signature]) for arm in (ours, theirs)}
+    cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
+    seconds = {arm: sum(record.wall_s for record in known[arm]) for arm in (ours, theirs)}
     at_batch = {name: cells[f"base / {name} / {BATCH}", "speed"] for name in (BEAM, THEIR_BEAM)}
     assert at_batch[THEIR_BEAM].measured == 1
     assert at_batch[BEAM].measured == pytest.approx(seconds[theirs] / seconds[ours])
@@ -218,10 +226,12 @@ def test_few_batches_have_no_interval() -> None:
 def test_a_wrong_output_bars_the_time_of_the_profile_too() -> None:
     table = get_table(28)
     plan = table.plan(FEW)
-    known = {one.signature: runs.records(one) for one in plan[0].arms}
-    bad = next(one for one in plan[0].arms if one.method.drafter is not None and one.method.drafter.encoder == "concurrent")
-    known[bad.signature][3].divergence = Divergence(position=3, margin=1.0, bound=1e-4, replays_agree=False, kind="bug")
-    cells = by_place(table.cells(FEW, lambda one: known[one.signature]))
+    known = {one: runs.records(one) for one in plan[0].arms}
+    bad = next(
+        one for one in plan[0].arms if one.method.drafter is not None and one.method.values.get("encoder") == "concurrent"
+    )
+    known[bad][3].divergence = Divergence(position=3, margin=1.0, bound=1e-4, replays_agree=False, kind="bug")
+    cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
     assert {cells[CONCURRENT, column].status for column in ("a sentence", "gain")} == {"failed"}
     assert cells[OWN, "a sentence"].status == "measured"
 
@@ -240,8 +250,12 @@ def test_modules_share_all_of_the_time() -> None:
     assert {cells[OWN, module].published for module in modules} == {NOT_RECOVERED}
     assert {cell.published for cell in cells.values() if cell.row != OWN} == {None}
     arms = table.plan(FEW)[0].arms
-    assert [arm.method.drafter.encoder for arm in arms if arm.method.drafter] == ["own", "concurrent", "shared"]
-    assert {(arm.method.beta, arm.method.tau) for arm in arms if arm.method.rule == "top-beta"} == {(5, 3.0)}
+    assert [arm.method.drafter.options.encoder for arm in arms if arm.method.drafter] == ["own", "concurrent", "shared"]
+    assert {
+        (arm.method.values.get("beta"), arm.method.values.get("tau"))
+        for arm in arms
+        if arm.method.values.get("rule") == "top-beta"
+    } == {(5, 3.0)}
 
 
 def test_the_numbers_beside_the_examples_count_their_traces() -> None:
@@ -266,8 +280,8 @@ def test_settings_are_the_papers() -> None:
     for profile, name in (("paper", "specdec-drafter"), ("toy", "specdec-drafter-k12")):
         arms = get_table(29).plan(Settings(profile=profile))[0].arms
         drafted = [arm.method for arm in arms if arm.method.drafter is not None]
-        assert [(one.rule, one.gamma, one.drafter.model.name) for one in drafted] == [
+        assert [(one.rule and one.rule.name, one.gamma, one.drafter.model.name) for one in drafted] == [
             ("top-1", 10, f"zoo:{name}"), ("top-beta", 10, f"zoo:{name}"),
         ]  # fmt: skip
-        assert (drafted[1].beta, drafted[1].tau) == (3, 1.0)
+        assert (drafted[1].values["beta"], drafted[1].values["tau"]) == (3, 1.0)
     assert {row["setting"] for row in published.read("specdec", "table_19")} == {"k=10", "k=10, top-3, tau=1.0"}

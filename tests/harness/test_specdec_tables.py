@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
-from harness import comet, zoo
-from harness.catalogue import TABLES, Settings, Table, published
-from harness.catalogue.base import NOT_RECOVERED, Cell
-from harness.catalogue.specdec_blocks import GRID
-from harness.catalogue.specdec_notes import training_rows
-from harness.catalogue.specdec_setup import (
+from harness.core.experiment import Comparison, Experiment, ModelSpec
+from harness.core.notes import Notes
+from harness.core.record_files import RecordFile
+from harness.core.records import Divergence, Record
+from harness.core.settings import Settings
+from harness.measures.of_run import of_task
+from harness.measures.sentences import sentence_speedup
+from harness.papers import TABLES, Table
+from harness.papers.specdec.blocks import GRID
+from harness.papers.specdec.columns import trained_on
+from harness.papers.specdec.setup import (
     ALONE,
     BEAM,
     BIG,
@@ -34,16 +39,20 @@ from harness.catalogue.specdec_setup import (
     gamma_of,
     greedy,
 )
-from harness.experiment import Experiment, ModelSpec
-from harness.measures import of_task
-from harness.records import Divergence, Record
-from harness.sentence_speed import sentence_speedup
+from harness.run import comet
+from harness.run.facts import model_facts
+from harness.run.plan import run_plan
+from harness.run.runner import Runner, pin
+from harness.tables import published
+from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.engine import Known, Row
+from harness.tables.evidence import Evidence, stored_evidence
 from harness.zoo.batches import batches_for
-from harness.zoo.build import folder_of
 from harness.zoo.corpus import build_corpus, read_corpus
-from harness.zoo.recipes import recipe_for
+from harness.zoo.recipes import RECIPES, folder_of, recipe_for
 from tasks import get_task
 from tasks.base import Example
+from tasks.sources.read import read_examples
 
 NUMBERS = {12: 1, 13: 2, 14: 3, 15: 4, 16: 5, 17: 6, 18: 8, 19: 9, 20: 10, 21: 11, 22: 12, 23: 13}
 MADE = {number: table for number in NUMBERS if isinstance(table := TABLES[number], Table)}
@@ -67,15 +76,15 @@ def record_of(synthetic: SimpleNamespace, arm: Experiment, number: int, repeat: 
     if method.name in SECONDS:
         record = synthetic.plain(arm, f"e{number}", length, SECONDS[method.name], **common)
     else:
-        most = {"top-1": 3, "top-beta": 3 + method.beta}.get(method.rule, method.gamma)
+        most = {"top-1": 3, "top-beta": 3 + method.values.get("beta", 3)}.get(method.values.get("rule"), method.gamma)
         turn = [(number + index) % (most + 1) for index in range(5)]
         record = synthetic.drafted(arm, f"e{number}", length, turn if method.drafter else (most,), **common)
     words = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf"]
     text = [words[(number + index) % len(words)] for index in range(10)]
-    lossy = method.name in ("beam", "transformers", "drafter-alone") or method.rule == "top-beta"
+    lossy = method.name in ("beam", "transformers", "drafter-alone") or method.values.get("rule") == "top-beta"
     if lossy and number % 3 == 0:
         record.tokens = [*(record.tokens or []), 7, 7]
-        text[4 : 4 + method.beta] = ["falsch"]
+        text[4 : 4 + method.values.get("beta", 3)] = ["falsch"]
     record.steps = None if method.name == "transformers" else record.steps
     reference = " ".join(words[(number + index) % len(words)] for index in range(10))
     record.text = " ".join(text)
@@ -88,10 +97,8 @@ def run(synthetic: SimpleNamespace, settings: Settings, *numbers: int) -> Record
     """Those tables run whole."""
     known = {}
     for arm in {arm: None for number in numbers for one in MADE[number].plan(settings) for arm in one.arms}:
-        known[arm.signature] = [
-            record_of(synthetic, arm, number, repeat) for repeat in range(arm.repeats) for number in range(arm.limit)
-        ]
-    return lambda arm: known.get(arm.signature, [])
+        known[arm] = [record_of(synthetic, arm, number, repeat) for repeat in range(arm.repeats) for number in range(arm.limit)]
+    return lambda arm: known.get(arm, [])
 
 
 def test_tables_have_the_papers_numbers() -> None:
@@ -113,14 +120,14 @@ def test_every_recovered_number_is_shown(number: int) -> None:
     rows = published.read("specdec", f"table_{NUMBERS[number]}")
     results = [row for row in rows if row["metric"] != "beta,tau" and "Saharia" not in row["model"]]
     expected = sorted(float(row["value"]) for row in results if row["value"])
-    cells = MADE[number].cells(Settings(), nothing)
+    cells = MADE[number].cells(Settings(), Evidence(nothing))
     assert sorted(cell.published for cell in cells if isinstance(cell.published, float)) == expected
     assert len(expected) >= 1
     assert sum(cell.published == NOT_RECOVERED for cell in cells) >= 6
 
 
 def test_table_1_says_which_numbers_are_lost() -> None:
-    cells = by_place(MADE[12].cells(Settings(), nothing))
+    cells = by_place(MADE[12].cells(Settings(), Evidence(nothing)))
     k = f"k = {gamma_of(Settings(), EN_DE)}"
     for row, column, value in [
         ("AT, no Seq-KD / b = 5", "BLEU", NOT_RECOVERED),
@@ -155,7 +162,7 @@ def test_models_are_named_with_their_shape_and_updates() -> None:
         for note in MADE[number].notes(Settings()):
             if note.startswith("Models here"):
                 assert note.count("zoo:") == note.count(" updates"), note
-    drafter = zoo.RECIPES["toy"]["specdec-drafter"]
+    drafter = RECIPES["toy"]["specdec-drafter"]
     shown = f"zoo:specdec-drafter (2 + 2 layers, width 128, k = 8, {drafter.steps} updates behind {drafter.initial.steps} of"
     assert any(shown in note for note in MADE[12].notes(Settings()))
 
@@ -165,14 +172,14 @@ def test_depths_are_those_of_the_models_here() -> None:
         ("toy", {"base, 2 + 24", "deep-shallow, 6 + 2"}),
         ("paper", {"base, 6 + 6", "deep-shallow, 12 + 2"}),
     ):
-        rows = MADE[21].cells(Settings(profile=profile), nothing)
+        rows = MADE[21].cells(Settings(profile=profile), Evidence(nothing))
         assert {cell.row.split(" / ")[0] for cell in rows} == depths
 
 
 def test_table_9_has_no_number_of_a_setting_that_its_caption_lacks() -> None:
-    printed = {cell.row.rpartition(", ")[2]: cell.published for cell in MADE[19].cells(Settings(), nothing)}
+    printed = {cell.row.rpartition(", ")[2]: cell.published for cell in MADE[19].cells(Settings(), Evidence(nothing))}
     assert printed["tau 3"] is None
-    assert MADE[19].cells(Settings(), nothing)[0].published == NOT_RECOVERED
+    assert MADE[19].cells(Settings(), Evidence(nothing))[0].published == NOT_RECOVERED
 
 
 def test_a_table_trains_only_what_it_shows() -> None:
@@ -189,14 +196,14 @@ def test_a_table_trains_only_what_it_shows() -> None:
 
 @pytest.mark.parametrize("number", [13, 16, 18, 19, 20, 21, 22, 23])
 def test_tables_that_are_lost_whole_print_so(number: int) -> None:
-    shown = {cell.published for cell in MADE[number].cells(Settings(), nothing)}
+    shown = {cell.published for cell in MADE[number].cells(Settings(), Evidence(nothing))}
     assert NOT_RECOVERED in shown
     assert shown <= {NOT_RECOVERED, None}
 
 
 def test_rows_of_table_6_that_are_lost_print_so_and_footnotes_are_no_rows() -> None:
     """All that is left of strict SpecDec's ROUGE is that it equals the verifier's; a teacher has a BLEU in a footnote alone."""
-    cells, k = by_place(MADE[17].cells(Settings(), nothing)), f"k = {gamma_of(Settings(), CNNDM)}"
+    cells, k = by_place(MADE[17].cells(Settings(), Evidence(nothing))), f"k = {gamma_of(Settings(), CNNDM)}"
     rows = ["AT verifier / b = 5", "AT verifier / b = 1", f"SpecDec / {k}"]
     rows += [f"SpecDec++ / {k}, top-3, tau 1", f"SpecDec++ / {k}, top-5, tau 3"]
     for row in rows:
@@ -204,9 +211,8 @@ def test_rows_of_table_6_that_are_lost_print_so_and_footnotes_are_no_rows() -> N
             expected = 3.0 if (row, column) == (f"SpecDec / {k}", "speed") else NOT_RECOVERED
             assert cells[row, column].published == expected, (row, column)
     assert cells[f"NAT drafter / {k}", "ROUGE-1"].published is None
-    teacher = {
-        cell.column: cell.published for cell in MADE[15].cells(Settings(), nothing) if cell.row.startswith("teacher, EN-DE")
-    }
+    cells_15 = MADE[15].cells(Settings(), Evidence(nothing))
+    teacher = {cell.column: cell.published for cell in cells_15 if cell.row.startswith("teacher, EN-DE")}
     assert teacher["BLEU"] == 29.3
     assert {value for column, value in teacher.items() if column != "BLEU"} == {None}
 
@@ -232,7 +238,7 @@ def test_trainings_are_compared_on_real_captions_too_all_for_one_verifier() -> N
     )
     assert plain == dataclasses.replace(printed, name=plain.name, glancing=None)
     assert {(arm.limit, arm.repeats) for arm in captions} == {(1000, 1)}
-    rows = {(cell.row, cell.column) for cell in MADE[16].cells(Settings(source="a/folder"), nothing)}
+    rows = {(cell.row, cell.column) for cell in MADE[16].cells(Settings(source="a/folder"), Evidence(nothing))}
     changes = ("with glancing", "no distillation", "printed loss", "printed loss, no glancing")
     assert {(f"base, Multi30k, {change} / k = 8", "of base") for change in changes} <= rows
     assert ("base, Multi30k / k = 8", "emitted") in rows
@@ -242,17 +248,19 @@ def test_trainings_are_compared_on_real_captions_too_all_for_one_verifier() -> N
 def test_arms_are_the_papers_settings() -> None:
     arms = arms_of(Settings(), EN_DE)
     methods = {name: arms[name].method for name in (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)}
-    assert [(one.name, one.num_beams) for one in list(methods.values())[:3]] == [
+    assert [(one.name, one.values.get("num_beams", 1)) for one in list(methods.values())[:3]] == [
         ("autoregressive", 1),
         ("beam", 5),
         ("transformers", 5),
     ]
-    assert (methods[ALONE].name, methods[STRICT].rule) == ("drafter-alone", "top-1")
-    assert [(methods[name].rule, methods[name].beta, methods[name].tau) for name in (HIGH_QUALITY, HIGH_EFFICIENCY)] == [
+    assert (methods[ALONE].name, methods[STRICT].rule.name) == ("drafter-alone", "top-1")
+    assert [
+        tuple(methods[name].values[one] for one in ("rule", "beta", "tau")) for name in (HIGH_QUALITY, HIGH_EFFICIENCY)
+    ] == [
         ("top-beta", 3, 1.0),
         ("top-beta", 5, 3.0),
     ]
-    assert {methods[name].score for name in (HIGH_QUALITY, HIGH_EFFICIENCY)} == {"verifier"}
+    assert {methods[name].values["score"] for name in (HIGH_QUALITY, HIGH_EFFICIENCY)} == {"verifier"}
     assert {one.gamma for one in list(methods.values())[3:]} == {gamma_of(Settings(), EN_DE)}
     assert (gamma_of(Settings(profile="paper"), EN_DE), gamma_of(Settings(profile="paper"), BIG)) == (25, 30)
     assert all(arm.sampling.greedy and arm.batch_size == 1 for arm in arms.values() if isinstance(arm, Experiment))
@@ -285,13 +293,13 @@ def test_replaced_models_and_settings_reach_every_arm() -> None:
 def test_without_public_checkpoints_every_cell_says_why() -> None:
     for table in MADE.values():
         assert table.plan(Settings(profile="small")) == []
-        cells = table.cells(Settings(profile="small"), nothing)
+        cells = table.cells(Settings(profile="small"), Evidence(nothing))
         assert {cell.status for cell in cells} == {f"impossible: {ROLES['small']['verifier'].why}"}
 
 
 def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:
     records_of, arms = run(synthetic, FEW, 12), arms_of(FEW, EN_DE)
-    cells, k = by_place(MADE[12].cells(FEW, records_of)), f"k = {gamma_of(FEW, EN_DE)}"
+    cells, k = by_place(MADE[12].cells(FEW, Evidence(records_of))), f"k = {gamma_of(FEW, EN_DE)}"
     rows = {
         "AT verifier / b = 5": BEAM,
         "AT verifier / b = 5, transformers": THEIR_BEAM,
@@ -337,7 +345,7 @@ def test_a_sentence_that_makes_a_speed_over_strict_is_named(synthetic: SimpleNam
         if record.example == "e4":
             record.wall_s *= 20
             record.tokens = [5] * 84
-    cell = by_place(MADE[12].cells(FEW, records_of))[row, "over strict"]
+    cell = by_place(MADE[12].cells(FEW, Evidence(records_of)))[row, "over strict"]
     strict, relaxed = (
         {
             rest: sum(one.wall_s for one in records_of(arms[name]) if rest == "all" or one.example != "e4")
@@ -350,7 +358,7 @@ def test_a_sentence_that_makes_a_speed_over_strict_is_named(synthetic: SimpleNam
     assert " without e4, where strict SpecDec writes 84 tokens and this row 16" in cell.note
     for record in records_of(arms[STRICT]):
         record.wall_s = next(one.wall_s for one in records_of(arms[HIGH_QUALITY]) if one.key == record.key)
-    assert by_place(MADE[12].cells(FEW, records_of))[row, "over strict"].note == ""
+    assert by_place(MADE[12].cells(FEW, Evidence(records_of)))[row, "over strict"].note == ""
 
 
 def test_what_shows_a_few_percent_has_more_sentences() -> None:
@@ -370,7 +378,7 @@ def test_what_shows_a_few_percent_has_more_sentences() -> None:
 
 def test_the_faster_beam_search_is_the_baseline(synthetic: SimpleNamespace) -> None:
     records_of, arms = run(synthetic, FEW, 12), arms_of(FEW, EN_DE)
-    cells = by_place(MADE[12].cells(FEW, records_of))
+    cells = by_place(MADE[12].cells(FEW, Evidence(records_of)))
     ours, theirs = "AT verifier / b = 5", "AT verifier / b = 5, transformers"
     assert cells[ours, "speed"].measured == 1.0
     assert "the faster of the two beam searches; 100.0% of their outputs are equal" in cells[ours, "speed"].note
@@ -379,7 +387,7 @@ def test_the_faster_beam_search_is_the_baseline(synthetic: SimpleNamespace) -> N
     for record in records_of(arms[THEIR_BEAM]):
         record.wall_s /= 10
         record.tokens = record.tokens[:-1] if record.example == "e0" else record.tokens
-    cells = by_place(MADE[12].cells(FEW, records_of))
+    cells = by_place(MADE[12].cells(FEW, Evidence(records_of)))
     assert (cells[theirs, "speed"].measured, cells[ours, "speed"].note) == (1.0, "")
     assert "83.3% of their outputs are equal" in cells[theirs, "speed"].note
     assert (cells[theirs, "speed"].published, cells[ours, "speed"].published) == (1.0, None), "the paper's 1 is the baseline's"
@@ -394,12 +402,12 @@ def test_wrong_outputs_bar_speed_and_near_ties_are_counted(synthetic: SimpleName
     part = Divergence(position=3, margin=1e-6, bound=1e-4, replays_agree=True, kind="near-tie")
     parted = records_of(arms[STRICT])[1]
     parted.divergence, parted.tokens = part, [1, 2, 3]
-    cells = by_place(MADE[12].cells(FEW, records_of))
+    cells = by_place(MADE[12].cells(FEW, Evidence(records_of)))
     assert cells[row, "speed"].status == "measured"
     assert "1 of 12 outputs part from greedy decoding's, each at a near-tie" in cells[row, "as greedy"].note
     assert cells[row, "as greedy"].measured == pytest.approx(100 * 11 / 12)
     parted.divergence = dataclasses.replace(part, kind="bug")
-    cells = by_place(MADE[12].cells(FEW, records_of))
+    cells = by_place(MADE[12].cells(FEW, Evidence(records_of)))
     for column in ("speed", "over greedy"):
         assert cells[row, column].status == "failed"
         assert "1 of 12 outputs differ from plain decoding's, and not by rounding" in cells[row, column].note
@@ -414,7 +422,7 @@ def test_a_sentence_counts_not_its_tokens(synthetic: SimpleNamespace) -> None:
     assert sentence_speedup(greedy, greedy, wordy).value == pytest.approx(1.0)
     for record in wordy:
         record.run = "another process"
-    assert "different processes" in sentence_speedup(greedy, greedy, wordy).reason
+    assert "different processes" in sentence_speedup(greedy, greedy, wordy).why
 
 
 def test_an_ablation_is_paired_with_what_it_is_a_change_of(synthetic: SimpleNamespace) -> None:
@@ -430,7 +438,7 @@ def test_an_ablation_is_paired_with_what_it_is_a_change_of(synthetic: SimpleName
             record.steps = synthetic.drafted(arm, record.example, len(record.tokens), (0,)).steps
         return made
 
-    cells = by_place(MADE[16].cells(FEW, records_of))
+    cells = by_place(MADE[16].cells(FEW, Evidence(records_of)))
     base, raw = "base, trained in full", "base, trained in full, no distillation"
     k = next(row.partition(" / ")[2] for row, _ in cells if row.startswith(f"{raw} / "))
     emitted = [cells[f"{name} / {k}", "emitted"].measured for name in (raw, base)]
@@ -441,7 +449,7 @@ def test_an_ablation_is_paired_with_what_it_is_a_change_of(synthetic: SimpleName
 
 def test_the_best_of_the_grid_says_that_it_was_chosen(synthetic: SimpleNamespace) -> None:
     settings = dataclasses.replace(FEW, repeats=1)
-    cells = MADE[14].cells(settings, run(synthetic, settings, 14))
+    cells = MADE[14].cells(settings, Evidence(run(synthetic, settings, 14)))
     grid = [cell for cell in cells if cell.column == "BLEU" and cell.row[0].isdigit()]
     assert len(grid) == len(GRID) == 20
     best = by_place(cells)["best / of the grid", "BLEU"]
@@ -456,7 +464,7 @@ def test_the_best_of_the_grid_says_that_it_was_chosen(synthetic: SimpleNamespace
 def test_every_table_fills_from_records(number: int, synthetic: SimpleNamespace) -> None:
     settings = dataclasses.replace(FEW, limit=4, repeats=1)
     table = MADE[number]
-    cells = table.cells(settings, run(synthetic, settings, number))
+    cells = table.cells(settings, Evidence(run(synthetic, settings, number)))
     for cell in cells:
         assert cell.status == "measured" or cell.status.startswith("impossible: "), cell
     measured = [cell for cell in cells if cell.status == "measured"]
@@ -471,11 +479,11 @@ def test_pairs_and_sizes_read_their_own_arms(synthetic: SimpleNamespace) -> None
     records_of = run(synthetic, settings, 18)
     for record in records_of(arms_of(settings, PAIRS["RO-EN"])[STRICT]):
         record.wall_s *= 10
-    cells = by_place(MADE[18].cells(settings, records_of))
+    cells = by_place(MADE[18].cells(settings, Evidence(records_of)))
     k = f"k = {gamma_of(settings, EN_DE)}"
     assert cells[f"DE-EN / SpecDec / {k}", "speed"].measured == cells[f"EN-RO / SpecDec / {k}", "speed"].measured
     assert cells[f"RO-EN / SpecDec / {k}", "speed"].measured < cells[f"EN-RO / SpecDec / {k}", "speed"].measured / 5
-    sizes = [cell.row for cell in MADE[13].cells(settings, nothing) if cell.column == "emitted"]
+    sizes = [cell.row for cell in MADE[13].cells(settings, Evidence(nothing)) if cell.column == "emitted"]
     assert len(sizes) == len(set(sizes)) >= 4
 
 
@@ -494,15 +502,24 @@ def test_comet_is_its_own_commands_or_says_why_not(
     """The stand-in scores a sentence by its number of words, and checks that source, output and reference lie side by side."""
     settings = dataclasses.replace(FEW, profile="test", limit=4, repeats=1)
     arm = arms_of(settings, EN_DE)[GREEDY]
-    examples = list(get_task("wmt-en-de").examples("toy", "test", 4, 0))
+    examples = list(read_examples(get_task("wmt-en-de"), "toy", "test", 4, 0))
     records = [record_of(synthetic, arm, number, 0) for number in range(4)]
     for number, (record, example) in enumerate(zip(records, examples, strict=True)):
         record.example, record.text = example.id, "wort " * (number + 1)
 
+    folder, pinned = tmp_path / "records", pin(arm)
+    Notes(folder).note_pin(arm, pinned)
+    with RecordFile(folder, pinned).open() as file:
+        for record in records:
+            record.signature = pinned.signature
+            file.append(record)
+
     def cell() -> Cell:
-        comet.comet_scores.cache_clear()
-        cells = MADE[22].cells(settings, lambda one: records if one == arm else [])
-        return by_place(cells)["AT verifier / b = 1", "COMET"]
+        """What the run scores, and what is rendered from it afterwards without the command."""
+        run_plan([Comparison((arm,))], Runner(folder, quiet=True), ("comet",))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", "")
+            return by_place(MADE[22].cells(settings, stored_evidence(folder)))["AT verifier / b = 1", "COMET"]
 
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cell().status.startswith("impossible: COMET needs the command comet-score on the PATH")
@@ -520,6 +537,7 @@ def test_comet_is_its_own_commands_or_says_why_not(
     found = cell()
     assert (found.measured, found.published, found.n) == (2.5, NOT_RECOVERED, 4)
     assert found.low < 2.5 < found.high
+    Notes(folder).score_file(pinned, "comet").unlink()
     fake_comet(tmp_path, "sys.exit('KeyError: Model Unbabel/wmt20-comet-da not supported by COMET.')", monkeypatch)
     assert cell().status == "impossible: comet-score failed: KeyError: Model Unbabel/wmt20-comet-da not supported by COMET."
 
@@ -534,20 +552,25 @@ def test_few_training_rows_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (data / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     source = str(tmp_path / "data")
     arm = arms_of(Settings(profile="test", source=source), EN_DE)[GREEDY]
-    assert "unknown" in training_rows(arm)
+
+    def said(arm: Experiment) -> str:
+        facts = {arm.target.name: model_facts(arm.target, arm)}
+        return trained_on(Known({GREEDY: (arm, [])}, Evidence(nothing, facts_of=lambda one: facts)), Row("", GREEDY))
+
+    assert "unknown" in said(arm)
     taught = arm.replace(target=ModelSpec(name="zoo:specdec-teacher"))  # whose corpus no model writes
     recipe = recipe_for("specdec-teacher", "test", "toy")
     folder = folder_of(recipe.corpus, source)
     folder.mkdir(parents=True)
-    build_corpus(recipe.corpus, source, folder)
+    build_corpus(recipe.corpus, folder, source)
     corpus, seen = read_corpus(folder), set()
     batches = batches_for(recipe, corpus)
     assert len(corpus) == 40
     for step in range(len(batches.plan)):
         seen |= {tuple(row[row > 0].tolist()) for row in batches(step).labels}
-    assert training_rows(taught) == f"verifier and drafter were trained on {len(seen)} rows"
+    assert said(taught) == f"verifier and drafter were trained on {len(seen)} rows"
     assert len(seen) == 40 - recipe.corpus.num_held_out
-    assert training_rows(arm.replace(source="toy")) == ""
+    assert said(arm.replace(source="toy")) == ""
 
 
 def test_what_is_missing_from_the_published_files_says_so() -> None:

@@ -12,15 +12,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import specdec_runs as runs
 
-from harness.catalogue import Settings, get_table, published
-from harness.catalogue.base import Cell
-from harness.catalogue.specdec_setup import STRICT
-from harness.catalogue.specdec_traces import NUM_SHOWN, RELAXED, arms, printed, shown
-from harness.errors import UsageError
-from harness.records import Record, Steps
-from harness.render import Header, write_table
-from harness.render.traces import END, Trace, trace_of
-from harness.render.worked import html_examples, markdown_examples, terminal_examples
+from harness.core.errors import UsageError
+from harness.core.records import Record, Steps
+from harness.core.settings import Settings
+from harness.papers import get_table
+from harness.papers.specdec.examples import END, Trace, html_examples, markdown_examples, terminal_examples, trace_of
+from harness.papers.specdec.setup import STRICT
+from harness.papers.specdec.traces import NUM_SHOWN, RELAXED, appendix, arms, examples, printed, shown
+from harness.tables import published
+from harness.tables.base import Cell
+from harness.tables.engine import known_arms
+from harness.tables.evidence import Evidence
+from harness.tables.files import Header, write_table
 
 FEW = Settings(limit=8)
 
@@ -147,14 +150,15 @@ def test_sentences_with_a_relaxed_draft_come_first() -> None:
     plain = runs.records(relaxed)
     for record in plain[:5]:
         record.steps.choices = [[*drafted, 0] for drafted in record.steps.drafted]
-    pairs = shown(FEW, lambda arm: plain if arm == relaxed else records(arm))
+    evidence = Evidence(lambda arm: plain if arm == relaxed else records(arm))
+    pairs = shown(known_arms(arms(FEW), evidence))
     assert [pair[0].example for pair in pairs] == ["e5", "e6", "e7"]
     assert all(pair[0].example == pair[1].example for pair in pairs)
     assert pairs[0][0].signature == strict.signature
     for record in plain[5:7]:
         record.steps.choices = [[*drafted, 0] for drafted in record.steps.drafted]
-    assert [pair[0].example for pair in shown(FEW, lambda arm: plain if arm == relaxed else records(arm))] == ["e7", "e0", "e1"]
-    assert shown(FEW, lambda arm: []) == []
+    assert [pair[0].example for pair in shown(known_arms(arms(FEW), evidence))] == ["e7", "e0", "e1"]
+    assert shown(known_arms(arms(FEW), Evidence(lambda arm: []))) == []
 
 
 def decoder(arm: object):  # type: ignore[no-untyped-def]
@@ -165,12 +169,13 @@ def decoder(arm: object):  # type: ignore[no-untyped-def]
 def test_a_table_of_examples_is_written_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     table = get_table(29)
     records_of = runs.run_all(table.plan(FEW))
-    examples = table.examples(FEW, records_of, decoder)
-    assert len(examples) == 1 + NUM_SHOWN
-    assert [len(one.traces) for one in examples] == [2] * len(examples)
+    evidence = Evidence(records_of, decoder_of=decoder)
+    found = examples(FEW, evidence)
+    assert len(found) == 1 + NUM_SHOWN
+    assert [len(one.traces) for one in found] == [2] * len(found)
     header = Header(command="make reproduce-table-29", commit="abc")
-    cells: list[Cell] = table.cells(FEW, records_of)
-    paths = write_table(table, FEW, cells, header, tmp_path, examples)
+    cells: list[Cell] = table.cells(FEW, evidence)
+    paths = write_table(table, FEW, cells, header, tmp_path, appendix(FEW, evidence))
     assert [path.name for path in paths] == [f"specdec-19.{ending}" for ending in ("md", "csv", "json", "tex", "html")]
     page = (tmp_path / "specdec-19.md").read_text()
     assert "  1 D  Gestern hat [-der-] [~Bürger@@ meister von Gut@@ acht eine klare~]\n" in page
@@ -181,23 +186,23 @@ def test_a_table_of_examples_is_written_and_printed(tmp_path: Path, capsys: pyte
     assert "<script" not in text
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
-    assert text.count('<div class="pair">') == len(examples)
+    assert text.count('<div class="pair">') == len(found)
     other = write_table(get_table(24), FEW, [], header, tmp_path)
     assert not [path for path in other if path.suffix == ".html"]
 
 
 def test_colours_and_marks_say_the_same() -> None:
-    examples = get_table(29).examples(FEW, runs.run_all(get_table(29).plan(FEW)), decoder)
-    coloured = re.sub(r"\x1b\[[0-9;]*m", "", terminal_examples(examples, colour=True))
-    marked = re.sub(r"\[[-~+*=]|[-~+*=]\]| \|", "", terminal_examples(examples, colour=False))
+    found = examples(FEW, Evidence(runs.run_all(get_table(29).plan(FEW)), decoder_of=decoder))
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", terminal_examples(found, colour=True))
+    marked = re.sub(r"\[[-~+*=]|[-~+*=]\]| \|", "", terminal_examples(found, colour=False))
     assert coloured == marked
-    assert "\x1b" not in markdown_examples(examples)
-    legend = html_examples(examples, "t")
+    assert "\x1b" not in markdown_examples(found)
+    legend = html_examples(found, "t")
     for kind in ("before", "accepted", "candidate", "rejected", "corrected", "bonus", "dropped"):
         assert f'<span class="{kind}"' in legend
         assert f".{kind}" in legend
 
 
 def test_without_records_only_the_papers_example_is_shown() -> None:
-    examples = get_table(29).examples(FEW, lambda arm: [], decoder)
-    assert [one.title for one in examples] == ["The paper's example"]
+    found = examples(FEW, Evidence(lambda arm: [], decoder_of=decoder))
+    assert [one.title for one in found] == ["The paper's example"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.statistics import drift, of_sums, ratio_of_totals
+from harness.measures.statistics import drift, of_sums, ratio_of_totals
 
 
 def test_ratio_is_of_totals_not_mean_of_ratios() -> None:

@@ -3,29 +3,34 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from harness import zoo
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 from harness.zoo import build, cache, recipes
 from harness.zoo.batches import BlockBatches, PairBatches
-from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer
-from harness.zoo.descriptions import Family
-from harness.zoo.networks import LAYERS, Depth, build_network, num_parameters
-from harness.zoo.recipes import RECIPES, digest
-from harness.zoo.tokenizers import train_tokenizer
-from harness.zoo.train import run_steps, schedule, unigram_entropy
+from harness.zoo.build import ensure
+from harness.zoo.cache import zoo_folder
+from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
+from harness.zoo.families import FAMILIES, num_parameters
+from harness.zoo.loop import rate_share
+from harness.zoo.networks import NETWORKS, Depth, build_network
+from harness.zoo.recipes import REAL, RECIPES, Scale, digest, recipe_hash
+from harness.zoo.specdec import SHAPE
+from harness.zoo.text import next_token, unigram_entropy
+from methods.filenames import NGRAM_TABLE
 
 TRAINED = ("gpt-target", "gpt-draft", "t5-xxl", "t5-small", "ngram-gpt", "ngram-t5-cnndm")
 
 
 @pytest.fixture(scope="module")
 def folders(zoo_cache: Path) -> dict[str, Path]:
-    return zoo.ensure(TRAINED, "test", "toy", workers=0)
+    return ensure(TRAINED, "test", "toy", workers=0)
 
 
 def shortened(name: str, steps: int = 6) -> recipes.Recipe:
@@ -37,7 +42,7 @@ def corpus_of(recipe: recipes.Recipe) -> Path:
 
 
 @pytest.mark.parametrize("scale", ["toy", "test"])
-def test_groups_share_a_corpus_and_every_architecture_is_there(scale: zoo.Scale) -> None:
+def test_groups_share_a_corpus_and_every_architecture_is_there(scale: Scale) -> None:
     groups = {}
     for recipe in RECIPES[scale].values():
         groups.setdefault(recipe.corpus.name, set()).add(recipe.corpus)
@@ -74,20 +79,19 @@ def test_hash_covers_every_field() -> None:
 
 
 def test_hash_covers_data_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = zoo.recipe_hash("gpt-draft", "test", "toy")
-    assert zoo.recipe_hash("gpt-draft", "test", "toy", seed=1) != before
+    before = recipe_hash("gpt-draft", "test", "toy")
     monkeypatch.setattr(recipes, "CODE_VERSION", recipes.CODE_VERSION + 1)
-    assert zoo.recipe_hash("gpt-draft", "test", "toy") != before
+    assert recipe_hash("gpt-draft", "test", "toy") != before
     monkeypatch.undo()
     monkeypatch.setattr(recipes.tasks, "fingerprint", lambda name, source: "other data")
-    assert zoo.recipe_hash("gpt-draft", "test", "toy") != before
+    assert recipe_hash("gpt-draft", "test", "toy") != before
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UsageError, match=r"'t5-huge': expected one of llama-target"):
-        zoo.ensure(["t5-huge"], "test", "toy")
+        ensure(["t5-huge"], "test", "toy")
     with pytest.raises(UsageError, match="'enormous': expected one of toy, test"):
-        zoo.recipe_hash("t5-xxl", "enormous", "toy")
+        recipe_hash("t5-xxl", "enormous", "toy")
 
 
 def test_learned_something(folders: dict[str, Path]) -> None:
@@ -102,20 +106,22 @@ def test_learned_something(folders: dict[str, Path]) -> None:
 
 def test_second_call_trains_nothing(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_make", lambda *_: pytest.fail("trained again"))
-    assert zoo.ensure(TRAINED, "test", "toy") == folders
+    assert ensure(TRAINED, "test", "toy") == folders
 
 
 @pytest.mark.parametrize("name", ["gpt-target", "t5-xxl"])
-def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_resumed_training_equals_an_unbroken_one(
+    folders: dict[str, Path], tmp_path: Path, name: str, steps_of: Callable[..., Any]
+) -> None:
     """Stopped after 2 of 6 steps (still shallow) and after 5 (deep): the weights are the same bit for bit."""
     recipe = shortened(name)
     rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     whole, broken = build_network(recipe, tokenizer), None
     (tmp_path / "whole").mkdir()
-    run_steps(recipe, rows, whole, tmp_path / "whole")
-    for stop_at in (2, 5, None):
+    steps_of(recipe, whole, next_token(recipe, rows), tmp_path / "whole")
+    for before in (2, 5, None):
         broken = build_network(recipe, tokenizer)
-        run_steps(recipe, rows, broken, tmp_path, stop_at=stop_at)
+        steps_of(recipe, broken, next_token(recipe, rows), tmp_path, before=before)
     assert broken is not None
     untrained = build_network(recipe, tokenizer).state_dict()
     for key, weight in whole.state_dict().items():
@@ -123,12 +129,12 @@ def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_p
     assert any(not torch.equal(weight, untrained[key]) for key, weight in whole.state_dict().items())
 
 
-def test_unreadable_checkpoint_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_unreadable_checkpoint_is_named(folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any]) -> None:
     recipe = shortened("gpt-draft")
     (tmp_path / "checkpoint.pt").write_bytes(b"not a checkpoint")
     rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     with pytest.raises(UsageError, match=r"checkpoint\.pt: cannot be read .* delete"):
-        run_steps(recipe, rows, build_network(recipe, tokenizer), tmp_path)
+        steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path)
 
 
 def test_unreadable_corpus_is_named(tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ def test_layers_that_join_late_change_nothing(name: str) -> None:
     with torch.no_grad():
         for shallow in (True, False):
             depth.use(shallow=shallow)
-            counts = {len(network.get_submodule(path)) for path in LAYERS[recipe.family]}
+            counts = {len(network.get_submodule(path)) for path in FAMILIES[recipe.family].layers}
             assert counts == {recipe.shallow_layers if shallow else recipe.num_layers}
             outputs.append(network(**inputs, use_cache=False).logits)
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
@@ -168,6 +174,23 @@ def test_num_parameters_is_what_the_file_holds(folders: dict[str, Path]) -> None
     for name in TRAINED[:4]:
         facts = json.loads((folders[name] / "recipe.json").read_text())
         assert facts["num_parameters"] == num_parameters(RECIPES["test"][name])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_are_counted_as_the_networks_have_them() -> None:
+    """Every recipe of every scale whose family is a network, built where weights take no memory."""
+    shapes = {}
+    for found in (*RECIPES.values(), REAL):
+        for recipe in found.values():
+            if recipe.family in NETWORKS:
+                sizes = {name: getattr(recipe, name) for name in SHAPE} | {"name": recipe.family}
+                shapes.setdefault(str((sizes, recipe.corpus.vocab_size)), recipe)
+    for recipe in shapes.values():
+        with torch.device("meta"):
+            ids = {"vocab_size": recipe.corpus.vocab_size, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+            network = NETWORKS[recipe.family](recipe, ids)
+        assert num_parameters(recipe) == network.num_parameters(), recipe.name
+    assert len(shapes) > 40
 
 
 def test_batches_never_show_held_out_rows_and_cover_the_others(folders: dict[str, Path]) -> None:
@@ -203,7 +226,7 @@ def test_blocks_are_full_and_positions_reach_the_limit(folders: dict[str, Path])
 
 
 @pytest.mark.parametrize("family", ["t5", "llama", "gpt2"])
-def test_tokenizers_return_any_text_and_are_deterministic(family: Family) -> None:
+def test_tokenizers_return_any_text_and_are_deterministic(family: str) -> None:
     texts = ["The old man went to Zürich.", "Der alte Mann fuhr nach Zürich.", "Two dogs ran; two cats sat."] * 3
     tokenizer, again = (train_tokenizer(family, texts, 320) for _ in range(2))
     assert tokenizer.get_vocab() == again.get_vocab()
@@ -242,7 +265,7 @@ def test_unigram_entropy_against_counting(folders: dict[str, Path]) -> None:
 
 
 def test_schedule_rises_then_falls() -> None:
-    values = [schedule(step / 1000, 0.1) for step in range(1000)]
+    values = [rate_share(step, 1000, 0.1) for step in range(1000)]
     assert max(values) == pytest.approx(1.0)
     assert values.index(max(values)) == 100
     assert values[0] < 0.02 > values[-1] > 0
@@ -252,7 +275,7 @@ def test_ngram_tables_hold_their_part_only(folders: dict[str, Path]) -> None:
     """The table of summaries counts exactly the summaries' tokens; the start token is a context and no output."""
     from methods.speculative.ngram import NGramTable
 
-    table = NGramTable.load(folders["ngram-t5-cnndm"] / zoo.TABLE)
+    table = NGramTable.load(folders["ngram-t5-cnndm"] / NGRAM_TABLE)
     rows = read_corpus(corpus_of(RECIPES["test"]["t5-xxl"]))
     summaries = [rows.row(i)[1].tolist() for i in range(len(rows)) if int(rows.part[i]) == 1]
     assert int(table.unigram_counts.sum()) == sum(map(len, summaries))
@@ -263,17 +286,17 @@ def test_ngram_tables_hold_their_part_only(folders: dict[str, Path]) -> None:
 
 def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "elsewhere"))
-    assert zoo.zoo_folder() == tmp_path / "elsewhere"
+    assert zoo_folder() == tmp_path / "elsewhere"
     monkeypatch.delenv("FORETOKEN_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert zoo.zoo_folder() == tmp_path / ".cache" / "foretoken"
+    assert zoo_folder() == tmp_path / ".cache" / "foretoken"
 
 
 def test_unwritable_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UsageError, match=r"cache folder .*file/cache.*set FORETOKEN_CACHE") as caught:
-        zoo.ensure(["gpt-draft"], "test", "toy", workers=0)
+        ensure(["gpt-draft"], "test", "toy", workers=0)
     assert "\n" not in str(caught.value)
 
 
@@ -289,12 +312,15 @@ def test_cache_that_may_not_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"vocab_size": null}', "{}"])
-def test_a_corpus_whose_recipe_is_broken_is_named(folders: dict[str, Path], tmp_path: Path, content: str) -> None:
+def test_a_corpus_whose_recipe_is_broken_is_named(
+    folders: dict[str, Path], tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = RECIPES["test"]["ngram-gpt"]
     (tmp_path / DATA).write_bytes((corpus_of(recipe) / DATA).read_bytes())
     (tmp_path / "recipe.json").write_text(content)
+    monkeypatch.setattr(build, "folder_of", lambda *_: tmp_path)
     with pytest.raises(UsageError, match=rf"recipe\.json: cannot be read .* delete {tmp_path}") as caught:
-        build.count_table(recipe, tmp_path, tmp_path, "toy")
+        build.count_table(recipe, tmp_path, "toy", 0)
     assert "\n" not in str(caught.value)
 
 

@@ -12,40 +12,44 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from harness import zoo
-from harness.build import Models, build_drafter, build_rule
-from harness.cli import main
-from harness.errors import UsageError
-from harness.experiment import DrafterSpec, MethodSpec, ModelSpec
-from harness.models import LoadedModel, is_encoder_decoder, pin_model
-from harness.zoo import against_verifier, build, distil, pairs
-from harness.zoo.against_verifier import accepted_by_verifier, greedy_outputs, read_verifier
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, ModelSpec, RuleSpec
+from harness.models.loading import LoadedModel
+from harness.models.names import is_encoder_decoder, pin_model
+from harness.run.build import Models, build_drafter, build_rule
+from harness.zoo import build, distil, drafting, loop
 from harness.zoo.batches import PairBatches
-from harness.zoo.cache import DONE, make
+from harness.zoo.build import ensure
+from harness.zoo.cache import DONE, is_complete, make
+from harness.zoo.checkpoint import averaged_weights
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
-from harness.zoo.drafting import NextBlock, count_accepted, start_from
-from harness.zoo.networks import build_network, num_parameters
-from harness.zoo.pairs import NextToken, averaged_steps, averaged_weights, rate, run_pair_steps
+from harness.zoo.drafting import accepted_by_verifier, count_accepted, greedy_outputs, next_block, read_verifier, start_from
+from harness.zoo.families import num_parameters
+from harness.zoo.loop import averaged_steps, course_of
+from harness.zoo.networks import build_network
 from harness.zoo.recipes import RECIPES, digest
+from harness.zoo.text import smoothed_next_token
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
+from methods.parts import SCHEDULES
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.network import load_network
 from methods.specdec.rules import TopOne
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.schedules import SCHEDULES
 from methods.types import Inputs, Stop
+from tasks.sources.read import read_examples
 
 NAMES = ("specdec-teacher", "specdec-verifier", "specdec-drafter")
-OBJECTIVES: dict[str, Callable[[Any, Encoded], pairs.Objective]] = {"marian": NextToken, "block": NextBlock}
+OBJECTIVES: dict[str, Callable[[Any, Encoded], loop.Objective]] = {"marian": smoothed_next_token, "block": next_block}
 
 
 @pytest.fixture(scope="module")
 def folders(zoo_cache: Path) -> dict[str, Path]:
     """Asking for the drafter trains the others, in the order in which they need each other."""
-    drafter = zoo.ensure(["specdec-drafter"], "test", "toy", workers=0)
-    assert all(zoo.is_complete(folder_of(name)) for name in NAMES)
+    drafter = ensure(["specdec-drafter"], "test", "toy", workers=0)
+    assert all(is_complete(folder_of(name)) for name in NAMES)
     return {name: folder_of(name) for name in NAMES} | drafter
 
 
@@ -128,15 +132,6 @@ def test_hash_covers_every_field() -> None:
         assert digest(dataclasses.replace(recipe, **change), "toy") not in found
 
 
-def test_seed_reaches_everything_that_is_trained() -> None:
-    recipe = zoo.recipe_for("specdec-drafter", "test", "toy", seed=3)
-    assert isinstance(recipe, DrafterRecipe)
-    assert isinstance(recipe.corpus, Distilled)
-    assert recipe.initial == recipe.corpus.teacher
-    assert {recipe.seed, recipe.verifier.seed, recipe.corpus.teacher.seed} == {3}
-    assert recipe.verifier.corpus == recipe.corpus
-
-
 def test_paper_recipes_have_the_papers_hyper_parameters(shared: Path) -> None:
     import csv
 
@@ -170,15 +165,17 @@ def test_paper_recipes_have_the_papers_hyper_parameters(shared: Path) -> None:
 
 def test_rates_rise_and_fall_as_they_are_named() -> None:
     paper: Any = dataclasses.replace(RECIPES["paper"]["specdec-verifier"], steps=3000)
-    assert rate(paper, 49) == pytest.approx(0.5)
-    assert rate(paper, 99) == pytest.approx(1.0)
-    assert rate(paper, 399) == pytest.approx(0.5)
+    assert course_of(paper).rate(49) == pytest.approx(0.5)
+    assert course_of(paper).rate(99) == pytest.approx(1.0)
+    assert course_of(paper).rate(399) == pytest.approx(0.5)
     toy: Any = RECIPES["toy"]["specdec-verifier"]
-    assert rate(toy, toy.steps - 1) < 0.02
+    assert course_of(toy).rate(toy.steps - 1) < 0.02
 
 
 @pytest.mark.parametrize("name", ["specdec-verifier", "specdec-drafter"])
-def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_resumed_training_equals_an_unbroken_one(
+    folders: dict[str, Path], tmp_path: Path, name: str, steps_of: Callable[..., Any]
+) -> None:
     """Weights, averaged weights and what was reported on the way, bit for bit, with dropout and glancing on."""
     fewer = dataclasses.replace(recipe_of(name).corpus, num_held_out=4)
     recipe = dataclasses.replace(recipe_of(name), corpus=fewer, steps=8, dropout=0.1, average_every=2, num_averaged=3)
@@ -187,41 +184,39 @@ def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_p
     whole = build_network(recipe, tokenizer)
     for folder in ("whole", "broken"):
         (tmp_path / folder).mkdir()
-    reported, _ = run_pair_steps(recipe, rows, whole, objective, tmp_path / "whole")
-    for stop_at in (3, 5, None):
+    reported = steps_of(recipe, whole, objective, tmp_path / "whole")
+    for before in (3, 5, None):
         broken = build_network(recipe, tokenizer)
-        torch.manual_seed(stop_at or 0)
-        again, _ = run_pair_steps(recipe, rows, broken, objective, tmp_path / "broken", stop_at=stop_at)
+        torch.manual_seed(before or 0)
+        again = steps_of(recipe, broken, objective, tmp_path / "broken", before=before)
     assert again == reported
-    assert len(reported) == pairs.NUM_EVALUATIONS
+    assert len(reported) == loop.NUM_EVALUATIONS
     assert averaged_steps(recipe) == {4, 6, 8}
     for first, second in (
         (whole.state_dict(), broken.state_dict()),
-        (averaged_weights(recipe, tmp_path / "whole"), averaged_weights(recipe, tmp_path / "broken")),
+        (averaged_weights(tmp_path / "whole", {4, 6, 8}), averaged_weights(tmp_path / "broken", {4, 6, 8})),
     ):
         for key, weight in first.items():
             assert torch.equal(weight, second[key]), key
-    last, mean = whole.state_dict()["lm_head.weight"], averaged_weights(recipe, tmp_path / "whole")["lm_head.weight"]
+    last, mean = whole.state_dict()["lm_head.weight"], averaged_weights(tmp_path / "whole", {4, 6, 8})["lm_head.weight"]
     parts = [torch.load(tmp_path / "whole" / f"averaged-{step}.pt")["lm_head.weight"] for step in (4, 6, 8)]
     torch.testing.assert_close(mean, sum(parts) / 3)
     assert not torch.equal(mean, last)
 
 
-def test_dropout_is_drawn_anew_each_step_and_leaves_the_global_state_alone(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_dropout_is_drawn_anew_each_step_and_leaves_the_global_state_alone(
+    folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any]
+) -> None:
     recipe = dataclasses.replace(recipe_of("specdec-verifier"), steps=2, dropout=0.5)
     rows, tokenizer = read_corpus(corpus_folder("specdec-verifier")), read_tokenizer(corpus_folder("specdec-verifier"))
-    network, objective, seen = build_network(recipe, tokenizer), NextToken(recipe, rows), []
+    network, objective, seen = build_network(recipe, tokenizer), smoothed_next_token(recipe, rows), []
 
-    class Spy:
-        def loss(self, network: Any, batch: Any, step: int, generator: torch.Generator) -> torch.Tensor:
-            seen.append(torch.rand(4).tolist())
-            return objective.loss(network, batch, step, generator)
-
-        def evaluate(self, network: Any) -> dict[str, float]:
-            return objective.evaluate(network)
+    def loss(*args: Any) -> torch.Tensor:
+        seen.append(torch.rand(4).tolist())
+        return objective.loss(*args)
 
     before = torch.random.get_rng_state()
-    run_pair_steps(recipe, rows, network, Spy(), tmp_path)
+    steps_of(recipe, network, dataclasses.replace(objective, loss=loss), tmp_path)
     assert seen[0] != seen[1]
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -263,15 +258,23 @@ def test_a_killed_decoding_goes_on_where_it_was(
 ) -> None:
     """After two batches and a torn third line: no batch is decoded twice, and the corpus is the same byte for byte."""
     corpus = recipe_of("specdec-drafter").corpus
-    base, teacher = corpus_folder("specdec-teacher"), folders["specdec-teacher"]
-    distil.build_distilled(corpus, base, [teacher], tmp_path, "toy", stop_at=2)
+    counted, real = [], distil.beam_outputs
+
+    def decode(*args: Any) -> list[list[int]]:
+        if len(counted) == 2:
+            raise KeyboardInterrupt
+        counted.append(len(args[1]))
+        return real(*args)
+
+    monkeypatch.setattr(distil, "beam_outputs", decode)
+    with pytest.raises(KeyboardInterrupt):
+        distil.build_distilled(corpus, tmp_path, "toy")
     assert not (tmp_path / DATA).exists()
     with (tmp_path / distil.DECODED).open("a") as file:
         file.write('{"rows": [1, 2')
     counted = []
-    real = distil.beam_outputs
     monkeypatch.setattr(distil, "beam_outputs", lambda *args: counted.append(len(args[1])) or real(*args))
-    distil.build_distilled(corpus, base, [teacher], tmp_path, "toy")
+    distil.build_distilled(corpus, tmp_path, "toy")
     rows = read_corpus(tmp_path)
     assert sum(counted) == len(rows) - 2 * corpus.batch_size
     assert (tmp_path / DATA).read_bytes() == (corpus_folder("specdec-drafter") / DATA).read_bytes()
@@ -284,25 +287,25 @@ def test_a_kill_at_the_very_end_costs_nothing(
 ) -> None:
     """Killed before or behind the file that says that a model is whole: the next run ends with the same model, quickly."""
     recipe = dataclasses.replace(recipe_of(name), steps=8, num_averaged=2)
-    whole, real = tmp_path / "whole", pairs.replace_file
+    whole, real = tmp_path / "whole", loop.replace_file
     fill = functools.partial(build._fill, recipe, "toy", position=0)
     make(whole, fill)
     trained = []
-    real_step = pairs.train_pair_step
-    monkeypatch.setattr(pairs, "train_pair_step", lambda *args: trained.append(args) or real_step(*args))
+    real_step = loop._step
+    monkeypatch.setattr(loop, "_step", lambda *args: trained.append(args) or real_step(*args))
     for behind in (False, True):
         folder = tmp_path / str(behind)
 
-        def killed(path: Path, data: bytes, behind: bool = behind) -> None:
+        def killed(path: Path, data: str, behind: bool = behind) -> None:
             if path.name != DONE or behind:
                 real(path, data)
             if path.name == DONE:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(pairs, "replace_file", killed)
+        monkeypatch.setattr(loop, "replace_file", killed)
         with pytest.raises(KeyboardInterrupt):
             make(folder, fill)
-        monkeypatch.setattr(pairs, "replace_file", real)
+        monkeypatch.setattr(loop, "replace_file", real)
         trained.clear()
         make(folder, fill)
         assert trained == []
@@ -361,7 +364,7 @@ def test_held_out_sentences_are_decoded_a_few_at_a_time(folders: dict[str, Path]
         return count_accepted(network, source, *others)
 
     whole = accepted_by_verifier(recipe, verifier, rows, count)["against_verifier"]
-    monkeypatch.setattr(against_verifier, "SENTENCES", 5)
+    monkeypatch.setattr(drafting, "SENTENCES", 5)
     parts = accepted_by_verifier(recipe, verifier, rows, count)["against_verifier"]
     assert sizes == [24, 5, 5, 5, 5, 4]
     assert whole["num_rounds"] == pytest.approx(parts["num_rounds"], rel=0.02)  # near-ties
@@ -372,7 +375,7 @@ def test_training_makes_drafts_stand(folders: dict[str, Path]) -> None:
     """More accepted tokens a round than a fresh network, on held-out sentences."""
     recipe: DrafterRecipe = recipe_of("specdec-drafter")
     rows, tokenizer = read_corpus(corpus_folder("specdec-drafter")), read_tokenizer(corpus_folder("specdec-drafter"))
-    fresh = NextBlock(recipe, rows).evaluate(build_network(recipe, tokenizer).eval())["accepted_per_round"]
+    fresh = next_block(recipe, rows).evaluate(build_network(recipe, tokenizer).eval())["accepted_per_round"]
     facts = facts_of(folders["specdec-drafter"])
     assert fresh < 0.2
     assert facts["held_out"]["accepted_per_round"] > fresh + 0.5
@@ -390,9 +393,7 @@ def test_strict_drafting_equals_greedy_decoding(folders: dict[str, Path], gamma:
     """In fp64, on batches of 1 and 8, for gamma below, at and above the block size."""
     models, target, spec = _loaded("specdec-drafter")
     drafter = build_drafter(DrafterSpec(kind="block", model=spec), target, models)
-    method = DraftAndVerify(
-        drafter, build_rule(MethodSpec(name="speculative", rule="top-1")), lambda: SCHEDULES["constant"](gamma)
-    )
+    method = DraftAndVerify(drafter, build_rule(RuleSpec("top-1")), lambda: SCHEDULES["constant"](gamma))
     rows = read_corpus(corpus_folder("specdec-drafter"))
     prompts = [tuple(rows.row(row)[0].tolist()) for row in range(8)]
     stop, greedy = Stop(max_new_tokens=60, token_ids=frozenset(target.eos_token_ids)), Sampling(temperature=0.0)
@@ -425,7 +426,7 @@ def test_training_sources_are_what_the_task_prompts(folders: dict[str, Path]) ->
     _, target, _ = _loaded("specdec-drafter", "float32")
     recipe: PairRecipe = recipe_of("specdec-verifier")
     task = tasks.get_task("wmt-en-de")
-    examples = task.examples("toy", "train", recipe.corpus.parts[0].num_examples, recipe.corpus.seed)
+    examples = read_examples(task, "toy", "train", recipe.corpus.parts[0].num_examples, recipe.corpus.seed)
     prompts = {target.encode(task.prompt(example, "t5")) for example in examples}
     rows = read_corpus(corpus_folder("specdec-verifier"))
     assert {tuple(rows.row(row)[0].tolist()) for row in range(len(rows))} == prompts
@@ -452,7 +453,7 @@ def test_the_drafter_begins_with_the_weights_of_a_model_of_its_shape(folders: di
 
 def test_a_drafter_that_shares_its_verifiers_encoder_leaves_it_as_it_was_and_drafts_alike(folders: dict[str, Path]) -> None:
     """Only the decoder learns; one encoding of the source, or one for each of the two, gives the same rounds."""
-    zoo.ensure(["specdec-drafter-shared"], "test", "toy", workers=0)
+    ensure(["specdec-drafter-shared"], "test", "toy", workers=0)
     models, target, spec = _loaded("specdec-drafter-shared")
     rows = read_corpus(corpus_folder("specdec-drafter"))
     inputs = Inputs(tuple(tuple(rows.row(row)[0].tolist()) for row in range(6)))
@@ -460,7 +461,7 @@ def test_a_drafter_that_shares_its_verifiers_encoder_leaves_it_as_it_was_and_dra
     plain = Autoregressive().generate(target.session(), inputs, greedy, Uniforms([0] * 6, 40), stop)
     found = {}
     for encoder in ("own", "shared"):  # to share is refused where a weight of the encoders differs
-        drafter = build_drafter(DrafterSpec(kind="block", model=spec, encoder=encoder), target, models)
+        drafter = build_drafter(DrafterSpec(kind="block", model=spec, options={"encoder": encoder}), target, models)
         method = DraftAndVerify(drafter, TopOne(), lambda: SCHEDULES["constant"](4))
         found[encoder] = method.generate(target.session(), inputs, greedy, Uniforms([0] * 6, 40), stop)
         assert [row.tokens for row in found[encoder]] == [row.tokens for row in plain]

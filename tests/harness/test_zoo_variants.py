@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from harness import zoo
-from harness.build import Models, build_drafter, build_rule
-from harness.errors import UsageError
-from harness.experiment import DrafterSpec, MethodSpec, ModelSpec
-from harness.models import pin_model
-from harness.zoo import build, specdec_recipes, specdec_variants
-from harness.zoo.blockwise import NextTokens, count_rounds, leading_correct, new_heads
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, ModelSpec, RuleSpec
+from harness.models.names import pin_model
+from harness.run.build import Models, build_drafter, build_rule
+from harness.zoo import build
+from harness.zoo.blockwise import count_rounds, leading_correct, new_heads, next_tokens
+from harness.zoo.build import ensure
 from harness.zoo.checkpoint import CHECKPOINT
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import (
@@ -28,15 +29,14 @@ from harness.zoo.descriptions import (
     teachers_of,
 )
 from harness.zoo.distil import beam_outputs
-from harness.zoo.networks import num_parameters
-from harness.zoo.pairs import run_pair_steps
-from harness.zoo.recipes import REAL, RECIPES, digest
-from harness.zoo.specdec_variants import BLOCK_SIZES
+from harness.zoo.families import num_parameters
+from harness.zoo.recipes import REAL, RECIPES, digest, recipe_for
+from harness.zoo.specdec import BLOCK_SIZES, shape_of
 from methods.autoregressive import Autoregressive
 from methods.models import stack_for
+from methods.parts import SCHEDULES
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.schedules import SCHEDULES
 from methods.types import Generation, Inputs, Stop
 
 SCALES = ("toy", "test", "paper")
@@ -51,7 +51,7 @@ PAIRS = {"specdec-blockwise": "specdec-verifier", "specdec-bart-drafter": "specd
 @pytest.fixture(scope="module")
 def folders(zoo_cache: Path) -> dict[str, Path]:
     """Heads and a summarizer's drafter; what they need is trained with them."""
-    wanted = zoo.ensure(list(PAIRS), "test", "toy", workers=0)
+    wanted = ensure(list(PAIRS), "test", "toy", workers=0)
     return wanted | {name: folder_of(name) for name in PAIRS.values()}
 
 
@@ -85,14 +85,14 @@ def test_real_text_has_the_toy_models_names_roles_and_block_sizes_but_not_their_
     for name in sorted(set(REAL) - captions):
         recipe = REAL[name]
         toy = recipe_of(name, "toy")
-        assert zoo.recipe_for(name, "toy", "hub") == zoo.recipe_for(name, "toy", "a/folder") == recipe
-        assert zoo.recipe_for(name, "toy", "toy") == toy
+        assert recipe_for(name, "toy", "hub") == recipe_for(name, "toy", "a/folder") == recipe
+        assert recipe_for(name, "toy", "toy") == toy
         assert digest(recipe, "toy") != digest(toy, "toy")
         same = ("family", "block_size", "num_drafts", "glancing", "num_layers", "num_encoder_layers")
         assert [getattr(recipe, field, None) for field in same] == [getattr(toy, field, None) for field in same], name
         assert [part.task for part in recipe.corpus.parts] == [part.task for part in toy.corpus.parts]
-    assert zoo.recipe_for("t5-small", "toy", "hub") == recipe_of("t5-small", "toy")
-    assert zoo.recipe_for("specdec-drafter", "test", "hub") == recipe_of("specdec-drafter", "test")
+    assert recipe_for("t5-small", "toy", "hub") == recipe_of("t5-small", "toy")
+    assert recipe_for("specdec-drafter", "test", "hub") == recipe_of("specdec-drafter", "test")
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -166,15 +166,14 @@ def test_paper_sizes_are_the_papers(shared: Path) -> None:
         assert {key: float(value.replace("K", "000")) for key, value in rows.items()} == pytest.approx(ours)
 
 
-def test_seeds_and_hashes_reach_every_teacher_and_the_heads_verifier() -> None:
-    recipe = zoo.recipe_for("specdec-drafter-3t", "test", "toy", seed=3)
+def test_hashes_reach_every_teacher_and_the_heads_verifier() -> None:
+    recipe, heads = recipe_of("specdec-drafter-3t"), recipe_of("specdec-blockwise")
     assert isinstance(recipe, DrafterRecipe)
     assert isinstance(recipe.corpus, EnsembleDistilled)
-    assert [one.seed for one in teachers_of(recipe.corpus)] == [3, 4, 5]
+    assert [one.seed for one in teachers_of(recipe.corpus)] == [0, 1, 2]
     assert recipe.verifier.corpus == recipe.corpus
-    heads = zoo.recipe_for("specdec-blockwise", "test", "toy", seed=3)
     assert isinstance(heads, BlockwiseRecipe)
-    assert (heads.seed, heads.verifier.seed, heads.verifier.corpus) == (3, 3, heads.corpus)
+    assert heads.verifier.corpus == heads.corpus
 
     def of(one: PairRecipe, **changes: Any) -> str:
         return digest(dataclasses.replace(one, **changes), "toy")
@@ -263,12 +262,12 @@ def test_big_and_deep_drafters_begin_with_a_model_of_their_shape() -> None:
     for scale in ("toy", "test"):
         for name in ("big-drafter", "deep-drafter", "bart-drafter", "de-en-drafter", "drafter-3t", "drafter-k6"):
             drafter = recipe_of(f"specdec-{name}", scale)
-            shapes = [specdec_variants._shape(one) for one in (drafter, drafter.initial)]
+            shapes = [shape_of(one) for one in (drafter, drafter.initial)]
             assert shapes[0] == shapes[1], name
             assert {drafter.family, drafter.initial.family} in ({"block", "marian"}, {"bart-block", "bart"})
     papers = {name for name, recipe in RECIPES["paper"].items() if isinstance(recipe, DrafterRecipe) and recipe.initial}
     assert papers == {"specdec-drafter-shared"}
-    assert len(specdec_recipes.paper()) == 3
+    assert RECIPES["paper"]["specdec-drafter"].initial is None
 
 
 @pytest.mark.parametrize("name", list(PAIRS))
@@ -290,7 +289,7 @@ def drafted(name: str, gamma: int, num_sources: int) -> tuple[list[Generation], 
     target, spec = models.get(pin_model(ModelSpec(name=f"zoo:{PAIRS[name]}"), "test", "toy")), ModelSpec(name=f"zoo:{name}")
     kind = "blockwise" if "blockwise" in name else "block"
     drafter = build_drafter(DrafterSpec(kind=kind, model=pin_model(spec, "test", "toy")), target, models)
-    rule = build_rule(MethodSpec(name="speculative", rule="top-1"))
+    rule = build_rule(RuleSpec("top-1"))
     method = DraftAndVerify(drafter, rule, lambda: SCHEDULES["constant"](gamma))
     prompts, most = [tuple(rows_of(name).row(row)[0].tolist()) for row in range(num_sources)], recipe_of(name).corpus.max_target
     stop, greedy = Stop(max_new_tokens=most, token_ids=frozenset(target.eos_token_ids)), Sampling(temperature=0.0)
@@ -342,15 +341,17 @@ def test_leading_heads_by_hand() -> None:
     assert count_rounds(leading, lengths) == (3, 4)
 
 
-def test_resumed_training_of_heads_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_resumed_training_of_heads_equals_an_unbroken_one(
+    folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any]
+) -> None:
     recipe, verifier, rows = few_steps(folders, draws_head=True)
-    objective, whole = NextTokens(recipe, verifier, rows), new_heads(recipe)
+    objective, whole = next_tokens(recipe, verifier, rows), new_heads(recipe)
     for folder in ("whole", "broken"):
         (tmp_path / folder).mkdir()
-    reported, _ = run_pair_steps(recipe, rows, whole, objective, tmp_path / "whole")
-    for stop_at in (2, 3, None):
+    reported = steps_of(recipe, whole, objective, tmp_path / "whole")
+    for before in (2, 3, None):
         broken = new_heads(recipe)
-        again, _ = run_pair_steps(recipe, rows, broken, objective, tmp_path / "broken", stop_at=stop_at)
+        again = steps_of(recipe, broken, objective, tmp_path / "broken", before=before)
     assert again == reported
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, broken.state_dict()[name]), name
@@ -365,12 +366,14 @@ def few_steps(folders: dict[str, Path], **changes: Any) -> tuple[BlockwiseRecipe
     return recipe, AutoModelForSeq2SeqLM.from_pretrained(folders["specdec-verifier"]).eval(), rows_of("specdec-blockwise")
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_recipe_is_refused(
+    folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any]
+) -> None:
     """Of another shape, and of the same shape with another rate: one line that names the file and the remedy."""
     recipe, verifier, rows = few_steps(folders)
 
     def train(one: BlockwiseRecipe) -> None:
-        run_pair_steps(one, rows, new_heads(one), NextTokens(one, verifier, rows), tmp_path, stop_at=2)
+        steps_of(one, new_heads(one), next_tokens(one, verifier, rows), tmp_path, before=2)
 
     train(recipe)
     for change in ({"num_drafts": 2}, {"learning_rate": 1e-4}):

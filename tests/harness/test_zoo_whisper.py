@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoFeatureExtractor, AutoTokenizer, WhisperForConditionalGeneration
 
-from harness import zoo
-from harness.errors import UsageError
+from harness.core.errors import UsageError
 from harness.zoo.batches import generator_of
-from harness.zoo.build import folder_of, missing_of
+from harness.zoo.build import ensure, missing_of
 from harness.zoo.corpus import DATA, read_tokenizer
-from harness.zoo.networks import build_network, num_parameters
-from harness.zoo.recipes import RECIPES, digest, recipe_for
-from harness.zoo.whisper_corpus import Heard, _heard, build_speech, features_of, generation_settings, read_speech
-from harness.zoo.whisper_recipes import DRAFT, TARGET, WhisperRecipe
-from harness.zoo.whisper_training import (
+from harness.zoo.descriptions import WhisperRecipe
+from harness.zoo.families import num_parameters
+from harness.zoo.networks import build_network
+from harness.zoo.recipes import RECIPES, Scale, digest, folder_of, recipe_for
+from harness.zoo.speech import SpeechRows, build_speech, features_of, generation_settings, labelled_windows, read_speech
+from harness.zoo.whisper import (
     IGNORED,
     alignment_loss,
     copy_teacher,
@@ -27,18 +28,22 @@ from harness.zoo.whisper_training import (
     disturb,
     held_out_loss,
     rows_of_step,
-    run_whisper_steps,
+    transcription,
+    with_alignment,
 )
 from methods.hearing import WhisperSession
 from methods.models import stack_for
 from methods.types import Inputs
 from tasks import get_task
 from tasks.sound import SAMPLE_RATE
+from tasks.sources.read import read_examples
+
+TARGET, DRAFT = "whisper-target", "whisper-draft"
 
 
 @pytest.fixture(scope="module")
 def folders(zoo_cache: Path) -> dict[str, Path]:
-    return zoo.ensure((TARGET, DRAFT), "test", "toy", workers=0)
+    return ensure((TARGET, DRAFT), "test", "toy", workers=0)
 
 
 def recipe_of(name: str, **changes: Any) -> WhisperRecipe:
@@ -47,7 +52,7 @@ def recipe_of(name: str, **changes: Any) -> WhisperRecipe:
     return dataclasses.replace(recipe, **changes)
 
 
-def rows_of(recipe: WhisperRecipe) -> Heard:
+def rows_of(recipe: WhisperRecipe) -> SpeechRows:
     return read_speech(folder_of(recipe.corpus, "toy"))
 
 
@@ -59,14 +64,13 @@ def fresh(recipe: WhisperRecipe) -> Any:
 
 
 @pytest.mark.parametrize("scale", ["toy", "test", "paper"])
-def test_a_pair_shares_encoder_and_corpus_and_the_draft_is_smaller(scale: zoo.Scale) -> None:
+def test_a_pair_shares_encoder_and_corpus_and_the_draft_is_smaller(scale: Scale) -> None:
     target, draft = (recipe_for(name, scale, "toy") for name in (TARGET, DRAFT))
     assert draft.teacher == target
     assert draft.corpus == target.corpus
     assert (draft.width, draft.num_encoder_layers) == (target.width, target.num_encoder_layers)
     assert 2 * draft.num_layers <= target.num_layers
     assert num_parameters(draft) < num_parameters(target)
-    assert recipe_for(DRAFT, scale, "toy", seed=3).teacher == recipe_for(TARGET, scale, "toy", seed=3)
 
 
 def test_toy_speech_trains_whatever_the_source_is(tmp_path: Path) -> None:
@@ -89,7 +93,7 @@ def test_rows_are_what_the_recordings_sound_like(folders: dict[str, Path]) -> No
     assert set(rows.part.tolist()) == {0, 1, 2, 3}
     said = {tokenizer.decode(rows.tokens(row), skip_special_tokens=True): row for row in range(len(rows))}
     found = 0
-    for example in get_task("librispeech-clean").examples("toy", "train", 32, 0):
+    for example in read_examples(get_task("librispeech-clean"), "toy", "train", 32, 0):
         row = said.get(example.references[0].lower())
         if row is not None:
             found += 1
@@ -101,10 +105,10 @@ def test_rows_are_what_the_recordings_sound_like(folders: dict[str, Path]) -> No
 
 def test_a_talk_is_cut_into_windows_with_the_words_that_they_hold() -> None:
     """Every word is in some window, those of the overlap in two, in order; a real recording that is too long is left out."""
-    talks = [example.audio for example in get_task("tedlium").examples("toy", "train", 6, 0)]
+    talks = [example.audio for example in read_examples(get_task("tedlium"), "toy", "train", 6, 0)]
     size, several = 3 * SAMPLE_RATE, 0
     for talk in talks:
-        cut = list(_heard(talk, talk.text, size))
+        cut = list(labelled_windows(talk, talk.text, size))
         if len(cut) == 1:
             assert cut[0][0] == talk.text
             continue
@@ -120,11 +124,11 @@ def test_a_talk_is_cut_into_windows_with_the_words_that_they_hold() -> None:
         assert merged == talk.text.split()
     assert several >= 4
     sound = talks[0].sound()
-    assert list(_heard(SimpleNamespace(sound=lambda: sound), "text", len(sound.samples) - 1)) == []
+    assert list(labelled_windows(SimpleNamespace(sound=lambda: sound), "text", len(sound.samples) - 1)) == []
 
 
 def test_transformers_transcribes_with_the_folder_as_we_do(folders: dict[str, Path]) -> None:
-    example = next(iter(get_task("librispeech-clean").examples("toy", "test", 1, 0)))
+    example = next(iter(read_examples(get_task("librispeech-clean"), "toy", "test", 1, 0)))
     for folder in folders.values():
         model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
         tokenizer, extractor = AutoTokenizer.from_pretrained(folder), AutoFeatureExtractor.from_pretrained(folder)
@@ -160,19 +164,22 @@ def test_what_is_reported_is_measured(folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", [TARGET, DRAFT])
-def test_resumed_training_equals_an_unbroken_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_resumed_training_equals_an_unbroken_one(
+    folders: dict[str, Path], tmp_path: Path, name: str, steps_of: Callable[..., Any]
+) -> None:
     """Stopped after 2 of 5 steps (the target still shallow) and after 4: the weights are the same bit for bit."""
     recipe = recipe_of(name, steps=5, **({"shallow_frac": 0.5, "shallow_layers": 1} if name == TARGET else {}))
     teacher = None if name == TARGET else WhisperForConditionalGeneration.from_pretrained(folders[TARGET]).eval()
-    rows, states = rows_of(recipe), []
-    for stops in ((None,), (2, 4, None)):
-        folder = tmp_path / str(len(stops))
+    rows, tokenizer, states = rows_of(recipe), read_tokenizer(folder_of(recipe.corpus, "toy")), []
+    for interruptions in ((None,), (2, 4, None)):
+        folder = tmp_path / str(len(interruptions))
         folder.mkdir()
-        for stop_at in stops:
+        for before in interruptions:
             network = fresh(recipe)
             if teacher is not None:
                 copy_teacher(teacher, network)
-            run_whisper_steps(recipe, rows, network, folder, teacher, stop_at=stop_at)
+            parts = with_alignment(recipe, network)
+            steps_of(recipe, parts, transcription(recipe, rows, tokenizer, teacher), folder, before=before, grown=network)
         states.append(network.state_dict())
     untrained = fresh(recipe).state_dict()
     assert all(torch.equal(weight, states[1][key]) for key, weight in states[0].items())
@@ -232,4 +239,4 @@ def test_an_unreadable_corpus_and_a_task_without_recordings_are_named(tmp_path: 
     part = dataclasses.replace(recipe.corpus.parts[0], task="text")
     other = dataclasses.replace(recipe, corpus=dataclasses.replace(recipe.corpus, parts=(part,)))
     with pytest.raises(UsageError, match="task 'text': it has no recordings; expected a task of speech"):
-        build_speech(other.corpus, "toy", tmp_path)
+        build_speech(other.corpus, tmp_path, "toy")

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.verify import fused, reference
-from kernels.verify.adjust import adjusted_logits, adjusted_probs
-from kernels.verify.check import DTYPES, check
+from kernels.verify.adjust import Sampling, adjusted_logits, adjusted_probs
+from kernels.verify.check import DTYPES, Case, check, random_cases
 from kernels.verify.filter_gpu import thresholds
+from kernels.verify.interface import Proposal
 from kernels.verify.interpreter import patched_once
 from kernels.verify.registry import KERNELS
-from kernels.verify.rounds import Adjustment, Case, RandomProposal, random_cases
 
-PLAIN = Adjustment()
+PLAIN = Sampling(temperature=1.0)
 EXACT_TRITON = ("exact", "fused")
 NUM_ROWS = {"exact": 300, "fused": 300, "sigmoid": 60, "sigmoid-released": 60}
 
@@ -39,11 +39,11 @@ def case(
     tokens: Tensor,
     uniforms: Tensor,
     lengths: tuple[int, ...] | None = None,
-    sampling: Adjustment = PLAIN,
+    sampling: Sampling = PLAIN,
     known: Tensor | None = None,
 ) -> Case:
     lengths = (tokens.shape[1],) * len(tokens) if lengths is None else lengths
-    return Case(RandomProposal(tokens, lengths, draft, sampling, known), target, sampling, uniforms)
+    return Case(Proposal(tokens, lengths, draft, sampling, known), target, sampling, uniforms)
 
 
 def run(kernel: str, given: Case) -> tuple[list[int], list[int]]:
@@ -70,10 +70,15 @@ def test_filtered_rounds() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [Adjustment(top_k=3), Adjustment(top_k=9), Adjustment(top_p=0.6), Adjustment(temperature=0.7, top_k=4, top_p=0.7)],
+    [
+        Sampling(temperature=1.0, top_k=3),
+        Sampling(temperature=1.0, top_k=9),
+        Sampling(temperature=1.0, top_p=0.6),
+        Sampling(temperature=0.7, top_k=4, top_p=0.7),
+    ],
     ids=str,
 )
-def test_thresholds_keep_what_transformers_keeps(sampling: Adjustment) -> None:
+def test_thresholds_keep_what_transformers_keeps(sampling: Sampling) -> None:
     """With ties at the cut, masked tokens and -0: the same tokens as by topk and a stable sort."""
     generator = torch.Generator().manual_seed(3)
     logits = (2 * torch.randn(1, 3, 9, generator=generator)).round()
@@ -131,7 +136,7 @@ def test_equal_models_accept_everything_and_no_draft_draws(kernel: str) -> None:
     alone = case(logits[:, :1], None, tokens[:, :0], uniforms[:, :1])
     drawn = reference.inverse_cdf(logits[:, 0].double().softmax(-1), uniforms[:, 0])
     assert run(kernel, alone) == ([0, 0], drawn.tolist())
-    few = Adjustment(top_k=32)
+    few = Sampling(temperature=1.0, top_k=32)
     filtered = case(logits[:, :1], logits[:, :0], tokens[:, :0], uniforms[:, :1], sampling=few)
     drawn = reference.inverse_cdf(adjusted_probs(logits[:, 0].double(), few), uniforms[:, 0])
     assert run(kernel, filtered) == ([0, 0], drawn.tolist())

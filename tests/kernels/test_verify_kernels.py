@@ -10,21 +10,18 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import _speculative_sampling
 
+from harness.exact.law import largest_deviation
 from kernels.errors import InputError
 from kernels.verify import baseline, fused, reference
 from kernels.verify import check as checking
-from kernels.verify.adjust import adjusted_probs
+from kernels.verify.adjust import Sampling, adjusted_probs
 from kernels.verify.bounds import Law
-from kernels.verify.check import DTYPES, check, expected_decisions
-from kernels.verify.interface import Decisions
+from kernels.verify.check import DTYPES, Case, check, expected_decisions, random_cases
+from kernels.verify.interface import Proposal, Verdict
 from kernels.verify.registry import EXACT, KERNELS
-from kernels.verify.rounds import Adjustment, Case, RandomProposal, random_cases
 from kernels.verify.sigmoid import LEAST_WEIGHT, Scaling
 from kernels.verify.sigmoid import verify as sigmoid_verify
-from methods.exactness import largest_deviation
-from methods.sampling import Sampling
-from methods.speculative.rules import RULES
-from methods.types import Proposal
+from methods.parts import RULES
 
 DRAWN = Sampling(temperature=1.0)
 
@@ -45,7 +42,8 @@ def test_no_rows_are_no_decisions(kernel: str) -> None:
     """A batch whose rows have all ended: the fused kernel had no answer."""
     nothing = Proposal(torch.zeros(0, 3, dtype=torch.long), (), torch.zeros(0, 3, 7), DRAWN)
     decisions = KERNELS[kernel](nothing, torch.zeros(0, 4, 7), DRAWN, torch.zeros(0, 4))
-    assert [tuple(one.shape) for one in decisions] == [(0,), (0,), (0, 3), (0, 3)]
+    shapes = [decisions.num_accepted, decisions.next_token, decisions.target_probs, decisions.draft_probs]
+    assert [tuple(one.shape) for one in shapes] == [(0,), (0,), (0, 3), (0, 3)]
     assert decisions.target_probs.dtype == torch.float32
 
 
@@ -60,18 +58,18 @@ def test_random_rounds(kernel: str, dtype: str) -> None:
 def test_the_check_turns_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a lenience of 1.02, for drawing from the target after a rejection, and for a row too far."""
 
-    def lenient(proposal: object, target: Tensor, sampling: Adjustment, uniforms: Tensor, **_: object) -> Decisions:
+    def lenient(proposal: object, target: Tensor, sampling: Sampling, uniforms: Tensor, **_: object) -> Verdict:
         shrunk = torch.cat((uniforms[:, :-1] / 1.02, uniforms[:, -1:]), 1)
         return baseline.verify(proposal, target, sampling, shrunk)
 
-    def from_target(proposal: object, target: Tensor, sampling: Adjustment, uniforms: Tensor, **_: object) -> Decisions:
+    def from_target(proposal: object, target: Tensor, sampling: Sampling, uniforms: Tensor, **_: object) -> Verdict:
         decisions = baseline.verify(proposal, target, sampling, uniforms)
         row = adjusted_probs(target, sampling)[torch.arange(len(target)), decisions.num_accepted]
-        return decisions._replace(next_token=reference.inverse_cdf(row, uniforms[:, -1]))
+        return replace(decisions, next_token=reference.inverse_cdf(row, uniforms[:, -1]))
 
-    def one_more(*arguments: object, **_: object) -> Decisions:
+    def one_more(*arguments: object, **_: object) -> Verdict:
         decisions = baseline.verify(*arguments)
-        return decisions._replace(num_accepted=decisions.num_accepted + 1)
+        return replace(decisions, num_accepted=decisions.num_accepted + 1)
 
     for wrong in (lenient, from_target, one_more):
         monkeypatch.setitem(KERNELS, "fused", wrong)
@@ -90,7 +88,7 @@ def test_the_bound_holds_for_every_probability() -> None:
     """fp32 probabilities are within the relative error that the bound gives them, over rows that span 70 nats."""
     generator = torch.Generator().manual_seed(0)
     for vocab_size, spread, temperature in ((5, 1, 1.0), (1000, 4, 1.0), (1000, 15, 0.7), (50_000, 3, 1.0)):
-        logits, sampling = spread * torch.randn(1, 4, vocab_size, generator=generator), Adjustment(temperature=temperature)
+        logits, sampling = spread * torch.randn(1, 4, vocab_size, generator=generator), Sampling(temperature=temperature)
         law = Law(logits, sampling, 2.0**-24)
         error = ((adjusted_probs(logits, sampling).double() - law.probs) / law.probs).abs()
         seen = law.probs > 1e-30
@@ -175,7 +173,7 @@ def test_a_goal_that_rounding_puts_behind_a_part_is_its_last_token_that_weighs()
 @pytest.mark.parametrize("vocab_size", [1025, 33_000])
 def test_vocabularies_of_many_parts(vocab_size: int) -> None:
     proposal, target, uniforms = rows(1, 40, 2, vocab_size)
-    given = RandomProposal(proposal.tokens, proposal.lengths, proposal.logits, DRAWN, proposal.log_sum_exp)
+    given = Proposal(proposal.tokens, proposal.lengths, proposal.logits, DRAWN, proposal.log_sum_exp)
     report = check("fused", [Case(given, target, DRAWN, uniforms)], torch.float32, "torch")
     assert report.num_wrong == 0
     assert report.num_inside <= 8  # of 40: the bound grows with the vocabulary
@@ -194,7 +192,8 @@ def test_rows_behind_the_first_rejection_are_not_read() -> None:
         draft[entry, rest] = float("nan")
         draft[entry].scatter_(-1, proposal.tokens[entry].unsqueeze(-1), keep)
     found = fused.verify(replace(proposal, logits=draft), target, DRAWN, uniforms, backend="torch")
-    for mine, other in zip(found, expected, strict=True):
+    for name in ("num_accepted", "next_token", "target_probs", "draft_probs"):
+        mine, other = getattr(found, name), getattr(expected, name)
         assert torch.equal(mine.nan_to_num(7), other.nan_to_num(7))
     assert set(expected.num_accepted.tolist()) >= {0, 1, 2, 3}
     looked_at = torch.arange(4) <= expected.num_accepted.unsqueeze(-1)

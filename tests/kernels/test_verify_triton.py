@@ -11,7 +11,7 @@ import torch
 
 from kernels.errors import InputError
 from kernels.verify import fused
-from kernels.verify.rounds import random_cases
+from kernels.verify.check import random_cases
 
 FILE = Path(__file__).with_name("interpreted_triton.py")
 GROUPS = {"fused rounds": ("test_random_rounds and fused", 3), "all else": ("not (test_random_rounds and fused)", 30)}

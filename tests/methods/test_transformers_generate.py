@@ -13,12 +13,12 @@ from methods.beam import BeamSearch
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
+from methods.parts import SCHEDULES
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
-from methods.speculative.schedules import SCHEDULES
 from methods.transformers_assisted import Assistant, EarlyExit, PromptLookup
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Method, Stop

@@ -11,6 +11,20 @@ ROOMS = ("kernels", "methods", "tasks", "harness")
 ALLOWED = {"kernels": set(), "methods": {"kernels"}, "tasks": set(), "harness": {"kernels", "methods", "tasks"}}
 
 
+HARNESS = (
+    "core",
+    "zoo",
+    "models",
+    "measures",
+    "run",
+    "tables",
+    "exact",
+    "papers",
+    "report",
+    "cli",
+)  # each imports only leftward
+
+
 def sources(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
@@ -29,6 +43,47 @@ def test_rooms_import_in_one_direction(room: str) -> None:
     for path in files:
         foreign = (imported(path) & set(ROOMS)) - ALLOWED[room] - {room}
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def first_party(path: Path) -> list[tuple[str, bool]]:
+    """Every import of a module of ours, as a dotted name, and whether it stands inside a function. Types are not left out."""
+    found, tree = [], ast.parse(path.read_text(encoding="utf8"))
+    inside = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found += [(name, id(node) in inside) for name in names if name.split(".")[0] in ROOMS]
+    return found
+
+
+def test_the_harness_imports_only_downward() -> None:
+    folders = {path.name for path in (ROOT / "harness").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(HARNESS)
+    assert {path.name for path in (ROOT / "harness").glob("*.py")} == {"__init__.py", "__main__.py"}
+    checked = 0
+    for room in HARNESS:
+        for path in sources(f"harness/{room}"):
+            for name, _ in first_party(path):
+                other = name.split(".")[1] if name.startswith("harness.") else None
+                if other in HARNESS:
+                    checked += 1
+                    assert HARNESS.index(other) <= HARNESS.index(room), f"{path.relative_to(ROOT)} imports {name}"
+    assert checked > 500
+
+
+def test_every_package_says_what_lives_there() -> None:
+    packages = [path for room in ROOMS for path in (ROOT / room).rglob("__init__.py")]
+    assert len(packages) > 20
+    for path in packages:
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf8"))), path.relative_to(ROOT)
 
 
 def test_kernels_is_not_mistaken_for_the_package_of_that_name() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tasks import TASKS, TRAINING_ONLY, get_task, get_training_task
 from tasks.errors import DataError
+from tasks.sources.read import read_examples, training_pairs
 
 TURNS = [
     {"from": "system", "value": "Be kind."},
@@ -42,7 +43,7 @@ def test_it_is_for_training_only():
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
 def test_a_prompt_ends_where_the_assistant_begins(tmp_path, name):
     source = write(tmp_path / name, dialogues(40))
-    pairs = dict(get_training_task("conversations").training_pairs(str(source), None, 0))
+    pairs = dict(training_pairs(get_training_task("conversations"), str(source), None, 0))
     assert 25 <= len(pairs) < 40  # a share of the dialogues is kept for testing
     assert all(prompt.startswith("USER: Hello ") and prompt.endswith("! ASSISTANT:") for prompt in pairs)
     assert set(pairs.values()) == {"Hi. How can I help? USER: Count to two. ASSISTANT: One, two."}
@@ -52,7 +53,7 @@ def test_the_layout_of_the_hub_repository_is_found(tmp_path):
     (tmp_path / "sharegpt").mkdir()
     rows = write(tmp_path / "sharegpt" / "ShareGPT_V3_unfiltered_cleaned_split.json", dialogues(40))
     task = get_training_task("conversations")
-    found = [list(task.examples(str(source), "train", 10, 0)) for source in (tmp_path, rows.parent, rows)]
+    found = [list(read_examples(task, str(source), "train", 10, 0)) for source in (tmp_path, rows.parent, rows)]
     assert len(found[0]) == 10
     assert found[0] == found[1] == found[2]
 
@@ -60,7 +61,7 @@ def test_the_layout_of_the_hub_repository_is_found(tmp_path):
 def test_dialogues_without_an_answer_are_passed_over(tmp_path):
     rows = [{"id": f"q{i}", "conversations": [{"from": "human", "value": "Anyone?"}]} for i in range(30)]
     source = write(tmp_path / "rows.json", [*rows, *dialogues(30)])
-    ids = {example.id for example in get_training_task("conversations").examples(str(source), "train", None, 0)}
+    ids = {example.id for example in read_examples(get_training_task("conversations"), str(source), "train", None, 0)}
     assert ids
     assert all(name.startswith("d") for name in ids)
 
@@ -81,14 +82,14 @@ def test_dialogues_without_an_answer_are_passed_over(tmp_path):
 def test_bad_rows_are_named(tmp_path, rows, expected):
     source = write(tmp_path / "rows.json", rows)
     with pytest.raises(DataError, match=expected):
-        list(get_training_task("conversations").examples(str(source), "train", None, 0))
+        list(read_examples(get_training_task("conversations"), str(source), "train", None, 0))
 
 
 def test_broken_json_names_the_line(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text('[\n{"id": "a",\n "conversations" []}]')
     with pytest.raises(DataError, match=r"rows\.json:3: not JSON"):
-        list(get_training_task("conversations").examples(str(path), "train", None, 0))
+        list(read_examples(get_training_task("conversations"), str(path), "train", None, 0))
 
 
 def test_the_hub_file_is_a_json_list_at_a_commit(monkeypatch, tmp_path):
@@ -105,11 +106,11 @@ def test_the_hub_file_is_a_json_list_at_a_commit(monkeypatch, tmp_path):
         return whole("json", data_files={split: str(tmp_path / data_files[split])}, split=split, streaming=streaming)
 
     monkeypatch.setattr(datasets, "load_dataset", local)
-    found = list(get_training_task("conversations").training_pairs("hub", 5, 0))
+    found = list(training_pairs(get_training_task("conversations"), "hub", 5, 0))
     assert len(found) == 5
 
 
 def test_toy_dialogues_are_of_the_generated_world():
-    pairs = list(get_training_task("conversations").training_pairs("toy", 20, 0))
+    pairs = list(training_pairs(get_training_task("conversations"), "toy", 20, 0))
     assert len(pairs) == 20
     assert all(prompt.endswith("? ASSISTANT:") and " USER: Translate into French: " in answer for prompt, answer in pairs)

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from tasks import TASKS, TRAINING_ONLY, get_training_task
 from tasks.errors import DataError
 from tasks.sound import Sound
+from tasks.sources.locate import fingerprint
+from tasks.sources.read import read_examples, training_pairs
 
 NAMES = (*TASKS, *TRAINING_ONLY)
 WORDS = " ".join("abcdefghijklmnopqrstuvwxyz")
@@ -104,11 +106,11 @@ def use(name: str, path: Path) -> str:
     DataError may be raised; that a small file has nothing to train on is fine."""
     task = get_training_task(name)
     with suppress(DataError):
-        for source, target in task.training_pairs(str(path), 2, 0):
+        for source, target in training_pairs(task, str(path), 2, 0):
             f"{source}{target}".encode()
     try:
-        examples = [example for limit in (2, None) for example in task.examples(str(path), "test", limit, 0)]
-        task.fingerprint(str(path))
+        examples = [example for limit in (2, None) for example in read_examples(task, str(path), "test", limit, 0)]
+        fingerprint(task.dataset, str(path))
     except DataError as error:
         return " ".join(str(error).split())
     for example in examples:
@@ -186,7 +188,7 @@ def test_a_pair_of_surrogate_escapes_is_a_character(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"text": f"{WORDS} 🙂"}) + "\n", encoding="utf8")
     assert r"\ud83d\ude42" in path.read_text(encoding="utf8")
-    [example] = get_training_task("text").examples(str(path), "test", None, 0)
+    [example] = read_examples(get_training_task("text"), str(path), "test", None, 0)
     assert example.references[0].endswith("🙂")
 
 
@@ -194,7 +196,7 @@ def test_a_recordings_name_may_be_one_that_no_file_can_have(tmp_path: Path) -> N
     path = tmp_path / "test.jsonl"
     path.write_text(json.dumps(good_row("librispeech-clean") | {"audio": "a" * 300}) + "\n", encoding="utf8")
     assert use("librispeech-clean", path) == ""
-    [example] = get_training_task("librispeech-clean").examples(str(path), "test", None, 0)
+    [example] = read_examples(get_training_task("librispeech-clean"), str(path), "test", None, 0)
     with pytest.raises(DataError, match="no such file"):
         assert isinstance(example.audio.sound(), Sound)
 
@@ -227,6 +229,6 @@ def test_saved_datasets_with_a_damaged_description(tmp_path: Path, content: str)
 
 @pytest.mark.parametrize("statistics", [{}, {"exact_match": 1.0, "f1": "x", "num_examples": 1.0}, {"exact_match": [1.0, 2.0]}])
 def test_statistics_of_another_version(statistics: dict[str, Any]) -> None:
-    right = get_training_task("squad").statistics(next(get_training_task("squad").examples("toy", "test", 1, 0)), "x")
+    right = get_training_task("squad").statistics(next(read_examples(get_training_task("squad"), "toy", "test", 1, 0)), "x")
     with pytest.raises(DataError, match="statistics of task 'squad'"):
         get_training_task("squad").aggregate([right, statistics])

@@ -10,6 +10,7 @@ from tasks.base import Example, ReferenceScore
 from tasks.errors import DataError
 from tasks.metrics import path
 from tasks.scoring.answers import answer_statistics, exact_match, f1, normalise
+from tasks.sources.read import read_examples
 
 TRANSLATION = get_task("multi30k-en-de")  # which has every kind of BLEU
 
@@ -17,7 +18,7 @@ TRANSLATION = get_task("multi30k-en-de")  # which has every kind of BLEU
 def noisy_pairs(num_pairs, seed=0):
     """(output, reference): references with words dropped, doubled or swapped, some outputs empty or wholly wrong."""
     rng, pairs = random.Random(seed), []
-    for example in TRANSLATION.examples("toy", "test", num_pairs, seed):
+    for example in read_examples(TRANSLATION, "toy", "test", num_pairs, seed):
         words = example.references[0].split()
         kept = [word for word in words if rng.random() < 0.8] + words[: int(rng.random() * 2)]
         pairs.append((" ".join(kept) if rng.random() < 0.9 else rng.choice(["", "xyz", "-"]), example.references[0]))
@@ -50,7 +51,7 @@ def test_rouge_is_rouge_scores(name):
     from rouge_score.rouge_scorer import RougeScorer
 
     task = get_task(name)
-    examples = list(task.examples("toy", "test", 20, 0))
+    examples = list(read_examples(task, "toy", "test", 20, 0))
     outputs = ["The " + example.inputs["article"][:150] for example in examples]
     found = task.aggregate([task.statistics(example, output) for example, output in zip(examples, outputs, strict=True)])
     scorer = RougeScorer(list(task.metrics), use_stemmer=True)
@@ -102,7 +103,7 @@ def test_squad_scores_by_hand():
 
 def test_text_perplexity_of_a_uniform_model():
     task = get_task("text")
-    example = next(task.examples("toy", "test", 1, 0))
+    example = next(read_examples(task, "toy", "test", 1, 0))
     scores = [ReferenceScore(-np.log(8) * tokens, tokens, 3 * tokens) for tokens in (5, 17)]
     metrics = task.aggregate([task.statistics(example, "", score) for score in scores])
     assert metrics["perplexity"].value == pytest.approx(8)
@@ -120,7 +121,7 @@ def test_shot_mark_and_later_lines_do_not_count():
 @pytest.mark.parametrize("name", ["squad", "wmt-en-de", "xsum"])
 def test_resampling_equals_scoring_the_resampled_corpus(name):
     task, rng = get_task(name), np.random.default_rng(0)
-    examples = list(task.examples("toy", "test", 12, 0))
+    examples = list(read_examples(task, "toy", "test", 12, 0))
     statistics = [task.statistics(example, example.references[0][: 10 + 3 * at]) for at, example in enumerate(examples)]
     drawn = rng.integers(0, 12, size=(7, 12))
     weights = np.stack([np.bincount(row, minlength=12) for row in drawn])

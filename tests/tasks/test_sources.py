@@ -9,13 +9,15 @@ import pytest
 from tasks import TASKS, get_task
 from tasks.errors import DataError
 from tasks.sources import hub
-from tasks.world import cnndm_row, squad_row, wmt_row, xsum_row
+from tasks.sources.locate import fingerprint
+from tasks.sources.read import read_examples
+from tasks.world import TOY_ROWS
 
-ROWS = {"squad": squad_row, "cnndm": cnndm_row, "xsum": xsum_row, "wmt-en-de": lambda *key: wmt_row("de", *key)}
+ROWS = {"squad": "squad", "cnndm": "cnndm", "xsum": "xsum", "wmt-en-de": "wmt-de"}
 
 
 def rows_of(name, num_rows, split="train"):
-    return [ROWS[name](0, split, index) for index in range(num_rows)]
+    return [TOY_ROWS[ROWS[name]](0, split, index) for index in range(num_rows)]
 
 
 def write_jsonl(path, rows):
@@ -34,7 +36,7 @@ def write_parquet(path, rows):
 
 
 def both_splits(name, source):
-    return [list(get_task(name).examples(str(source), split, None, 0)) for split in ("train", "test")]
+    return [list(read_examples(get_task(name), str(source), split, None, 0)) for split in ("train", "test")]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -54,7 +56,7 @@ def test_one_set_of_rows_reads_the_same_in_every_form(name, form, tmp_path):
     assert test
     assert len(train) + len(test) == 60
     assert {example.id for example in train + test} == {row["id"] for row in rows}
-    expected = {example.id: example for example in get_task(name).examples("toy", "train", 60, 0)}
+    expected = {example.id: example for example in read_examples(get_task(name), "toy", "train", 60, 0)}
     assert all(expected[example.id] == example for example in train + test)
 
 
@@ -71,7 +73,7 @@ def test_saved_dataset_dict_keeps_its_splits(tmp_path):
 
 def test_hub_snapshot_layout(tmp_path):
     write_parquet(tmp_path / "plain_text/train-00000-of-00002.parquet", rows_of("squad", 4))
-    write_parquet(tmp_path / "plain_text/train-00001-of-00002.parquet", [squad_row(0, "train", index) for index in range(4, 9)])
+    write_parquet(tmp_path / "plain_text/train-00001-of-00002.parquet", rows_of("squad", 9)[4:])
     write_parquet(tmp_path / "plain_text/validation-00000-of-00001.parquet", rows_of("squad", 5, "test"))
     train, test = both_splits("squad", tmp_path)
     assert (len(train), len(test)) == (9, 5)
@@ -84,14 +86,14 @@ def test_wmt_layout(tmp_path):
     write_jsonl(
         tmp_path / "wmt/train/tatoeba.en-de.jsonl", [{**row, "id": f"t{row['id']}"} for row in rows_of("wmt-en-de", 20)]
     )
-    news = [{**wmt_row("de", 7, "train", index), "id": f"n{index}"} for index in range(6)]
+    news = [{**TOY_ROWS["wmt-de"](7, "train", index), "id": f"n{index}"} for index in range(6)]
     write_jsonl(tmp_path / "wmt/train/newstest2008-2012.en-de.jsonl", [*news, test_rows[0]])
     for source in (tmp_path, tmp_path / "wmt"):
         train, test = both_splits("wmt-en-de", source)
         assert [example.id for example in test] == [f"toy-test-{index}" for index in range(10)]
         assert len(train) == 26
         assert "toy-test-0" not in {example.id for example in train}
-        few = [example.id for example in get_task("wmt-en-de").examples(str(source), "train", 6, 0)]
+        few = [example.id for example in read_examples(get_task("wmt-en-de"), str(source), "train", 6, 0)]
         assert sorted(few) == [f"n{index}" for index in range(6)]
 
 
@@ -117,7 +119,7 @@ def test_captions_of_a_folder_are_tested_apart_and_learned_before_the_rest(tmp_p
     write_jsonl(tmp_path / "wmt/newstest2014.en-de.jsonl", rows_of("wmt-en-de", 8, "test")[3:])
     tested = {name: both_splits(name, tmp_path)[1] for name in ("multi30k-en-de", "wmt-en-de")}
     assert [len(examples) for examples in tested.values()] == [3, 5]
-    few = [example.id for example in get_task("multi30k-en-de").examples(str(tmp_path), "train", 10, 0)]
+    few = [example.id for example in read_examples(get_task("multi30k-en-de"), str(tmp_path), "train", 10, 0)]
     assert sorted(few) == sorted(f"c{at}" for at in range(10))
 
 
@@ -136,7 +138,7 @@ def test_limits_sample_by_seed_and_grow(name, tmp_path):
     task, source = get_task(name), str(write_jsonl(tmp_path / "rows.jsonl", rows_of(name, 80)))
 
     def ids(limit, seed):
-        return [example.id for example in task.examples(source, "train", limit, seed)]
+        return [example.id for example in read_examples(task, source, "train", limit, seed)]
 
     assert ids(10, 0) == ids(30, 0)[:10]
     assert ids(10, 0) != ids(10, 1)
@@ -158,13 +160,13 @@ def test_titles_and_duplicates_stay_on_one_side(tmp_path):
 def test_an_edit_in_the_middle_of_a_large_file_changes_the_fingerprint(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"x" * (3 << 20))
-    before = get_task("squad").fingerprint(str(path))
-    assert get_task("squad").fingerprint(str(path)) == before
+    before = fingerprint(get_task("squad").dataset, str(path))
+    assert fingerprint(get_task("squad").dataset, str(path)) == before
     stat = path.stat()
     path.write_bytes(b"x" * (3 << 19) + b"y" + b"x" * ((3 << 19) - 1))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert path.stat().st_size == stat.st_size
-    assert get_task("squad").fingerprint(str(path)) != before
+    assert fingerprint(get_task("squad").dataset, str(path)) != before
 
 
 def test_a_tiny_file_still_has_a_test_row(tmp_path):
@@ -191,7 +193,7 @@ def test_malformed_rows_name_file_and_line(line, message, limit, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join([*good, "", line, *good]), encoding="utf-8")
     with pytest.raises(DataError, match=re.escape(f"{path}:5: {message}")) as error:
-        list(get_task("xsum").examples(str(path), "test", limit, 0))
+        list(read_examples(get_task("xsum"), str(path), "test", limit, 0))
     assert "\n" not in str(error.value)
 
 
@@ -209,26 +211,26 @@ def test_malformed_rows_name_file_and_line(line, message, limit, tmp_path):
 def test_malformed_fields(name, row, message, tmp_path):
     path = write_jsonl(tmp_path / "rows.jsonl", [row])
     with pytest.raises(DataError, match=re.escape(message)):
-        list(get_task(name).examples(str(path), "train", None, 0))
+        list(read_examples(get_task(name), str(path), "train", None, 0))
 
 
 def test_unreadable_files(tmp_path):
     (tmp_path / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
     with pytest.raises(DataError, match=r"latin.jsonl:1: not UTF-8"):
-        list(get_task("text").examples(str(tmp_path / "latin.jsonl"), "train", None, 0))
+        list(read_examples(get_task("text"), str(tmp_path / "latin.jsonl"), "train", None, 0))
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 nonsense")
     with pytest.raises(DataError, match=r"broken.parquet: not a readable Parquet file"):
-        list(get_task("text").examples(str(tmp_path / "broken.parquet"), "train", None, 0))
+        list(read_examples(get_task("text"), str(tmp_path / "broken.parquet"), "train", None, 0))
     with pytest.raises(DataError, match="no such file or folder; expected 'toy', 'hub', or a folder with squad/test"):
-        get_task("squad").examples(str(tmp_path / "nowhere"), "test", None, 0)
+        read_examples(get_task("squad"), str(tmp_path / "nowhere"), "test", None, 0)
     with pytest.raises(DataError, match="nothing for cnndm here; expected a folder with cnn_dailymail/test"):
-        get_task("cnndm").examples(str(tmp_path), "test", None, 0)
+        read_examples(get_task("cnndm"), str(tmp_path), "test", None, 0)
     (tmp_path / "rows.csv").write_text("a,b\n")
     with pytest.raises(DataError, match=r"cannot read a '\.csv' file for squad"):
-        get_task("squad").examples(str(tmp_path / "rows.csv"), "test", None, 0)
+        read_examples(get_task("squad"), str(tmp_path / "rows.csv"), "test", None, 0)
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"no row for the test split of squad in .*empty\.jsonl"):
-        get_task("squad").examples(str(tmp_path / "empty.jsonl"), "test", None, 0)
+        read_examples(get_task("squad"), str(tmp_path / "empty.jsonl"), "test", None, 0)
 
 
 LONG = "word " * 30 + "end."
@@ -251,7 +253,7 @@ def test_layouts_of_text_files(content, expected, tmp_path):
     path.write_text(content, encoding="utf-8")
     task = get_task("text")
     if expected == 1:
-        (only,) = task.examples(str(path), "test", None, 0)
+        (only,) = read_examples(task, str(path), "test", None, 0)
         assert only.inputs["prompt"].startswith("Äpfel und Birnen 🍐")
         return
     train, test = both_splits("text", path)
@@ -264,9 +266,9 @@ def test_short_paragraphs_train_and_do_not_test(tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("".join(f"Only four words {at}.\n" for at in range(200)))
     task = get_task("text")
-    assert 120 < len(list(task.examples(str(path), "train", None, 0))) < 200
+    assert 120 < len(list(read_examples(task, str(path), "train", None, 0))) < 200
     with pytest.raises(DataError, match="no row for the test split of text"):
-        task.examples(str(path), "test", None, 0)
+        read_examples(task, str(path), "test", None, 0)
 
 
 class FakeRows:
@@ -291,19 +293,19 @@ def test_hub_asks_for_pinned_parquet_files(monkeypatch):
     monkeypatch.setattr(
         datasets, "load_dataset", lambda *args, **options: asked.append((args, options)) or FakeRows(rows_of("squad", 9))
     )
-    found = list(get_task("squad").examples("hub", "test", 4, 0))
+    found = list(read_examples(get_task("squad"), "hub", "test", 4, 0))
     assert len(found) == 4
     ((repository,), options) = asked[0]
     assert repository == "rajpurkar/squad"
     assert options["streaming"]
     assert options["data_files"] == {"test": "plain_text/validation-*.parquet"}
-    assert len(list(get_task("squad").examples("hub", "train", None, 0))) == 9
+    assert len(list(read_examples(get_task("squad"), "hub", "train", None, 0))) == 9
 
 
 def test_ted_lium_and_multi30k_are_not_on_the_hub():
     assert [name for name, task in TASKS.items() if task.dataset.hub is None] == ["multi30k-en-de", "tedlium"]
     with pytest.raises(DataError, match="data 'hub': tedlium is not on the Hub as Parquet files; give --data a folder"):
-        get_task("tedlium").examples("hub", "test", 1, 0)
+        read_examples(get_task("tedlium"), "hub", "test", 1, 0)
 
 
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.dataset.hub is not None])
@@ -338,7 +340,7 @@ def test_real_data(name, shared):
     task, source = TASKS[name], str(shared / "data")
 
     def contents(split, limit):
-        examples = list(task.examples(source, split, limit, 0))
+        examples = list(read_examples(task, source, split, limit, 0))
         assert len(examples) == limit
         return {example.inputs["title"] if name == "squad" else tuple(example.inputs.values()) for example in examples}
 
@@ -346,7 +348,7 @@ def test_real_data(name, shared):
 
 
 def test_real_stories_are_whole(shared):
-    examples = list(get_task("text").examples(str(shared / "data/lm/tinystories_sample.txt"), "test", 20, 0))
+    examples = list(read_examples(get_task("text"), str(shared / "data/lm/tinystories_sample.txt"), "test", 20, 0))
     assert len(examples) == 20
     assert all(example.inputs["prompt"][0].isupper() or example.inputs["prompt"][0] == '"' for example in examples)
     assert sum("\n\n" in "".join(example.inputs.values()) for example in examples) > 10

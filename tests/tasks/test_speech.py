@@ -15,8 +15,9 @@ from tasks.base import Example
 from tasks.errors import DataError
 from tasks.scoring.wer import edit_counts, normalise
 from tasks.sound import SAMPLE_RATE, decode, resample, with_noise
-from tasks.world.speech import ALL_ACCENTS, CONDITIONS, VARIANTS, speech_row
-from tasks.world.voice import speak, speak_words
+from tasks.sources.locate import fingerprint
+from tasks.sources.read import read_examples
+from tasks.world.speech import ALL_ACCENTS, CONDITIONS, VARIANTS, speak, speak_words, speech_row
 
 TONE_HZ = 440
 
@@ -65,7 +66,7 @@ def test_transcripts_are_written_as_the_datasets_write_them():
 
 def test_the_same_words_are_the_same_samples_in_every_process():
     code = (
-        "from hashlib import md5; from tasks.world.voice import speak;"
+        "from hashlib import md5; from tasks.world.speech import speak;"
         "speak('{before}', 'en+m3', 300, 70, 50);"
         "print(md5(speak('There was a cat.', 'en-us+f2', 180, 50, 50).tobytes()).hexdigest())"
     )
@@ -105,7 +106,7 @@ def test_an_utterance_is_as_long_as_its_rate_says_and_other_is_noisier_than_clea
     slow, fast = (len(speak("The old teacher bought a red car.", "en-us", rate, 50, 50)) for rate in (150, 225))
     assert slow / fast == pytest.approx(1.5, rel=0.1)
     for name, (least, most) in (("librispeech-clean", (25, 40)), ("librispeech-other", (5, 20))):
-        for example in get_task(name).examples("toy", "test", 3, 0):
+        for example in read_examples(get_task(name), "toy", "test", 3, 0):
             said = example.audio
             clean = speak(said.text, said.voice, said.words_per_minute, said.pitch, said.pitch_range)
             noise = said.sound().samples - clean
@@ -156,7 +157,7 @@ def test_a_folder_is_read_and_a_bad_recording_says_what_is_wrong_in_one_line(tmp
     soundfile.write(clips / "short.wav", np.zeros(0, np.float32), SAMPLE_RATE)
     (clips / "void.flac").write_bytes(b"")
     (clips / "noise.flac").write_bytes(b"fLaC" + b"\0" * 100)
-    examples = {example.id: example for example in get_task("librispeech-clean").examples(str(tmp_path), "test", None, 0)}
+    examples = {example.id: example for example in read_examples(get_task("librispeech-clean"), str(tmp_path), "test", None, 0)}
     assert list(examples) == ["good", "gone", "void", "noise", "short", "none", "bare"]
     assert examples["good"].audio.sound().duration_s == 1.0
     assert f"{path}:2: audio '{clips / 'gone.flac'}': cannot be decoded (no such file); expected FLAC" in message_of(
@@ -181,7 +182,7 @@ def test_bytes_in_parquet_and_saved_folders_are_heard(tmp_path):
     saved = datasets.Dataset.from_list(rows).cast_column("audio", datasets.Audio())
     saved.save_to_disk(str(tmp_path / "saved"))
     for source in ("rows.parquet", "saved"):
-        good, bad = get_task("librispeech-clean").examples(str(tmp_path / source), "test", None, 0)
+        good, bad = read_examples(get_task("librispeech-clean"), str(tmp_path / source), "test", None, 0)
         assert good.audio.sound().duration_s == 1.0
         assert "audio: cannot be decoded (not audio)" in message_of(bad)
 
@@ -189,21 +190,23 @@ def test_bytes_in_parquet_and_saved_folders_are_heard(tmp_path):
 def test_a_lone_file_is_all_for_testing_and_a_train_file_is_for_training(tmp_path):
     task = get_task("librispeech-clean")
     write_rows(tmp_path, [row_of(str(index)) for index in range(9)])
-    assert len(list(task.examples(str(tmp_path), "test", None, 0))) == 9
+    assert len(list(read_examples(task, str(tmp_path), "test", None, 0))) == 9
     with pytest.raises(DataError, match="no row for the train split of librispeech-clean"):
-        list(task.examples(str(tmp_path), "train", None, 0))
+        list(read_examples(task, str(tmp_path), "train", None, 0))
     write_rows(tmp_path, [row_of(f"t{index}") for index in range(5)], "train_clean.jsonl")
-    assert [example.id for example in task.examples(str(tmp_path), "train", None, 0)] == [f"t{index}" for index in range(5)]
+    assert [example.id for example in read_examples(task, str(tmp_path), "train", None, 0)] == [
+        f"t{index}" for index in range(5)
+    ]
 
 
 def test_the_fingerprint_changes_with_a_recording(tmp_path):
     path = write_rows(tmp_path, [row_of("a")])
-    before = get_task("librispeech-clean").fingerprint(str(tmp_path))
+    before = fingerprint(get_task("librispeech-clean").dataset, str(tmp_path))
     (path.parent / "clips").mkdir()
     prints = {before}
     for seconds in (1.0, 2.0):
         soundfile.write(path.parent / "clips/a.flac", tone(SAMPLE_RATE, seconds), SAMPLE_RATE)
-        prints.add(get_task("librispeech-clean").fingerprint(str(tmp_path)))
+        prints.add(fingerprint(get_task("librispeech-clean").dataset, str(tmp_path)))
     assert len(prints) == 3
 
 
@@ -246,7 +249,7 @@ def test_the_rate_is_edits_over_words_and_an_empty_hypothesis_is_all_deletions()
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_real_recordings_are_heard(name, shared):
-    examples = list(get_task(name).examples(str(shared / "data"), "test", 3, 0))
+    examples = list(read_examples(get_task(name), str(shared / "data"), "test", 3, 0))
     assert len(examples) == 3
     for example in examples:
         sound = example.audio.sound()

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tasks import TASKS, get_task
-from tasks.additive import AdditiveTask, percent_of_mean
-from tasks.base import Example
+from tasks.base import Example, Task, percent_of_mean
 from tasks.errors import DataError
+from tasks.sources.locate import fingerprint
+from tasks.sources.read import read_examples, training_pairs
 
 SPEECH = ["librispeech-clean", "librispeech-other", "tedlium", "common-voice"]
 NUM_TOKENS = {"squad": 16, **dict.fromkeys(SPEECH, 256)}
@@ -52,25 +53,25 @@ def test_t5_prefixes():
 @pytest.mark.parametrize("name", TASKS)
 def test_toy_examples(name):
     task = TASKS[name]
-    examples = list(task.examples("toy", "test", 30, 0))
+    examples = list(read_examples(task, "toy", "test", 30, 0))
     assert [example.id for example in examples] == [f"toy-test-{index}" for index in range(30)]
-    assert examples == list(task.examples("toy", "test", 40, 0))[:30]
+    assert examples == list(read_examples(task, "toy", "test", 40, 0))[:30]
     assert all(example.references and all(example.references) for example in examples)
     assert task.max_new_tokens == NUM_TOKENS.get(name, 128)
-    for prompt, reference in task.training_pairs("toy", 5, 0):
+    for prompt, reference in training_pairs(task, "toy", 5, 0):
         assert (prompt == "") == (name in ("text", *SPEECH))
         assert reference.strip()
 
 
 def test_directions_share_their_rows():
-    forth = list(get_task("wmt-en-de").examples("toy", "test", 20, 0))
-    back = list(get_task("wmt-de-en").examples("toy", "test", 20, 0))
+    forth = list(read_examples(get_task("wmt-en-de"), "toy", "test", 20, 0))
+    back = list(read_examples(get_task("wmt-de-en"), "toy", "test", 20, 0))
     assert [example.inputs["source"] for example in forth] == [example.references[0] for example in back]
 
 
 def test_the_development_set_has_sentences_of_its_own_and_the_same_training_rows():
     def sources(name, split):
-        return {example.inputs["source"] for example in get_task(name).examples("toy", split, 200, 0)}
+        return {example.inputs["source"] for example in read_examples(get_task(name), "toy", split, 200, 0)}
 
     assert sources("wmt13-en-de", "train") == sources("wmt-en-de", "train")
     assert len(sources("wmt13-en-de", "test") & sources("wmt-en-de", "test")) <= 2
@@ -80,7 +81,7 @@ def test_the_development_set_has_sentences_of_its_own_and_the_same_training_rows
 
 def test_text_prompt_and_continuation_join_to_the_text():
     task = get_task("text")
-    for example in task.examples("toy", "test", 100, 0):
+    for example in read_examples(task, "toy", "test", 100, 0):
         words = len((example.inputs["prompt"] + example.inputs["continuation"]).split())
         assert example.references == (example.inputs["continuation"],)
         assert task.prompt(example, "t5") == example.inputs["prompt"]
@@ -92,22 +93,23 @@ def test_fingerprints_tell_data_apart(tmp_path):
     task = get_task("text")
     path = tmp_path / "a.txt"
     path.write_text("One line of text.\n")
-    first = task.fingerprint(str(path))
+    first = fingerprint(task.dataset, str(path))
     path.write_text("One line of test.\n")
     prints = {
         first,
-        task.fingerprint(str(path)),
-        task.fingerprint("toy"),
-        task.fingerprint("hub"),
-        get_task("squad").fingerprint("hub"),
+        fingerprint(task.dataset, str(path)),
+        fingerprint(task.dataset, "toy"),
+        fingerprint(task.dataset, "hub"),
+        fingerprint(get_task("squad").dataset, "hub"),
     }
     assert len(prints) == 5
-    assert task.fingerprint("toy") == task.fingerprint("toy")
+    assert fingerprint(task.dataset, "toy") == fingerprint(task.dataset, "toy")
 
 
 def test_heavy_libraries_are_imported_only_where_used():
     code = (
-        "import sys, tasks; list(tasks.get_task('squad').examples('toy', 'test', 2, 0));"
+        "import sys, tasks; from tasks.sources.read import read_examples;"
+        "list(read_examples(tasks.get_task('squad'), 'toy', 'test', 2, 0));"
         "heavy = ('datasets', 'evaluate', 'sacrebleu', 'rouge_score', 'pandas', 'torch', 'pyarrow');"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -115,8 +117,16 @@ def test_heavy_libraries_are_imported_only_where_used():
     assert found.stdout.strip() == "[]"
 
 
+def test_naming_tasks_does_not_import_the_generated_world():
+    code = (
+        "import sys, tasks; print(*sorted(name for name in sys.modules if name.startswith('tasks.world') or name == 'torch'))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
+
+
 def test_a_new_task_takes_a_few_lines():
-    class Question(AdditiveTask):
+    class Question(Task):
         name, dataset, metrics, max_new_tokens = "question", get_task("squad").dataset, ("exact",), 8
 
         def prompt(self, example, style):
@@ -129,7 +139,7 @@ def test_a_new_task_takes_a_few_lines():
             return percent_of_mean(sums, self.metrics)
 
     task = Question()
-    examples = list(task.examples("toy", "test", 4, 0))
+    examples = list(read_examples(task, "toy", "test", 4, 0))
     statistics = [
         task.statistics(example, output)
         for example, output in zip(examples, [examples[0].references[0], "", "", ""], strict=True)

@@ -6,18 +6,13 @@ import time
 
 import pytest
 
-from tasks.world import cnndm_row, english, french, german, romanian, squad_row, text_row, wmt_row, xsum_row
+from tasks.world import TOY_ROWS, english, french, german, romanian
 from tasks.world.clauses import Clause, Person, Phrase, Place, Sentence, When
 from tasks.world.lexicon import ADJECTIVES, NOUNS, VERBS_AT_PLACE, VERBS_OF_MOTION, VERBS_WITH_OBJECT, VERBS_WITH_RECIPIENT
 
 ROWS = {
-    "squad": squad_row,
-    "cnndm": cnndm_row,
-    "xsum": xsum_row,
-    "text": text_row,
-    "de": lambda *key: wmt_row("de", *key),
-    "fr": lambda *key: wmt_row("fr", *key),
-    "ro": lambda *key: wmt_row("ro", *key),
+    **{name: TOY_ROWS[name] for name in ("squad", "cnndm", "xsum", "text")},
+    **{language: TOY_ROWS[f"wmt-{language}"] for language in ("de", "fr", "ro")},
 }
 
 
@@ -63,7 +58,7 @@ def test_train_and_test_share_no_content_for_any_seed(name):
 def test_answers_stand_where_answer_start_says():
     seen = 0
     for index in range(2000):
-        row = squad_row(0, "train", index)
+        row = TOY_ROWS["squad"](0, "train", index)
         for text, start in zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True):
             assert row["context"][start : start + len(text)] == text
             seen += 1
@@ -74,12 +69,12 @@ def test_answers_stand_where_answer_start_says():
 
 def test_articles_have_the_promised_size():
     for index in range(300):
-        row = cnndm_row(0, "train", index)
+        row = TOY_ROWS["cnndm"](0, "train", index)
         assert 60 <= len(row["article"].split()) <= 130
         assert 6 <= len(re.findall(r'[.?]"?(?= |$)', row["article"])) <= 14
         assert len(row["highlights"].split("\n")) in {2, 3}
         assert "{" not in row["article"] + row["highlights"]
-        summary = xsum_row(0, "train", index)["summary"]
+        summary = TOY_ROWS["xsum"](0, "train", index)["summary"]
         assert summary.endswith(".")
         assert "\n" not in summary
         assert "{" not in summary
@@ -89,7 +84,7 @@ def test_articles_have_the_promised_size():
 def test_vocabulary_and_length_of_pairs(language):
     words, english_words, sentences = set(), set(), set()
     for index in range(4000):
-        pair = wmt_row(language, 0, "train", index)["translation"]
+        pair = TOY_ROWS[f"wmt-{language}"](0, "train", index)["translation"]
         assert 5 < len(pair["en"].split()) <= 18
         english_words.update(word for word in re.findall(r"[^\W\d]+", pair["en"]))
         words.update(word for word in re.findall(r"[^\W\d]+", pair[language]))
@@ -181,7 +176,7 @@ def test_french_never_leaves_a_vowel_unelided():
     forgotten = re.compile(r"\b(le|la|de|que|ne) [aeiouéèêhAEIOUÉ]", re.IGNORECASE)
     contractible = re.compile(r"\b(de le|à le|de les|à les)\b")
     for index in range(3000):
-        text = wmt_row("fr", 0, "train", index)["translation"]["fr"]
+        text = TOY_ROWS["wmt-fr"](0, "train", index)["translation"]["fr"]
         assert not forgotten.search(text), text
         assert not contractible.search(text), text
 
@@ -193,7 +188,7 @@ def test_german_subordinate_clauses_end_in_a_finite_verb():
                for forms in item.german for word in forms[1:3]}  # fmt: skip
     seen = 0
     for index in range(3000):
-        text = wmt_row("de", 0, "train", index)["translation"]["de"]
+        text = TOY_ROWS["wmt-de"](0, "train", index)["translation"]["de"]
         if ", dass " in text:
             assert text.rstrip(".").split()[-1] in finite, text
             seen += 1

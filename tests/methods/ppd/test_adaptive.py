@@ -1,11 +1,17 @@
 """The adaptive planner finds the plan that is fastest at known ranks and costs, and changes nothing in what is emitted."""
 
 import random
+import sys
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ppd_events import simulate
 
 from methods.autoregressive import Autoregressive
 from methods.cores import num_cores
@@ -15,11 +21,11 @@ from methods.ppd import adaptive
 from methods.ppd.adaptive import MOST_CANDIDATES, NUM_OBSERVED, Adaptive, measured_costs
 from methods.ppd.heads import EarlyHead, OwnHead, TrainedHeads
 from methods.ppd.pipeline import EXECUTIONS, Execution, Plan, PredictivePipelinedDecoding
-from methods.ppd.simulate import simulate
 from methods.ppd.theory import Costs
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
-from methods.types import Generation, Inputs, Step, Stop
+from methods.steps import Step
+from methods.types import Generation, Inputs, Stop
 
 DEPTH = 6
 LAYERS = (3, 4, 5)

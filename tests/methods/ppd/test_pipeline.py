@@ -15,21 +15,14 @@ from methods.autoregressive import Autoregressive
 from methods.errors import InputError, WorkerError
 from methods.models import stack_for
 from methods.models.base import Stack
+from methods.ppd import units as units_module
 from methods.ppd.heads import OwnHead, TrainedHeads
-from methods.ppd.pipeline import (
-    EXECUTIONS,
-    PARTS,
-    Execution,
-    Fixed,
-    Plan,
-    PredictivePipelinedDecoding,
-    num_processes,
-    overload,
-)
+from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, PredictivePipelinedDecoding, num_processes, overload
 from methods.ppd.session import Candidates, PipelineSession
 from methods.ppd.units import SubProcesses
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
+from methods.steps import PARTS
 from methods.types import Generation, Inputs, Stop
 
 DEPTH = 6
@@ -101,10 +94,11 @@ def test_a_longer_text_gets_a_larger_cache(deep: Build, monkeypatch: pytest.Monk
     method.close()
 
 
-def test_spawned_processes_share_what_forked_ones_inherit(deep: Build) -> None:
+def test_spawned_processes_share_what_forked_ones_inherit(deep: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way taken on a GPU: everything is handed over by handles, nothing is inherited."""
     stack = deep()
-    method = pipeline(stack, 3, 2, "batched", start_method="spawn")
+    monkeypatch.setattr(units_module, "start_method", lambda stack, num_threads: "spawn")
+    method = pipeline(stack, 3, 2, "batched")
     assert outputs(run(method, stack, PROMPTS)) == outputs(run(Autoregressive(), stack, PROMPTS))
     method.close()
 

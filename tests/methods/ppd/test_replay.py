@@ -1,12 +1,18 @@
 """Measured matches: what dependence changes and what it does not, exactly."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ppd_events import simulate
+from ppd_replay import replay, run_lengths
+
 from methods.errors import InputError
 from methods.ppd import theory
-from methods.ppd.replay import replay, run_lengths
-from methods.ppd.simulate import simulate
 from methods.ppd.theory import Costs
 
 FREE = Costs()

@@ -1,16 +1,23 @@
 """The event simulation against Theorem 4.1, against sequences worked by hand, and against what units can physically do."""
 
+import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ppd_laws
+from ppd_events import Simulation, draw_matches, simulate
+
+from harness.papers.ppd.figure_timeline import algorithm_2
 from methods.errors import InputError
 from methods.ppd import theory
-from methods.ppd.simulate import Simulation, draw_matches, simulate
 from methods.ppd.theory import Costs
 
 
@@ -124,7 +131,7 @@ def sampled_means() -> list[np.ndarray]:
 def standard_scores(means: list[np.ndarray], formula) -> list[float]:
     scores = []
     for (d, early, tokens, candidates, rate), measured in zip(SAMPLED, means, strict=True):
-        error = theory.latency_std(d, early, tokens, rate) / REPLICAS**0.5
+        error = ppd_laws.latency_std(d, early, tokens, rate) / REPLICAS**0.5
         scores += [*(np.abs(measured - formula(d, early, tokens, candidates, rate)) / error)]
     return scores
 
@@ -175,7 +182,7 @@ def test_measured_costs_by_closed_form_equal_the_events(winners, layers, times, 
     simulation = simulate(
         winners, num_layers=num_layers, early_layer=early_layer, num_candidates=2, costs=costs, early_head=early_head
     )
-    expected = theory.sequence_latency(np.array(winners) > 0, num_layers, early_layer, costs, early_head)
+    expected = ppd_laws.sequence_latency(np.array(winners) > 0, num_layers, early_layer, costs, early_head)
     assert simulation.latency == pytest.approx(expected, abs=1e-9)
 
 
@@ -269,3 +276,17 @@ def test_bad_input_is_refused() -> None:
         simulate([], num_layers=8, early_layer=4, num_candidates=1)
     with pytest.raises(InputError, match="num_candidates 0"):
         simulate([0], num_layers=8, early_layer=4, num_candidates=0)
+
+
+@pytest.mark.parametrize(("num_layers", "early_layer"), [(2, 1), (5, 3), (8, 3), (8, 1), (9, 8)])
+def test_figure_2_draws_what_the_events_are(num_layers: int, early_layer: int) -> None:
+    """The figure's recursion against the simulation of one token more, whose candidates are not drawn."""
+    for hits in product((0, 1), repeat=5):
+        spans = simulate([*hits, 0], num_layers=num_layers, early_layer=early_layer, num_candidates=1).spans
+        expected = {
+            (span.unit, span.token - span.unit, span.first_layer, span.last_layer, span.start, span.end)
+            for span in spans
+            if span.token - span.unit < len(hits)
+        }
+        drawn = {(*stretch, stretch[4] + stretch[3] - stretch[2] + 1) for stretch in algorithm_2(hits, num_layers, early_layer)}
+        assert drawn == expected

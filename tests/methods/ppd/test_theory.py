@@ -1,6 +1,7 @@
 """The closed forms of PPD against enumeration of every match sequence, and against the paper's printed numbers."""
 
 import csv
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ppd_laws
 
 from methods.errors import InputError
 from methods.ppd import theory
@@ -74,7 +79,7 @@ def test_theorem_4_1_is_the_mean_over_all_match_sequences() -> None:
         time, spent = enumerated(d, early, tokens, candidates, rate)
         np.testing.assert_allclose(theory.latency(d, early, tokens, rate), time, rtol=1e-12)
         np.testing.assert_allclose(theory.compute(d, early, tokens, candidates, rate), spent, rtol=1e-12)
-        np.testing.assert_allclose(theory.speedup(d, early, tokens, rate), d * tokens / time, rtol=1e-12)
+        np.testing.assert_allclose(ppd_laws.speedup(d, early, tokens, rate), d * tokens / time, rtol=1e-12)
     assert len(GRID) == 192
 
 
@@ -107,10 +112,10 @@ def test_latency_of_a_sequence_and_its_spread() -> None:
         mean = square = 0.0
         for matches, chance in sequences(tokens, rate):
             time = walk(matches, d, early, candidates)[0]
-            assert theory.sequence_latency(np.array(matches), d, early) == time
+            assert ppd_laws.sequence_latency(np.array(matches), d, early) == time
             mean, square = mean + chance * time, square + chance * time**2
         spread = np.sqrt(max(square - mean**2, 0))
-        np.testing.assert_allclose(theory.latency_std(d, early, tokens, rate), spread, rtol=1e-6, atol=1e-4)
+        np.testing.assert_allclose(ppd_laws.latency_std(d, early, tokens, rate), spread, rtol=1e-6, atol=1e-4)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.85, 1.0])
@@ -125,30 +130,30 @@ def test_laws_of_runs_by_enumeration(num_tokens: int, rate: float) -> None:
         for length in lengths:
             counts[length] += chance
     for law, tally in (
-        (theory.num_runs_probs(num_tokens, rate), number),
-        (theory.run_length_probs(num_tokens, rate), first),
-        (theory.run_length_probs(num_tokens, rate), last),
-        (theory.expected_run_counts(num_tokens, rate), counts),
+        (ppd_laws.num_runs_probs(num_tokens, rate), number),
+        (ppd_laws.run_length_probs(num_tokens, rate), first),
+        (ppd_laws.run_length_probs(num_tokens, rate), last),
+        (ppd_laws.expected_run_counts(num_tokens, rate), counts),
     ):
         np.testing.assert_allclose(law, [tally[value] for value in range(1, num_tokens + 1)], atol=1e-12)
     mean = sum(value * chance for value, chance in number.items())
-    np.testing.assert_allclose(theory.expected_num_runs(num_tokens, rate), mean)
+    np.testing.assert_allclose(ppd_laws.expected_num_runs(num_tokens, rate), mean)
 
 
 def test_laws_of_runs_broadcast_and_stand_long_texts() -> None:
     rates = np.linspace(0, 1, 5)
-    for law in (theory.num_runs_probs, theory.run_length_probs):
+    for law in (ppd_laws.num_runs_probs, ppd_laws.run_length_probs):
         assert law(1500, rates).shape == (5, 1500)
         np.testing.assert_allclose(law(1500, rates).sum(-1), 1)
-    np.testing.assert_allclose(theory.expected_run_counts(1500, rates) @ np.arange(1, 1501), 1500)
-    np.testing.assert_allclose(theory.expected_run_counts(1500, rates).sum(-1), theory.expected_num_runs(1500, rates))
+    np.testing.assert_allclose(ppd_laws.expected_run_counts(1500, rates) @ np.arange(1, 1501), 1500)
+    np.testing.assert_allclose(ppd_laws.expected_run_counts(1500, rates).sum(-1), ppd_laws.expected_num_runs(1500, rates))
 
 
 def test_a_run_is_geometric_only_where_there_is_room() -> None:
     """The paper's E[X] = 1 / (1 - p) is the limit; with 16 tokens and p = 0.9 the first run is shorter."""
     lengths = np.arange(1, 2001)
-    np.testing.assert_allclose(theory.run_length_probs(2000, 0.9) @ lengths, 10)
-    np.testing.assert_allclose(theory.run_length_probs(16, 0.9) @ lengths[:16], (1 - 0.9**16) / 0.1)
+    np.testing.assert_allclose(ppd_laws.run_length_probs(2000, 0.9) @ lengths, 10)
+    np.testing.assert_allclose(ppd_laws.run_length_probs(16, 0.9) @ lengths[:16], (1 - 0.9**16) / 0.1)
 
 
 def test_equations_3_5_and_6_are_the_theorem_at_half_depth_for_many_tokens() -> None:
@@ -163,7 +168,7 @@ def test_equations_3_5_and_6_are_the_theorem_at_half_depth_for_many_tokens() -> 
                 spent / time,
             ),
             (
-                theory.half_depth_compute_per_token(rates, candidates),
+                ppd_laws.half_depth_compute_per_token(rates, candidates),
                 theory.compute_per_token(40, 20, candidates, rates),
                 spent / many / 40,
             ),
@@ -181,7 +186,7 @@ def test_figures_3_and_4_to_every_digit() -> None:
         rate, candidates = float(row["p_correct"]), int(row["k"])
         assert f"{theory.half_depth_latency_per_token(rate):.5f}" == row["latency_per_token_over_d"]
         assert f"{theory.half_depth_compute_per_time_unit(rate, candidates):.5f}" == row["avg_compute_per_time_unit"]
-        assert f"{theory.half_depth_compute_per_token(rate, candidates):.5f}" == row["compute_per_token_over_d"]
+        assert f"{ppd_laws.half_depth_compute_per_token(rate, candidates):.5f}" == row["compute_per_token_over_d"]
 
 
 def rate_of(dataset: str, num_candidates: int, trained: str, layer: int = 20) -> float:
@@ -226,31 +231,32 @@ def test_free_heads_and_communication_give_theorem_4_1() -> None:
         free = theory.expected_latency(d, early, tokens, rates, Costs())
         np.testing.assert_allclose(free, theory.latency(d, early, tokens, rates), rtol=1e-12)
         saved = d - theory.latency(d, early, tokens, rates) / tokens
-        np.testing.assert_allclose(theory.attainable(d, early, tokens, rates, Costs()), saved, atol=1e-12)
+        np.testing.assert_allclose(ppd_laws.attainable(d, early, tokens, rates, Costs()), saved, atol=1e-12)
 
 
 def test_expected_latency_is_the_mean_over_sequences_and_attainable_its_best() -> None:
     costs = Costs(layer=2.0, sub_layer=3.0, early_head=1.5, final_head=2.5, request=4.0, hand_over=0.5)
     for early_head in ("main", "sub"):
         mean = sum(
-            chance * theory.sequence_latency(np.array(matches), 10, 6, costs, early_head)
+            chance * ppd_laws.sequence_latency(np.array(matches), 10, 6, costs, early_head)
             for matches, chance in sequences(6, 0.7)
         )
-        np.testing.assert_allclose(theory.expected_latency(10, 6, 6, 0.7, costs, early_head), mean)
+        np.testing.assert_allclose(ppd_laws.expected_latency(10, 6, 6, 0.7, costs, early_head), mean)
+    np.testing.assert_allclose(theory.expected_latency(10, 6, 6, 0.7, costs), ppd_laws.expected_latency(10, 6, 6, 0.7, costs))
     by_hand = {"first": 10 * 2 + 1.5 + 2.5, "matched": 6 * 2 + 1.5 + 2.5}
     ppd = (by_hand["first"] + 5 * (0.7 * by_hand["matched"] + 0.3 * by_hand["first"])) / 6
-    np.testing.assert_allclose(theory.attainable(10, 6, 6, 0.7, costs), 10 * 2 + 2.5 - ppd)
-    np.testing.assert_allclose(theory.greedy_latency_per_token(10, costs), 22.5)
+    np.testing.assert_allclose(ppd_laws.attainable(10, 6, 6, 0.7, costs), 10 * 2 + 2.5 - ppd)
+    np.testing.assert_allclose(ppd_laws.greedy_latency_per_token(10, costs), 22.5)
     lost = theory.expected_latency(10, 6, 6, 0.7, costs) / 6 - ppd
     np.testing.assert_allclose(lost, (5 / 6) * 0.7 * ((4 + 4 * 3 - 4 * 2 - 2.5) + 0.5))
-    assert theory.attainable(10, 6, 6, 0.0, costs) == pytest.approx(-1.5)
+    assert ppd_laws.attainable(10, 6, 6, 0.0, costs) == pytest.approx(-1.5)
 
 
 def test_an_early_head_beside_the_main_process_is_hidden_by_the_final_one() -> None:
     costs = Costs(early_head=3.0, final_head=3.0)
-    assert theory.token_latency(20, 10, costs, "sub") == (23.0, 10.0)
-    assert theory.token_latency(20, 10, costs, "main") == (26.0, 10.0)
-    assert theory.token_latency(20, 10, Costs(early_head=4.0, final_head=3.0), "sub") == (23.0, 9.0)
+    assert ppd_laws.token_latency(20, 10, costs, "sub") == (23.0, 10.0)
+    assert ppd_laws.token_latency(20, 10, costs, "main") == theory.token_latency(20, 10, costs) == (26.0, 10.0)
+    assert ppd_laws.token_latency(20, 10, Costs(early_head=4.0, final_head=3.0), "sub") == (23.0, 9.0)
 
 
 def test_measured_lengths_enter_by_their_mean() -> None:
@@ -258,7 +264,7 @@ def test_measured_lengths_enter_by_their_mean() -> None:
     generator = np.random.default_rng(0)
     generations = [generator.random(length) < 0.6 for length in (3, 9, 20)]
     costs = Costs(early_head=0.5, final_head=0.5)
-    total = sum(theory.sequence_latency(matches, 12, 8, costs) for matches in generations)
+    total = sum(ppd_laws.sequence_latency(matches, 12, 8, costs) for matches in generations)
     useful = np.concatenate([matches[:-1] for matches in generations]).mean()
     np.testing.assert_allclose(3 * theory.expected_latency(12, 8, 32 / 3, useful, costs), total)
 
@@ -284,8 +290,7 @@ def test_rates_outside_0_to_1_are_refused(rate: float) -> None:
     for form in (
         lambda: theory.latency(8, 4, 4, [0.5, rate]),
         lambda: theory.half_depth_latency_per_token(rate),
-        lambda: theory.half_depth_compute_per_token(rate, 1),
-        lambda: theory.run_length_probs(4, rate),
+        lambda: theory.half_depth_compute_per_time_unit(rate, 1),
     ):
         with pytest.raises(InputError, match="match_rate"):
             form()
@@ -299,7 +304,7 @@ def test_counts_below_1_and_impossible_costs_are_refused() -> None:
     with pytest.raises(InputError, match="num_tokens 0"):
         theory.latency(8, 4, 0, 0.5)
     with pytest.raises(InputError, match="num_tokens 0"):
-        theory.sequence_latency(np.zeros((3, 0), dtype=bool), 8, 4)
+        ppd_laws.sequence_latency(np.zeros((3, 0), dtype=bool), 8, 4)
     with pytest.raises(InputError, match="hand_over -1"):
         Costs(hand_over=-1)
     with pytest.raises(InputError, match="layer nan"):

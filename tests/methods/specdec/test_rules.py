@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from methods.errors import InputError
+from methods.parts import RULES
 from methods.sampling import Sampling
 from methods.specdec import rules
 from methods.specdec.rules import TopBeta, TopOne
-from methods.speculative.rules import RULES, SpeculativeSampling, guarantee_of
+from methods.speculative.rules import SpeculativeSampling, guarantee_of
 from methods.types import Proposal, Verdict
 
 GREEDY = Sampling()
@@ -208,8 +209,8 @@ def test_a_drawn_draft_is_judged_by_the_same_rule_and_reports_its_probability() 
 
 
 def test_names_and_guarantees() -> None:
-    assert RULES["top-1"] is TopOne
-    assert RULES["top-beta"] is TopBeta
+    assert RULES["top-1"].load() is TopOne
+    assert RULES["top-beta"].load() is TopBeta
     assert guarantee_of(TopOne(), GREEDY) == "identical"
     assert [TopBeta(3, 1.0).guarantee, TopBeta(1, 0.0, "as_described").guarantee] == ["lossy", "lossy"]
 

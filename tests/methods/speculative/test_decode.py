@@ -7,18 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from recorded_session import RecordedSession
 
-from harness.contracts.toy import Audited, TableSession, greedy_output, random_block, random_table
+from harness.exact.toy import TableSession, greedy_output, random_block, random_table
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
+from methods.parts import DRAFTERS, SCHEDULES
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.drafters import DRAFTERS, DraftParts
+from methods.speculative.drafters import DraftParts
 from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import Lenience, SpeculativeSampling
-from methods.speculative.schedules import SCHEDULES, Constant, Heuristic, Optimal
+from methods.speculative.schedules import Constant, Heuristic, Optimal
 from methods.types import Drafter, Inputs, Stop
 
 VOCAB = 9
@@ -52,9 +54,7 @@ def parts(position_limit: int | None = None, start_token: int | None = None) -> 
 
     inner = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=session(INNER)))
     table = NGramTable.count(corpus(), VOCAB)
-    return DraftParts(
-        vocab_size=VOCAB, session=session(DRAFT), table=table, inner=inner, inner_draft=2, block=random_block(VOCAB)
-    )
+    return DraftParts(vocab_size=VOCAB, session=session(DRAFT), table=table, inner=inner, block=random_block(VOCAB))
 
 
 @pytest.fixture(scope="module", params=sorted(set(DRAFTERS) - {"blockwise"}))  # its target is a model: tests/methods/specdec
@@ -129,12 +129,12 @@ def test_sampled_batches_equal_single_rows(drafter: Drafter) -> None:
 @pytest.mark.parametrize("start_token", [None, 0], ids=["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("name", ["model", "hierarchical"])
 def test_caches_equal_a_fresh_forward_in_every_round(name: str, start_token: int | None, sampling: Sampling) -> None:
-    target = Audited(TableSession(TARGET, start_token=start_token))
+    target = RecordedSession(TableSession(TARGET, start_token=start_token))
     built = parts(start_token=start_token)
-    draft = Audited(built.session)
-    inner = Audited(TableSession(INNER, start_token=start_token))
+    draft = RecordedSession(built.session)
+    inner = RecordedSession(TableSession(INNER, start_token=start_token))
     nested = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=inner))
-    drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=draft, inner=nested, inner_draft=2))
+    drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=draft, inner=nested))
     stop = Stop(max_new_tokens=16)
     for row in PROMPTS[:3]:
         rows = generate(drafter, (row,), sampling, stop, SCHEDULE_FACTORIES["heuristic"], target)
@@ -146,7 +146,7 @@ def test_caches_equal_a_fresh_forward_in_every_round(name: str, start_token: int
 
 def test_texts_in_the_caches_are_the_output(drafter: Drafter) -> None:
     """What the target has cached before each round is the prompt and a prefix of what was emitted, in a batch too."""
-    target = Audited(TableSession(TARGET))
+    target = RecordedSession(TableSession(TARGET))
     stop = Stop(max_new_tokens=30)
     rows = generate(drafter, PROMPTS, DRAWN, stop, SCHEDULE_FACTORIES["heuristic"], target)
     for index, prompt in enumerate(PROMPTS):
@@ -195,7 +195,7 @@ def test_greedy_is_identical_on_real_architectures(name: str, tiny: SimpleNamesp
     inputs, stop = tiny.source_for(target_stack, [1, 9, 4]), Stop(max_new_tokens=9, token_ids=frozenset({7}))
     plain = Autoregressive().generate(ModelSession(target_stack), inputs, GREEDY, uniforms(3, 16), stop)
     for drafter in ("model", "hierarchical", "copy"):
-        target, draft = Audited(ModelSession(target_stack)), Audited(ModelSession(draft_stack))
+        target, draft = RecordedSession(ModelSession(target_stack)), RecordedSession(ModelSession(draft_stack))
         inner = DRAFTERS["random"](DraftParts(vocab_size=target.vocab_size))
         built = DRAFTERS[drafter](DraftParts(vocab_size=target.vocab_size, session=draft, inner=inner))
         rows = generate(built, inputs.prompts, GREEDY, stop, SCHEDULE_FACTORIES["heuristic"], target)
@@ -282,7 +282,7 @@ def test_heuristic_schedule_adds_two_and_takes_one() -> None:
     for drafted, accepted, expected in ((2, 2, 4), (4, 3, 3), (0, 0, 3), (3, 0, 2), (2, 0, 1), (1, 0, 1), (1, 1, 3)):
         schedule.observe(drafted, accepted)
         assert schedule.next() == expected
-    with pytest.raises(InputError, match="num_draft 0"):
+    with pytest.raises(InputError, match="gamma 0"):
         Constant(0)
 
 

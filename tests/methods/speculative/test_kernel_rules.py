@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.contracts.toy import TableSession, random_table
+from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of
+from harness.exact.toy import TableSession, random_table
 from kernels.verify.registry import EXACT
 from methods.errors import InputError
-from methods.goodness import FALSE_ALARM, sampled_fits
+from methods.parts import RULES
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.acceptance import alpha_ratio
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
-from methods.speculative.rules import RULES, guarantee_of
+from methods.speculative.rules import guarantee_of
 from methods.speculative.schedules import Constant
 from methods.types import Generation, Inputs, Proposal, Stop
 
@@ -38,7 +39,9 @@ def generate(rule: str, sampling: Sampling, seed: int, num_tokens: int = 40) -> 
 
 def failures(rule: str, num_samples: int = 2000) -> list[str]:
     """Which per-position, per-place and bonus tests fail, at a family-wise false alarm of 1e-6."""
-    fits = sampled_fits(method(rule), TableSession(TARGET), (1, 2, 1), DRAWN, NUM_DRAFT, range(num_samples), num_positions=4)
+    target = TableSession(TARGET)
+    samples = draw_rows(method(rule), target, Inputs(((1, 2, 1),)), DRAWN, range(num_samples), 4)
+    fits = fits_of([samples], Laws(target, DRAWN), NUM_DRAFT, 4)
     return [name for name, fit in fits.items() if not fit.passes(FALSE_ALARM / len(fits))]
 
 

@@ -1,34 +1,49 @@
 """Drafters that are tables and copies, the overlap that alpha is measured with, and the definitions of acceptance."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import theory_laws
 import torch
+from torch import Tensor
 
-from harness.contracts.toy import TableSession, greedy_output, next_probs, random_table
+from harness.exact.toy import TableSession, greedy_output, random_table
 from methods.errors import InputError
+from methods.parts import DRAFTERS
 from methods.sampling import Sampling, Uniforms
+from methods.speculative import acceptance, theory
 from methods.speculative import overlap as overlap_module
-from methods.speculative import theory
-from methods.speculative.acceptance import ACCEPTANCE, acceptance_statistics, pooled
 from methods.speculative.copying import CopyDrafter
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.drafters import DRAFTERS, DraftParts
+from methods.speculative.drafters import DraftParts
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.overlap import overlap
 from methods.speculative.per_row import PerRow
 from methods.speculative.rules import SpeculativeSampling, guarantee_of
 from methods.speculative.schedules import Constant
-from methods.types import Inputs, Step, Stop
+from methods.steps import Step
+from methods.types import Inputs, Stop
 
 VOCAB = 7
 TEXTS = [[1, 2, 3, 1, 2], [2, 2, 4], [], [5]]
 TARGET = random_table(VOCAB, seed=1)
 DRAFT = TARGET + random_table(VOCAB, seed=2, scale=1.0)
 DRAWN, GREEDY = Sampling(temperature=1.0), Sampling()
+ACCEPTANCE = ("alpha_ratio", "accepted_over_verified", "accepted_over_drafted", "accepted_per_step", "tokens_per_step")
+
+
+def acceptance_statistics(steps: Sequence[Step]) -> dict[str, acceptance.Statistic]:
+    return {name: getattr(acceptance, name)(steps) for name in ACCEPTANCE}
+
+
+def next_probs(session: TableSession, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+    """Return the law of the next token, by a forward pass over the whole text."""
+    pending = session.prefill(Inputs((tuple(prompt),)))
+    return session.extend(torch.tensor([[*pending, *output]]))[0, -1].softmax(-1)
 
 
 def test_ngrams_are_counted_within_texts() -> None:
@@ -95,9 +110,9 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
             "random": torch.full((VOCAB,), 1 / VOCAB),
             "copy": point_of_copy(text),
         }[name.replace("hierarchical", "model")]
-        expected = theory.acceptance_rate(target.numpy(), draft.numpy())
+        expected = theory_laws.acceptance_rate(target.numpy(), draft.numpy())
         np.testing.assert_allclose(measured[1.0][position], expected, atol=1e-6)
-        lenient = theory.acceptance_rate(target.numpy(), draft.numpy(), 0.3)
+        lenient = theory_laws.acceptance_rate(target.numpy(), draft.numpy(), 0.3)
         if sampling.greedy:
             lenient = float(draft[raw >= 0.3 * raw.max()].sum())
         np.testing.assert_allclose(measured[0.3][position], lenient, atol=1e-6)
@@ -123,8 +138,6 @@ def test_acceptance_definitions_on_steps_by_hand() -> None:
         "accepted_per_step": (2.0, 3.0),
         "tokens_per_step": (4.0, 3.0),
     }
-    assert pooled([(1.0, 2.0), (2.0, 2.0)]) == 0.75
-    assert pooled([(0.0, 0.0)]) is None
 
 
 def test_nothing_behind_a_stopping_eos_counts() -> None:
@@ -164,12 +177,12 @@ def test_a_correction_that_ends_the_output_counts_the_draft_it_replaced() -> Non
 def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:
     """Random drafts against a fixed target law: i.i.d. acceptance, so all estimators have known values."""
     flat = random_table(VOCAB, seed=4)[:1].expand_as(TARGET).contiguous()
-    alpha = float(theory.acceptance_rate(flat[0].softmax(-1).numpy(), np.full(VOCAB, 1 / VOCAB)))
+    alpha = float(theory_laws.acceptance_rate(flat[0].softmax(-1).numpy(), np.full(VOCAB, 1 / VOCAB)))
     drafter = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
     method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 3))
     stop = Stop(max_new_tokens=1000)
     row = method.generate(TableSession(flat), Inputs(((1,),)), DRAWN, Uniforms([0], 1000), stop)[0]
-    measured = {name: pooled([statistic(row.steps)]) for name, statistic in ACCEPTANCE.items()}
+    measured = {name: total / count for name, (total, count) in acceptance_statistics(row.steps).items()}
     tokens = float(theory.expected_tokens(alpha, 3))
     expected = {
         "alpha_ratio": alpha,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import theory_laws
 
 from methods.errors import InputError
 from methods.speculative import theory
@@ -57,29 +58,28 @@ def test_expected_tokens_is_the_mean_of_a_capped_geometric() -> None:
     generator = np.random.default_rng(0)
     accepted = (generator.random((200_000, 5)) < 0.7).cumprod(1).sum(1)
     np.testing.assert_allclose(theory.expected_tokens(0.7, 5), (accepted + 1).mean(), rtol=0.01)
-    np.testing.assert_allclose(theory.memory_access_factor(0.7, 5), 1 / theory.expected_tokens(0.7, 5))
     with pytest.raises(InputError, match="alpha"):
         theory.expected_tokens(1.1, 3)
 
 
 def test_operations_by_counting() -> None:
-    """gamma drafts and gamma + 1 target tokens a round, over the tokens that it yields."""
+    """gamma + 1 target tokens a round, over the tokens that it yields."""
     generator = np.random.default_rng(1)
     tokens = (generator.random((200_000, 4)) < 0.6).cumprod(1).sum(1) + 1
-    np.testing.assert_allclose(theory.operations_factor(0.6, 4, 0.1), (4 * 0.1 + 5) / tokens.mean(), rtol=0.01)
+    np.testing.assert_allclose(theory.operations_factor(0.6, 4), 5 / tokens.mean(), rtol=0.01)
 
 
 def test_divergence_and_acceptance() -> None:
     """Lemma 3.3, Corollary 3.4, Theorem 3.5 and A.5 in each of their printed forms."""
     target, draft = random_laws(300, 8)
-    divergence, rate = theory.divergence(target, draft), theory.acceptance_rate(target, draft)
+    divergence, rate = theory_laws.divergence(target, draft), theory_laws.acceptance_rate(target, draft)
     np.testing.assert_allclose(rate, 1 - divergence)
     np.testing.assert_allclose(rate, (draft * np.minimum(1, target / draft)).sum(-1))
-    np.testing.assert_allclose(divergence, theory.divergence(draft, target))
-    assert theory.divergence([0.5, 0.5, 0], [0, 0, 1]) == 1
-    assert theory.divergence([0.5, 0.5], [0.5, 0.5]) == 0
+    np.testing.assert_allclose(divergence, theory_laws.divergence(draft, target))
+    assert theory_laws.divergence([0.5, 0.5, 0], [0, 0, 1]) == 1
+    assert theory_laws.divergence([0.5, 0.5], [0.5, 0.5]) == 0
     for lenience in (0.1, 0.5, 1.0):
-        lenient = theory.acceptance_rate(target, draft, lenience)
+        lenient = theory_laws.acceptance_rate(target, draft, lenience)
         np.testing.assert_allclose(lenient, (target * draft / np.maximum(target, lenience * draft)).sum(-1))
         assert np.all(lenient >= rate - 1e-12)
 
@@ -87,10 +87,10 @@ def test_divergence_and_acceptance() -> None:
 def test_rejection_sampling_is_never_better() -> None:
     """A.2, with M = max target / draft."""
     target, draft = random_laws(300, 8)
-    rate = theory.rejection_sampling_rate(target, draft)
+    rate = theory_laws.rejection_sampling_rate(target, draft)
     np.testing.assert_allclose(rate, 1 / (target / draft).max(-1))
-    assert np.all(rate <= theory.acceptance_rate(target, draft) + 1e-12)
-    assert theory.rejection_sampling_rate([0.5, 0.5], [1.0, 0.0]) == 0
+    assert np.all(rate <= theory_laws.acceptance_rate(target, draft) + 1e-12)
+    assert theory_laws.rejection_sampling_rate([0.5, 0.5], [1.0, 0.0]) == 0
 
 
 def test_optimal_gamma_is_the_exhaustive_maximum() -> None:
@@ -109,7 +109,7 @@ def test_corollary_3_9_and_the_oracle() -> None:
     for alpha in np.linspace(0, 0.99, 34):
         for cost in (0.0, 0.02, 0.2, 0.9):
             best = theory.walltime_factor(alpha, theory.optimal_gamma(alpha, cost, 400), cost)
-            guaranteed = theory.guaranteed_factor(alpha, cost)
+            guaranteed = theory_laws.guaranteed_factor(alpha, cost)
             assert best >= guaranteed - 1e-12
             assert (guaranteed > 1) == (alpha > cost)
             assert theory.oracle_factor(alpha, cost) >= best - 1e-9

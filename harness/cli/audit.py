@@ -1,0 +1,68 @@
+"""``foretoken audit``: check that exact methods are exact, and measure how far off lossy ones are; status 1 where not."""
+
+import argparse
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from harness.cli.options import model_name
+from harness.core import environment
+from harness.core.errors import UsageError
+from harness.core.settings import checked_device, source_of
+from harness.exact.document import build_document, summarise, write_document
+from harness.exact.run import audit, hash_audited_code, models_of
+from harness.exact.subjects import SIZES, own_subjects, zoo_subjects
+
+
+def execute(args: argparse.Namespace) -> int:
+    if (args.target is None) != (args.draft is None):
+        raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
+    source, where = source_of(args.data), {"device": checked_device(args.device), "dtype": args.dtype}
+    sizes = SIZES["own" if args.target else args.scale]
+    sizes = replace(sizes, samples=args.samples or sizes.samples, prompts=args.prompts or sizes.prompts)
+    if args.target:
+        subjects = own_subjects(model_name(args.target), model_name(args.draft), args.task, source, sizes, args.seed)
+    else:
+        subjects = zoo_subjects(args.scale, source, sizes, args.seed)
+    subjects = [replace(one, plain=one.plain.replace(**where)) for one in subjects if (args.only or "") in one.name]
+    if not subjects:
+        raise UsageError(f"only {args.only!r}: no subject's name holds that; `foretoken audit --dry-run` lists them")
+    if args.dry_run:
+        print("\n".join(subject.name for subject in subjects))
+        return 0
+    name = Path(args.target).name if args.target else f"zoo-{args.scale}"
+    models, code = models_of(subjects), hash_audited_code()
+    identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
+    folder = args.records / f"audit-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    workers = args.workers if args.workers or where["device"] == "cpu" else 0
+    found, controls = audit(subjects, sizes, folder, args.quiet, workers)
+    facts = {
+        "command": _command(args),
+        "code": code,
+        "seed": args.seed,
+        "environment": environment.describe(args.device),
+        "models": models,
+    }
+    document = build_document(name, subjects, found, controls, sizes, facts)
+    for row in document["red"]:
+        print(f"red: {row}: {found[row]['verdict']}")
+    for control in document["controls_missed"]:
+        print(f"control missed: {control}")
+    print(summarise(document))
+    if args.only is None:
+        print("written: " + ", ".join(map(str, write_document(document, args.output))), file=sys.stderr)
+    return 0 if document["passed"] else 1
+
+
+def _command(args: argparse.Namespace) -> str:
+    """Models by their names alone, so that no machine's folders enter a file."""
+    if args.target is None:
+        flags = [f"--scale {args.scale}"]
+    else:
+        flags = [f"--target {Path(args.target).name}", f"--draft {Path(args.draft).name}", f"--task {args.task}"]
+    flags += [f"--data {Path(args.data).name}"] if args.data != "toy" else []
+    given = {"samples": None, "prompts": None, "device": "cpu", "dtype": "float32", "seed": 0}
+    flags += [f"--{name} {getattr(args, name)}" for name, default in given.items() if getattr(args, name) != default]
+    return " ".join(["foretoken audit", *flags])

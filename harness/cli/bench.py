@@ -1,0 +1,148 @@
+"""``foretoken bench``: time our loops against those of transformers on the zoo, or the verification kernels; results/bench/."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from harness.core import environment
+from harness.core.errors import UsageError
+from harness.core.settings import RESULTS, source_of
+from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
+from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
+from harness.run.runner import Runner
+from harness.zoo.cache import is_complete, model_folder
+from harness.zoo.recipes import recipe_for, recipe_hash, scale_of
+from kernels.verify.check import Report
+from kernels.verify.traffic import bandwidth, empty_launch_s
+
+GOAL, GOAL_ALL = 0.5, 0.8  # of the baseline's time, for the fused kernel on a CPU; the second where every draft stands
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.what == "kernels":
+        return _execute_kernels(args)
+    if args.tokens <= args.gamma:
+        raise UsageError(f"tokens {args.tokens}: expected more than gamma ({args.gamma}), or no round drafts that many")
+    source = source_of(args.data, args.profile)
+    families = [FAMILIES[name] for name in ([args.only] if args.only else FAMILIES)]
+    if args.dry_run:
+        _print_models([name for family in families for name in family.models], args.profile, source)
+        return 0
+    found: list[Row] = []
+    sizes = Sizes(args.gamma, args.prompts, args.repeats, args.tokens)
+    runner = Runner(args.records, args.quiet, args.again)
+    for family in families:
+        comparisons = plan(family, sizes, args.profile, source, args.threads)
+        for row in rows(comparisons, args.gamma, runner, args.examples):
+            print(row.as_text(), flush=True)
+            found.append(row)
+    path = _write(found, sizes, args.profile, source)
+    missed = sum(not row.met for row in found)
+    print(f"{len(found) - missed} of {len(found)} goals met; written: {path}")
+    return 0
+
+
+def _print_models(names: list[str], profile: str, source: str) -> None:
+    scale = scale_of(profile)
+    for name in names:
+        digest = recipe_hash(name, scale, source)
+        steps = recipe_for(name, scale, source).steps
+        state = "cached" if is_complete(model_folder(name, digest)) else f"to train: {steps} steps"
+        print(f"{name:20s} {digest}  {state}")
+
+
+def _write(found: list[Row], sizes: Sizes, profile: str, source: str) -> Path:
+    """One file a profile and source; the rows with what they were made of."""
+    path = RESULTS / "bench" / f"loops-{profile}-{Path(source).name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "environment": {**environment.describe(), "threads": torch.get_num_threads()},
+        "sizes": asdict(sizes),
+        "rows": [row.as_dict() for row in found],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf8")
+    return path
+
+
+def _execute_kernels(args: argparse.Namespace) -> int:
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError(f"device {args.device!r}: no CUDA device here; use --device cpu")
+    if args.cold and args.device != "cpu":
+        raise UsageError(f"--cold with --device {args.device}: only a CPU's caches are swept; leave one of the two out")
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    settings, names = _settings(args), [BASELINE, *(name for name in args.kernels if name != BASELINE)]
+    if args.dry_run:
+        print("\n".join([*(setting.as_text() for setting in settings), f"kernels: {', '.join(names)}"]))
+        return 0
+    reports = check_kernels(names, args.rows, args.dtype, args.device)
+    for report in reports.values():
+        print(report.as_text(), flush=True)
+    limit, empty_s = bandwidth(args.device), empty_launch_s(args.device)
+    print(f"memory bandwidth {limit / 1e9:.1f} GB/s, empty call {empty_s * 1e6:.2f} us")
+    rows: list[KernelRow] = []
+    for setting in settings:
+        print(setting.as_text(), flush=True)
+        for row in bench_setting(setting, names, reports, args.repeats, limit, empty_s):
+            print(f"  {row.as_text()}{_verdict(row)}", flush=True)
+            rows.append(row)
+    print(f"written: {_write_kernels(rows, reports, limit, empty_s, args)}")
+    return int(any(not report.passed for report in reports.values()))
+
+
+def _settings(args: argparse.Namespace) -> list[Setting]:
+    return [
+        Setting(
+            batch=batch,
+            gamma=args.gamma,
+            vocab_size=vocab_size,
+            acceptance=alpha,
+            dtype=args.dtype,
+            device=args.device,
+            cold=args.cold,
+        )
+        for batch in args.batch
+        for vocab_size in args.vocab
+        for alpha in map(_acceptance, args.acceptance)
+    ]
+
+
+def _acceptance(text: str) -> float | None:
+    try:
+        value = None if text == "all" else float(text)
+    except ValueError:
+        value = -1.0
+    if value is not None and not 0 < value < 1:
+        raise UsageError(f'acceptance {text!r}: expected a number between 0 and 1, or "all" where every draft stands')
+    return value
+
+
+def _verdict(row: KernelRow) -> str:
+    """The goal of the CPU path, beside what it is held against."""
+    if row.kernel != "fused" or row.ratio is None or row.setting.device != "cpu":
+        return ""
+    goal = GOAL_ALL if row.setting.acceptance is None else GOAL
+    return f" (goal <= {goal}: {'met' if row.ratio.value <= goal else 'MISSED'})"
+
+
+def _write_kernels(
+    rows: Sequence[KernelRow], reports: dict[str, Report], limit: float, empty_s: float, args: argparse.Namespace
+) -> Path:
+    """One file a device (with so many threads, if it is the CPU) and dtype: the rows with their checks, hardware, versions."""
+    where = f"cpu-{torch.get_num_threads()}-threads" if args.device == "cpu" else args.device.replace(":", "")
+    path = RESULTS / "bench" / f"kernels-{where}-{args.dtype}{'-cold' if args.cold else ''}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "environment": {**environment.describe(args.device), "threads": torch.get_num_threads(), "triton": version("triton")},
+        "bandwidth_bytes_per_s": limit,
+        "empty_call_s": empty_s,
+        "checks": {name: asdict(report) for name, report in reports.items()},
+        "rows": [row.as_dict() for row in rows],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf8")
+    return path

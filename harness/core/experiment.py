@@ -1,0 +1,400 @@
+"""What is run: a frozen description whose signature covers every field.
+
+Two experiments that differ in anything have different signatures, and a record file belongs to exactly one signature.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from harness.core.codec import made, plain, written
+from harness.core.errors import UsageError
+from methods.options import SamplingSpec, Unknown, options_class, unknown_options, values_of
+from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
+
+UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def _reduced(spec: Any) -> tuple[Any, tuple[()]]:
+    """How a spec is pickled: its options by name, because the class of a plug-in's options exists in one process alone."""
+    kind: Callable[..., Any] = type(spec)
+    values = {one.name: getattr(spec, one.name) for one in fields(spec)}
+    return partial(kind, **values | {"options": plain(spec.options)}), ()
+
+
+def _settle(spec: Any, registry: Registry, name: str) -> None:
+    """Make a part's options of what was given for them: an object, a dictionary, or None for the defaults."""
+    kind = options_class(registry[name]) if name in registry else None
+    given = spec.options
+    if isinstance(given, Unknown) and kind is not None:  # its plug-in has been loaded since
+        given = values_of(given)
+    if not isinstance(given, Mapping | None):
+        if kind is not None and type(given) is not kind:
+            raise UsageError(f"options {given!r}: {name!r} has others; expected {kind.__name__}")
+        return
+    values = dict(given or {})
+    kind = kind or unknown_options(tuple(values))
+    try:
+        object.__setattr__(spec, "options", kind(**values_of(made(kind, values))))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model by name: ``zoo:NAME``, a local folder, or a Hub id.
+
+    ``revision`` pins what the name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub.
+    ``untrained`` puts seeded random weights in the place of its own. ``device_map`` "auto" spreads the layers of a model that
+    is larger than a device over all that are there.
+    """
+
+    name: str
+    revision: str | None = None
+    untrained: bool = False
+    device_map: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterSpec:
+    """A drafter of ``methods.parts.DRAFTERS``; ``model`` for "model" and "hierarchical" (whose own drafter is ``inner``).
+
+    For the n-gram kinds ``model`` names the counted table, for "block" a block drafter, for "blockwise" trained heads.
+    """
+
+    kind: str
+    model: ModelSpec | None = None
+    inner: "DrafterSpec | None" = None
+    options: Any = None
+    __reduce__ = _reduced
+
+    def __post_init__(self) -> None:
+        _settle(self, DRAFTERS, self.kind)
+
+    @property
+    def label(self) -> str:
+        return self.name if self.kind == "model" else self.kind
+
+    @property
+    def name(self) -> str:
+        """The model's short name, or the kind of a drafter without one."""
+        if self.model is None:
+            return self.kind
+        return Path(self.model.name).name.removeprefix("zoo:") + (" untrained" if self.model.untrained else "")
+
+
+class Probe:
+    """A measurement over what an experiment generates. Its records lie in a file of their own, named by ``id``.
+
+    A probe that ``decodes`` has the recorded text decoded once more, since what it measures disturbs the times of a generation;
+    the others read the recorded text by teacher forcing.
+    """
+
+    decodes: ClassVar[bool] = False
+
+    def to_json(self) -> str:
+        """Canonical: keys sorted, floats at full precision."""
+        return written(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """A probe of this kind from what its JSON holds."""
+        return made(cls, values)
+
+    @property
+    def id(self) -> str:
+        """The kind and a hash of all fields."""
+        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
+        return f"{type(self).__name__.removesuffix('Probe').lower()}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapProbe(Probe):
+    """A drafter's sum of min(p, q) with the target at every position, also at each value of ``leniences`` (min(p / l, q))."""
+
+    drafter: DrafterSpec
+    leniences: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyProbe(Probe):
+    """The rank of every emitted token after each of ``layers``, by the model's own head (``heads`` None) or by trained ones."""
+
+    layers: tuple[int, ...]
+    heads: ModelSpec | None = None
+
+    @property
+    def label(self) -> str:
+        """The paper's letter."""
+        return "N" if self.heads is None else "Y"
+
+
+@dataclass(frozen=True)
+class MemoryProbe(Probe):
+    """The peak of memory of every batch."""
+
+    decodes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class RuleTimesProbe(Probe):
+    """The time of every call of the verify rule (harness.run.profiled), taken along with the generation on a CPU."""
+
+    decodes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """A verify rule of ``methods.parts.RULES``."""
+
+    name: str = "speculative-sampling"
+    options: Any = None
+    __reduce__ = _reduced
+
+    def __post_init__(self) -> None:
+        _settle(self, RULES, self.name)
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """A schedule of ``methods.parts.SCHEDULES``."""
+
+    name: str = "constant"
+    options: Any = None
+    __reduce__ = _reduced
+
+    def __post_init__(self) -> None:
+        _settle(self, SCHEDULES, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec:
+    """A method of ``methods.parts.METHODS`` with the parts that it takes; rule and schedule are None where it takes none.
+
+    ``heads`` names trained early heads in place of the model's own. ``MethodSpec.of`` is the short way to write one.
+    """
+
+    name: str
+    options: Any = None
+    __reduce__ = _reduced
+    drafter: DrafterSpec | None = None
+    rule: RuleSpec | None = None
+    schedule: ScheduleSpec | None = None
+    heads: ModelSpec | None = None
+
+    def __post_init__(self) -> None:
+        _settle(self, METHODS, self.name)
+        takes = getattr(self.options, "takes", None)  # None: of a plug-in, which reads what it likes
+        for part in ("drafter", "rule", "schedule", "heads"):
+            if takes is not None and part not in takes and getattr(self, part) is not None:
+                raise UsageError(f"{part}: method {self.name!r} takes none; leave it out")
+        for part in ("drafter", "rule", "schedule"):
+            if (spec := getattr(self, part)) is not None and isinstance(spec.options, Unknown):
+                object.__setattr__(self, part, replace(spec))
+        for part, default in (("rule", RuleSpec), ("schedule", ScheduleSpec)):
+            if part in (takes or ()) and getattr(self, part) is None:
+                object.__setattr__(self, part, default())
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        *,
+        drafter: DrafterSpec | None = None,
+        heads: ModelSpec | None = None,
+        rule: str | None = None,
+        schedule: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """A method with its parts by name; each option goes to the method, the schedule or the rule that reads it.
+
+        >>> MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), rule="top-beta", beta=5, gamma=4)
+        """
+        takes = getattr(options_class(METHODS[name]), "takes", None) if name in METHODS else None
+        own = _pop(METHODS, name, options)
+        spec = cls(
+            name=name,
+            options=own,
+            drafter=drafter,
+            heads=heads,
+            schedule=_chosen(ScheduleSpec, SCHEDULES, schedule, "schedule" in (takes or ()), options),
+            rule=_chosen(RuleSpec, RULES, rule, "rule" in (takes or ()), options),
+        )
+        if options:
+            raise UsageError(f"{next(iter(options))}: no part of {', '.join(map(str, spec.values.values()))} reads it")
+        return spec
+
+    def change(self, **changes: Any) -> Self:
+        """A copy with other parts or options. Another rule or schedule begins with its own defaults."""
+        kept: dict[str, Any] = {"name": self.name, "drafter": self.drafter, "heads": self.heads, **values_of(self.options)}
+        for part in ("rule", "schedule"):
+            if (spec := getattr(self, part)) is not None:
+                kept |= {part: spec.name} | (values_of(spec.options) if part not in changes else {})
+        return type(self).of(**(kept | changes))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The names of the method and its parts, and the options of all of them, by name."""
+        found = {"method": self.name, **values_of(self.options)}
+        if self.drafter is not None:
+            found |= {"drafter": self.drafter.kind, **values_of(self.drafter.options)}
+        for part in ("schedule", "rule"):
+            if (spec := getattr(self, part)) is not None:
+                found |= {part: spec.name, **values_of(spec.options)}
+        return found
+
+    @property
+    def gamma(self) -> int:
+        """How many tokens a round drafts at first; 0 where no part has it for an option."""
+        return int(self.values.get("gamma", 0))
+
+
+def _pop(registry: Registry, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of a part out of those that were given."""
+    if name not in registry:
+        return {}
+    return {one.name: options.pop(one.name) for one in fields(options_class(registry[name])) if one.name in options}
+
+
+def _chosen(kind: type, registry: Registry, name: str | None, taken: bool, options: dict[str, Any]) -> Any:
+    if name is None and not taken:
+        return None
+    name = name or kind().name
+    return kind(name, _pop(registry, name, options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is generated: a task, models, a method, how to sample, on what; how much of it, and what is measured over it.
+
+    The signature covers all of what is generated and how it is timed, and so every field but those of UNSIGNED: records of
+    ``limit`` examples go on where a smaller limit stopped, and each of ``probes`` has records of its own.
+    ``source_fingerprint`` pins the data. ``comparison`` names what an arm is timed beside (``comparison_id``): times of two
+    arms are compared only where they took turns, so arms of different comparisons are recorded apart; it is empty where nobody
+    reads the times. ``num_threads`` counts those of this process; None is all cores. A pipeline divides them among its
+    processes while it decodes. ``plugins`` are the identities of those that it names (harness.core.plugins), filled in when it
+    is pinned.
+    """
+
+    task: str
+    source: str = "toy"
+    source_fingerprint: str = ""
+    profile: str = "toy"
+    target: ModelSpec
+    method: MethodSpec
+    sampling: SamplingSpec = SamplingSpec()
+    seed: int = 0
+    batch_size: int = 1
+    max_new_tokens: int = 128
+    max_input_tokens: int | None = None
+    ignore_eos: bool = False
+    prompt_style: str = "instruction"
+    prompt_template: str | None = None
+    chat_template: bool = False
+    comparison: str = ""
+    device: str = "cpu"
+    dtype: str = "float32"
+    num_threads: int | None = None
+    plugins: tuple[str, ...] = ()
+    limit: int = 20
+    repeats: int = 1
+    probes: tuple[Probe, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in (("limit", 1), ("repeats", 1), ("batch_size", 1), ("max_new_tokens", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} {getattr(self, name)!r}: expected an integer >= {least}")
+        labels = [drafter.label for drafter in self.overlap]
+        if len(set(labels)) != len(labels):
+            raise UsageError(f"overlap {', '.join(labels)}: two drafters share a name; rename a model's folder")
+        if RuleTimesProbe() in self.probes and self.batch_size > 1:
+            raise UsageError(f"batch_size {self.batch_size}: calls of a rule are timed one row at a time; expected 1")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
+        settings = {"sampling": self.sampling, "device": self.device, "num_threads": self.num_threads}
+        method = self.method
+        for part in (method, method.drafter, method.rule, method.schedule):
+            if part is not None and hasattr(part.options, "check"):
+                part.options.check(**settings)
+
+    def replace(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    def to_json(self) -> str:
+        """Canonical: keys sorted, floats at full precision. Probes describe themselves beside their own records."""
+        return written(self.replace(probes=()))
+
+    @property
+    def signed(self) -> Self:
+        """What the signature covers: the fields of UNSIGNED are at their defaults."""
+        return self.replace(**{one.name: one.default for one in fields(self) if one.name in UNSIGNED})
+
+    @cached_property
+    def signature(self) -> str:
+        return hashlib.sha256(self.signed.to_json().encode()).hexdigest()[:16]
+
+    @property
+    def overlap(self) -> tuple[DrafterSpec, ...]:
+        """The drafters whose overlap with the target is measured."""
+        return tuple(one.drafter for one in self.probes if isinstance(one, OverlapProbe))
+
+    @property
+    def early(self) -> tuple[EarlyProbe, ...]:
+        return tuple(one for one in self.probes if isinstance(one, EarlyProbe))
+
+    def takes_along(self, probe: Probe) -> bool:
+        """Whether a probe looks while, or right after, an experiment is generated, and not while it is decoded once more."""
+        return not probe.decodes or (isinstance(probe, RuleTimesProbe) and self.device == "cpu")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """UsageError, naming the field, for what is no description of this version."""
+        try:
+            return made(cls, values)
+        except ValueError as error:
+            raise UsageError(f"experiment: {error}; expected its description as a run writes it") from error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms that share task, data and target and run interleaved, example by example; one arm alone is a comparison too.
+
+    With ``decoded_for`` they are recorded already and decoded once more, for that probe.
+    """
+
+    arms: tuple[Experiment, ...]
+    decoded_for: Probe | None = None
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether it is decoded for its peaks of memory, so that no time of it counts."""
+        return isinstance(self.decoded_for, MemoryProbe)
+
+    def __post_init__(self) -> None:
+        own = {"method", "probes", "num_threads", "plugins"}
+        for field in fields(Experiment):
+            values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
+            if len(values) > 1:
+                raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
+
+
+def comparison_id(paper: str, name: str, *chosen: object) -> str:
+    """A short name for a comparison of a paper; with a hash of what was ``chosen`` for it in place of the defaults."""
+    words = re.sub("[^a-z0-9.]+", "-", f"{paper} {name}".lower()).strip("-")
+    told = [repr(one) for one in chosen if one]
+    return f"{words}-{hashlib.sha256('/'.join(told).encode()).hexdigest()[:8]}" if told else words
+
+
+def plain_arms(plain: Experiment, method: MethodSpec) -> tuple[Experiment, ...]:
+    """What a method is timed against: plain decoding, and for a pipeline of one-threaded processes also on one thread.
+
+    Small models are often faster on one thread than on all; the faster arm is the baseline.
+    """
+    if method.name != "ppd" or plain.num_threads is not None or plain.device != "cpu":
+        return (plain,)
+    return (plain, plain.replace(num_threads=1))

@@ -1,0 +1,132 @@
+"""Notes that a run leaves beside its records, so that tables and figures need neither network, models, data nor this machine.
+
+- ``pins.jsonl``: for each planned experiment, as what it was run: with the revisions, fingerprints and plug-ins that its names
+  meant then; or why it was unavailable. Later lines replace earlier ones.
+- ``models.jsonl``: facts of models: parameters, rows they were trained on, the tokenizer.
+- ``tokenizers/``: tokenizers by the hash of their content. ``texts/``: source sentences by the fingerprint of the data.
+- ``scores/``: scores of outputs that a model gave (COMET), an experiment a file.
+
+Several runs may add to them at once.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, ModelSpec
+from harness.core.files import LineFile, replace_file, whole_lines
+
+Line = Mapping[str, Any]
+
+
+class Notes:
+    """The notes in a folder of records, under ``notes/``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "notes"
+
+    @cached_property
+    def _pins(self) -> dict[str, Line]:
+        return self._read("pins", lambda line: line["planned"])
+
+    @cached_property
+    def _models(self) -> dict[tuple[str, str], Line]:
+        return self._read("models", lambda line: (line["name"], line["revision"]))
+
+    def pin(self, planned: Experiment) -> Experiment | None:
+        """Return what a planned experiment was run as; None if it never was."""
+        line = self._pins.get(planned.signature, {})
+        if "experiment" not in line or any(probe.id not in line["probes"] for probe in planned.probes):
+            return None
+        probes = tuple(probe.from_dict(line["probes"][probe.id]) for probe in planned.probes)
+        return Experiment.from_dict(line["experiment"]).replace(limit=planned.limit, repeats=planned.repeats, probes=probes)
+
+    def unavailable(self, planned: Experiment) -> str | None:
+        """Say why a planned experiment could not be run."""
+        return self._pins.get(planned.signature, {}).get("unavailable")
+
+    def model(self, spec: ModelSpec) -> Line:
+        """Return the facts of a pinned model; empty if none were noted."""
+        return self._models.get((spec.name, spec.revision or ""), {})
+
+    def texts(self, pinned: Experiment) -> dict[str, str]:
+        """Return the source sentences of an experiment's examples, by the examples' ids."""
+        path = self.text_file(pinned)
+        return {line["example"]: line["source"] for line in _lines(path)} if path.exists() else {}
+
+    def text_file(self, pinned: Experiment) -> Path:
+        return self.folder / "texts" / f"{pinned.task}-{pinned.source_fingerprint or 'unknown'}.jsonl"
+
+    def tokenizer(self, digest: str) -> Path:
+        """The file of a tokenizer, or its folder if the light library cannot read it."""
+        return self.folder / "tokenizers" / digest
+
+    def scores(self, pinned: Experiment, metric: str) -> Line:
+        """Return ``{"scores": {example: score}}``, ``{"failed": why}``, or nothing if outputs were not scored."""
+        path = self.score_file(pinned, metric)
+        return json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
+
+    def score_file(self, pinned: Experiment, metric: str) -> Path:
+        return self.folder / "scores" / f"{pinned.signature}-{metric}.json"
+
+    def note_pin(self, planned: Experiment, pinned: Experiment) -> None:
+        """Note what a planned experiment is run as, unless the last note says so already."""
+        described = json.loads(pinned.signed.to_json())
+        probes = self._pins.get(planned.signature, {}).get("probes", {})
+        pairs = zip(planned.probes, pinned.probes, strict=True)
+        probes = probes | {one.id: json.loads(known.to_json()) for one, known in pairs}
+        self._note_pins({planned.signature: {"planned": planned.signature, "experiment": described, "probes": probes}})
+
+    def note_unavailable(self, planned: Iterable[Experiment], why: str) -> None:
+        """Note why experiments cannot be run now, beside what they were run as before."""
+        self._note_pins(
+            {
+                one.signature: {**self._pins.get(one.signature, {"planned": one.signature}), "unavailable": why}
+                for one in planned
+            }
+        )
+
+    def _note_pins(self, lines: Mapping[str, Line]) -> None:
+        new = {key: line for key, line in lines.items() if self._pins.get(key) != line}
+        self._append(self.folder / "pins.jsonl", new.values())
+        self._pins.update(new)
+
+    def note_model(self, spec: ModelSpec, facts: Line) -> None:
+        line = {"name": spec.name, "revision": spec.revision or "", **facts}
+        self._append(self.folder / "models.jsonl", [line])
+        self._models[spec.name, spec.revision or ""] = line
+
+    def note_texts(self, pinned: Experiment, sources: Mapping[str, str]) -> None:
+        """Note source sentences; the file says that an experiment's examples were looked at, also where they have none."""
+        known, path = self.texts(pinned), self.text_file(pinned)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        new = [{"example": name, "source": text} for name, text in sources.items() if name not in known]
+        self._append(self.text_file(pinned), new)
+
+    def note_scores(self, pinned: Experiment, metric: str, scores: Line) -> None:
+        path = self.score_file(pinned, metric)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(scores, indent=1) + "\n")
+
+    def _append(self, path: Path, lines: Iterable[Line]) -> None:
+        """Append lines; another run that is appending is waited for."""
+        whole = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        if whole:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with LineFile(path, wait=True) as file:
+                file.write(whole.encode())
+
+    def _read(self, name: str, key: Callable[[Line], Any]) -> dict[Any, Line]:
+        path = self.folder / f"{name}.jsonl"
+        try:
+            return {key(line): line for line in _lines(path)} if path.exists() else {}
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"notes {path}: cannot be read ({error!r}); remove it, and run the same commands again") from error
+
+
+def _lines(path: Path) -> list[Line]:
+    return [json.loads(line) for line in whole_lines(path)]

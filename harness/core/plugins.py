@@ -1,0 +1,267 @@
+"""Plug-ins: tasks, drafters, verify rules, methods and tables that live outside the project.
+
+An installed package names them in entry points: group ``foretoken.rules``, say, where an entry's name is the name that the rule
+is known by. A file that ``--plugin`` names has them in dictionaries called as the project's own: TASKS, DRAFTERS, RULES,
+METHODS, TABLES. Both fill the project's dictionaries, which the rooms that own them ``register`` here.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from os.path import expanduser, isfile, realpath  # unlike Path's they answer for names that no file can have
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness.core.errors import UsageError
+from tasks import BROKEN
+
+if TYPE_CHECKING:
+    from harness.core.experiment import DrafterSpec, Experiment
+
+INSTALLED = "installed packages"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What can be plugged in: the project's dictionary, and ``taken``, which makes an entry of what a plug-in offers."""
+
+    name: str
+    registry: dict[Any, Any]
+    taken: Callable[[str, Any], tuple[Any, Any]]
+
+    @property
+    def group(self) -> str:
+        return f"foretoken.{self.name}s"
+
+    @property
+    def dictionary(self) -> str:
+        return f"{self.name}s".upper()
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One name that comes from outside. ``origin`` is a package or a file's name, ``where`` an entry point's object or a path.
+
+    ``digest`` is a hash of the source: of the file, or of all modules of the package that the entry point lies in. ``error``
+    says why it could not be taken.
+    """
+
+    kind: str
+    name: str
+    origin: str
+    where: str
+    version: str = ""
+    digest: str = ""
+    error: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.origin} {self.version}".rstrip()
+
+    @property
+    def identity(self) -> str:
+        """What an experiment's signature holds of it: not where it lies, but what it says."""
+        return f"{self.kind} {self.name}: {self.label}, sha256 {self.digest}"
+
+
+NAMES = ("task", "drafter", "rule", "method", "table")  # of the kinds, in the order in which they are listed
+KINDS: dict[str, Kind] = {}
+_seen: dict[str, list[Plugin]] = {}  # by source: INSTALLED, or a file's path
+_offers: dict[str, Callable[[Kind], Iterable[Plugin]]] = {}  # by source: takes what it offers of a kind
+
+
+def register(kind: Kind) -> None:
+    """Make a dictionary of the project's known; what the sources seen so far offer of its kind is taken now."""
+    KINDS[kind.name] = kind
+    KINDS.update({name: KINDS.pop(name) for name in NAMES if name in KINDS})
+    for source, offer in _offers.items():
+        _take(source, offer(kind))
+
+
+def _take(source: str, plugins: Iterable[Plugin]) -> None:
+    for plugin in plugins:  # one at a time: the next is told whose name it has
+        _seen[source].append(plugin)
+        _note_broken_tasks([plugin])
+
+
+def load(files: Iterable[str | Path] = (), strict: bool = True) -> None:
+    """Take what installed packages and these files offer, each source once in a process.
+
+    A broken plug-in of a package is kept with its error and harms nothing until it is named. ``strict``: a file, which is named
+    by being given, raises UsageError instead.
+    """
+    if INSTALLED not in _seen:
+        _seen[INSTALLED], _offers[INSTALLED] = [], _installed
+        for kind in KINDS.values():
+            _take(INSTALLED, _installed(kind))
+    for path in (Path(realpath(expanduser(file))) for file in files):
+        if str(path) not in _seen:
+            _load_file(path)
+        broken = next((plugin for plugin in _seen[str(path)] if plugin.error), None)
+        if strict and broken:
+            raise UsageError(f"plug-in {path.name}: {broken.kind} {broken.name!r}: {broken.error}")
+
+
+def _note_broken_tasks(plugins: Iterable[Plugin]) -> None:
+    """Tasks are looked up in a room that knows nothing of plug-ins."""
+    broken = [plugin for plugin in plugins if plugin.kind == "task" and plugin.error]
+    if broken:
+        BROKEN.update({plugin.name: f"its plug-in {plugin.label} is broken: {plugin.error}" for plugin in broken})
+
+
+def known() -> list[Plugin]:
+    """Every plug-in that was looked at, broken ones too."""
+    return [plugin for plugins in _seen.values() for plugin in plugins]
+
+
+def files() -> list[str]:
+    """Those that were given and offer something: what another process must load to know the same names."""
+    return [source for source, found in _seen.items() if source != INSTALLED and not all(plugin.error for plugin in found)]
+
+
+def given_for(kind: str, name: object) -> list[str]:
+    """The files without which a name is not known: all that were given, where it is one of theirs."""
+    plugin = find(kind, name)
+    return files() if plugin is not None and plugin.where in files() else []
+
+
+def warn_of_broken(kind: str) -> None:
+    """A line each of those that could not be taken, for what shows all that there is."""
+    for one in known():
+        if one.kind == kind and one.error:
+            print(f"foretoken: warning: plug-in {one.label}: {kind} {one.name!r} is broken: {one.error}", file=sys.stderr)
+
+
+def of_file(path: Path) -> list[Plugin]:
+    """What a file that was loaded offers."""
+    return _seen.get(realpath(expanduser(path)), [])
+
+
+def find(kind: str, name: object) -> Plugin | None:
+    """The plug-in that a name stands for; None for the project's own."""
+    return next((one for one in known() if (one.kind, one.name) == (kind, str(name)) and not one.error), None)
+
+
+def refuse_broken(kind: str, name: object) -> None:
+    """UsageError for a name that a plug-in would have if it were not broken."""
+    broken = next((one for one in known() if (one.kind, one.name) == (kind, str(name)) and one.error), None)
+    if broken is not None:
+        raise UsageError(f"{kind} {name!r}: its plug-in {broken.label} is broken: {broken.error}")
+
+
+def used_by(experiment: "Experiment") -> tuple[str, ...]:
+    """The identities of the plug-ins that an experiment names, in order: a changed plug-in is another experiment."""
+
+    def of_drafter(spec: "DrafterSpec | None") -> Iterator[Plugin | None]:
+        if spec is not None:
+            yield find("drafter", spec.kind)
+            yield from of_drafter(spec.inner)
+
+    method = experiment.method
+    found = [find("task", experiment.task), find("method", method.name), find("rule", method.rule and method.rule.name)]
+    for drafter in (method.drafter, *experiment.overlap):
+        found += of_drafter(drafter)
+    return tuple(sorted({plugin.identity for plugin in found if plugin is not None}))
+
+
+def _installed(kind: Kind) -> Iterator[Plugin]:
+    """What installed packages offer of a kind, in the order of their names."""
+    entries = sorted(entry_points(group=kind.group), key=lambda entry: (_package(entry)[0], entry.name))
+    return (_of_entry(kind, entry) for entry in entries)
+
+
+def _of_entry(kind: Kind, entry: EntryPoint) -> Plugin:
+    origin, version = _package(entry)
+    plugin = Plugin(kind.name, entry.name, origin, entry.value, version)
+    try:
+        offered = entry.load()
+        plugin = replace(plugin, digest=_digest(_modules(entry.module)))
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything; what it was is shown
+        return replace(plugin, error=_said(error))
+    return _taken(kind, plugin, offered)
+
+
+def _package(entry: EntryPoint) -> tuple[str, str]:
+    return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
+
+
+def _load_file(path: Path) -> None:
+    """Import a file, once, and take what it offers of every kind."""
+    whole = Plugin("file", path.name, path.name, str(path))
+    try:
+        module = _imported(path)
+    except (Exception, SystemExit) as error:  # as above
+        _seen[str(path)] = [replace(whole, error=_said(error))]
+        return
+    digest = _digest([path])
+
+    def offer(kind: Kind) -> list[Plugin]:
+        offered = getattr(module, kind.dictionary, {})
+        if offered is kind.registry or not isinstance(offered, dict):  # imported, not declared
+            return []
+        named = [(Plugin(kind.name, str(name), path.name, str(path), digest=digest), value) for name, value in offered.items()]
+        return [_taken(kind, plugin, value) for plugin, value in named]
+
+    _seen[str(path)], _offers[str(path)] = [], offer
+    for kind in KINDS.values():
+        _take(str(path), offer(kind))
+    if not _seen[str(path)]:
+        expected = ", ".join(kind.dictionary for kind in KINDS.values())
+        _seen[str(path)] = [replace(whole, error=f"offers nothing; expected a dictionary of entries called one of {expected}")]
+
+
+def _imported(path: Path) -> ModuleType:
+    if not isfile(path):
+        raise UsageError("not there; expected a Python file")
+    name = f"foretoken_plugin_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python file; expected its name to end in .py")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _taken(kind: Kind, plugin: Plugin, offered: Any) -> Plugin:
+    """Registered, or with the reason why not. A name that exists already stays what it was."""
+    try:
+        key, value = kind.taken(plugin.name, offered)
+        if key in kind.registry:
+            first = find(plugin.kind, plugin.name)
+            owner = "the project" if first is None else first.label
+            raise UsageError(f"{plugin.name!r} exists already, from {owner}; choose another name")
+    except Exception as error:  # a task's constructor is a stranger's code too
+        return replace(plugin, error=_said(error))
+    kind.registry[key] = value
+    return plugin
+
+
+def _modules(name: str) -> Sequence[Path]:
+    """The source of a module, or of all modules of the package that it lies in."""
+    top = sys.modules[name.split(".")[0]]
+    if hasattr(top, "__path__"):
+        return sorted(path for folder in top.__path__ for path in Path(folder).rglob("*.py"))
+    return [Path(top.__file__)] if top.__file__ else []
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    """Of names and contents, so that a file says the same wherever it lies, installed or not."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _said(error: BaseException) -> str:
+    """One line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UsageError) else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,197 @@
+"""Where records lie, and how they are read and appended to.
+
+``<folder>/<signature>.jsonl`` holds what an experiment generated, in the order it was made, and ``<signature>.json`` its
+description. ``<folder>/probes/<signature>.<probe>.jsonl`` holds what a probe measured over it. A process that is killed leaves
+at most one torn last line in each, which the next one cuts off. ``<folder>/replaced`` keeps what was recorded anew
+(``--again``).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Self, TypeVar
+
+from harness.core.codec import parsed
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, Probe, RuleTimesProbe
+from harness.core.files import LineFile, replace_file, whole_lines
+from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
+
+PROBES, REPLACED = "probes", "replaced"
+Line = TypeVar("Line", Record, ProbeRecord)
+
+
+class RecordFile:
+    """The records of one experiment on disk, and of its probes."""
+
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        self.folder, self.experiment = folder, experiment
+        self.path = folder / f"{experiment.signature}.jsonl"
+
+    def read(self) -> list[Record]:
+        """The records that the experiment asks for: of its first examples and repeats, with what all of its probes found.
+
+        Where a probe has not looked yet, there is no record.
+        """
+        stored, probes = self.stored(), [probe.id for probe in self.experiment.probes]
+        first = set(list(dict.fromkeys(example for example, _ in stored))[: self.experiment.limit])
+        asked = [one for one in stored.values() if one.example in first and one.repeat < self.experiment.repeats]
+        done = [record for record in asked if record.status == "failed" or record.probes.keys() >= set(probes)]
+        return [record.with_probes([record.probes[name] for name in probes if name in record.probes]) for record in done]
+
+    def stored(self) -> dict[Key, Record]:
+        """Everything that is recorded, in its order; ``probes`` of a record has what the experiment's probes found."""
+        found = _by_key(read_records(self.path) if self.path.exists() else ())
+        for probe in self.experiment.probes:
+            for key, one in _of_probe(self.probe_path(probe), found).items():
+                found[key].probes[probe.id] = one
+        return found
+
+    def probe_path(self, probe: Probe) -> Path:
+        return self.folder / PROBES / f"{self.path.stem}.{probe.id}.jsonl"
+
+    def set_aside(self) -> None:
+        """Move the records to ``replaced/``, numbered, with what was timed along with them."""
+        for path in (self.path, self.probe_path(RuleTimesProbe())):
+            if path.exists():
+                folder = self.folder / REPLACED
+                folder.mkdir(exist_ok=True)
+                names = (folder / f"{path.stem}-{number}.jsonl" for number in count(1))
+                path.rename(next(path for path in names if not path.exists()))
+
+    def open(self, stored: Mapping[Key, Record] | None = None) -> "RecordWriter":
+        """For appending; ``stored`` is what ``stored()`` returned. The description counts all examples and repeats."""
+        stored = self.stored() if stored is None else stored
+        experiment = self.experiment
+        limit = max(experiment.limit, len({example for example, _ in stored}))
+        repeats = max([experiment.repeats, *(repeat + 1 for _, repeat in stored)])
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            writer = RecordWriter(self, stored)
+            replace_file(self.path.with_suffix(".json"), experiment.replace(limit=limit, repeats=repeats).to_json() + "\n")
+        except OSError as error:
+            raise UsageError(
+                f"records {self.path}: cannot be written ({error.strerror}); free space or choose --records"
+            ) from error
+        return writer
+
+
+class RecordWriter:
+    """Appends what is new of each record: first what was generated, then what the experiment's probes found."""
+
+    def __init__(self, file: RecordFile, stored: Mapping[Key, Record]) -> None:
+        self._file, self._stack = file, ExitStack()
+        self._generated = self._stack.enter_context(LineFile(file.path))
+        self._probes: dict[str, LineFile] = {}
+        self._known = {key: set(record.probes) for key, record in stored.items()}
+
+    def append(self, record: Record) -> None:
+        if record.key not in self._known:
+            self._generated.write(record.to_line().encode())
+            self._known[record.key] = set()
+        known = self._known[record.key]
+        for probe in self._file.experiment.probes:
+            if probe.id in record.probes and probe.id not in known:
+                self._lines(probe).write(record.probes[probe.id].to_line().encode())
+                known.add(probe.id)
+
+    def _lines(self, probe: Probe) -> LineFile:
+        if probe.id not in self._probes:
+            path = self._file.probe_path(probe)
+            path.parent.mkdir(exist_ok=True)
+            replace_file(path.with_suffix(".json"), probe.to_json() + "\n")
+            self._probes[probe.id] = self._stack.enter_context(LineFile(path))
+        return self._probes[probe.id]
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield what was generated; a torn last line (no newline) is left out, a malformed whole line is an error."""
+    return _read(path, Record.from_line)
+
+
+def _of_probe(path: Path, generated: Mapping[Key, Record]) -> dict[Key, ProbeRecord]:
+    """What a probe found, by key, where something is generated. Refused where it measured another text."""
+    found: dict[Key, ProbeRecord] = {}
+    for one in _read(path, ProbeRecord.from_line) if path.exists() else ():
+        if one.key in generated:
+            if one.text != text_hash(generated[one.key].tokens):
+                raise UsageError(
+                    f"records {path}: measured over another text of example {one.example!r} than is recorded; expected the "
+                    "generation's own: remove this file, and it is measured again"
+                )
+            found.setdefault(one.key, one)
+    return found
+
+
+def _read(path: Path, from_line: Callable[[bytes], Line]) -> Iterator[Line]:
+    try:
+        for number, line in enumerate(whole_lines(path), start=1):
+            yield _made(line, from_line, f"{path}:{number}")
+    except OSError as error:
+        raise UsageError(f"records {path}: cannot be read ({error.strerror}); expected a .jsonl file of a run") from error
+
+
+def _made(line: bytes, from_line: Callable[[bytes], Line], where: str) -> Line:
+    try:
+        return from_line(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{where}: not a record ({error}); expected lines as a run writes them: remove this one, and it is run again"
+        ) from error
+
+
+def _by_key(records: Iterable[Record]) -> dict[Key, Record]:
+    return {record.key: record for record in distinct(records)}
+
+
+def record_files(path: str | Path) -> list[Path]:
+    """A record file itself, or every one of a folder."""
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"records {path}: not there; expected a .jsonl file or a folder of them, as a run leaves")
+    return sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+
+
+def load_records(path: str | Path) -> list[Record]:
+    """The records of a file, or of every ``.jsonl`` in a folder, with what any probe found; of each key the first."""
+    found = []
+    for file in record_files(path):
+        records = _by_key(read_records(file))
+        probes = [_of_probe(one, records) for one in sorted((file.parent / PROBES).glob(f"{file.stem}.*.jsonl"))]
+        found += [record.with_probes([one[key] for one in probes if key in one]) for key, record in records.items()]
+    return found
+
+
+def load_experiment(path: Path) -> Experiment:
+    """The description that lies beside a record file."""
+    try:
+        return Experiment.from_dict(parsed(path.with_suffix(".json").read_text(encoding="utf8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"experiment of {path}: cannot be read ({error}); its .json is written beside its records") from error
+
+
+def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) -> None:
+    """``<folder>/environments/<hash>.json``: what a record's environment hash stands for."""
+    path = folder / "environments" / f"{digest}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(facts, indent=1) + "\n")
+
+
+def read_environment(folder: Path, digest: str) -> dict[str, str | int]:
+    """Its facts, "unknown" where they are lost: what is derived from records does without."""
+    try:
+        return dict(parsed((folder / "environments" / f"{digest}.json").read_text(encoding="utf8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {"environment": f"unknown ({digest})"}

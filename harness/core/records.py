@@ -1,0 +1,214 @@
+"""Records: one line of JSON for one example and repeat of an experiment, and one for what each probe measured of it.
+
+Append-only; everything printed is derived from them. ``harness.core.record_files`` says where they lie.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from harness.core.codec import made, parsed
+
+Key = tuple[str, int]
+MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
+
+
+@dataclass(kw_only=True)
+class Steps:
+    """The rounds of one generation, one list per field of methods.types.Step; times in seconds."""
+
+    drafted: list[list[int]] = field(default_factory=list)
+    num_accepted: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+    target_probs: list[list[float]] = field(default_factory=list)
+    draft_probs: list[list[float]] = field(default_factory=list)
+    choices: list[list[int]] = field(default_factory=list)
+    draft_s: list[float] = field(default_factory=list)
+    verify_s: list[float] = field(default_factory=list)
+    round_s: list[float] = field(default_factory=list)
+    candidates: list[list[int]] = field(default_factory=list)
+    matched: list[bool | None] = field(default_factory=list)
+    early_layer: list[int] = field(default_factory=list)
+    parts: list[list[float]] = field(default_factory=list)
+    units: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class EarlyRanks:
+    """Per output position the rank of the emitted token among what a head read after an early layer; 0 is its first choice."""
+
+    head: str
+    layer: int
+    ranks: list[int]
+
+
+@dataclass(kw_only=True)
+class Overlap:
+    """Per output position sum_x min(p(x)/l, q(x)) of a drafter with the target, one list per lenience l (1.0 is alpha's)."""
+
+    drafter: str
+    by_lenience: dict[str, list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Where an output that should equal the plain arm's parts from it, and what explains it; see harness.run.divergence.
+
+    ``margin`` is between the two largest logits there, ``bound`` what rounding can move; None between beams.
+    """
+
+    position: int
+    margin: float | None
+    bound: float | None
+    replays_agree: bool
+    kind: Literal["near-tie", "bug"]
+
+
+@dataclass(kw_only=True)
+class RuleTimes:
+    """Seconds of every call of a verify rule, in the order of the rounds (harness.run.profiled).
+
+    ``profiled_s`` is CPU time on a CPU, the sum of device events on CUDA; ``wall_s`` is the clock's, ``event_s`` what passed
+    between two CUDA events (none on a CPU). ``run`` is the process that timed them: they are compared only within one.
+    """
+
+    profiled_s: list[float]
+    wall_s: list[float]
+    event_s: list[float] = field(default_factory=list)
+    run: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRecord:
+    """What a probe measured of one example and repeat, or why it could not.
+
+    ``text`` is the hash of the tokens that were measured: a probe's record belongs to that text and to no other.
+    """
+
+    example: str
+    repeat: int
+    text: str
+    error: str | None = None
+    overlap: list[Overlap] = field(default_factory=list)
+    early: list[EarlyRanks] = field(default_factory=list)
+    peak_bytes: int | None = None
+    rule_times: RuleTimes | None = None
+    run: str = ""
+    environment: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.example, self.repeat
+
+    def to_line(self) -> str:
+        return _line({name: value for name, value in asdict(self).items() if value not in (None, [])})
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> "ProbeRecord":
+        """ValueError for what is no record of a probe."""
+        return made(cls, parsed(line))
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What happened to one example. A failure has its message and no numbers, and is counted in denominators.
+
+    ``run`` is the process that made it: times are compared only within one. ``num_rows`` examples were decoded together;
+    ``wall_s`` is their time over their number, and so are, for draft-and-verify methods, ``encode_s`` (the target's prefill:
+    its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``divergence`` is None where the output equals the
+    plain arm's or need not.
+    The fields of MEASURED are what probes found; ``peak_bytes`` is the whole batch's, above what was held before it. They lie
+    in files of their own: ``probes`` has them by the probe's id while a record is on its way there.
+    """
+
+    signature: str
+    example: str
+    repeat: int
+    status: Literal["ok", "failed"]
+    error: str | None = None
+    prompt_tokens: int | None = None
+    truncated_tokens: int | None = None
+    tokens: list[int] | None = None
+    text: str | None = None
+    stop_reason: str | None = None
+    num_rows: int | None = None
+    wall_s: float | None = None
+    encode_s: float | None = None
+    draft_encode_s: float | None = None
+    peak_bytes: int | None = None
+    steps: Steps | None = None
+    statistics: dict[str, float | list[float]] | None = None
+    overlap: list[Overlap] = field(default_factory=list)
+    early: list[EarlyRanks] = field(default_factory=list)
+    divergence: Divergence | None = None
+    rule_times: RuleTimes | None = None
+    run: str = ""
+    environment: str = ""
+    probes: dict[str, ProbeRecord] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        return self.example, self.repeat
+
+    def to_line(self) -> str:
+        """What was generated, without what probes found."""
+        return _line({name: value for name, value in asdict(self).items() if name not in (*MEASURED, "probes")})
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> "Record":
+        """ValueError for what is no record: other fields or types, rounds that do not fit the tokens."""
+        return cls.from_dict(parsed(line))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Record":
+        record = made(cls, values)
+        _check_rounds(record)
+        return record
+
+    def with_probes(self, found: list[ProbeRecord]) -> "Record":
+        """The record with what probes found in its fields. One that failed makes it a failure, which has no numbers."""
+        if failed := next((one for one in found if one.error is not None), None):
+            kept = ("signature", "example", "repeat", "prompt_tokens", "run", "environment")
+            return Record(status="failed", error=failed.error, **{name: getattr(self, name) for name in kept})
+        return replace(
+            self,
+            overlap=[one for each in found for one in each.overlap],
+            early=[one for each in found for one in each.early],
+            peak_bytes=next((one.peak_bytes for one in found if one.peak_bytes is not None), None),
+            rule_times=next((one.rule_times for one in found if one.rule_times is not None), None),
+            probes={},
+        )
+
+
+def text_hash(tokens: list[int] | None) -> str:
+    """What a probe's record remembers of the tokens that it measured."""
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+
+
+def distinct(records: Iterable[Record]) -> list[Record]:
+    """Every key once: the first record of an example and repeat counts."""
+    found: dict[Key, Record] = {}
+    for record in records:
+        found.setdefault(record.key, record)
+    return list(found.values())
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _check_rounds(record: Record) -> None:
+    """Columns are whole or, where a method has none, empty; together the rounds emit the record's tokens."""
+    steps = record.steps
+    if steps is None:
+        return
+    lengths = {name: len(column) for name, column in vars(steps).items()}
+    rounds = lengths["drafted"]
+    if lengths["num_accepted"] != rounds or lengths["emitted"] != rounds or not {0, rounds}.issuperset(lengths.values()):
+        raise ValueError("steps: columns of different lengths")
+    if any(len(target) != len(draft) for target, draft in zip(steps.target_probs, steps.draft_probs, strict=False)):
+        raise ValueError("steps: target_probs and draft_probs of different lengths")
+    if sum(steps.emitted) != len(record.tokens or ()) or min((*steps.emitted, *steps.num_accepted), default=0) < 0:
+        raise ValueError(f"steps: {sum(steps.emitted)} tokens emitted, {len(record.tokens or ())} recorded")

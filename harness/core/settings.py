@@ -1,0 +1,69 @@
+"""What a user chooses for a run of the catalogue, and what the words on the command line mean."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import UsageError
+
+RESULTS = Path("results")
+PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a user chooses for a table or figure; None leaves the choice to the table.
+
+    ``models`` are (role, name) pairs that replace the profile's models, for example ("t5-small", "google/mt5-small").
+    ``stop_at_eos`` ends outputs at EOS in experiments whose paper generates a fixed length instead (PPD).
+    """
+
+    profile: str = "toy"
+    source: str = "toy"
+    limit: int | None = None
+    repeats: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    num_threads: int | None = None
+    models: tuple[tuple[str, str], ...] = ()
+    stop_at_eos: bool = False
+
+
+def folder_of(settings: Settings) -> Path:
+    """Where a run's tables and figures go: the committed place for the default run, else one of its own."""
+    if settings == Settings():
+        return RESULTS
+    source = Path(settings.source).name
+    return RESULTS / "runs" / f"{settings.profile}-{source}{'-eos' if settings.stop_at_eos else ''}"
+
+
+def checked_device(name: str, engine: str = "local") -> str:
+    """A device that is there; refused in one line otherwise. With engine ray it is a worker's, which sees its own GPUs only."""
+    if name == "cpu":
+        return name
+    if engine == "ray":
+        if name != "cuda":
+            raise UsageError(f"device {name!r}: with engine 'ray' expected cpu or cuda; which GPU is chosen by the cluster")
+        return name
+    import torch
+
+    if not name.startswith("cuda"):
+        raise UsageError(f"device {name!r}: expected cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise UsageError(f"device {name!r}: no CUDA device is visible; use --device cpu or a machine with a GPU")
+    return name
+
+
+def source_of(text: str | None, profile: str = "toy") -> str:
+    """Sources are recorded as given, paths made absolute so that a record means the same from everywhere.
+
+    None is the profile's own: "hub" for small and paper, "toy" otherwise.
+    """
+    if text is None:
+        return "hub" if profile in PUBLIC else "toy"
+    if text in ("toy", "hub"):
+        return text
+    path = Path(text)
+    if not path.exists():
+        raise UsageError(f'data {text!r}: not there; expected "toy", "hub", a folder or a .jsonl, .parquet or .txt file')
+    return str(path.resolve())

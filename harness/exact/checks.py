@@ -1,0 +1,239 @@
+"""The checks of an audit. Contracts send toy models through the same ones, and controls send wrong variants.
+
+Identity: outputs are compared with plain decoding's, token by token.
+
+Law: the law that a rule emits on real target and draft laws, integrated over its uniforms, must be within LAW_BOUND of the
+target's at every place of a round and its bonus.
+
+Samples: seeded outputs, drawn through models, caches and batches, must fit the target's law. Every position, and every place of
+the first round and its bonus, is tested separately, at the level of the ground. An audit's level is Bonferroni's for up to
+MAX_TESTS tests: all tests together raise a false alarm with a chance of at most 1e-6, and no verdict depends on which other
+subjects are audited.
+
+Distance: how far a lossy method is from the target, with intervals over examples.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.experiment import Experiment
+from harness.core.records import Divergence, Record
+from harness.exact.finding import Finding
+from harness.exact.fit import POWER, Fit, Sampled, fits_of, pooled_fits
+from harness.exact.ground import NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground
+from harness.exact.law import LAW_BOUND, Window
+from harness.measures.statistics import ratio_of_examples
+from harness.run.build import Models
+from harness.run.decode import outputs_of
+from harness.run.divergence import first_difference
+from harness.run.prompts import Prompt
+from methods.autoregressive import Autoregressive
+from methods.sampling import Sampling
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.overlap import teacher_logits
+from methods.transformers_generate import TransformersGenerate
+from methods.types import Method, VerifyRule
+
+KEPT, WINDOWS = 12, 1  # tokens and windows of the laws that an exact rule is integrated on
+LOSSY_KEPT, LOSSY_WINDOWS = 48, 2
+NOMINAL = 0.05
+TRANSFORMERS_SHARE = 5  # transformers' loops are slow: they draw one in so many of the samples that others are tested with
+MAX_SHOWN = 3  # divergences in a finding; all are counted
+Row = tuple[str, float, float]  # an example, a sum over its places, and how many there are
+
+
+def check_identity(records: Sequence[Record], max_shown: int = MAX_SHOWN) -> Finding:
+    """Sum up records whose divergences from plain decoding's outputs are known.
+
+    The verdict is "identical", "near-tie" (rounding explains all divergences), "bug" (one it does not) or "failed" (an example
+    has no output).
+    """
+    good = [record for record in records if record.status == "ok"]
+    parted = [(record, record.divergence) for record in good if record.divergence is not None]
+    parted.sort(key=lambda pair: pair[1].kind)  # bugs are shown first
+    bugs = sum(divergence.kind == "bug" for _, divergence in parted)
+    error = next((record.error for record in records if record.status != "ok"), None)
+    tokens = sum(len(record.tokens or ()) for record in good)
+    evidence = {
+        "prompts": len(records),
+        "tokens": tokens,
+        "near_ties": len(parted) - bugs,
+        "bugs": bugs,
+        "largest_margin": max((one.margin for _, one in parted if one.margin is not None), default=None),
+        "divergences": [
+            {**asdict(divergence), "example": record.example, "repeat": record.repeat}
+            for record, divergence in parted[:max_shown]
+        ],
+        "error": error,
+    }
+    verdict = "failed" if error or not good else "bug" if bugs else "near-tie" if parted else "identical"
+    note = (
+        f"{len(good) - len(parted)} of {len(good)} outputs ({tokens} tokens) equal the baseline's, "
+        f"{len(parted) - bugs} part at a near-tie, {bugs} at a bug"
+    )
+    return Finding(verdict, note, evidence)
+
+
+def compare(
+    example: str, expected: list[int], tokens: list[int], is_near_tie: Callable[[int], bool] = lambda position: False
+) -> Record:
+    """Make a record of an output and where it parts from the expected one; ``is_near_tie`` judges that position."""
+    divergence = None
+    if tokens != expected:
+        position = first_difference(expected, tokens)
+        kind: Literal["near-tie", "bug"] = "near-tie" if is_near_tie(position) else "bug"
+        divergence = Divergence(position=position, margin=None, bound=None, replays_agree=False, kind=kind)
+    return Record(signature="", example=example, repeat=0, status="ok", tokens=tokens, divergence=divergence)
+
+
+def check_law(rule: VerifyRule, windows: Sequence[tuple[str, Window]], sampling: Sampling) -> Finding:
+    """Hold the law of each place, at the token and window where it is farthest from the target's, against LAW_BOUND."""
+    found: dict[str, float] = {}
+    for _, window in windows:
+        emitted, law = window.laws(rule, sampling)
+        for place, off in enumerate((emitted - law).abs().amax(-1).tolist()):
+            name = "bonus" if place == WINDOW_DRAFTS else f"draft {place}"
+            found[name] = max(found.get(name, 0.0), off)
+    failed = [f"law of {place}" for place, deviation in found.items() if deviation > LAW_BOUND]
+    verdict = "biased" if failed else "same distribution" if found else "unknown"
+    note = (
+        f"integrated over its uniforms, the rule's law is within {max(found.values(), default=0.0):.1e} of the target's "
+        f"(limit {LAW_BOUND:g}) on {len(windows)} windows of {WINDOW_DRAFTS} drafts and a bonus"
+    )
+    return Finding(verdict, note, {"largest_deviation": found, "failed": failed})
+
+
+def check_samples(samples: Sequence[Sampled], ground: Ground, num_draft: int = NUM_DRAFT) -> Finding:
+    """Test outputs against the target's law. "unknown": nothing was sampled, or where drafts are tested nothing drafted."""
+    fits = fit_samples(samples, ground, num_draft)
+    failed = [place for place, fit in fits.items() if not fit.passes(ground.level)]
+    drafted = any(step.drafted for one in samples for row in one.rows for step in row.steps)
+    seen = fits["position 0"].num_samples and ("draft 0" not in fits or (drafted and fits["draft 0"].num_samples))
+    verdict = "biased" if failed else "same distribution" if seen else "unknown"
+    finest = min((fit.likely_tv for fit in fits.values()), default=1.0)
+    note = f"{len(fits)} tests fit; the finest would likely find a law that is {finest:.2f} off (total variation)"
+    if failed:
+        note = f"does not fit the target's law at {', '.join(failed)}"
+    return Finding(verdict, note, {"failed": failed, "tests": {place: describe_fit(fit) for place, fit in fits.items()}})
+
+
+def fit_samples(samples: Sequence[Sampled], ground: Ground, num_draft: int) -> dict[str, Fit]:
+    """Test every position, drafted place and bonus: in the contexts that are often seen, and over all contexts."""
+    contexts = fits_of(samples, ground.laws, num_draft, NUM_POSITIONS, false_alarm=ground.level)
+    return contexts | pooled_fits(samples, ground.new_session(), ground.sampling, ground.sizes.batch, num_draft, ground.level)
+
+
+def describe_fit(fit: Fit) -> dict[str, Any]:
+    """Return a test as JSON. A place whose contexts were all seen too seldom has no test, only a count of 0."""
+    if fit.num_samples == 0:
+        return {"samples": 0}
+    return {"samples": fit.num_samples, "p": _round(fit.p_value), f"tv_at_power_{POWER:g}": _round(fit.likely_tv)}
+
+
+def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
+    """Check the law of a method's rule, if it has one, and its samples; ``drafts``: it has a drafter.
+
+    The verdict is "same distribution", "biased", or "unknown" if no sample could be had.
+    """
+    law = Finding("unknown", evidence={"largest_deviation": {}, "failed": []})
+    windows: list[tuple[str, Window]] = []
+    if isinstance(method, DraftAndVerify):
+        windows = ground.windows(method.drafter, WINDOWS, KEPT)
+        law = check_law(method.rule, windows, ground.sampling)
+    share = TRANSFORMERS_SHARE if isinstance(method, TransformersGenerate) else 1
+    samples = ground.samples(method, count=ground.sizes.samples // share)
+    fit = check_samples(samples, ground, NUM_DRAFT if drafts else 0)
+    steps = [step for one in samples for row in one.rows for step in row.steps]
+    evidence = {
+        "failed": [*law.evidence["failed"], *(f"samples of {place}" for place in fit.evidence["failed"])],
+        "drafted": sum(len(step.drafted) for step in steps),
+        "accepted": sum(step.num_accepted for step in steps),
+        "windows": len(windows),
+        "largest_deviation": law.evidence["largest_deviation"],
+        "tests": fit.evidence["tests"],
+    }
+    return Finding("biased" if evidence["failed"] else fit.verdict, fit.note, evidence)
+
+
+def check_false_alarms(ground: Ground) -> Finding:
+    """Test plain sampling several times: it must not be called biased, and small p-values must be rare.
+
+    A p-value bounds a chance, so at most NOMINAL of them may be below NOMINAL.
+    """
+    method, p_values, fits = Autoregressive(), list[float](), dict[str, Fit]()
+    for series in range(ground.sizes.false_alarms):
+        fits = fit_samples(ground.samples(method, series), ground, num_draft=0)
+        p_values += [fit.p_value for fit in fits.values() if fit.num_samples]
+    alarms, small = (sum(p <= level for p in p_values) for level in (ground.level, NOMINAL))
+    wrong = not p_values or alarms > 0 or small > NOMINAL * len(p_values)
+    evidence = {
+        "tests_made": len(p_values),
+        "alarms": alarms,
+        "below_0.05": small,
+        "smallest_p": _round(min(p_values, default=1.0)),
+        "tests": {place: describe_fit(fit) for place, fit in fits.items()},
+    }
+    return Finding("unknown" if not p_values else "biased" if wrong else "same distribution", evidence=evidence)
+
+
+def check_lossy_law(method: DraftAndVerify, ground: Ground) -> Finding:
+    """Measure total variation and KL (nats) of the law that a round emits from the target's, mean over a round's places.
+
+    The law is integrated over the uniforms, given that the drafts before are accepted; the bonus is one of the places.
+    """
+    variation, nats = list[Row](), list[Row]()
+    windows = ground.windows(method.drafter, LOSSY_WINDOWS, LOSSY_KEPT)
+    for example, window in windows:
+        emitted, law = window.laws(method.rule, ground.sampling)
+        variation.append((example, float((emitted - law).abs().sum() / 2), float(len(law))))
+        nats.append((example, float(_kl(emitted, law).sum()), float(len(law))))
+    tests = check_samples(ground.samples(method), ground).evidence["tests"]
+    return _distance(variation, nats, windows=len(windows), tests=tests)
+
+
+def check_lossy_outputs(
+    experiment: Experiment, records: Sequence[Record], prompts: Mapping[str, Prompt], models: Models
+) -> Finding:
+    """Measure how often a greedy token is not the target's first choice behind the same text, and the log-probability given up.
+
+    The first is the total variation of two point masses; the second is in nats a token, at temperature 1.
+    """
+    good = [record for record in records if record.status == "ok" and record.tokens]
+    if len(good) < len(records):
+        first = next(record.error or "an empty output" for record in records if record not in good)
+        return Finding("failed", evidence={"prompts": len(records), "error": first})
+    target, variation, nats = models.get(experiment.target), list[Row](), list[Row]()
+    for record in good:
+        prompt = prompts[record.example]
+        tokens = outputs_of(experiment, prompt, record.tokens or [], target)[0]
+        logits = torch.cat(list(teacher_logits(target.session(), prompt.windows()[0], tokens)[1])).double().log_softmax(-1)
+        emitted = logits.gather(-1, torch.tensor(tokens[: len(logits)], device=logits.device).unsqueeze(-1)).squeeze(-1)
+        given_up = logits.amax(-1) - emitted
+        variation.append((record.example, float((given_up > 0).sum()), float(len(given_up))))
+        nats.append((record.example, float(given_up.sum()), float(len(given_up))))
+    return _distance(variation, nats, prompts=len(records), tokens=sum(len(record.tokens or ()) for record in good))
+
+
+def _distance(variation: Sequence[Row], nats: Sequence[Row], **evidence: Any) -> Finding:
+    """Estimate both distances over examples: "lossy", or "no difference found" if the total variation is 0."""
+    tv, kl = ratio_of_examples(variation), ratio_of_examples(nats)
+    if tv is None:
+        return Finding("failed", evidence={"error": "no output to measure a distance on", **evidence})
+    verdict = "lossy" if tv.value > 1e-6 else "no difference found"
+    return Finding(verdict, evidence={"tv": tv.as_dict(), "nats": kl and kl.as_dict(), **evidence})
+
+
+def _kl(law: Float[Tensor, "n V"], target: Float[Tensor, "n V"]) -> Float[Tensor, "n"]:
+    """Return the divergence of a law from the target's: infinite where it holds a token that the target cannot emit."""
+    terms = torch.where(law > 0, law * (law / target).log(), torch.zeros_like(law))
+    return terms.sum(-1).clamp(min=0.0)
+
+
+def _round(value: float) -> float:
+    """Keep three digits: rounding on another machine may move the last ones."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,166 @@
+"""The contract of a verify rule (methods/types.py): shapes, purity, independent rows, and its guarantee."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from harness.exact.finding import Finding, attempt, expect, expect_guarantee
+from harness.exact.ground import NUM_DRAFT
+from harness.exact.law import LAW_BOUND, largest_deviation
+from harness.exact.toy import Toy, random_table, toy_session
+from methods.errors import InputError
+from methods.sampling import Sampling
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.model import ModelDrafter
+from methods.speculative.schedules import Constant
+from methods.types import Proposal, Stop, Verdict, VerifyRule
+
+GREEDY, DRAWN = Sampling(), Sampling(temperature=1.0)
+FILTERED = (Sampling(temperature=0.6, top_k=5), Sampling(temperature=1.0, top_p=0.8))
+VOCAB, EOS, NUM_SAMPLES = 6, 4, 2000
+LENGTHS = ((3,), (2, 0, 3), (0, 0))
+PROMPTS = ((3,), (1, 2, 3, 1, 2), (5, 0), (0, 0, 1))
+TARGET = random_table(VOCAB, seed=1)
+DRAFT = TARGET + random_table(VOCAB, seed=2, scale=1.0)
+TOY = Toy(lambda: toy_session(TARGET), PROMPTS, Stop(max_new_tokens=16, token_ids=frozenset({EOS})))
+Round = tuple[Proposal, Tensor, Sampling, Tensor]
+
+
+def check_rule(make: Callable[[], VerifyRule]) -> Iterator[Finding]:
+    signature = "verify(proposal, target_logits, sampling, uniforms)"
+    made = attempt(
+        "is made without arguments and declares its guarantee", lambda: expect_guarantee(make(), VerifyRule, signature)
+    )
+    yield made
+    if not made.passed:
+        return
+    rule = make()
+    samplings = (GREEDY, DRAWN) if _can_sample(rule) else (GREEDY,)
+    method = DraftAndVerify(ModelDrafter(toy_session(DRAFT)), rule, partial(Constant, NUM_DRAFT))
+    yield attempt("decides within the round", lambda: _check_shapes(rule, samplings))
+    yield attempt("is pure: random numbers are inputs", lambda: _check_purity(rule, samplings))
+    yield attempt("decides every row by itself", lambda: _check_rows(rule, samplings))
+    yield attempt("greedy, through the loop", lambda: _check_steps(method) or TOY.check_greedy(method))
+    yield attempt("its law, integrated over its uniforms", lambda: _check_law(rule) if DRAWN in samplings else GREEDY_ONLY)
+    if rule.guarantee == "same_distribution":
+        yield attempt("sampled, through the loop", lambda: TOY.check_samples(method, NUM_SAMPLES, NUM_DRAFT))
+
+
+GREEDY_ONLY = "it is defined at temperature 0 only"
+
+
+def _can_sample(rule: VerifyRule) -> bool:
+    """Say whether a rule accepts temperatures above 0. One that does not raises InputError, and guarantees nothing there."""
+    try:
+        rule.verify(*_round(0, (2,), DRAWN))
+    except InputError:
+        return rule.guarantee == "same_distribution"
+    except Exception:
+        return True  # the checks will show the error
+    return True
+
+
+def _round(seed: int, lengths: Sequence[int], sampling: Sampling, point: bool = False) -> Round:
+    """Make a round of random logits in fp64; drafts are drawn from the draft's own law, padding is token 0."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, longest = len(lengths), max(lengths)
+    target = 2 * torch.randn(batch, longest + 1, VOCAB, generator=generator, dtype=torch.float64)
+    draft = target[:, :-1] + torch.randn(batch, longest, VOCAB, generator=generator, dtype=torch.float64)
+    tokens = sampling.draw(draft, torch.rand(batch, longest, generator=generator, dtype=torch.float64))
+    for row, length in enumerate(lengths):
+        tokens[row, length:] = 0
+    uniforms = torch.rand(batch, longest + 1, generator=generator, dtype=torch.float64)
+    return Proposal(tokens, tuple(lengths), None if point else draft, sampling), target, sampling, uniforms
+
+
+def _rounds(samplings: Sequence[Sampling], seeds: int = 4) -> Iterator[Round]:
+    for seed in range(seeds):
+        for sampling in samplings:
+            for lengths in LENGTHS:
+                for point in (False, True):
+                    yield _round(seed, lengths, sampling, point)
+
+
+def _check_shapes(rule: VerifyRule, samplings: Sequence[Sampling]) -> str:
+    count = 0
+    for proposal, target, sampling, uniforms in _rounds(samplings):
+        verdict = rule.verify(proposal, target, sampling, uniforms)
+        batch, longest = proposal.tokens.shape
+        for name in ("num_accepted", "next_token"):
+            found = getattr(verdict, name)
+            expect(tuple(found.shape) == (batch,), f"{name} has shape {tuple(found.shape)}; expected ({batch},)")
+        for name in ("target_probs", "draft_probs"):
+            found = getattr(verdict, name)
+            expect(tuple(found.shape) == (batch, longest), f"{name} has shape {tuple(found.shape)}; expected {batch, longest}")
+            looked = found[~found.isnan()]
+            expect(bool(((looked >= 0) & (looked <= 1 + 1e-6)).all()), f"{name} are no probabilities")
+        for row, length in enumerate(proposal.lengths):
+            accepted, token = int(verdict.num_accepted[row]), int(verdict.next_token[row])
+            expect(0 <= accepted <= length, f"accepts {accepted} of {length} drafts")
+            expect(0 <= token < VOCAB, f"emits token {token} of a vocabulary of {VOCAB}")
+        count += 1
+    return f"{count} rounds of {', '.join(map(str, LENGTHS))} drafts"
+
+
+def _same(first: Verdict, second: Verdict) -> bool:
+    return torch.equal(first.num_accepted, second.num_accepted) and torch.equal(first.next_token, second.next_token)
+
+
+def _check_purity(rule: VerifyRule, samplings: Sequence[Sampling]) -> None:
+    for number, (proposal, target, sampling, uniforms) in enumerate(_rounds(samplings)):
+        before = [one.clone() for one in (proposal.tokens, target, uniforms, *_logits(proposal))]
+        torch.manual_seed(number)
+        state = torch.get_rng_state()
+        first = rule.verify(proposal, target, sampling, uniforms)
+        expect(torch.equal(state, torch.get_rng_state()), "draws random numbers of its own")
+        after = (proposal.tokens, target, uniforms, *_logits(proposal))
+        expect(all(map(torch.equal, before, after)), "changes its inputs")
+        torch.manual_seed(number + 1)
+        expect(_same(first, rule.verify(proposal, target, sampling, uniforms)), "decides otherwise when asked twice")
+
+
+def _logits(proposal: Proposal) -> list[Tensor]:
+    return [] if proposal.logits is None else [proposal.logits]
+
+
+def _check_rows(rule: VerifyRule, samplings: Sequence[Sampling]) -> None:
+    for proposal, target, sampling, uniforms in _rounds(samplings):
+        whole = rule.verify(proposal, target, sampling, uniforms)
+        for row, length in enumerate(proposal.lengths):
+            logits = None if proposal.logits is None else proposal.logits[row : row + 1, :length]
+            alone = replace(proposal, tokens=proposal.tokens[row : row + 1, :length], lengths=(length,), logits=logits)
+            # A row's last number stands behind all columns, whatever its length.
+            own = torch.cat((uniforms[row : row + 1, :length], uniforms[row : row + 1, -1:]), 1)
+            verdict = rule.verify(alone, target[row : row + 1, : length + 1], sampling, own)
+            one = (int(verdict.num_accepted[0]), int(verdict.next_token[0]))
+            many = (int(whole.num_accepted[row]), int(whole.next_token[row]))
+            expect(one == many, f"accepted and next token are {one} of a row alone, {many} beside rows of other lengths")
+
+
+def _check_steps(method: DraftAndVerify) -> str | None:
+    """Check that outputs end where they must. A lossy rule promises no more, and the note says so."""
+    for row in TOY.decode(method, GREEDY):
+        expect(len(row.tokens) <= 16 and sum(step.emitted for step in row.steps) == len(row.tokens), "steps do not add up")
+    return "lossy: nothing is promised" if method.guarantee == "lossy" else None
+
+
+def _check_law(rule: VerifyRule) -> str:
+    """Measure how far a rule's law is from the target's: at most LAW_BOUND if the rule promises the law."""
+    worst = 0.0
+    try:
+        for number, sampling in enumerate((DRAWN, *FILTERED)):
+            [proposal], target = [_round(number, (2,), DRAWN)[0]], _round(number, (2,), DRAWN)[1][0]
+            assert proposal.logits is not None
+            for draft, other in ((proposal.logits[0], sampling), (proposal.logits[0], DRAWN), ([4, 0], sampling)):
+                worst = max(worst, largest_deviation(rule, target, draft, sampling, other))
+    except InputError as error:
+        expect(rule.guarantee == "lossy", str(error))
+        return f"lossy, and unknown: {error}"
+    if rule.guarantee == "lossy":
+        return f"lossy: up to {worst:.2g} from the target's"
+    if rule.guarantee == "same_distribution":
+        expect(worst <= LAW_BOUND, f"{worst:.2g} from the target's at one token, at most {LAW_BOUND:g} is allowed")
+    return f"within {worst:.1e} of the target's"

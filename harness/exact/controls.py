@@ -1,0 +1,252 @@
+"""Deliberately wrong samplers and sessions, sent through the audit's checks on its own models.
+
+Most are mistakes that somebody shipped. They claim the guarantee of the right parts that they replace, and nothing registers
+them. A check that misses one is worth nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import lt
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from harness.core.experiment import DrafterSpec
+from harness.core.records import Record
+from harness.exact.checks import KEPT, WINDOWS, check_identity, check_law, check_samples, compare
+from harness.exact.finding import Finding
+from harness.exact.ground import NUM_DRAFT, ModelGround
+from harness.models.loading import LoadedModel
+from harness.run.build import build_drafter
+from harness.run.decode import generate
+from harness.run.divergence import margin_at
+from harness.run.prompts import Prompt
+from kernels.verify import reference
+from methods.autoregressive import Autoregressive
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.model import ModelDrafter
+from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.schedules import Constant
+from methods.types import Clock, Drafter, Generation, Guarantee, Inputs, Method, Proposal, Session, Stop, Verdict, VerifyRule
+
+
+class LenientBy:
+    """Speculative sampling with any lenience, also above 1."""
+
+    guarantee: Guarantee = "same_distribution"
+
+    def __init__(self, lenience: float) -> None:
+        self.lenience = lenience
+
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        target_probs = sampling.probs(target_logits)
+        draft_probs = None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
+        lengths = torch.tensor(proposal.lengths)
+        decided = reference.verify(target_probs, draft_probs, proposal.tokens, lengths, uniforms, self.lenience)
+        return Verdict(*decided, *reference.drafted_probs(target_probs, draft_probs, proposal.tokens))
+
+
+class _NoResidual(SpeculativeSampling):
+    """Draws the token that follows a rejection from the target itself."""
+
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        verdict = super().verify(proposal, target_logits, sampling, uniforms)
+        rows = torch.arange(len(target_logits))
+        wrong = sampling.draw(target_logits[rows, verdict.num_accepted], uniforms[:, -1])
+        return replace(verdict, next_token=wrong)
+
+
+class _DraftedBonus(SpeculativeSampling):
+    """Emits the last draft as the bonus token, unverified, if all drafts before it are accepted."""
+
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        verdict = super().verify(proposal, target_logits, sampling, uniforms)
+        last = torch.tensor(proposal.lengths) - 1
+        reached = (verdict.num_accepted >= last) & (last >= 0)
+        drafted = proposal.tokens.gather(1, last.clamp(min=0).unsqueeze(1)).squeeze(1) if max(proposal.lengths) else last
+        num_accepted = torch.where(reached, last, verdict.num_accepted)
+        return replace(verdict, num_accepted=num_accepted, next_token=torch.where(reached, drafted, verdict.next_token))
+
+
+class _NextDoor(SpeculativeSampling):
+    """Replaces the target's own token by its neighbour in the vocabulary."""
+
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        verdict = super().verify(proposal, target_logits, sampling, uniforms)
+        return replace(verdict, next_token=(verdict.next_token + 1) % target_logits.shape[-1])
+
+
+class Unsampled(ModelDrafter):
+    """Draws at ``drawn_at`` times the temperature, but reports the law at the temperature itself."""
+
+    def __init__(self, session: Session, drawn_at: float) -> None:
+        super().__init__(session)
+        self.drawn_at = drawn_at
+
+    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        drawn = replace(sampling, temperature=self.drawn_at * sampling.temperature)
+        return replace(super().propose(num_draft, positions, drawn), sampling=sampling, log_sum_exp=None)
+
+
+class _StaleTarget(ModelSession):
+    """A target that keeps rejected drafts in its cache."""
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        pass
+
+
+class _SharedNoise(Uniforms):
+    """Draws a draft, decides on it and replaces it with one and the same random number."""
+
+    def __init__(self, seeds: Sequence[int], length: int, device: torch.device | str = "cpu", level: int = 0) -> None:
+        super().__init__(seeds, length, device, level)
+        self.table[:, self.ACCEPT] = self.table[:, self.SAMPLE] = self.table[:, self.DRAFT]
+
+
+class _Reseeded(Uniforms):
+    """Begins the same stream of random numbers again in every round."""
+
+    def select(self, rows: Sequence[int]) -> "Uniforms":
+        chosen = super().select(rows)
+        chosen.__class__ = _Reseeded
+        return chosen
+
+    def _window(self, stream: int, starts: Sequence[int], count: int) -> Tensor:
+        return super()._window(stream, [0] * len(starts), count)
+
+
+class _KeepsOn(DraftAndVerify):
+    """Keeps the tokens that a round emitted behind a stopping token."""
+
+    def generate(
+        self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
+    ) -> list[Generation]:
+        whole = Stop(max_new_tokens=stop.max_new_tokens)
+        rows = super().generate(target, inputs, sampling, uniforms, whole, clock)
+        return [_until_round_of(row, stop) for row in rows]
+
+
+def _until_round_of(row: Generation, stop: Stop) -> Generation:
+    end = next((place for place, token in enumerate(row.tokens) if token in stop.token_ids), None)
+    if end is None:
+        return row
+    kept = 0
+    for number, step in enumerate(row.steps, start=1):
+        kept += step.emitted
+        if kept > end:
+            return Generation(row.tokens[:kept], row.steps[:number], "eos")
+    raise AssertionError("every token belongs to a round")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """What is wrong, in words; the check that must find it; and the wrong parts.
+
+    With ``stops``, outputs end at a token that plain decoding emits, and the target drafts for itself, so that the token falls
+    inside accepted blocks.
+    """
+
+    what: str
+    check: Literal["law", "samples", "greedy"]
+    rule: Callable[[], VerifyRule] = SpeculativeSampling
+    drafter: Callable[[Session], Drafter] = ModelDrafter
+    session: Callable[..., Session] | None = None
+    uniforms: Callable[..., Uniforms] = Uniforms
+    loop: Callable[..., Method] = DraftAndVerify
+    stops: bool = False
+
+
+CONTROLS = {
+    "no residual": Control(what="what follows a rejection is drawn from the target itself", check="law", rule=_NoResidual),
+    "lenience 1.02": Control(
+        what="the target's probability is compared with 1.02 times the draft's",
+        check="law",
+        rule=partial(LenientBy, 1.02),
+    ),
+    "shared noise": Control(
+        what="a draft is drawn, decided on and replaced with one and the same number",
+        check="samples",
+        uniforms=_SharedNoise,
+    ),
+    "unsampled draft probabilities": Control(
+        what="drafts are drawn at half the temperature whose probabilities are reported",
+        check="samples",
+        drafter=partial(Unsampled, drawn_at=0.5),
+    ),
+    "stale cache": Control(what="the target keeps rejected drafts in its cache", check="greedy", session=_StaleTarget),
+    "uniform reseeded per step": Control(
+        what="every round begins the same stream of numbers again", check="samples", uniforms=_Reseeded
+    ),
+    "bonus token from the draft": Control(
+        what="where all drafts before it stand, the last draft is emitted unverified", check="samples", rule=_DraftedBonus
+    ),
+    "tokens after EOS kept": Control(
+        what="what a round emitted behind a stopping token stays", check="greedy", loop=_KeepsOn, stops=True
+    ),
+    "neighbouring token": Control(
+        what="the target's own token is replaced by its neighbour in the vocabulary", check="greedy", rule=_NextDoor
+    ),
+}
+
+
+def run_control(control: Control, greedy: ModelGround, drawn: ModelGround, draft: DrafterSpec) -> dict[str, Any]:
+    """Check a control and say whether it was caught. Both grounds are of one target, at temperature 0 and above."""
+    checks = {"law": partial(_by_law, drawn), "samples": partial(_by_samples, drawn), "greedy": partial(_by_outputs, greedy)}
+    finding = checks[control.check](control, draft)
+    return {"what": control.what, "check": control.check, "caught": not finding.passed, **finding.evidence}
+
+
+def _by_law(ground: ModelGround, control: Control, draft: DrafterSpec) -> Finding:
+    drafter = build_drafter(draft, ground.target, ground.models)
+    return check_law(control.rule(), ground.windows(drafter, WINDOWS, KEPT), ground.sampling)
+
+
+def _by_samples(ground: ModelGround, control: Control, draft: DrafterSpec) -> Finding:
+    method = _method(control, ground.models.draft(_model_of(draft), ground.target))
+    return check_samples(ground.samples(method, uniforms_of=control.uniforms), ground)
+
+
+def _by_outputs(ground: ModelGround, control: Control, draft: DrafterSpec) -> Finding:
+    """Compare outputs with plain decoding's; a divergence at a small margin is a near-tie."""
+    target, plain = ground.target, ground.plain
+    drafting = target if control.stops else ground.models.draft(_model_of(draft), target)
+    session = control.session(target.stack) if control.session else target.session()
+    if control.stops:
+        target = _stopping(ground)
+
+    def compared(name: str, prompt: Prompt) -> Record:
+        right, made = (
+            generate(plain, method, [prompt], target, where, 0)[0][0].tokens
+            for method, where in ((Autoregressive(), target.session()), (_method(control, drafting), session))
+        )
+
+        def is_near_tie(position: int) -> bool:
+            both_go_on = position < min(len(right), len(made))
+            return both_go_on and lt(*margin_at((plain, plain), right, position, prompt, 0, ground.models))
+
+        return compare(name, right, made, is_near_tie)
+
+    return check_identity([compared(name, prompt) for name, prompt in ground.prompts.items()])
+
+
+def _stopping(ground: ModelGround) -> LoadedModel:
+    """Return the target, ending at the token that its greedy outputs hold most often behind their first two."""
+    counts: Counter[int] = Counter()
+    for prompt in ground.prompts.values():
+        made = generate(ground.plain, Autoregressive(), [prompt], ground.target, ground.target.session(), 0)[0][0].tokens
+        counts.update(set(made[2:]))
+    return replace(ground.target, eos_token_ids=(max(counts, key=lambda token: (counts[token], -token)),))
+
+
+def _method(control: Control, drafting: LoadedModel) -> Method:
+    return control.loop(control.drafter(ModelSession(drafting.stack)), control.rule(), partial(Constant, NUM_DRAFT))
+
+
+def _model_of(draft: DrafterSpec) -> Any:
+    assert draft.model is not None
+    return draft.model

@@ -1,0 +1,119 @@
+"""The verdict on a run: is its method's guarantee kept, beside the plain arm of the same run?
+
+Greedy: the divergences that the runner found when it recorded (harness.run.divergence): "identical", "near-tie" or "bug".
+Sampling: the rule's law on this run's own target and draft laws, integrated over its uniforms. The outputs themselves are
+tested if the method has no rule.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.experiment import Comparison, Experiment
+from harness.core.records import Record
+from harness.exact.checks import check_identity, check_law
+from harness.exact.finding import Finding
+from harness.exact.fit import FALSE_ALARM, POWER, evenness, places_of
+from harness.exact.ground import WINDOW_DRAFTS, prompts_of
+from harness.exact.law import windows_of
+from harness.models.loading import LoadedModel
+from harness.run.build import Models, build_method
+from harness.run.decode import must_equal, outputs_of
+from harness.run.runner import Runner
+from methods.sampling import Sampling
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.overlap import teacher_logits
+
+EXAMPLES, WINDOWS, KEPT = 2, 2, 24
+MAX_RECORDS = 50
+
+
+def judge_run(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict[str, Any]:
+    """Return the verdict on the last arm, a summary and the evidence, as JSON.
+
+    Verdicts: "identical", "near-tie", "bug", "same distribution", "biased", "lossy", "baseline", "unknown".
+    """
+    if len(comparison.arms) == 1:
+        finding = Finding("baseline", "plain decoding is what others are compared with")
+    else:
+        finding = runner.with_models(comparison.arms[-1], partial(_judge, comparison, records))
+    return {"verdict": finding.verdict, "summary": finding.note, **finding.evidence}
+
+
+def _judge(comparison: Comparison, records: list[list[Record]], models: Models) -> Finding:
+    baseline, experiment = comparison.arms[0], comparison.arms[-1]
+    target = models.get(experiment.target)
+    method = build_method(experiment.method, target, models)
+    if must_equal(baseline, experiment, method):
+        return _judge_identity(records[-1])
+    if method.guarantee == "lossy":
+        plain = {record.key: record.tokens for record in records[0]}
+        same = sum(record.tokens is not None and plain.get(record.key) == record.tokens for record in records[-1])
+        return Finding("lossy", f"by its definition; {same} of {len(records[-1])} outputs equal plain decoding's")
+    if isinstance(method, DraftAndVerify):
+        return _judge_law(experiment, method, records[-1], target)
+    return judge_samples(experiment, records[-1], target)
+
+
+def _judge_identity(records: Sequence[Record]) -> Finding:
+    good = [record for record in records if record.status == "ok"]
+    finding = check_identity(good, max_shown=len(good))
+    evidence = {"compared": len(good), "divergences": finding.evidence["divergences"]}
+    return Finding(finding.verdict if good else "unknown", finding.note, evidence)
+
+
+def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence[Record], target: LoadedModel) -> Finding:
+    """Integrate the rule's law on laws along a few of the run's own outputs, cut to their likeliest tokens."""
+    chosen = [one for one in records if one.status == "ok" and len(one.tokens or ()) > WINDOW_DRAFTS][:EXAMPLES]
+    prompts, windows = prompts_of(experiment, target, {record.example for record in chosen}), []
+    for record in chosen:
+        prompt = prompts[record.example]
+        inputs, tokens = prompt.windows()[0], outputs_of(experiment, prompt, record.tokens or [], target)[0]
+        sampling, session = Sampling.of(experiment.sampling), target.session()
+        found = windows_of(session, method.drafter, inputs, tokens, sampling, WINDOW_DRAFTS, WINDOWS, KEPT)
+        windows += [(record.example, window) for window in found]
+    if not windows:
+        return Finding("unknown", "no output is long enough to check the rule's law on")
+    finding = check_law(method.rule, windows, Sampling.of(experiment.sampling))
+    worst = max(finding.evidence["largest_deviation"].values())
+    evidence = {"windows": len(windows), "largest_deviation": worst}
+    return Finding(finding.verdict, f"{finding.note} from this run", evidence)
+
+
+def judge_samples(experiment: Experiment, records: Sequence[Record], target: LoadedModel) -> Finding:
+    """Test the place of every token in the target's law behind the text before it: uniform if that law was sampled.
+
+    One forward pass over each output, of at most MAX_RECORDS. How many tokens there are depends on what was emitted, which
+    moves the mean of no cell.
+    """
+    chosen = [record for record in records if record.status == "ok" and record.tokens][:MAX_RECORDS]
+    places = list(_places(experiment, chosen, target))
+    if not places:
+        return Finding("unknown", "no output to look at")
+    fit = evenness(torch.cat(places), FALSE_ALARM)
+    found = f"total variation of {fit.likely_tv:.2f} or more" if fit.likely_tv < 1 else "nothing"
+    summary = (
+        f"{fit.num_samples} tokens of this run lie in the target's law as samples of it do: p {fit.p_value:.2g} (limit "
+        f"{FALSE_ALARM:g}); so many find {found} with a chance of {POWER:g}"
+    )
+    verdict = "same distribution" if fit.passes(FALSE_ALARM) else "biased"
+    return Finding(verdict, summary, {"tokens": fit.num_samples, "p": fit.p_value, "finds_tv": fit.likely_tv})
+
+
+def _places(experiment: Experiment, records: Sequence[Record], target: LoadedModel) -> Iterator[Float[Tensor, "T"]]:
+    """Yield the places of tokens in their laws, chunk by chunk of every output and window of its recording."""
+    generator, session = torch.Generator().manual_seed(0), target.session()
+    prompts = prompts_of(experiment, target, {record.example for record in records})
+    for record in records:
+        prompt = prompts[record.example]
+        outputs = outputs_of(experiment, prompt, record.tokens or [], target)
+        for inputs, tokens in zip(prompt.windows(), outputs, strict=False):
+            start = 0
+            for logits in teacher_logits(session, inputs, tokens)[1]:
+                emitted = torch.tensor(tokens[start : start + len(logits)])
+                yield places_of(Sampling.of(experiment.sampling).probs(logits).double().cpu(), emitted, generator)[0]
+                start += len(logits)

@@ -1,0 +1,248 @@
+"""The subjects of an audit: every method, drafter, rule, kernel and schedule, on the smallest models that exercise its path.
+
+The models are the zoo's, the smallest of every family, or a pair that a user names.
+
+Whether a subject is exact or lossy is declared in one place, the ``guarantee`` of its rule or method; nothing here repeats it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.labels import label_of, shown_sampling
+from harness.models.names import is_encoder_decoder, num_layers
+from harness.run.assisted import EXIT, LOOKUP
+from kernels.verify.registry import EXACT
+from methods.options import SamplingSpec
+from methods.ppd.options import EXECUTIONS
+
+DECODER, ENCODER_DECODER, HEARS = "decoder-only", "encoder-decoder", "hears"
+DRAWN = SamplingSpec(temperature=1.0)
+FILTERED = SamplingSpec(temperature=0.8, top_k=20, top_p=0.95)
+GAMMA = 3
+BATCH = 4
+EXACT_RULES = ("speculative-sampling", *EXACT)
+Fields = tuple[dict[str, Any], ...]
+LOSSY_SAMPLED: Fields = ({"rule": "lenience", "lenience": 0.3}, {"rule": "sigmoid"}, {"rule": "sigmoid-released"})
+LOSSY_GREEDY: Fields = ({"rule": "lenience", "lenience": 0.1}, {"rule": "top-beta", "beta": 3, "tau": 2.0})
+SCHEDULES: Fields = ({"schedule": "heuristic"}, {"schedule": "optimal", "alpha": 0.7, "cost": 0.1})
+PLAIN, BEAM = MethodSpec(name="autoregressive"), MethodSpec.of("beam", num_beams=4)
+GENERATE = MethodSpec(name="transformers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much an audit checks.
+
+    Greedy: ``prompts``, and ``new_tokens`` of each. Sampling: ``samples``, shared out among ``prefixes`` of ``prefix_tokens``
+    and decoded ``batch`` rows at a time. ``false_alarms``: how often plain sampling is tested.
+    """
+
+    prompts: int
+    new_tokens: int
+    samples: int
+    batch: int = 250
+    prefixes: int = 2
+    prefix_tokens: int = 12
+    false_alarms: int = 10
+
+
+SIZES = {
+    "test": Sizes(prompts=3, new_tokens=16, samples=1500, prefixes=1, false_alarms=2),
+    "toy": Sizes(prompts=16, new_tokens=48, samples=2500),
+    "own": Sizes(prompts=16, new_tokens=48, samples=2000),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A method, and the plain arm with which it is compared: both share models, sampling and batch size.
+
+    ``plain.method`` is plain decoding, or beam search for a method that searches with beams.
+    """
+
+    pair: str
+    session: str
+    plain: Experiment
+    method: MethodSpec
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.plain.replace(method=self.method)
+
+    @property
+    def name(self) -> str:
+        batch = f", batch {self.plain.batch_size}" if self.plain.batch_size > 1 else ""
+        return f"{self.pair}: {label_of(self.method)}, {shown_sampling(self.plain.sampling)}{batch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A target with its drafters, the first of which is mostly a draft model.
+
+    ``early_layer`` is the layer behind which the target drafts for itself in transformers' loop; None in families that cannot.
+    """
+
+    name: str
+    session: str
+    plain: Experiment
+    drafters: tuple[DrafterSpec, ...]
+    early_layer: int | None = None
+
+    def greedy(self, *methods: MethodSpec, batch: int = 1, against: MethodSpec = PLAIN) -> Iterator[Subject]:
+        return self._subjects(methods, self.plain.replace(method=against, batch_size=batch))
+
+    def sampled(self, *methods: MethodSpec, sampling: SamplingSpec = DRAWN) -> Iterator[Subject]:
+        return self._subjects(methods, self.plain.replace(sampling=sampling))
+
+    def _subjects(self, methods: Sequence[MethodSpec], plain: Experiment) -> Iterator[Subject]:
+        return (Subject(pair=self.name, session=self.session, plain=plain, method=method) for method in methods)
+
+    def method(self, drafter: DrafterSpec | None = None, **fields: Any) -> MethodSpec:
+        gamma = {} if fields.get("schedule") == "optimal" else {"gamma": GAMMA}
+        return MethodSpec.of("speculative", drafter=drafter or self.drafters[0], **(gamma | fields))
+
+    def transformers_methods(self) -> list[MethodSpec]:
+        """Return transformers' assisted generation with everything that can draft there."""
+        drafters = [self.drafters[0], DrafterSpec(kind=LOOKUP)]
+        methods = [GENERATE.change(drafter=drafter, gamma=GAMMA) for drafter in drafters]
+        exits = DrafterSpec(kind=EXIT)
+        early = [] if self.early_layer is None else [GENERATE.change(drafter=exits, gamma=GAMMA, early_layer=self.early_layer)]
+        return [*methods, *early]
+
+
+def whole(pair: Pair) -> list[Subject]:
+    """Return every rule and kernel with the draft model, every drafter with speculative sampling, schedules, batches, beams."""
+    first, others = pair.method(), [pair.method(drafter) for drafter in pair.drafters[1:]]
+    rules = [pair.method(rule=rule) for rule in EXACT_RULES[1:]]
+    schedules = [pair.method(**schedule) for schedule in SCHEDULES]
+    beams = MethodSpec.of("speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
+    strict = [pair.method(rule="top-1"), pair.method(rule="top-1", cap="printed")]
+    return [
+        *pair.greedy(GENERATE, *pair.transformers_methods(), first, *rules, *strict, *others, *schedules),
+        *pair.greedy(*(pair.method(**rule) for rule in LOSSY_GREEDY), BEAM),
+        *pair.greedy(PLAIN, first, *others, batch=BATCH),
+        *pair.greedy(beams, GENERATE.change(num_beams=4), against=BEAM),
+        *pair.greedy(BEAM, against=BEAM, batch=BATCH),
+        *pair.sampled(PLAIN, GENERATE, first, *rules, *others, *schedules),
+        *pair.sampled(*(pair.method(rule=rule) for rule in EXACT_RULES), sampling=FILTERED),
+        *pair.sampled(*(pair.method(**rule) for rule in LOSSY_SAMPLED)),
+    ]
+
+
+def short(pair: Pair) -> list[Subject]:
+    """Return the paths that a family of models adds: its sessions, alone and in batches, greedy and sampled, with beams."""
+    methods, assisted = [pair.method(drafter) for drafter in pair.drafters], pair.transformers_methods()
+    beams = MethodSpec.of("speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
+    return [
+        *pair.greedy(GENERATE, *assisted, *methods),
+        *pair.greedy(PLAIN, *methods, batch=BATCH),
+        *pair.greedy(beams, GENERATE.change(num_beams=4), against=BEAM),
+        *pair.greedy(BEAM, against=BEAM, batch=BATCH),
+        *pair.sampled(PLAIN, *methods, pair.method(rule="fused"), *(assisted if pair.early_layer else ())),
+    ]
+
+
+def blocks(pair: Pair) -> list[Subject]:
+    """Return a block drafter's paths: strict and relaxed rules, and the drafter alone."""
+    relaxed = pair.method(rule="top-beta", beta=3, tau=2.0)
+    return [
+        *strict_blocks(pair),
+        *pair.greedy(GENERATE, pair.method(rule="top-1", cap="printed")),
+        *pair.greedy(relaxed, MethodSpec.of("drafter-alone", drafter=pair.drafters[0], gamma=GAMMA)),
+        *pair.greedy(PLAIN, relaxed, batch=BATCH),
+        *pair.sampled(PLAIN),
+    ]
+
+
+def strict_blocks(pair: Pair) -> list[Subject]:
+    """Return the paths of everything that drafts blocks: greedy, alone and in batches, and sampled."""
+    strict = [pair.method(drafter, rule="top-1") for drafter in pair.drafters]
+    drawn = [pair.method(drafter) for drafter in pair.drafters]
+    return [*pair.greedy(*strict), *pair.greedy(*strict, batch=BATCH), *pair.sampled(*drawn)]
+
+
+def pipelines(pair: Pair, early_layer: int, heads: ModelSpec | None = None) -> list[Subject]:
+    """Return PPD's executions. They draw from the target alone, so their samples must also equal plain decoding's."""
+    ppd = MethodSpec.of("ppd", early_layer=early_layer, candidates=1)
+    each = [ppd.change(execution=one, candidates=1 if one == "process" else 2) for one in EXECUTIONS]
+    methods = [*each, *([] if heads is None else [ppd.change(heads=heads)])]
+    return [*pair.greedy(*methods), *pair.sampled(*methods)]
+
+
+def hearing(pair: Pair) -> list[Subject]:
+    """Return the paths of a speech model: exact and sigmoid verification."""
+    rules = [pair.method(rule=rule) for rule in EXACT_RULES]
+    return [
+        *pair.greedy(GENERATE, *pair.transformers_methods(), *rules),
+        *pair.greedy(PLAIN, rules[0], batch=BATCH),
+        *pair.sampled(PLAIN, *rules, *(pair.method(rule=rule) for rule in ("sigmoid", "sigmoid-released"))),
+    ]
+
+
+def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[Subject]:
+    """Return the zoo's subjects. The first pair has every rule, kernel, drafter and schedule; others add their paths."""
+
+    def pair(name: str, session: str, task: str, target: str, *drafters: DrafterSpec) -> Pair:
+        style = "t5" if session == ENCODER_DECODER else "instruction"
+        plain = _plain(sizes, task, source, seed, ModelSpec(name=f"zoo:{target}"), style).replace(profile=scale)
+        return Pair(name=name, session=session, plain=plain, drafters=drafters)
+
+    gpt, table = _model("gpt-draft"), ModelSpec(name="zoo:ngram-gpt")
+    free = [DrafterSpec(kind="copy"), DrafterSpec(kind="random")]
+    counted = [DrafterSpec(kind=kind, model=table) for kind in ("unigram", "bigram")]
+    small = _model("llama-draft-small")
+    stacked = DrafterSpec(kind="hierarchical", model=ModelSpec(name="zoo:llama-draft-large"), inner=small)
+    t5_table = DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-t5-en-de"))
+    block = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter"))
+    sharing = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter-shared"), options={"encoder": "shared"})
+    blocked = (block, replace(block, options={"encoder": "concurrent"}), sharing)
+    heads = DrafterSpec(kind="blockwise", model=ModelSpec(name="zoo:specdec-blockwise"))
+    llama = pair("Llama", DECODER, "text", "llama-target", small, stacked)
+    deep = pair("PPD's Llama", DECODER, "text", "llama-deep")
+    depth = num_layers(deep.plain.target, scale)
+    return [
+        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free)),
+        *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
+        *short(pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])),
+        *blocks(pair("SpecDec", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", *blocked)),
+        *strict_blocks(pair("Heads", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", heads)),
+        *pipelines(deep, depth // 2, ModelSpec(name="zoo:llama-deep-heads")),
+        *hearing(pair("Whisper", HEARS, "librispeech-clean", "whisper-target", _model("whisper-draft"))),
+    ]
+
+
+def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, seed: int = 0) -> list[Subject]:
+    """Return the subjects of a user's two checkpoints, without tables, heads and block drafters, which would need training."""
+    spec = ModelSpec(name=target)
+    both = is_encoder_decoder(spec, "toy", source)
+    plain = _plain(sizes, task, source, seed, spec, "t5" if both else "instruction")
+    model = DrafterSpec(kind="model", model=ModelSpec(name=draft))
+    stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
+    drafters = (model, stacked, DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
+    session = ENCODER_DECODER if both else DECODER
+    pair = Pair(name=Path(target).name, session=session, plain=plain, drafters=drafters)
+    if both:
+        return whole(pair)
+    return [*whole(pair), *pipelines(pair, -(-num_layers(spec, "toy") // 2))]
+
+
+def _plain(sizes: Sizes, task: str, source: str, seed: int, target: ModelSpec, style: str) -> Experiment:
+    return Experiment(
+        task=task,
+        source=source,
+        target=target,
+        method=MethodSpec(name="autoregressive"),
+        seed=seed,
+        limit=sizes.prompts,
+        max_new_tokens=sizes.new_tokens,
+        max_input_tokens=64,
+        prompt_style=style,
+        num_threads=1,
+    )
+
+
+def _model(name: str) -> DrafterSpec:
+    return DrafterSpec(kind="model", model=ModelSpec(name=f"zoo:{name}"))

@@ -1,0 +1,194 @@
+"""From records to estimates. Pure: nothing here runs a model, and a failed example never turns into a number.
+
+The acceptance numbers differ by definition (methods/speculative/acceptance.py); each has its own name here and all are
+ratios of sums over examples, with intervals that resample examples. Repeats of an example are summed before that.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from harness.core.experiment import Comparison, MemoryProbe
+from harness.core.records import Record
+from harness.measures.blocks import peak_mib
+from harness.measures.match_rates import match_rate
+from harness.measures.pairing import incomparable, num_failed, overlap_of, paired, steps_of, succeeded
+from harness.measures.pipelines import Account, account, untimed
+from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, weights
+from harness.models.names import num_layers
+from methods.speculative import acceptance, theory
+from methods.steps import Step
+from tasks import get_task
+from tasks.base import Task
+
+NUM_CANDIDATES = (1, 3, 5)  # PPD's k
+
+__all__ = ["Missing", "num_failed", "succeeded"]
+
+
+def num_tokens(records: Sequence[Record]) -> int:
+    """Tokens that were emitted, counted from the returned ids (a stopping EOS included)."""
+    return sum(len(record.tokens or ()) for record in succeeded(records))
+
+
+def alpha_overlap(records: Sequence[Record], drafter: str, lenience: float = 1.0) -> Estimate | None:
+    """Mean over output positions of sum min(p / l, q) for a drafter's label (Leviathan, Corollary 3.6 and A.5).
+
+    The paper's alpha, and the only estimator that enters Eq. 1 and Theorem 3.8. None where it was not measured.
+    """
+    found = [(record.example, overlap_of(record, drafter, lenience)) for record in succeeded(records)]
+    return ratio_of_examples([(example, sum(values), len(values)) for example, values in found if values is not None])
+
+
+def alpha_ratio(records: Sequence[Record]) -> Estimate | None:
+    """Mean of min(1, p / q) over drafts up to and including the first rejection; lenience is not applied to it."""
+    return _accepted(records, acceptance.alpha_ratio)
+
+
+def accepted_over_verified(records: Sequence[Record]) -> Estimate | None:
+    """Accepted drafts over drafts that were decided on: up to and including the first rejection of a round."""
+    return _accepted(records, acceptance.accepted_over_verified)
+
+
+def accepted_over_drafted(records: Sequence[Record]) -> Estimate | None:
+    """Accepted drafts over all drafts. Not an alpha: 0.538 where alpha is 0.8 and gamma 5."""
+    return _accepted(records, acceptance.accepted_over_drafted)
+
+
+def accepted_per_step(records: Sequence[Record]) -> Estimate | None:
+    """Accepted drafts a round, the bonus token not counted."""
+    return _accepted(records, acceptance.accepted_per_step, "tokens")
+
+
+def tokens_per_step(records: Sequence[Record]) -> Estimate | None:
+    """Emitted tokens a round, the bonus token counted: tokens per run of the target, Eq. 1's left-hand side."""
+    return _accepted(records, acceptance.tokens_per_step, "tokens")
+
+
+def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
+    """Target runs a token of the baseline over those of the method (Section 3.4): each reads weights and cache once.
+
+    The theory's value is Eq. 1 at ``alpha_overlap``. Both arms read the prompt once more; that is left out of both.
+    """
+    rows = paired(baseline, method, lambda record: (len(steps_of(record)), len(record.tokens or ())))
+    if rows is None:
+        return None
+    (base_runs, base_tokens), (runs, tokens) = rows
+    sums = {"base_runs": base_runs, "base_tokens": base_tokens, "runs": runs, "tokens": tokens}
+    return of_sums(sums, lambda total, n: (total["base_runs"] / total["base_tokens"]) / (total["runs"] / total["tokens"]), "x")
+
+
+def repetition_frac(records: Sequence[Record], length: int = 4) -> Estimate | None:
+    """Share of an output's n-grams (n = ``length``) that occurred in it before: a loop inflates every acceptance number."""
+    rows = []
+    for record in succeeded(records):
+        tokens = record.tokens or []
+        grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+        rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
+    return ratio_of_examples(rows, "frac")
+
+
+def operations_factor(records: Sequence[Record]) -> Estimate | None:
+    """Target positions computed for one emitted token: the counted form of Theorem 3.11 with a draft that costs nothing."""
+    rows = [
+        (record.example, sum(len(drafted) + 1 for drafted in record.steps.drafted), len(record.tokens or ()))
+        for record in succeeded(records)
+        if record.steps is not None
+    ]
+    return ratio_of_examples(rows, "x")
+
+
+def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Missing | None:
+    """The baseline's seconds per token over the method's, totals over examples that both arms completed.
+
+    Where both emit the same tokens this is exactly the ratio of total times. With sampling, or a lossy rule, their lengths
+    differ and only time per token compares like with like. Refused as pairing.incomparable says.
+    """
+    if refusal := incomparable(baseline, method):
+        return refusal
+    rows = paired(baseline, method, lambda record: (record.wall_s or np.nan, len(record.tokens or ())))
+    if rows is None:
+        return None
+    (base_s, base_tokens), (method_s, method_count) = rows
+    sums = {"base_s": base_s, "base_tokens": base_tokens, "method_s": method_s, "tokens": method_count}
+    return of_sums(sums, lambda total, n: (total["base_s"] / total["base_tokens"]) / (total["method_s"] / total["tokens"]), "x")
+
+
+def _accepted(
+    records: Sequence[Record], definition: Callable[[Sequence[Step]], tuple[float, float]], unit: str = ""
+) -> Estimate | None:
+    counted = [(record.example, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
+    return ratio_of_examples(counted, unit)
+
+
+def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
+    """The task's own metrics over the examples that succeeded (first repeat), resampled from their stored statistics."""
+    statistics = [record.statistics for record in succeeded(records) if record.repeat == 0 and record.statistics is not None]
+    if not statistics:
+        return {}
+    n = len(statistics)
+    values = task.aggregate(statistics)
+    draws = task.resample(statistics, weights(n)) if n > 1 else {}
+    bounds = {name: interval(draws[name]) if n > 1 else (None, None) for name in values}
+    return {name: Estimate(metric.value, *bounds[name], n, metric.unit) for name, metric in values.items()}
+
+
+def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
+    """Every acceptance number of a draft-and-verify arm."""
+    measures = (alpha_ratio, accepted_over_verified, accepted_over_drafted, accepted_per_step, tokens_per_step)
+    return {measure.__name__: measure(records) for measure in measures}
+
+
+def failed_frac(records: Sequence[Record]) -> Estimate | None:
+    """Runs that failed, of all: no other number hides them."""
+    return ratio_of_examples([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac")
+
+
+def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
+    """What one arm's records say: acceptance where it drafted, alpha where it was measured, length, and the task's metrics."""
+    found: dict[str, Estimate | None] = {"failed_frac": failed_frac(records)}
+    good = succeeded(records)
+    if any(record.steps is not None and any(record.steps.drafted) for record in good):
+        found |= of_decoding(records)
+    for drafter in dict.fromkeys(overlap.drafter for record in good for overlap in record.overlap):
+        for lenience in dict.fromkeys(key for record in good for one in record.overlap for key in one.by_lenience):
+            suffix = "" if lenience == "1.0" else f"_at_lenience_{lenience}"
+            found[f"alpha_overlap[{drafter}]{suffix}"] = alpha_overlap(records, drafter, float(lenience))
+    lengths = [(record.example, float(len(record.tokens or ())), 1.0) for record in good]
+    found["tokens_per_example"] = ratio_of_examples(lengths, "tokens")
+    return {name: value for name, value in found.items() if value is not None} | of_task(task, records)
+
+
+def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, Estimate]:
+    """The metrics of ``foretoken run``: the method's, with alpha and the speed-up over the plain arm beside them."""
+    experiment = comparison.arms[-1]
+    task = get_task(experiment.task)
+    found: dict[str, Estimate | None] = {}
+    plain = comparison.arms[0]
+    for index, drafter in enumerate(plain.overlap):
+        name = "alpha_overlap" if index == 0 else f"alpha_overlap[{drafter.label}]"
+        found[name] = alpha_overlap(records[0], drafter.label)
+        lenience = experiment.method.values.get("lenience", 1.0)
+        if lenience != 1.0:
+            found[f"{name}_lenient"] = alpha_overlap(records[0], drafter.label, lenience)
+        factor = memory_access_factor(records[0], records[-1]) if len(comparison.arms) > 1 else None
+        if index == 0 and factor is not None and (alpha := found["alpha_overlap"]) is not None:
+            found["memory_access_factor"] = factor
+            theory_factor = float(theory.expected_tokens(min(alpha.value, 1.0), experiment.method.gamma))
+            found["memory_access_factor_eq1"] = Estimate(theory_factor, None, None, alpha.n, "x")
+    for early in plain.early:
+        for layer, k in product(early.layers, NUM_CANDIDATES):
+            found[f"match_rate[{early.label}, layer {layer}, k = {k}]"] = match_rate(records[0], early.label, layer, k)
+    if experiment.method.name == "ppd":
+        depth, simulated = num_layers(experiment.target, experiment.profile), experiment.method.options.execution == "simulated"
+        pipeline = account(records[:-1], records[-1], depth, simulated)
+        found |= pipeline.estimates if isinstance(pipeline, Account) else untimed(records[-1], depth)
+    elif len(comparison.arms) > 1:
+        speed = speedup(records[0], records[-1])
+        found["speedup"] = speed if isinstance(speed, Estimate) else None
+    found |= {name: value for name, value in all_metrics(task, records[-1]).items() if not name.startswith("alpha_overlap")}
+    if MemoryProbe() in experiment.probes:
+        found["peak_mib"] = peak_mib(records[-1], experiment.batch_size)
+        found["baseline_peak_mib"] = peak_mib(records[0], plain.batch_size) if len(comparison.arms) > 1 else None
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,116 @@
+"""What an arm's records hold, and how two arms are paired: by example and repeat, failures left out and counted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import cast
+
+import numpy as np
+
+from harness.core.records import Record
+from harness.measures.statistics import Missing, drift
+from methods.steps import Step, StopReason
+
+# Arms alternate within seconds, so their ratio bears a machine that slows down; beyond this something else happened to it.
+MAX_DRIFT = 0.4
+
+
+def succeeded(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.status == "ok"]
+
+
+def num_failed(records: Sequence[Record]) -> int:
+    return len(records) - len(succeeded(records))
+
+
+def overlap_of(record: Record, drafter: str, lenience: float = 1.0) -> list[float] | None:
+    """A record's overlap at every output position; None where this drafter or lenience was not asked for."""
+    for overlap in record.overlap:
+        if overlap.drafter == drafter:
+            return overlap.by_lenience.get(repr(float(lenience)))
+    return None
+
+
+def steps_of(record: Record) -> list[Step]:
+    """A record's rounds as the objects that the methods room works with."""
+    if record.steps is None:
+        return []
+    columns = {field.name: getattr(record.steps, field.name) for field in fields(record.steps)}
+    filled = {name: values for name, values in columns.items() if values}
+    steps = [Step(**{name: values[i] for name, values in filled.items()}) for i in range(len(record.steps.drafted))]
+    if steps and record.stop_reason in ("eos", "length"):
+        steps[-1].stop_reason = cast(StopReason, record.stop_reason)
+    return steps
+
+
+def drifted(baseline: Sequence[Record]) -> Missing | None:
+    """Refuse times if the machine changed speed while the baseline ran.
+
+    The median round of the second half of each process is held against that of its first half. A run that went on in another
+    process may be faster or slower as a whole: the arms of every example ran in one.
+    """
+    seconds: dict[str, list[float]] = {}
+    for record in succeeded(baseline):
+        if record.wall_s:
+            seconds.setdefault(record.run, []).append(_round_s(record))
+    change = max((drift(np.array(one)) for one in seconds.values()), key=abs, default=0.0)
+    if abs(change) <= MAX_DRIFT:
+        return None
+    return Missing(
+        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); "
+        "run again with --again, which records the comparison anew"
+    )
+
+
+def _round_s(record: Record) -> float:
+    """Seconds of a typical round; of a token on average where a method reports no rounds' times."""
+    if record.steps is not None and record.steps.round_s:
+        return float(np.median(record.steps.round_s))
+    return (record.wall_s or np.nan) / max(1, len(record.tokens or ()))
+
+
+def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
+    """Why no speed may be shown: a wrong output, a drifting machine, arms in different processes."""
+    if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
+        return Missing(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
+    return out_of_turn(baseline, method)
+
+
+def out_of_turn(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
+    """Why times cannot be compared that could be, were both arms recorded anew: a drifting machine, different processes."""
+    if refusal := drifted(baseline):
+        return refusal
+    runs = {record.key: record.run for record in succeeded(baseline)}
+    shared = [record for record in succeeded(method) if record.key in runs]
+    if shared and not any(record.run == runs[record.key] for record in shared):
+        return Missing(
+            "refused: the two arms ran in different processes, not interleaved; run again with --again, which records the "
+            "comparison anew"
+        )
+    return None
+
+
+def num_near_ties(method: Sequence[Record]) -> int:
+    return sum(record.divergence is not None and record.divergence.kind == "near-tie" for record in method)
+
+
+def paired(
+    baseline: Sequence[Record],
+    method: Sequence[Record],
+    values: Callable[[Record], tuple[float, ...]],
+    run_of: Callable[[Record], str] = lambda record: record.run,
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """[m, n] sums of each arm's values over the repeats that both arms completed, for the n examples shared in one process.
+
+    ``run_of`` names the process that measured the values, where that is not the one that decoded.
+    """
+    first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
+    keys = [key for key in first if key in second and run_of(first[key]) == run_of(second[key])]
+    if not keys:
+        return None
+    examples = list(dict.fromkeys(example for example, _ in keys))
+
+    def sums(arm: Mapping[tuple[str, int], Record]) -> np.ndarray:
+        rows = {example: [values(arm[key]) for key in keys if key[0] == example] for example in examples}
+        return np.array([np.sum(rows[example], axis=0) for example in examples], dtype=float).T
+
+    return sums(first), sums(second)

@@ -1,0 +1,170 @@
+"""What a PPD pipeline saved, what it could have saved, and where the rest went.
+
+Per emitted token, in seconds of the rounds (prompts apart), with the plain arm's time a layer and the pipeline's early head:
+
+    attainable = (layers that matches spared) x layer - early head
+    saved      = plain - pipeline
+               = attainable - slower_layers - slower_head - post - wait - adopt
+
+``slower_layers`` is what the main process's layers took longer than the plain arm's: the cores share memory, caches and power,
+and each process has fewer threads than a plain arm on all of them. The plain arm's rounds are timed whole; its head is taken
+to cost what the cheaper of the pipeline's two does (the early one is as large, and mostly read while the sub-processes rest),
+and a layer what is left of a plain round, divided. The lower that head, the more is attainable, so this favours no pipeline.
+Theorem 4.1 counts no heads, so its saving is the most that is attainable: reached is at least saved / theorem.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.core.records import Record
+from harness.measures.pairing import incomparable, paired, succeeded
+from harness.measures.statistics import Estimate, Missing, of_sums
+from methods.steps import PARTS
+
+UNITS = {
+    "match_rate": "%",
+    "latency_s": "s",
+    "baseline_latency_s": "s",
+    "baseline_throughput": "tokens/s",
+    "throughput": "tokens/s",
+    "speedup": "x",
+    "saved_frac": "%",
+    "theorem_frac": "%",
+    "attainable_frac": "%",
+    "reached_frac": "%",
+    "slower_layers_ms": "ms",
+    "slower_head_ms": "ms",
+    "early_head_ms": "ms",
+    "post_ms": "ms",
+    "wait_ms": "ms",
+    "adopt_ms": "ms",
+    "layers_ms": "ms",
+    "head_ms": "ms",
+    "round_ms": "ms",
+    "plain_round_ms": "ms",
+}
+
+UNTIMED = ("match_rate", "theorem_frac")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Quantities of UNITS against the plain arm with the faster rounds, and which one that was."""
+
+    estimates: dict[str, Estimate]
+    baseline: int
+
+
+def account(
+    baselines: Sequence[Sequence[Record]], method: Sequence[Record], num_layers: int, simulated: bool = False
+) -> Account | Missing | None:
+    """None where the arms share no completed example; Refused where their times must not be compared.
+
+    A simulated pipeline's clock knows its rounds alone, so prompts are left out of both arms' latency there.
+    """
+    for baseline in baselines:
+        if refusal := incomparable(baseline, method):
+            return refusal
+    arms = [succeeded(records) for records in (*baselines, method)]
+    shared = set.intersection(*({(record.key, record.run) for record in arm} for arm in arms))
+    *plain_arms, pipeline = ([record for record in arm if (record.key, record.run) in shared] for arm in arms)
+    sums = [paired(baseline, pipeline, lambda record: _values(record, num_layers, simulated)) for baseline in plain_arms]
+    if any(pair is None for pair in sums):
+        return None
+    plains, piped = [pair[0] for pair in sums if pair], sums[0][1]  # type: ignore[index]
+    fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum())
+    statistics = {**_named("plain", _at_its_best(plains, fastest)), **_named("piped", piped)}
+    estimates = {}
+    for name, unit in UNITS.items():
+        estimate = of_sums(statistics, _quantity(name, num_layers), unit)
+        if estimate is not None and np.isfinite(estimate.value):
+            estimates[name] = estimate
+    least = estimates["attainable_frac"].low if "attainable_frac" in estimates else None
+    if least is not None and least <= 0:  # a share of what may be nothing has no interval
+        estimates.pop("reached_frac", None)
+    return Account(estimates, fastest)
+
+
+def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
+    """Those of UNITS that no clock decides, which are there also where times must not be compared."""
+    if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
+        return {}
+    statistics = {**_named("plain", sums[0]), **_named("piped", sums[0])}
+    estimates = {name: of_sums(statistics, _quantity(name, num_layers), UNITS[name]) for name in UNTIMED}
+    return {name: found for name, found in estimates.items() if found is not None and np.isfinite(found.value)}
+
+
+WALL, ROUNDS = 0, 1
+FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead", *PARTS)
+
+
+def _at_its_best(plains: Sequence[np.ndarray], fastest: int) -> np.ndarray:
+    """The fastest arm's sums, with the prompts' time of whichever arm reads them fastest."""
+    prompts = min((arm[WALL] - arm[ROUNDS] for arm in plains), key=lambda seconds: seconds.sum())
+    best = plains[fastest].copy()
+    best[WALL] = best[ROUNDS] + prompts
+    return best
+
+
+def _named(arm: str, sums: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"{arm}.{name}": values for name, values in zip(FIELDS, sums, strict=True)}
+
+
+def _values(record: Record, num_layers: int, simulated: bool) -> tuple[float, ...]:
+    """What is summed of one generation; ``ahead`` are the layers that its matches spared the main process."""
+    steps = record.steps
+    assert steps is not None
+    rounds_s, tokens = sum(steps.round_s), float(len(record.tokens or ()))
+    wall_s = rounds_s if simulated else record.wall_s or np.nan
+    if not steps.early_layer:
+        return (wall_s, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, *([0.0] * len(PARTS)))
+    spared = [num_layers - layer if hit else 0 for layer, hit in zip(steps.early_layer, steps.matched, strict=True)]
+    guessed = sum(hit is not None for hit in steps.matched)
+    parts = np.sum(steps.parts, axis=0) if steps.parts else np.full(len(PARTS), np.nan)
+    ahead = float(sum(spared[:-1]))  # a match spares the next token's layers
+    matched = float(sum(bool(hit) for hit in steps.matched))
+    return (wall_s, rounds_s, tokens, 1.0, float(guessed), matched, ahead, *map(float, parts))
+
+
+def _quantity(name: str, num_layers: int) -> Callable[[dict[str, Any], float], float]:
+    return lambda total, n: _quantities(total, num_layers)[name]
+
+
+def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
+    """All of UNITS from sums over examples; times a token in seconds until they are named."""
+    tokens, plain_tokens = total["piped.tokens"], total["plain.tokens"]
+    part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
+    plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
+    per_guess = part["early_head"] * tokens / total["piped.guessed"] if total["piped.guessed"] else np.inf
+    plain_head = min(part["head"], per_guess)
+    layer = (plain - plain_head) / num_layers
+    spared, layers = total["piped.ahead"] / tokens, part["early_layers"] + part["late_layers"]
+    attainable = spared * layer - part["early_head"]
+    per_text = total["piped.runs"]
+    latency, plain_latency = total["piped.wall_s"] / per_text, total["plain.wall_s"] / total["plain.runs"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "match_rate": 100 * np.divide(total["piped.matched"], total["piped.guessed"]),
+            "latency_s": latency,
+            "baseline_latency_s": plain_latency,
+            "baseline_throughput": plain_tokens / total["plain.wall_s"],
+            "throughput": tokens / total["piped.wall_s"],
+            "speedup": (total["plain.wall_s"] / plain_tokens) / (total["piped.wall_s"] / tokens),
+            "saved_frac": 100 * (plain - piped) / plain,
+            "theorem_frac": 100 * spared / num_layers,
+            "attainable_frac": 100 * attainable / plain,
+            "reached_frac": 100 * (plain - piped) / attainable if attainable > 0 else np.nan,
+            "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
+            "slower_head_ms": 1e3 * (part["head"] - plain_head),
+            "early_head_ms": 1e3 * part["early_head"],
+            "post_ms": 1e3 * part["post"],
+            "wait_ms": 1e3 * part["wait"],
+            "adopt_ms": 1e3 * part["adopt"],
+            "layers_ms": 1e3 * layers,
+            "head_ms": 1e3 * part["head"],
+            "round_ms": 1e3 * piped,
+            "plain_round_ms": 1e3 * plain,
+        }

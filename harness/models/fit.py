@@ -1,0 +1,123 @@
+"""Checks of loaded models: what fits a model, which two decode together, and the parts that draft for a target."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.models.files import model_path, zoo_model_folder
+from harness.models.loading import LoadedModel
+from harness.zoo.cache import DONE
+from harness.zoo.recipes import ZOO
+from methods.errors import InputError
+from methods.filenames import NGRAM_TABLE
+from methods.ppd.heads import TrainedHeads, load_heads
+from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
+from methods.speculative.ngram import NGramTable
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+
+
+def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:
+    """UsageError for a block drafter where a language model is needed, and the other way round."""
+    if is_block == drafts_blocks:
+        return
+    if drafts_blocks:
+        raise UsageError(
+            f"draft {name}: it is no block drafter (its config.json has no block_size); expected a folder that a block "
+            "drafter was trained into, or zoo:specdec-drafter; for a language model use --drafter model"
+        )
+    raise UsageError(f"model {name}: it is a block drafter; expected a language model (it drafts with --drafter block)")
+
+
+def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
+    """UsageError, naming both sides, unless the draft's tokens mean to the target what they mean to the draft."""
+
+    def refuse(what: str, theirs: object, ours: object, remedy: str) -> None:
+        raise UsageError(f"{what} differ: target {target.name} has {theirs}, draft {draft.name} has {ours}; {remedy}")
+
+    kinds = {True: "an encoder-decoder", False: "a decoder-only model"}
+    if target.is_encoder_decoder != draft.is_encoder_decoder:
+        refuse("kinds", kinds[target.is_encoder_decoder], kinds[draft.is_encoder_decoder], "choose two of one kind")
+    windows = [None if model.listener is None else model.listener.settings for model in (target, draft)]
+    if windows[0] != windows[1]:
+        refuse("features", _settings(windows[0]), _settings(windows[1]), "choose two that hear alike")
+    if target.vocab_size != draft.vocab_size:
+        refuse("vocabularies", f"{target.vocab_size} tokens", f"{draft.vocab_size}", "choose models that share a tokenizer")
+    theirs, ours = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    if theirs != ours:
+        token = min(token for token in {**theirs, **ours} if theirs.get(token) != ours.get(token))
+        ids = (f"token {token!r} as {vocab.get(token, 'none')}" for vocab in (theirs, ours))
+        refuse("tokenizers", next(ids), next(ids), "choose models that share a tokenizer")
+    for name in SPECIAL_IDS:
+        ids_pair = getattr(target.tokenizer, name), getattr(draft.tokenizer, name)
+        if ids_pair[0] != ids_pair[1]:
+            refuse("special tokens", f"{name} {ids_pair[0]}", f"{name} {ids_pair[1]}", "choose models that share a tokenizer")
+
+
+def _settings(settings: dict[str, Any] | None) -> str:
+    return "no ears" if settings is None else ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def fits(model: LoadedModel, num_prompt: int, num_new: int) -> bool:
+    """Tell if a prompt and its output fit a model's position limit. A draft may have a smaller limit than its target."""
+    stack = model.stack
+    if model.is_encoder_decoder:
+        return _within(num_prompt, stack.source_limit) and _within(num_new, stack.position_limit)
+    return _within(num_prompt + num_new, stack.position_limit)
+
+
+def _within(count: int, limit: int | None) -> bool:
+    return limit is None or count <= limit
+
+
+def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
+    """A counted table, from the zoo or a folder (or file) of one. UsageError unless it has the target's vocabulary."""
+    path = Path(model_path(spec))
+    try:
+        table = NGramTable.load(path / NGRAM_TABLE if path.is_dir() else path)
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    if table.vocab_size != target.vocab_size:
+        raise UsageError(
+            f"n-gram table {spec.name} has {table.vocab_size} tokens and target {target.name} {target.vocab_size}; "
+            "expected the same vocabulary: count the table with the target's tokenizer"
+        )
+    return table
+
+
+def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
+    """Trained early heads, from the zoo or a folder. UsageError unless they are of the target's shape."""
+    try:
+        return load_heads(zoo_model_folder(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
+    except InputError as error:
+        raise UsageError(f"heads {spec.name} for {target.name}: {error}") from error
+
+
+def load_block_heads(spec: ModelSpec, target: LoadedModel) -> BlockwiseHeads:
+    """Blockwise heads, from the zoo or a folder. UsageError unless they are of the target's width, and the zoo's its own."""
+    _check_base(spec, target)
+    try:
+        return load_blockwise(zoo_model_folder(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
+    except InputError as error:
+        raise UsageError(f"draft {spec.name} for {target.name}: {error}") from error
+
+
+def _check_base(spec: ModelSpec, target: LoadedModel) -> None:
+    """UsageError for the zoo's blockwise heads on another model of the zoo than that which they were trained on."""
+    if not (spec.name.startswith(ZOO) and target.name.startswith(ZOO)):
+        return
+    base = json.loads((zoo_model_folder(spec) / DONE).read_text(encoding="utf8")).get("base")
+    if base is None:
+        raise no_block_heads(spec.name)
+    if Path(target.path).name != f"{base['name'].removeprefix(ZOO)}-{base['revision']}":
+        raise foreign_heads(spec.name, target.name, base["name"])
+
+
+def no_block_heads(name: str) -> UsageError:
+    return UsageError(f"draft {name}: it holds no blockwise heads; expected zoo:specdec-blockwise, or their folder")
+
+
+def foreign_heads(name: str, target: str, base: str) -> UsageError:
+    return UsageError(f"draft {name} for {target}: its heads were trained on {base}; expected that target")

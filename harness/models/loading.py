@@ -1,0 +1,178 @@
+"""Load models by name (the zoo's, a local folder's, or the Hub's) as decoder stacks with their tokenizers.
+
+``names.pin_model`` says what a name means today without loading weights; ``load_model`` loads exactly that.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.models.files import model_path
+from harness.models.hub import hub_arguments, load_config, one_line
+from harness.models.listener import Listener
+from harness.zoo.cache import quiet
+from methods.errors import InputError
+from methods.hearing import WhisperSession
+from methods.models import stack_for
+from methods.models.base import Stack
+from methods.models.whisper import WhisperStack
+from methods.session import ModelSession
+from methods.specdec.blocks import MODEL_TYPES
+from methods.specdec.network import load_network
+from methods.specdec.stack import BlockStack
+from methods.spread import SpreadSession, spread_stack
+
+HEARS = "whisper"
+CPU_BYTES = 1 << 50  # no limit: where a CPU is asked for, nothing is laid anywhere else
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to decode. ``path`` is a local folder or a Hub id; sizes are those in memory."""
+
+    name: str
+    path: str
+    stack: Stack
+    tokenizer: PreTrainedTokenizerBase
+    is_encoder_decoder: bool
+    eos_token_ids: tuple[int, ...]
+    num_parameters: int
+    size_bytes: int
+    listener: Listener | None = None
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """The forced tokens of a model that hears; others have none."""
+        return self.stack.opening if isinstance(self.stack, WhisperStack) else ()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.stack.vocab_size
+
+    @property
+    def position_limit(self) -> int | None:
+        """The longest row: of a source for an encoder-decoder that limits them, else of prompt and output together."""
+        return self.stack.source_limit if self.is_encoder_decoder else self.stack.position_limit
+
+    def session(self) -> ModelSession:
+        """A new session; all of a model's sessions share its weights."""
+        if self.stack.parts:
+            return SpreadSession(self.stack)
+        return WhisperSession(self.stack) if isinstance(self.stack, WhisperStack) else ModelSession(self.stack)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A prompt, with the special tokens that this model's prompts have."""
+        return tuple(self.tokenizer(text, verbose=False).input_ids)
+
+    def encode_chat(self, text: str) -> tuple[int, ...]:
+        """One user's turn in the tokenizer's chat template, ready for the answer."""
+        if not self.tokenizer.chat_template:
+            raise UsageError(f"chat_template: {self.name} has none; expected a chat model, or leave the flag out")
+        turns = [{"role": "user", "content": text}]
+        return tuple(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+
+    def encode_continuation(self, text: str) -> tuple[int, ...]:
+        """Encode a text that follows a prompt (or is an encoder-decoder's output), without special tokens."""
+        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+
+    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
+    """Raises UsageError if the model is missing, gated, unreachable, unreadable, or of a kind that no stack runs."""
+    path = model_path(spec)
+    config = load_config(spec)
+    with quiet(), one_line(spec, path):
+        placed = _placement(spec, device)
+        model, tokenizer = _load(spec, path, config, getattr(torch, dtype), placed)
+        hears, given = config.model_type == HEARS, hub_arguments(spec)
+        extractor = transformers.AutoFeatureExtractor.from_pretrained(path, **given) if hears else None
+        if not placed:
+            model.to(device)
+    try:
+        model.eval().requires_grad_(False)
+        stack = _stack(model, config, device, bool(placed))
+    except InputError as error:
+        raise UsageError(f"model {spec.name}: {error}") from error
+    parameters = list(model.parameters())
+    return LoadedModel(
+        name=spec.name,
+        path=path,
+        stack=stack,
+        tokenizer=tokenizer,
+        is_encoder_decoder=bool(config.is_encoder_decoder),
+        eos_token_ids=eos_ids(model.generation_config, config),
+        num_parameters=sum(p.numel() for p in parameters),
+        size_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        listener=None if extractor is None else Listener(extractor, spec.name),
+    )
+
+
+def _placement(spec: ModelSpec, device: str) -> dict[str, Any]:
+    """The arguments of from_pretrained that lay a model on all devices of a kind; none for a model on one device."""
+    if spec.device_map is None:
+        return {}
+    if spec.device_map != "auto":
+        raise UsageError(f"device_map {spec.device_map!r} of model {spec.name}: expected auto, or none")
+    if find_spec("accelerate") is None:
+        raise UsageError("device_map 'auto': package accelerate is not installed; run: .venv/bin/pip install -e '.[spread]'")
+    return {"device_map": spec.device_map} | ({"max_memory": {"cpu": CPU_BYTES}} if device == "cpu" else {})
+
+
+def _stack(model: Any, config: PreTrainedConfig, device: str, is_placed: bool) -> Stack:
+    if is_block_drafter(config):
+        return BlockStack(model)
+    if not is_placed:
+        return stack_for(model)
+    from accelerate.hooks import remove_hook_from_module
+
+    remove_hook_from_module(model, recurse=True)  # our stacks run the weights themselves
+    return spread_stack(model, torch.empty(0, device=device).device)
+
+
+def _load(
+    spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype, placed: dict[str, Any]
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+    if is_block_drafter(config):
+        try:
+            return load_network(path, dtype), tokenizer
+        except InputError as error:
+            raise UsageError(f"model {spec.name}: {error}") from error
+    # Looked up here: transformers imports a class where it is named, and what only names models is spared that second.
+    kind: Any = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
+    model = kind.from_pretrained(path, dtype=dtype, **placed, **hub_arguments(spec))
+    if spec.untrained:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model.load_state_dict(kind.from_config(config, dtype=dtype).state_dict())
+    return model, tokenizer
+
+
+def is_block_drafter(config: PreTrainedConfig) -> bool:
+    """Tell the configuration of a block drafter: a model type that one can be built as, with a block size."""
+    return config.model_type in MODEL_TYPES and hasattr(config, "block_size")
+
+
+def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
+    """A model's tokenizer alone."""
+    path = model_path(spec)
+    with quiet(), one_line(spec, path):
+        return AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+
+
+def eos_ids(*sources: Any) -> tuple[int, ...]:
+    """All end-of-text ids that generation config and config name, in order, each once."""
+    found: list[int] = []
+    for source in sources:
+        ids = getattr(source, "eos_token_id", None)
+        found += [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    return tuple(dict.fromkeys(found))

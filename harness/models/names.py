@@ -1,0 +1,103 @@
+"""The meaning of a model's name, found without loading weights: its revision, kind, depth and size.
+
+A name of the zoo is looked up in the recipes; of others the files' headers, the configuration or the Hub are asked.
+"""
+
+from dataclasses import dataclass, replace
+
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.models.files import files_hash, folder_hash, heads_file, local_folder, ngram_file, num_weights
+from harness.models.hub import hub_commit, hub_size, load_config
+from harness.zoo.descriptions import HeadRecipe
+from harness.zoo.families import num_parameters
+from harness.zoo.recipes import RECIPES, ZOO, AnyRecipe, Scale, recipe_for, recipe_hash, scale_of
+
+BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a model in weights and bytes. None where that cannot be known without loading or reaching it."""
+
+    num_parameters: int | None
+    download_bytes: int | None
+    memory_bytes: int | None
+    gated: bool = False
+
+
+def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
+    """Fill in ``revision``: the recipe's hash (zoo), the files' (folder, counted table), or the commit (Hub). Loads no weights.
+
+    ``profile`` chooses the zoo's sizes and ``source`` what they train on. A Hub id whose
+    commit cannot be looked up (no network) keeps the revision it was given, or "main".
+    """
+    if spec.name.startswith(ZOO):
+        return replace(spec, revision=recipe_hash(spec.name.removeprefix(ZOO), scale_of(profile), source))
+    if (file := ngram_file(spec.name)) is not None:
+        return replace(spec, revision=files_hash([file]))
+    if (folder := local_folder(spec.name)) is not None:
+        return replace(spec, revision=folder_hash(folder))
+    return replace(spec, revision=hub_commit(spec))
+
+
+def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
+    """Fill in ``revision`` of trained heads, early or blockwise. UsageError for a folder that holds none."""
+    if spec.name.startswith(ZOO):
+        return pin_model(spec, profile, source)
+    if (file := heads_file(spec.name)) is None:
+        raise UsageError(
+            f"heads {spec.name!r}: no heads there; expected a folder of early heads (as `foretoken heads` writes) or of "
+            "blockwise ones, or zoo:NAME"
+        )
+    return replace(spec, revision=files_hash([file]))
+
+
+def recipe_named(spec: ModelSpec, profile: str, source: str) -> AnyRecipe | None:
+    """The recipe that a name of the zoo means; None for other names."""
+    return recipe_for(spec.name.removeprefix(ZOO), scale_of(profile), source) if spec.name.startswith(ZOO) else None
+
+
+def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
+    """Tell an encoder-decoder by its recipe or config alone."""
+    recipe = recipe_named(spec, profile, source)
+    return bool(load_config(spec).is_encoder_decoder) if recipe is None else recipe.corpus.is_encoder_decoder
+
+
+def is_ngram_table(spec: ModelSpec) -> bool:
+    """Tell counted n-grams from a network by the name, without loading it."""
+    if spec.name.startswith(ZOO):
+        name = spec.name.removeprefix(ZOO)
+        return any(recipes[name].family == "ngram" for recipes in RECIPES.values() if name in recipes)
+    return ngram_file(spec.name) is not None
+
+
+def num_layers(spec: ModelSpec, profile: str) -> int:
+    """A decoder-only model's depth, from the recipe or the config alone; the zoo's is one whatever the data."""
+    recipe = recipe_named(spec, profile, "toy")
+    if isinstance(recipe, HeadRecipe):
+        raise UsageError(f"model {spec.name}: trained heads, no model of their own; name their base, {recipe.teacher.name}")
+    return int(load_config(spec).num_hidden_layers) if recipe is None else recipe.num_layers
+
+
+def decoder_depth(spec: ModelSpec, profile: str) -> int:
+    """The depth of a model that heads can be trained for. UsageError unless it is a decoder-only network."""
+    recipe = recipe_named(spec, profile, "toy")
+    if recipe is not None and (recipe.family in ("heads", "ngram") or recipe.corpus.is_encoder_decoder):
+        raise UsageError(f"target {spec.name} is of family {recipe.family}: expected a decoder-only model")
+    if recipe is None and load_config(spec).is_encoder_decoder:
+        raise UsageError(f"target {spec.name}: it is an encoder-decoder; expected a decoder-only model")
+    return num_layers(spec, profile)
+
+
+def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", source: str = "toy") -> Size:
+    """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
+    count: int | None
+    download: int | None
+    if spec.name.startswith(ZOO):
+        count, download, gated = num_parameters(recipe_for(spec.name.removeprefix(ZOO), scale, source)), 0, False
+    elif (folder := local_folder(spec.name)) is not None:
+        count, download, gated = num_weights(folder), 0, False
+    else:
+        count, download, gated = hub_size(spec)
+    return Size(count, download, None if count is None else count * BYTES_PER_WEIGHT[dtype], gated)

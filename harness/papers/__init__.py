@@ -1,0 +1,64 @@
+"""The catalogue: every table and figure of the papers, by number and by name, and what they claim.
+
+A paper is a folder here that offers TITLE, SHORT, TABLES, FIGURES, CLAIMS and INPUTS, and a name in PAPERS.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.core import plugins
+from harness.core.errors import UsageError
+from harness.core.settings import Settings
+from harness.papers import leviathan, optimized, ppd, specdec
+from harness.papers.claim import Claim
+from harness.tables import published
+from harness.tables.base import Cell, Figure, Table
+
+_FOLDERS: tuple[ModuleType, ...] = (ppd, leviathan, specdec, optimized)
+PAPERS: dict[str, ModuleType] = {Path(paper.__path__[0]).name: paper for paper in _FOLDERS}
+_ALL = [replace(table, paper_title=paper.TITLE) for paper in PAPERS.values() for table in paper.TABLES]
+TABLES: dict[int, Table] = {table.number: table for table in sorted(_ALL, key=lambda table: table.number)}
+FIGURES: dict[str, Figure] = {figure.name: figure for paper in PAPERS.values() for figure in paper.FIGURES}
+INPUTS: list[published.InputTable] = [table for paper in PAPERS.values() for table in paper.INPUTS]
+
+__all__ = ["FIGURES", "INPUTS", "PAPERS", "TABLES", "Cell", "Figure", "Settings", "Table", "claims", "get_figure", "get_table"]
+
+
+def claims() -> tuple[list[Claim], Sequence[str]]:
+    """Return all claims of the papers whose numbers are in this checkout, and the papers whose numbers are not."""
+    here = [name for name in PAPERS if (published.FOLDER / name).is_dir()]
+    return [claim() for name in here for claim in PAPERS[name].CLAIMS], [name for name in PAPERS if name not in here]
+
+
+def get_table(number: int) -> Table:
+    """A table by its number in the catalogue."""
+    if number not in TABLES:
+        plugins.refuse_broken("table", number)
+        raise UsageError(
+            f"table {number}: expected a number from {min(TABLES)} to {max(TABLES)}; `foretoken tables` lists them"
+        )
+    return TABLES[number]
+
+
+def get_figure(name: str) -> Figure:
+    """A figure by its name, such as "leviathan-2"."""
+    if name not in FIGURES:
+        raise UsageError(f"figure {name!r}: expected one of {', '.join(FIGURES)}")
+    return FIGURES[name]
+
+
+def _table(name: str, offered: Any) -> tuple[int, Any]:
+    if not isinstance(offered, Table) or str(offered.number) != name:
+        raise UsageError(f"{offered!r} is no table of number {name}; expected a harness.papers.Table registered by its number")
+    if offered.name in {table.name for table in TABLES.values()}:
+        raise UsageError(f"table name {offered.name!r} exists already; choose another paper or paper_number")
+    if not re.fullmatch(r"[\w-]+", offered.paper):
+        raise UsageError(f"table paper {offered.paper!r}: files are named after it; expected letters, digits, - and _")
+    return offered.number, offered
+
+
+plugins.register(plugins.Kind("table", TABLES, _table))

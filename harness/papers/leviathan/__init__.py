@@ -1,0 +1,14 @@
+"""Leviathan et al., Fast Inference from Transformers via Speculative Decoding: setups, tables, figures, claims."""
+
+from harness.papers.leviathan.alpha import ALPHA, TRADEOFF
+from harness.papers.leviathan.claims import CLAIMS
+from harness.papers.leviathan.figures import FIGURES
+from harness.papers.leviathan.lenience import LENIENCE
+from harness.papers.leviathan.speed import EXPECTED, SPEED
+
+__all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]
+
+TITLE = "Leviathan et al., Fast Inference from Transformers via Speculative Decoding"
+SHORT = "Leviathan"
+TABLES = (TRADEOFF, SPEED, ALPHA, EXPECTED, LENIENCE)
+INPUTS = ()

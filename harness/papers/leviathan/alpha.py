@@ -1,0 +1,181 @@
+"""Leviathan et al., Tables 1 and 3 (catalogue 7 and 9): the theory's trade-off, and alpha by model pair and task."""
+
+from collections.abc import Sequence
+
+from harness.core.experiment import Experiment
+from harness.core.settings import Settings
+from harness.measures.of_run import alpha_overlap, num_tokens, repetition_frac
+from harness.measures.pairing import succeeded
+from harness.measures.statistics import Estimate, Missing
+from harness.papers.leviathan.setup import (
+    LENIENCES,
+    PAPER,
+    ROLES,
+    SETUPS,
+    autoregressive,
+    drafter,
+    drafters,
+    model_notes,
+    model_of,
+    overlaps,
+    temperatures,
+)
+from harness.tables import published
+from harness.tables.base import Published, row_name
+from harness.tables.engine import Column, Known, Result, Row, Section, table
+from methods.speculative import theory
+
+LAMDA = "LaMDA (137B)"
+MUCH_REPETITION = 0.5
+NGRAMS = ("Unigram", "Bigram")
+
+
+def _operations(known: Known, row: Row) -> Estimate:
+    """Theorem 3.11 at c hat = 0."""
+    return Estimate(float(theory.operations_factor(float(row.key["alpha"]), int(row.key["gamma"]))), None, None, 1)
+
+
+def _speed(known: Known, row: Row) -> Estimate:
+    """Theorem 3.8 at c = 0."""
+    return Estimate(float(theory.walltime_factor(float(row.key["alpha"]), int(row.key["gamma"]), 0)), None, None, 1)
+
+
+TRADEOFF = table(
+    number=7,
+    paper=PAPER,
+    paper_number=1,
+    title="the speed-up against the number of arithmetic operations",
+    row_heads=("alpha", "gamma"),
+    columns=(
+        Column("operations", _operations, "x", published="operations_x", kind="planned"),
+        Column("speed", _speed, "x", published="speed_x", kind="planned"),
+    ),
+    sections=lambda settings: [
+        Section({}, tuple(Row(row_name(row["alpha"], row["gamma"]), key=row) for row in published.read(PAPER, "table_1")))
+    ],
+    first_notes=lambda settings: ["Computed from Theorems 3.8 and 3.11 at c = 0 and c hat = 0; nothing is run."],
+)
+
+
+def setup_key(target: str) -> str:
+    """The setup of a row of Table 3: "T5-XXL (EnDe)" is the task's, the others are named by their target."""
+    return target.removeprefix("T5-XXL (").removesuffix(")") if target.startswith("T5-XXL") else target
+
+
+def alpha_arm(settings: Settings, key: str, temperature: float) -> Experiment:
+    """The target's own output at a temperature, with the overlap of every drafter of that setting at once.
+
+    Translation at temperature 1 is also measured at the values of lenience, so that Tables 3 and 5 share the arm.
+    """
+    setup = SETUPS[key]
+    asked = drafters(settings, setup, (*(NGRAMS if setup.ngrams else ()), *setup.drafts))
+    leniences = LENIENCES if key == "EnDe" and temperature > 0 else (1.0,)
+    return autoregressive(settings, setup, temperature, probes=overlaps(asked, leniences))
+
+
+def sections(settings: Settings) -> list[Section]:
+    """One section a target and temperature; then the public pairs that stand in for LaMDA, without published numbers."""
+    rows: dict[tuple[str, str], list[published.Row]] = {}
+    for row in published.read(PAPER, "table_3"):
+        rows.setdefault((row["target"], row["temp"]), []).append(row)
+    own = [_section(settings, setup_key(target), float(temp), rows[target, temp]) for target, temp in rows]
+    return [*own, *(_standins(settings, temp) for temp in temperatures(published.read(PAPER, "table_3")))]
+
+
+def _section(settings: Settings, key: str, temperature: float, rows: Sequence[published.Row]) -> Section:
+    """A row's key is its line of the published table, and the name under which the arm has the overlap with its draft."""
+    arms, found = dict[str, Experiment | Missing](), []
+    for row in rows:
+        name = row["draft"]
+        spec = Missing(_why_standin(settings, name)) if key == LAMDA else drafter(settings, SETUPS[key], name)
+        arms[name] = spec if isinstance(spec, Missing) else alpha_arm(settings, key, temperature)
+        label = "" if isinstance(spec, Missing) else spec.label
+        found.append(Row(row_name(row["target"], name, row["temp"]), name, (row, label)))
+    return Section(arms, tuple(found))
+
+
+def _standins(settings: Settings, temperature: float) -> Section:
+    """Profiles without a draft of some size have no row of it."""
+    setup, arm = SETUPS[LAMDA], alpha_arm(settings, LAMDA, temperature)
+    found = []
+    for draft in setup.drafts:
+        spec = drafter(settings, setup, draft)
+        if not isinstance(spec, Missing):
+            name = row_name(f"stand-in: {_label(arm.target.name)}", f"{spec.label} for {draft}", f"{temperature:g}")
+            found.append(Row(name, "stand-in", (None, spec.label)))
+    return Section({"stand-in": arm}, tuple(found))
+
+
+def _printed(key: tuple[published.Row | None, str], column: str) -> Published:
+    """The paper's alpha; its number of tokens is one for all rows, and stand-ins have neither."""
+    if key[0] is None:
+        return None
+    return float(published.claim(PAPER, "alpha tokens")) if column == "tokens" else published.value(key[0], column)
+
+
+def _alpha(known: Known, row: Row) -> Result:
+    """Mean of sum min(p, q) over the target's own tokens."""
+    return alpha_overlap(known[row.arm][1], row.key[1])
+
+
+def _loops(known: Known, row: Row) -> str:
+    """Say where the target's own text is a loop: such an alpha is about repetition, not about the task."""
+    repeated = repetition_frac(known[row.arm][1])
+    if repeated is None or repeated.value < MUCH_REPETITION:
+        return ""
+    return f"{repeated.value:.0%} of the output's 4-grams repeat earlier ones: a loop, which inflates alpha"
+
+
+def _count(known: Known, row: Row) -> Estimate:
+    records = known[row.arm][1]
+    return Estimate(num_tokens(records), None, None, len({record.example for record in succeeded(records)}), "tokens")
+
+
+def _why_standin(settings: Settings, draft: str) -> str:
+    """Say why a LaMDA row cannot run and which public pair stands in for it."""
+    role, public = SETUPS[LAMDA].drafts[draft], ROLES["paper"]
+    why = f"LaMDA is not public; with PROFILE=paper {public[SETUPS[LAMDA].target]} with {public[role]} stands in"
+    if settings.profile == "paper":
+        return why.replace("with PROFILE=paper ", "") + ", see its row below"
+    name = model_of(settings, role)
+    return f"{why}; here {name.why if isinstance(name, Missing) else f'{name} does, see its row below'}"
+
+
+def _label(model: str) -> str:
+    return model.removeprefix("zoo:").rsplit("/", 1)[-1]
+
+
+def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
+    roles = [
+        role
+        for setup in (SETUPS["EnDe"], SETUPS["GPT-like (97M)"], SETUPS[LAMDA])
+        for role in (setup.target, *setup.drafts.values())
+    ]
+    return [
+        "Intervals resample examples; n counts examples. LIMIT=N sets how many; the paper measures 10,000 tokens a setting.",
+        f"The stand-in rows filter to the top {SETUPS[LAMDA].top_k} tokens at temperature 1, as the paper's LaMDA rows do.",
+        *model_notes(settings, roles),
+    ]
+
+
+ALPHA = table(
+    number=9,
+    paper=PAPER,
+    paper_number=3,
+    title="alpha by model pair, task and temperature",
+    row_heads=("target", "draft", "temp"),
+    columns=(
+        Column(
+            "alpha",
+            _alpha,
+            published="alpha",
+            remark=_loops,
+            note="alpha is alpha_overlap: the mean of sum min(p, q) over tokens that the target itself generated, both "
+            "adjusted alike.",
+        ),
+        Column("tokens", _count, "tokens", published="tokens"),
+    ),
+    sections=sections,
+    published=_printed,
+    last_notes=_last_notes,
+)

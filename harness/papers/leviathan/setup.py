@@ -1,0 +1,214 @@
+"""Which models, data and sizes stand for those of Leviathan et al. in each profile, and the experiments made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe, Probe, comparison_id
+from harness.core.settings import Settings
+from harness.measures.statistics import Missing
+from harness.tables import published
+from harness.tables.roles import plain_decoding, role_model
+from methods.options import SamplingSpec
+
+PAPER = "leviathan"
+LENIENCES = (1.0, 0.5, 0.3, 0.1)
+LAMDA_TOP_K = 40
+LARGER_THAN_A_DEVICE = ("meta-llama/Llama-3.1-70B",)  # 141 GB in half precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One of the paper's settings: its task here, the role of its target, and its drafters by the paper's names."""
+
+    task: str
+    target: str
+    drafts: dict[str, str]
+    ngrams: str | None = None
+    prompt_style: str = "instruction"
+    top_k: int | None = None
+
+
+T5_DRAFTS = {"T5-small": "t5-small", "T5-base": "t5-base", "T5-large": "t5-large"}
+SETUPS = {
+    "GPT-like (97M)": Setup(task="text", target="gpt-target", drafts={"GPT-like (6M)": "gpt-draft"}, ngrams="ngram-gpt"),
+    "EnDe": Setup(task="wmt-en-de", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-en-de", prompt_style="t5"),
+    "CNNDM": Setup(task="cnndm", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-cnndm", prompt_style="t5"),
+    "LaMDA (137B)": Setup(
+        task="text",
+        target="lamda-137b",
+        drafts={"LaMDA (100M)": "lamda-100m", "LaMDA (2B)": "lamda-2b", "LaMDA (8B)": "lamda-8b"},
+        top_k=LAMDA_TOP_K,
+    ),
+}
+
+TABLES_OF_COUNTS = {name: f"zoo:{name}" for name in ("ngram-gpt", "ngram-t5-en-de", "ngram-t5-cnndm")}
+ZOO: dict[str, str | Missing] = {
+    **{name: f"zoo:{name}" for name in ("t5-xxl", "t5-large", "t5-base", "t5-small", "gpt-target", "gpt-draft")},
+    **TABLES_OF_COUNTS,
+    "lamda-137b": "zoo:gpt-target",
+    "lamda-8b": Missing("no draft of that size stands in"),
+    "lamda-2b": Missing("no draft of that size stands in"),
+    "lamda-100m": "zoo:gpt-draft",
+}
+ROLES: dict[str, dict[str, str | Missing]] = {
+    "toy": ZOO,
+    "test": ZOO,
+    "small": {
+        "t5-xxl": "google-t5/t5-large",
+        "t5-large": Missing("T5-large is this profile's target"),
+        "t5-base": "google-t5/t5-base",
+        "t5-small": "google-t5/t5-small",
+        "gpt-target": "openai-community/gpt2-large",
+        "gpt-draft": "distilbert/distilgpt2",
+        **TABLES_OF_COUNTS,
+        "lamda-137b": "HuggingFaceTB/SmolLM2-1.7B",
+        "lamda-8b": Missing("SmolLM2 has two smaller sizes, not three"),
+        "lamda-2b": "HuggingFaceTB/SmolLM2-360M",
+        "lamda-100m": "HuggingFaceTB/SmolLM2-135M",
+    },
+    "paper": {
+        "t5-xxl": "google-t5/t5-11b",
+        "t5-large": "google-t5/t5-large",
+        "t5-base": "google-t5/t5-base",
+        "t5-small": "google-t5/t5-small",
+        "gpt-target": "zoo:gpt-target",
+        "gpt-draft": "zoo:gpt-draft",
+        **TABLES_OF_COUNTS,
+        "lamda-137b": "meta-llama/Llama-3.1-70B",
+        "lamda-8b": "meta-llama/Llama-3.1-8B",
+        "lamda-2b": "meta-llama/Llama-3.2-3B",
+        "lamda-100m": "meta-llama/Llama-3.2-1B",
+    },
+}
+
+ALPHA_BATCH = 16  # rows do not influence each other, and nothing is timed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much a profile runs: examples for alpha (by task, else ``alpha_limit``) and for speed, and how long texts are.
+
+    At the paper's size alpha sees about 10 K tokens a setting; LIMIT raises the others to that.
+    """
+
+    alpha_limits: Mapping[str, int] = field(default_factory=dict)
+    alpha_limit: int
+    speed_limit: int
+    speed_repeats: int = 3
+    max_new_tokens: int = 128
+    max_t5_source: int = 512
+
+
+SIZES = {
+    "toy": Sizes(
+        alpha_limits={"text": 90, "wmt-en-de": 280, "cnndm": 170}, alpha_limit=50, speed_limit=20, max_new_tokens=80,
+        max_t5_source=160,
+    ),
+    "test": Sizes(alpha_limit=4, speed_limit=3, speed_repeats=1, max_new_tokens=24, max_t5_source=160),
+    "small": Sizes(alpha_limit=100, speed_limit=20),
+    "paper": Sizes(alpha_limit=400, speed_limit=100),
+}  # fmt: skip
+
+
+model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
+
+
+def drafter(settings: Settings, setup: Setup, name: str) -> DrafterSpec | Missing:
+    """A drafter by the paper's name for it, "Unigram" and "Bigram" included."""
+    role = setup.ngrams if name in ("Unigram", "Bigram") else setup.drafts[name]
+    if role is None:
+        return Missing(f"the paper has no {name} here")
+    model = model_of(settings, role)
+    if isinstance(model, Missing):
+        return model
+    return DrafterSpec(kind=name.lower() if role == setup.ngrams else "model", model=ModelSpec(name=model))
+
+
+def drafters(settings: Settings, setup: Setup, names: tuple[str, ...]) -> tuple[DrafterSpec, ...]:
+    """Those of the named drafters that the profile has."""
+    found = (drafter(settings, setup, name) for name in names)
+    return tuple(spec for spec in found if isinstance(spec, DrafterSpec))
+
+
+def autoregressive(
+    settings: Settings,
+    setup: Setup,
+    temperature: float,
+    *,
+    timed: str = "",
+    probes: tuple[Probe, ...] = (),
+) -> Experiment:
+    """The target alone. ``timed`` names the comparison of a speed measurement, which has another size than one of alpha."""
+    target = model_of(settings, setup.target)
+    if isinstance(target, Missing):
+        raise UsageError(f"target {setup.target!r} in profile {settings.profile!r}: {target.why}; name one for that role")
+    sizes = SIZES[settings.profile]
+    limit = sizes.speed_limit if timed else sizes.alpha_limits.get(setup.task, sizes.alpha_limit)
+    repeats = (settings.repeats or sizes.speed_repeats) if timed else 1
+    return plain_decoding(
+        settings,
+        task=setup.task,
+        target=ModelSpec(name=target, device_map="auto" if target in LARGER_THAN_A_DEVICE else None),
+        sampling=SamplingSpec(temperature=temperature, top_k=setup.top_k if temperature > 0 else None),
+        limit=settings.limit or limit,
+        repeats=repeats,
+        batch_size=1 if timed else ALPHA_BATCH,
+        max_new_tokens=sizes.max_new_tokens,
+        max_input_tokens=sizes.max_t5_source if setup.prompt_style == "t5" else None,
+        prompt_style=setup.prompt_style,
+        comparison=comparison_id(PAPER, timed, settings.models) if timed else "",
+        probes=probes,
+    )
+
+
+def speculative(baseline: Experiment, draft: DrafterSpec, gamma: int, lenience: float | None = None) -> Experiment:
+    """The same with a draft; ``lenience`` also chooses the lenient rule."""
+    method = MethodSpec.of("speculative", drafter=draft, gamma=gamma)
+    if lenience is not None:
+        method = method.change(rule="lenience", lenience=lenience)
+    return baseline.replace(method=method, probes=())
+
+
+def overlaps(drafters: tuple[DrafterSpec, ...], leniences: tuple[float, ...] = (1.0,)) -> tuple[OverlapProbe, ...]:
+    return tuple(OverlapProbe(drafter=drafter, leniences=leniences) for drafter in drafters)
+
+
+def temperatures(rows: tuple[published.Row, ...]) -> list[float]:
+    return sorted({float(row["temp"]) for row in rows})
+
+
+def model_notes(settings: Settings, roles: list[str]) -> list[str]:
+    """Which model fills which role, and how it differs from the paper's."""
+    filled = {role: name for role in roles if isinstance(name := model_of(settings, role), str)}
+    notes = [f"Models here: {', '.join(f'{role} = {name}' for role, name in filled.items())}."]
+    if any(name.startswith("zoo:") and not name.startswith("zoo:ngram") for name in filled.values()):
+        notes.append("zoo: models of the paper's architecture, small, trained here on the training part of the same data.")
+    if any(name.startswith("google-t5/") for name in filled.values()):
+        notes.append(
+            "T5 is the public v1.0 multi-task checkpoint: the paper's v1.1 models, fine-tuned per task, are not public."
+        )
+    return notes
+
+
+def trace_arms(settings: Settings) -> dict[str, Experiment]:
+    """Figure 5: translation at temperature 0 with the small draft at gamma 7 and 3, and without; a few examples once."""
+    setup = SETUPS["EnDe"]
+    plain = autoregressive(settings, setup, 0.0, timed="trace").replace(repeats=1, limit=settings.limit or 5)
+    draft = drafter(settings, setup, "T5-small")
+    if isinstance(draft, Missing):
+        raise UsageError(f"figure leviathan-5 in profile {settings.profile!r}: {draft.why}; name a model for the role t5-small")
+    return {"gamma = 7": speculative(plain, draft, 7), "gamma = 3": speculative(plain, draft, 3), "no draft": plain}
+
+
+def generation_arm(settings: Settings) -> Experiment:
+    """Figure 1: text by the GPT-like pair at temperature 1, one example."""
+    setup = SETUPS["GPT-like (97M)"]
+    draft = drafter(settings, setup, "GPT-like (6M)")
+    if isinstance(draft, Missing):
+        raise UsageError(
+            f"figure leviathan-1 in profile {settings.profile!r}: {draft.why}; name a model for the role gpt-draft"
+        )
+    plain = autoregressive(settings, setup, 1.0).replace(limit=1, max_new_tokens=64)
+    return speculative(plain, draft, 5)

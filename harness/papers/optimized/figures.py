@@ -1,0 +1,198 @@
+"""Optimized, Figures 1 to 5. Drawn here are 3 to 5: time a call and peak memory by initial number of drafts; a panel a pair."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.core.errors import UsageError
+from harness.core.experiment import Comparison, MemoryProbe
+from harness.core.settings import Settings
+from harness.measures.blocks import peak_mib
+from harness.measures.pairing import succeeded
+from harness.measures.statistics import Estimate, Missing
+from harness.papers.optimized import measures as verification
+from harness.papers.optimized.setup import (
+    BASELINE,
+    CV16,
+    EXACT,
+    FILTERED,
+    FUSED,
+    PLAIN,
+    READERS,
+    RELEASED,
+    RULES,
+    SIGMOID,
+    SIZES,
+    WHISPERS,
+    XSUM,
+    Arms,
+    Case,
+    models_of,
+    num_examples,
+    plain_arm,
+    ruled,
+)
+from harness.papers.optimized.tiles import draw_exact, draw_sigmoid
+from harness.tables.base import Figure
+from harness.tables.engine import Known, Result, Row, known_arms, plan_of
+from harness.tables.evidence import Evidence
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION, footnote, look, new_figure, not_shown, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SPEECH_CASES = [Case(data=CV16, pair=pair, sampling=FILTERED) for pair in WHISPERS]
+SUMMARY_CASES = [Case(data=XSUM, pair=pair, sampling=FILTERED) for pair in READERS]
+PEAK = "peak above what is held (MiB)"
+MEMORY = ("Here resident memory of the process.", "What torch's allocator gave out.")  # on a CPU, on CUDA
+LINES = {
+    BASELINE: ("s", GREY, "--"),
+    EXACT: ("o", BLUE, "-"),
+    FUSED: ("^", GREEN, "-"),
+    SIGMOID: ("D", ORANGE, "-"),
+    RELEASED: ("v", VERMILION, ":"),
+}
+ArmsAt = Callable[[Settings, Case, int], Arms]
+Curves = dict[str, dict[int, Estimate]]
+Measure = Callable[[Known, Row], Result]
+
+
+def timed_arms(settings: Settings, case: Case, gamma: int) -> Arms:
+    """Plain decoding, which shows whether the machine drifted, and every rule."""
+    plain, models = plain_arm(settings, case, f"gamma {gamma}", sampled=True), models_of(settings, case.pair)
+    if isinstance(plain, Missing) or isinstance(models, Missing):
+        return dict.fromkeys(RULES, plain if isinstance(plain, Missing) else Missing("no draft"))
+    plain = plain.replace(probes=())
+    return {PLAIN: plain, **{rule: ruled(plain, case, rule, draft=models[1], gamma=gamma) for rule in RULES}}
+
+
+def memory_arms(settings: Settings, case: Case, gamma: int) -> Arms:
+    """Every rule, for its peak memory."""
+    arms = ((name, arm) for name, arm in timed_arms(settings, case, gamma).items() if name != PLAIN)
+    return {name: arm if isinstance(arm, Missing) else arm.replace(probes=(MemoryProbe(),)) for name, arm in arms}
+
+
+def _plan(arms_at: ArmsAt, cases: Sequence[Case], settings: Settings) -> list[Comparison]:
+    return plan_of(arms_at(settings, case, gamma) for case in cases for gamma in SIZES[settings.profile].gammas)
+
+
+def call_ms(known: Known, row: Row) -> Result:
+    """Milliseconds a call, refused where the machine drifted or clocks contradict each other."""
+    experiment, own = known[row.arm]
+    return verification.unfair(known[PLAIN][1], experiment, own) or verification.call_ms(own)
+
+
+def peak(known: Known, row: Row) -> Result:
+    experiment, records = known[row.arm]
+    return peak_mib(records, experiment.batch_size)
+
+
+def curves(
+    settings: Settings, case: Case, arms_at: ArmsAt, measure: Measure, evidence: Evidence
+) -> tuple[Curves, dict[str, str]]:
+    """The recorded values of a pair by rule and gamma, and why a value must not be shown."""
+    found: Curves = {rule: {} for rule in RULES}
+    refused = {}
+    for gamma in SIZES[settings.profile].gammas:
+        known = known_arms(arms_at(settings, case, gamma), evidence)
+        for rule in [rule for rule in RULES if rule in known and succeeded(known[rule][1])]:
+            result = measure(known, Row(rule, rule))
+            if isinstance(result, Missing):
+                refused[f"{case.pair.target}, {rule}, gamma {gamma}"] = result.why
+            elif result is not None:
+                found[rule][gamma] = result
+    return {rule: values for rule, values in found.items() if values}, refused
+
+
+def _draw(
+    name: str, cases: Sequence[Case], arms_at: ArmsAt, measure: Measure, title: str, label: str, means: tuple[str, str]
+) -> Callable[[Settings, Evidence, Path], list[Path]]:
+    def draw(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
+        measured = {case: curves(settings, case, arms_at, measure, evidence) for case in cases}
+        shown = {case: lines for case, (lines, _) in measured.items() if lines}
+        refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
+        if not shown:
+            why = next(iter(refused.values()), f"nothing is recorded; run `make reproduce-figure-{name}`")
+            raise UsageError(f"figure {name}: {why}")
+        with look():
+            figure = new_figure(1.4 + 4.0 * len(shown), 4.2)
+            panels = figure.subplots(1, len(shown), squeeze=False)[0]
+            for panel, (case, lines) in zip(panels, shown.items(), strict=True):
+                _panel(panel, case, lines)
+            panels[0].set_ylabel(label)
+            panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
+            figure.suptitle(title, x=0.01, ha="left", y=1.0)
+            footnote(figure, f"{_provenance(settings, list(shown), means)}{not_shown(refused)}")
+            return save(figure, folder, name)
+
+    return draw
+
+
+def _panel(axes: "Axes", case: Case, lines: Curves) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for rule, values in lines.items():
+        marker, colour, style = LINES[rule]
+        centre = [one.value for one in values.values()]
+        spread = [
+            [one.value - one.low if one.low is not None else 0 for one in values.values()],
+            [one.high - one.value if one.high is not None else 0 for one in values.values()],
+        ]
+        axes.errorbar(
+            list(values), centre, yerr=[[max(0.0, width) for width in side] for side in spread], fmt=marker, ls=style,
+            color=colour, lw=1.6, markersize=5, elinewidth=0.8, capsize=2, label=rule,
+        )  # fmt: skip
+    axes.set_title(f"{case.data.label}: {case.pair.target} / {case.pair.draft}", fontsize=10)
+    axes.set_xlabel("initial number of drafts, gamma")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _provenance(settings: Settings, cases: Sequence[Case], means: tuple[str, str]) -> str:
+    counts = ", ".join(
+        dict.fromkeys(f"{num_examples(settings, case.data, sampled=True)} of {case.data.label}" for case in cases)
+    )
+    what = means[settings.device.startswith("cuda")]
+    return (
+        f"At most {counts}, drawn by the seed; profile {settings.profile}, data {Path(settings.source).name}, on "
+        f"{settings.device}, {settings.dtype}; batch 1,\n{cases[0].sampling}, +2 / -1 heuristic. Bars: 95 % intervals over "
+        f"examples. {what}\nPairs are named as the paper's; profiles toy and test have small stand-ins. Pairs without "
+        "models are not shown."
+    )
+
+
+draw_time = _draw(
+    "optimized-3", (*SUMMARY_CASES, *SPEECH_CASES), timed_arms, call_ms, "Profiled time of a call of speculative sampling",
+    "mean time a call (ms)",
+    ("Here CPU time of the process, the rules' CPU paths.", "Sum of device events by torch's profiler."),
+)  # fmt: skip
+draw_summary_memory = _draw(
+    "optimized-4", SUMMARY_CASES, memory_arms, peak, "Peak memory of a generation, summaries", PEAK, MEMORY,
+)  # fmt: skip
+draw_speech_memory = _draw(
+    "optimized-5", SPEECH_CASES, memory_arms, peak, "Peak memory of a generation, speech", PEAK, MEMORY,
+)  # fmt: skip
+
+OPTIMIZED_FIGURES = [
+    Figure(name="optimized-1", title="tiles of the exact kernel", plan=lambda settings: [], draw=draw_exact),
+    Figure(name="optimized-2", title="tiles of the sigmoid kernel", plan=lambda settings: [], draw=draw_sigmoid),
+    Figure(
+        name="optimized-3",
+        title="time a call by initial number of drafts",
+        plan=partial(_plan, timed_arms, (*SUMMARY_CASES, *SPEECH_CASES)),
+        draw=draw_time,
+    ),
+    Figure(
+        name="optimized-4",
+        title="peak memory by initial number of drafts, summaries",
+        plan=partial(_plan, memory_arms, SUMMARY_CASES),
+        draw=draw_summary_memory,
+    ),
+    Figure(
+        name="optimized-5",
+        title="peak memory by initial number of drafts, speech",
+        plan=partial(_plan, memory_arms, SPEECH_CASES),
+        draw=draw_speech_memory,
+    ),
+]

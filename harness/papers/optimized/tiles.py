@@ -1,0 +1,193 @@
+"""Optimized, Figures 1 and 2: the tiles that the kernels of kernels.verify are configured with, and what is done in one.
+
+Nothing is run: widths and counts are the kernels' own constants at the vocabularies of the paper's models.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.core.settings import Settings
+from harness.papers.optimized.setup import GAMMA
+from harness.tables.evidence import Evidence
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION, footnote, look, new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+from kernels.verify import sizes
+
+VOCABULARIES = {"Llama2": 32_000, "Whisper .en": 51_864, "Qwen1.5": 151_936, "Gemma": 256_000}
+SHOWN = "Llama2"
+PALE = {BLUE: "#D6E8F5", GREEN: "#D3EFE5", ORANGE: "#FBEBC8", VERMILION: "#F9DDCF", GREY: "#EEEEEE"}
+LEFT, WIDTH, HEIGHT = 2.0, 54.0, 1.9  # of a matrix: where it begins, how wide it is, how high a row
+MARKED_ROW = 1
+CHOSEN = 24  # the tile whose work is shown; any would do
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A row of V numbers in tiles: K of them, all ``tile`` wide but the last."""
+
+    vocab_size: int
+    tile: int
+
+    @property
+    def num_tiles(self) -> int:
+        return -(-self.vocab_size // self.tile)
+
+    @property
+    def widths(self) -> list[int]:
+        return [min(self.tile, self.vocab_size - start) for start in range(0, self.vocab_size, self.tile)]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The texts that differ between the two figures. Steps marked True are the sigmoid's own."""
+
+    name: str
+    kernel: str
+    title: str
+    matrices: tuple[str, str]
+    steps: tuple[tuple[str, bool], ...]
+    written: tuple[str, str, str]
+
+
+EXACT = Panel(
+    name="optimized-1",
+    kernel="exact",
+    title="Exact kernel: one program a tile of a draft's row, softmax outside",
+    matrices=("$p$, target probabilities", "$q$, draft probabilities"),
+    steps=(
+        ("load $p_k$, $q_k$", False),
+        (r"$\tau_k = p_k \, / \, q_k$", False),
+        ("$f_k = p_k - q_k$", False),
+        (r"$a_k = \max(0, f_k)$", False),
+        (r"$b_k = \Sigma_x \, a_k(x)$", False),
+    ),
+    written=(r"$\tau_k$", "$a_k$", "$b_k$"),
+)
+SIGMOID = Panel(
+    name="optimized-2",
+    kernel="sigmoid",
+    title="Sigmoid kernel: the same tiles on raw logits, no softmax",
+    matrices=("$z^p$, target logits", "$z^q$, draft logits"),
+    steps=(
+        ("load $z^p_k$, $z^q_k$", True),
+        (r"$\hat{p}_k, \hat{q}_k = \sigma((z_k - \alpha) \, / \, (\beta - \alpha))$", True),
+        (r"$\hat{\tau}_k = \hat{p}_k \, / \, \hat{q}_k$", False),
+        (r"$\hat{a}_k = \max(0, \hat{p}_k - \hat{q}_k)$", False),
+        (r"$\hat{b}_k = \Sigma_x \, \hat{a}_k(x)$", False),
+    ),
+    written=(r"$\hat{\tau}_k$", r"$\hat{a}_k$", r"$\hat{b}_k$"),
+)
+
+
+def draw_exact(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
+    return _draw(EXACT, folder)
+
+
+def draw_sigmoid(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
+    return _draw(SIGMOID, folder)
+
+
+def _draw(panel: Panel, folder: Path) -> list[Path]:
+    tiling = Tiling(VOCABULARIES[SHOWN], sizes.TILE)
+    with look():
+        figure = new_figure(11.0, 5.4)
+        axes = figure.subplots()
+        axes.set(xlim=(0, 110), ylim=(0, 54), title=panel.title)
+        axes.axis("off")
+        for label, top, colour, bend in ((panel.matrices[0], 50, BLUE, -0.1), (panel.matrices[1], 32, ORANGE, 0.3)):
+            _matrix(axes, tiling, label, top, colour)
+            _leads_to_the_program(axes, tiling, top, colour, bend)
+        ratio, positive, _ = panel.written
+        _matrix(axes, tiling, f"written: {ratio} and {positive}; used are $\\gamma$ ratios and one row (dark)", 14, GREEN)
+        _program(axes, panel)
+        footnote(figure, notes(panel))
+        return save(figure, folder, panel.name)
+
+
+def _matrix(axes: "Axes", tiling: Tiling, label: str, top: float, colour: str) -> None:
+    """Gamma rows of V columns, to scale along the vocabulary; marked are one tile, or of what is written the row used."""
+    from matplotlib.patches import Rectangle
+
+    width, height, left = WIDTH, HEIGHT, LEFT
+    scale = width / tiling.vocab_size
+    axes.text(left, top + 0.8, label, fontsize=10, va="bottom")
+    for row in range(GAMMA):
+        start = left
+        for index, tile in enumerate(tiling.widths):
+            marked = row == MARKED_ROW and (index == CHOSEN or colour == GREEN)
+            face = colour if marked else PALE[colour]
+            axes.add_patch(
+                Rectangle((start, top - (row + 1) * height), tile * scale, height, facecolor=face, edgecolor="white", lw=0.7)
+            )
+            start += tile * scale
+    shape = f"$\\gamma$ = {GAMMA} rows of V = {tiling.vocab_size:,}: K = {tiling.num_tiles} tiles of {tiling.tile:,}"
+    axes.text(left, top - GAMMA * height - 0.5, f"{shape}, the last of {tiling.widths[-1]:,}", fontsize=9, va="top")
+
+
+def _leads_to_the_program(axes: "Axes", tiling: Tiling, top: float, colour: str, bend: float) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    begin = (LEFT + (CHOSEN + 1) * tiling.tile * WIDTH / tiling.vocab_size, top - (MARKED_ROW + 0.5) * HEIGHT)
+    bent = f"arc3,rad={bend}"
+    axes.add_patch(
+        FancyArrowPatch(
+            begin, (62.8, 43.3), arrowstyle="-|>", mutation_scale=12, color=colour, lw=1.3, connectionstyle=bent, shrinkA=0
+        )
+    )
+
+
+def _program(axes: "Axes", panel: Panel) -> None:
+    """The steps of one program on chip, what it writes back, and what follows."""
+    from matplotlib.patches import Rectangle
+
+    left, width, top, step = 63.0, 45.0, 49.0, 4.3
+    height = step * len(panel.steps) + 4.2
+    axes.add_patch(Rectangle((left, top - height), width, height, facecolor=PALE[GREY], edgecolor=GREY, lw=1.0))
+    axes.text(left + 1, top - 0.8, f"one program: {sizes.NUM_WARPS} warps, on chip", fontsize=10, va="top", color="#333333")
+    for number, (text, own) in enumerate(panel.steps):
+        y = top - 3.6 - (number + 1) * step + 0.5
+        axes.add_patch(
+            Rectangle(
+                (left + 1, y), width - 2, step - 0.8, facecolor="white", edgecolor=VERMILION if own else GREY,
+                lw=2.0 if own else 0.8,
+            )
+        )  # fmt: skip
+        axes.text(left + 2, y + (step - 0.8) / 2, text, fontsize=9.5, va="center")
+    below = top - height
+    cell = (width - 4) / len(panel.written)
+    for number, text in enumerate(panel.written):
+        x = left + 1 + number * (cell + 1)
+        _arrow(axes, (x + cell / 2, below), (x + cell / 2, below - 3.2))
+        axes.add_patch(Rectangle((x, below - 6.6), cell, 3.4, facecolor=PALE[GREEN], edgecolor=GREEN, lw=1.0))
+        axes.text(x + cell / 2, below - 4.9, text, fontsize=9.5, ha="center", va="center")
+    axes.text(left + 1, below - 7.3, "written to memory", fontsize=9, va="top", color=GREEN)
+    ratio, positive, total = panel.written
+    after = f"then, outside: b = the sum of all {total};\na draft stands where r $\\leq$ its {ratio};\n"
+    after += f"resampling from {positive} / b"
+    axes.text(left + 1, below - 9.8, after, fontsize=10, va="top", linespacing=1.4)
+
+
+def _arrow(axes: "Axes", begin: tuple[float, float], end: tuple[float, float]) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    axes.add_patch(FancyArrowPatch(begin, end, arrowstyle="-|>", mutation_scale=10, color="#555555", lw=1.0))
+
+
+def notes(panel: Panel) -> str:
+    """Counts at the papers' vocabularies, and how our kernels differ."""
+    tile = sizes.TILE
+    counts = ", ".join(
+        f"{name} {-(-size // tile)} ({GAMMA * -(-size // tile):,} programs)" for name, size in VOCABULARIES.items()
+    )
+    moved = sizes.bytes_moved(panel.kernel, 1, GAMMA, VOCABULARIES[SHOWN], "float32") / 1e6
+    red = " Red: what differs from the exact kernel." if any(own for _, own in panel.steps) else ""
+    return (
+        f"As configured in kernels/verify/tiles_gpu.py: tiles of {tile:,} numbers (the paper's n = 1,024 threads), "
+        f"{sizes.NUM_WARPS} warps of 32 threads, grid K x gamma x B.\nK at the paper's vocabularies, batch 1, gamma {GAMMA}: "
+        f"{counts}.\n"
+        f"A round of {SHOWN}, FP32, moves {moved:.1f} MB in all. Our fused kernel: tiles of {sizes.FUSED_TILE:,}, "
+        f"{2 * GAMMA + 1} rows, and nothing of size V is written.{red}"
+    )

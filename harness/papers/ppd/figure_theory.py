@@ -1,0 +1,192 @@
+"""PPD, Figures 3 and 4: what latency the extra compute units buy in theory, at the paper's match rates and at ours.
+
+Both panels are theory: a match rate and k give a point of Theorem 4.1 with the early prediction at half the depth. Grey lines
+are all match rates from 0 to 1 for each k; dataset and head decide where on them a point lies.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.core.settings import Settings
+from harness.measures.match_rates import match_rate
+from harness.measures.statistics import Estimate
+from harness.papers.ppd.setup import PAPER, PROBED, TASKS, depth_of, layers_of, match_arm
+from harness.tables import published
+from harness.tables.evidence import Evidence
+from harness.tables.style import BLUE, GREEN, GREY, VERMILION, footnote, legend_line, legends_beside, look, new_figure, save
+from methods.ppd import theory
+from methods.ppd.theory import PAPER_DEPTH
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+HALF = PAPER_DEPTH // 2
+LOOKS = {"SQUAD": (GREEN, "o"), "WMT": (BLUE, "s"), "CNN/DM": (VERMILION, "D")}
+LINES = {"N": "--", "Y": "-"}
+HEADS = {"N": "the model's own head (N)", "Y": "a head trained for the layer (Y)"}
+RATES = np.linspace(0, 1, 101)
+# k, depth, early layer and match rate to compute in units.
+Compute = Callable[[int, int, int, float], float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The match rates of one dataset and head at half the depth, by k; ``layer`` of ``depth`` is where they were read."""
+
+    dataset: str
+    head: str
+    rates: dict[int, Estimate]
+    depth: int
+    layer: int
+
+    def latency(self, rate: float) -> float:
+        return float(theory.latency_per_token(self.depth, self.layer, rate))
+
+
+def published_curves() -> list[Curve]:
+    """The paper's rates (its Table 2)."""
+    rows = [row for row in published.read(PAPER, "table_2") if int(row["layer"]) == HALF]
+    return [
+        Curve(dataset, head, {int(row["k"]): _exact(row) for row in rows if _is(row, dataset, head)}, PAPER_DEPTH, HALF)
+        for dataset in TASKS
+        for head in LINES
+    ]
+
+
+def measured_curves(settings: Settings, evidence: Evidence) -> list[Curve]:
+    """Our rates (catalogue table 1), fractions of 1; what has not been measured is left out."""
+    depth, layer, found = depth_of(settings, PROBED), layers_of(settings)[HALF], []
+    for dataset in TASKS:
+        records = evidence.records_of(match_arm(settings, dataset))
+        for head in LINES:
+            rates = {k: match_rate(records, head, layer, k) for k in counts()}
+            known = {k: _fraction(rate) for k, rate in rates.items() if rate is not None}
+            if known:
+                found.append(Curve(dataset, head, known, depth, layer))
+    return found
+
+
+def counts() -> list[int]:
+    """The paper's k."""
+    return sorted({int(row["k"]) for row in published.read(PAPER, "table_2")})
+
+
+def draw_average(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
+    """Figure 3: Eq. 3 against Eq. 5."""
+    return _draw(settings, evidence, folder, "ppd-3", _average, "compute units busy on average")
+
+
+def draw_per_token(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
+    """Figure 4: Eq. 3 against Eq. 6."""
+    return _draw(settings, evidence, folder, "ppd-4", _per_token, "compute per token (greedy decoding's = 1)")
+
+
+def _average(k: int, depth: int, layer: int, rate: float) -> float:
+    return float(theory.compute_per_time_unit(depth, layer, k, rate))
+
+
+def _per_token(k: int, depth: int, layer: int, rate: float) -> float:
+    return float(theory.compute_per_token(depth, layer, k, rate))
+
+
+def _draw(settings: Settings, evidence: Evidence, folder: Path, name: str, compute: Compute, label: str) -> list[Path]:
+    measured = measured_curves(settings, evidence)
+    with look():
+        figure = new_figure(10.4, 4.6)
+        left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+        figure.subplots_adjust(wspace=0.08)
+        for axes, title, curves in (
+            (left, "The paper's match rates", published_curves()),
+            (right, "Match rates measured here", measured),
+        ):
+            _panel(axes, title, curves, compute)
+            axes.set(xlabel=label)
+        left.set(ylabel="latency per token (greedy decoding's = 1)", xlim=_limits(compute), ylim=(0.45, 1.06))
+        if not measured:
+            right.text(0.5, 0.5, "not run", transform=right.transAxes, ha="center", va="center", color="#555555")
+        datasets = [_handle(colour, marker, "none", dataset) for dataset, (colour, marker) in LOOKS.items()]
+        heads = [_handle("black", "o", LINES[head], text, hollow=head == "N") for head, text in HEADS.items()]
+        rates = [legend_line(color=GREY, lw=1, label="match rate 0 (above) to 1")]
+        legends_beside(figure, right, ("dataset", datasets), ("early prediction by", heads), ("at each k", rates))
+        footnote(figure, _provenance(settings, measured))
+        return save(figure, folder, name)
+
+
+def _panel(axes: "Axes", title: str, curves: list[Curve], compute: Compute) -> None:
+    """Theorem 4.1 at half the depth: all rates for each k in grey, the given ones on them, greedy decoding at (1, 1)."""
+    for k in counts():
+        spent = [compute(k, PAPER_DEPTH, HALF, rate) for rate in RATES]
+        latency = np.asarray(theory.half_depth_latency_per_token(RATES))
+        axes.plot(spent, latency, color="#BBBBBB", lw=1, zorder=1)
+        axes.annotate(
+            f"k = {k}", (spent[-1], latency[-1]), (0, -4), textcoords="offset points", ha="center", va="top", color="#555555"
+        )
+    for curve in curves:
+        _plot(axes, curve, partial(_spent, compute, curve))
+    axes.plot(1, 1, marker="*", markersize=12, color="black", ls="none", zorder=4)
+    axes.annotate("greedy", (1, 1), (0, 7), textcoords="offset points", ha="center", va="bottom", fontsize=10)
+    axes.set_title(title)
+
+
+def _spent(compute: Compute, curve: Curve, k: int, rate: float) -> float:
+    return compute(k, curve.depth, curve.layer, rate)
+
+
+def _plot(axes: "Axes", curve: Curve, spent: Callable[[int, float], float]) -> None:
+    colour, marker = LOOKS[curve.dataset]
+    latencies = {k: curve.latency(rate.value) for k, rate in curve.rates.items()}
+    spread = [_spread(curve, rate) for rate in curve.rates.values()]
+    axes.errorbar(
+        [spent(k, rate.value) for k, rate in curve.rates.items()], list(latencies.values()), np.array(spread).T,
+        color=colour, ls=LINES[curve.head], lw=1.4, marker=marker, markersize=6, elinewidth=1, capsize=2.5,
+        markerfacecolor="white" if curve.head == "N" else colour, zorder=3,
+    )  # fmt: skip
+
+
+def _spread(curve: Curve, rate: Estimate) -> tuple[float, float]:
+    """The reach of the latency's interval, down and up: a higher rate means less latency."""
+    if rate.low is None or rate.high is None:
+        return 0.0, 0.0
+    middle = curve.latency(rate.value)
+    return max(middle - curve.latency(rate.high), 0.0), max(curve.latency(rate.low) - middle, 0.0)
+
+
+def _limits(compute: Compute) -> tuple[float, float]:
+    most = max(compute(k, PAPER_DEPTH, HALF, rate) for k in counts() for rate in (0.0, 1.0))
+    return 0.6, most + 0.4
+
+
+def _handle(colour: str, marker: str, line: str, label: str, *, hollow: bool = False) -> "Line2D":
+    face = "white" if hollow else colour
+    return legend_line(color=colour, marker=marker, markersize=6, markerfacecolor=face, ls=line, lw=1.4, label=label)
+
+
+def _is(row: published.Row, dataset: str, head: str) -> bool:
+    return (row["dataset"], row["trained"]) == (dataset, head)
+
+
+def _exact(row: published.Row) -> Estimate:
+    """A printed rate as a fraction; the paper gives no interval."""
+    return Estimate(float(row["match_rate_pct"]) / 100, None, None, 0)
+
+
+def _fraction(percent: Estimate) -> Estimate:
+    low, high = (None if bound is None else bound / 100 for bound in (percent.low, percent.high))
+    return Estimate(percent.value / 100, low, high, percent.n)
+
+
+def _provenance(settings: Settings, measured: list[Curve]) -> str:
+    texts = {curve.dataset: next(iter(curve.rates.values())).n for curve in measured}
+    shown = f"texts: {', '.join(f'{n} of {dataset}' for dataset, n in texts.items()) or 'none'}"
+    place = f", layer {measured[0].layer} of {measured[0].depth}" if measured else ""
+    return (
+        f"Theory in both panels, at the match rates of Table 2. Paper: Vicuna-13B, layer {HALF} of {PAPER_DEPTH}. "
+        f"Here: profile {settings.profile}, data {Path(settings.source).name}{place}; {shown};\n"
+        "bars are 95 % intervals over texts. Heads are not counted; Table 3 has what a real pipeline makes of it."
+    )

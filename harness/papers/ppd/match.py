@@ -1,0 +1,174 @@
+"""PPD, Tables 2, 6, 7 and 8 (catalogue 1, 4, 5 and 6): how often an early layer's candidates hold the final token.
+
+One greedy generation an example, and one forward pass over it, feed all of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from harness.core.experiment import Experiment
+from harness.core.settings import Settings
+from harness.measures.match_rates import match_rate
+from harness.measures.statistics import Missing
+from harness.papers.ppd.setup import (
+    PAPER,
+    PROBED,
+    TASKS,
+    data_notes,
+    heads_of,
+    layer_notes,
+    layers_of,
+    length_notes,
+    match_arm,
+    model_notes,
+    paper_layers,
+    remark,
+)
+from harness.tables import published
+from harness.tables.base import Published, Table, row_name
+from harness.tables.engine import Column, Known, Result, Row, Section, table
+
+Lines = Sequence[published.Row]
+TOTAL = "Total"
+COLUMNS_A_LINE = 3
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The published lines of a row by column, and the layers here that stand for theirs.
+
+    ``remarked`` is the column in which a data set's first row has the remark on its texts; empty in other rows.
+    """
+
+    lines: Mapping[str, published.Row]
+    layers: Mapping[str, int]
+    remarked: str
+
+    @property
+    def first(self) -> published.Row:
+        return next(iter(self.lines.values()))
+
+
+def column_of(layer: int) -> str:
+    return f"layer {layer}"
+
+
+def blocks_of(columns: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Blocks of as many columns as a terminal's line holds."""
+    return tuple(tuple(columns[start : start + COLUMNS_A_LINE]) for start in range(0, len(columns), COLUMNS_A_LINE))
+
+
+def position_of(text: str) -> tuple[str, range | None]:
+    """Read a bin as printed, "17-32" say: its name, and the positions from 0 that it means; the total has no bounds."""
+    if text == "total":
+        return TOTAL, None
+    first, last = map(int, text.split("-"))
+    return text, range(first - 1, last)
+
+
+def _column(title: str, positions: range | None = None) -> Column:
+    return Column(
+        title,
+        partial(_rate, title, positions),
+        "%",
+        published=title,
+        applies=lambda arm, row: title in row.key.lines,
+        remark=lambda known, row: remark(*known[row.arm]) if row.key.remarked == title else "",
+    )
+
+
+def _rate(title: str, positions: range | None, known: Known, row: Row) -> Result:
+    line, records = row.key.lines[title], known[row.arm][1]
+    found = match_rate(records, line["trained"], row.key.layers[title], int(line["k"]), positions)
+    return Missing("no output reaches these positions") if found is None and positions is not None else found
+
+
+def _printed(key: Rates, title: str) -> Published:
+    return published.value(key.lines[title], "match_rate_pct")
+
+
+def _section(
+    settings: Settings,
+    dataset: str,
+    lines: Sequence[published.Row],
+    heads: tuple[str, ...],
+    title_of: Callable[[published.Row], str],
+) -> Section:
+    """A data set's rows, named by the published columns ``heads``; trained heads may be absent."""
+    arm, layers, trained = match_arm(settings, dataset), layers_of(settings), heads_of(settings)
+    arms: dict[str, Experiment | Missing] = {"N": arm, "Y": trained if isinstance(trained, Missing) else arm}
+    groups: dict[str, dict[str, published.Row]] = {}
+    for line in lines:
+        groups.setdefault(row_name(*(line[head] for head in heads)), {})[title_of(line)] = line
+    rows: list[Row] = []
+    for name, group in groups.items():
+        here = {title: layers[int(line["layer"])] for title, line in group.items()}
+        key = Rates(group, here, "" if rows else next(iter(group)))
+        rows.append(Row(name, key.first["trained"], key))
+    return Section(arms, tuple(rows))
+
+
+def _by_layer_sections(settings: Settings) -> list[Section]:
+    """Table 2: all positions, a column a layer."""
+    lines, heads = published.read(PAPER, "table_2"), ("dataset", "k", "trained")
+    by_dataset = {dataset: [line for line in lines if line["dataset"] == dataset] for dataset in TASKS}
+    return [
+        _section(settings, dataset, own, heads, lambda line: column_of(int(line["layer"])))
+        for dataset, own in by_dataset.items()
+    ]
+
+
+def _by_position_sections(name: str, settings: Settings) -> list[Section]:
+    """Tables 6 to 8: one data set each, a column a bin of positions."""
+    lines, heads = published.read(PAPER, name), ("layer", "k", "trained")
+    return [_section(settings, lines[0]["dataset"], lines, heads, lambda line: position_of(line["token_position"])[0])]
+
+
+def notes(settings: Settings) -> list[str]:
+    return [
+        "Percent of tokens that are among the k likeliest of a layer: by the model's own norm and head (trained: N), or by a "
+        "head trained for that layer (Y). Tokens are pooled, intervals resample examples; n counts examples.",
+        *length_notes(settings),
+        f"Layer {paper_layers()[0]} is before the middle, where Theorem 4.1 does not hold (it needs d-bar >= d / 2): its match "
+        f"rate says nothing of speed. The text of Section 4.3 names layers {published.claim(PAPER, 'layers probed')}; the "
+        f"{published.claim(PAPER, 'layers probed', 'checked_value')}.",
+        *layer_notes(settings, PROBED),
+        *data_notes(settings),
+        *model_notes(settings, [PROBED, "heads"]),
+    ]
+
+
+LAYER_COLUMNS = [_column(column_of(layer)) for layer in paper_layers()]
+MATCH_RATES = table(
+    number=1,
+    paper=PAPER,
+    paper_number=2,
+    title="match rate by task, k, layer and head",
+    row_heads=("dataset", "k", "trained"),
+    columns=LAYER_COLUMNS,
+    blocks=blocks_of([column.title for column in LAYER_COLUMNS]),
+    sections=_by_layer_sections,
+    published=_printed,
+    first_notes=notes,
+)
+
+
+def _by_position(number: int, paper_number: int, title: str) -> Table:
+    name = f"table_{paper_number}"
+    bins = dict(position_of(line["token_position"]) for line in published.read(PAPER, name))
+    return table(
+        number=number,
+        paper=PAPER,
+        paper_number=paper_number,
+        title=f"match rate by token position, {title}",
+        row_heads=("layer", "k", "trained"),
+        columns=[_column(bin_name, positions) for bin_name, positions in bins.items()],
+        blocks=blocks_of(list(bins)),
+        sections=partial(_by_position_sections, name),
+        published=_printed,
+        first_notes=notes,
+    )
+
+
+BY_POSITION = [_by_position(4, 6, "SQuAD"), _by_position(5, 7, "WMT EN-FR"), _by_position(6, 8, "CNN/DM")]

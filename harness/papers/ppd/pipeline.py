@@ -1,0 +1,208 @@
+"""PPD, Table 3 (catalogue 2): latency and throughput of the real pipeline, and what became of the saving it could have made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.core.experiment import Comparison, Experiment, MethodSpec, comparison_id, plain_arms
+from harness.core.settings import Settings
+from harness.measures.pairing import num_near_ties
+from harness.measures.pipelines import UNITS, Account, account
+from harness.measures.statistics import Missing
+from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes
+from harness.tables import published
+from harness.tables.base import Published, row_name
+from harness.tables.engine import Arm, Column, Known, Result, Row, Section, table
+from methods.options import SamplingSpec
+
+ROLE = "llama-2-13b"
+GREEDY = "greedy"
+SHOWN = "SQUAD"  # what the timelines are taken from
+NUM_TOKENS = 128
+# Column title -> quantity of harness.measures.pipelines.
+PRINTED = {"match rate": "match_rate", "latency": "latency_s", "throughput": "throughput"}
+SAVED = {"speed-up": "speedup", "Theorem 4.1": "theorem_frac", "attainable": "attainable_frac", "saved": "saved_frac"}
+SHARES = {"reached": "reached_frac", "greedy round": "plain_round_ms", "round": "round_ms"}
+PARTS = {"layers": "layers_ms", "early head": "early_head_ms", "head": "head_ms"}
+LOSSES = {
+    "slower layers": "slower_layers_ms",
+    "slower head": "slower_head_ms",
+    "request": "post_ms",
+    "waiting": "wait_ms",
+    "hand-over": "adopt_ms",
+}
+COLUMNS = {**PRINTED, **SAVED, **SHARES, **PARTS, **LOSSES}
+DERIVED = ("theorem_frac", "attainable_frac", "reached_frac", "slower_layers_ms", "slower_head_ms")
+PUBLISHED = {"match rate": "match_rate_pct", "latency": "latency_s", "throughput": "throughput_tok_per_s"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table and the method behind it; ``key`` is (method, k) of the paper's row, None where it has no such row."""
+
+    name: str
+    method: MethodSpec | None
+    key: tuple[str, str] | None
+
+
+def arms_of(settings: Settings) -> list[Method]:
+    """Greedy, the paper's two rows with the model's own head, the same with trained ones, and the plan that adapts itself."""
+    depth = depth_of(settings, ROLE)
+    pipeline = MethodSpec.of("ppd", early_layer=-(-depth // 2), candidates=1)
+    batched = pipeline.change(candidates=3, execution="batched")
+    rows = [
+        Method(GREEDY, None, ("greedy", "")),
+        Method("PPD, k = 1, N", pipeline, ("greedy_ppd", "1")),
+        Method("PPD, k = 3, N", batched, ("greedy_ppd", "3")),
+    ]
+    trained = heads_of(settings, ROLE)
+    if isinstance(trained, Missing):
+        return rows
+    adaptive = batched.change(early_layer=None, candidates=None, heads=trained)
+    return [
+        *rows,
+        Method("PPD, k = 1, Y", pipeline.change(heads=trained), None),
+        Method("PPD, k = 3, Y", batched.change(heads=trained), None),
+        Method("PPD, adaptive, Y", adaptive, None),
+    ]
+
+
+def comparison(settings: Settings, dataset: str) -> Comparison:
+    """Plain decoding on all threads and on one, then every pipeline; all interleaved."""
+    base = decoding(settings, dataset, ROLE, SamplingSpec(), settings.limit or SIZES[settings.profile].timed_limit).replace(
+        batch_size=1,
+        repeats=settings.repeats or 1,
+        max_new_tokens=NUM_TOKENS,
+        ignore_eos=True,
+        comparison=comparison_id(PAPER, "pipeline", settings.models),
+    )
+    methods = [arm.method for arm in arms_of(settings) if arm.method is not None]
+    return Comparison((*plain_arms(base, methods[0]), *(base.replace(method=method) for method in methods)))
+
+
+def datasets() -> list[str]:
+    return list(dict.fromkeys(row["dataset"] for row in published.read(PAPER, "table_3")))
+
+
+def shown_arm(settings: Settings, candidates: int) -> Experiment:
+    """The arm that the timelines are drawn from: with trained heads where there are any."""
+    arms = [arm for arm in comparison(settings, SHOWN).arms if arm.method.values.get("candidates") == candidates]
+    return arms[-1]
+
+
+def sections(settings: Settings) -> list[Section]:
+    """A data set's greedy row, then its pipelines."""
+    return [section for dataset in datasets() for section in _sections(settings, dataset)]
+
+
+def _sections(settings: Settings, dataset: str) -> list[Section]:
+    experiments, rows = comparison(settings, dataset).arms, arms_of(settings)
+    plains = [arm for arm in experiments if arm.method.name == "autoregressive"]
+    names = tuple(f"{GREEDY} {number}" for number in range(len(plains)))
+    methods = {row.name: next(arm for arm in experiments if arm.method == row.method) for row in rows if row.method is not None}
+    arms = {**dict(zip(names, plains, strict=True)), **methods}
+    keys = {row.name: None if row.key is None else (dataset, row.key) for row in rows}
+    greedy = Row(row_name(dataset, GREEDY), names[0], keys[GREEDY])
+    shown = tuple(Row(row_name(dataset, name), name, keys[name]) for name in methods)
+    depth = depth_of(settings, ROLE)
+    return [Section(arms, (greedy,), _greedy_columns(names)), Section(arms, shown, _pipeline_columns(names, depth))]
+
+
+def _printed(key: tuple[str, tuple[str, str]], metric: str) -> Published:
+    rows = [row for row in published.read(PAPER, "table_3") if (row["dataset"], (row["method"], row["k"])) == key]
+    return published.value(rows[0], metric) if rows else None
+
+
+def _greedy_columns(plains: tuple[str, ...]) -> list[Column]:
+    """The plain arms at their best: the faster rounds of one thread and of all, and the faster prompts."""
+
+    def at_best(*arms: Arm) -> Account | Missing | None:
+        return account([records for _, records in arms], arms[0][1], 1)
+
+    def which(known: Known, row: Row) -> str:
+        found = known.once(at_best, *plains)
+        if not isinstance(found, Account):
+            return ""
+        threads = "one thread" if known[plains[found.baseline]][0].num_threads == 1 else "all threads"
+        return f"the faster of one thread and all: {threads}"
+
+    def quantity(name: str) -> Callable[[Known, Row], Result]:
+        return lambda known, row: _pick(known.once(at_best, *plains), name)
+
+    named = {"latency": "baseline_latency_s", "throughput": "baseline_throughput"}
+    return [
+        Column(title, quantity(name), UNITS[name], published=PUBLISHED[title], reads=plains, remark=which)
+        for title, name in named.items()
+    ]
+
+
+def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
+    def compared(*arms: Arm) -> Account | Missing | None:
+        return account([records for _, records in arms[:-1]], arms[-1][1], depth)
+
+    def quantity(name: str) -> Callable[[Known, Row], Result]:
+        return lambda known, row: _pick(known.once(compared, *plains, row.arm), name)
+
+    return [
+        Column(
+            title,
+            quantity(name),
+            UNITS[name],
+            published=PUBLISHED.get(title),
+            reads=plains,
+            remark=_near_ties if title == "speed-up" else lambda known, row: "",
+            kind="derived" if name in DERIVED else "measured",
+        )
+        for title, name in COLUMNS.items()
+    ]
+
+
+def _near_ties(known: Known, row: Row) -> str:
+    records = known[row.arm][1]
+    count = num_near_ties(records)
+    return f"{count} of {len(records)} outputs part from greedy decoding's at a near-tie of two logits" if count else ""
+
+
+def _pick(result: Account | Missing | None, name: str) -> Result:
+    if not isinstance(result, Account):
+        return result
+    if name == "reached_frac" and name not in result.estimates:
+        return Missing("what the matches spare may be no more than what the early head costs: nothing to reach")
+    return result.estimates.get(name)
+
+
+def notes(settings: Settings) -> list[str]:
+    return [
+        "latency: seconds for 128 tokens after a prompt, the prompt included (EOS is ignored, as in the paper). match rate: "
+        "of this very run, over all tokens but each text's last, for which nothing is begun. The early layer is half the "
+        "depth.",
+        "N: the model's own head reads the early layer; Y: a head trained for it. The paper does not say which its Table 3 "
+        "has; its match rates are near those of N in its Table 5. k = 3 is one sub-process with a batch of three, not three "
+        "of them.",
+        "Shares are of greedy decoding's time a token, prompts apart. Theorem 4.1: its saving at this run's matches; it "
+        "counts no heads. attainable: layers spared x a layer's time - the early head, which lies on the critical path. "
+        "saved: as measured. reached: saved / attainable.",
+        "ms a token: attainable - saved = slower layers + slower head + request + waiting + hand-over; round = layers + both "
+        "heads + the last three. slower layers: the main process's layers take longer while another process computes (shared "
+        "caches, memory and power) and on fewer threads than greedy decoding's where that is faster on all of them. Greedy "
+        "decoding's head is taken to cost what the cheaper of the pipeline's two does; Theorem 4.1, without heads, is the most "
+        "that is attainable.",
+        "Greedy decoding is the faster of one thread and all, its prompts and its rounds each; the pipeline reads prompts on "
+        "all threads and decodes with one a process. speed-up: prompts included.",
+        "adaptive: early layer and k follow from match rates and times measured on the warm-up and the first two texts; its "
+        "latency has the forward passes that measure them.",
+        *model_notes(settings, [ROLE, "heads"]),
+    ]
+
+
+PIPELINE = table(
+    number=2,
+    paper=PAPER,
+    paper_number=3,
+    title="latency and throughput of the real pipeline",
+    row_heads=("dataset", "method"),
+    columns=[Column(title) for title in COLUMNS],
+    blocks=(tuple(PRINTED), tuple(SAVED), tuple(SHARES), tuple(PARTS), tuple(LOSSES)),
+    sections=sections,
+    published=_printed,
+    first_notes=notes,
+)

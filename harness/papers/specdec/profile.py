@@ -1,0 +1,107 @@
+"""SpecDec, Table 18 (catalogue 28): where the time of SpecDec++ goes; encoders side by side, and one for both."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.blocks import MODULES, module_shares
+from harness.measures.of_run import tokens_per_step
+from harness.measures.pairing import succeeded
+from harness.measures.sentences import sentence_speedup
+from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.papers.specdec.columns import SPECULATIVE, arm_notes
+from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, drafter_of, gamma_of, greedy, relaxed
+from harness.tables import published
+from harness.tables.engine import Column, Known, Result, Row, Section, table
+
+OWN, CONCURRENT, SHARED = "one after the other", "side by side", "one for both"
+ENCODERS = "both encoders"
+
+
+def sections(settings: Settings) -> list[Section]:
+    """The paper's arm, and the two that it names as future work."""
+    plain, gamma = greedy(settings, EN_DE, "profile"), gamma_of(settings, EN_DE)
+    keys = {OWN: PAPER}  # the paper's own row is the first
+    rows = tuple(Row(name, name, keys.get(name)) for name in (OWN, CONCURRENT, SHARED))
+    if isinstance(plain, Missing):
+        return [Section(dict.fromkeys((OWN, CONCURRENT, SHARED), plain), rows)]
+    drafters = {
+        OWN: drafter_of(settings, EN_DE.drafter),
+        CONCURRENT: drafter_of(settings, EN_DE.drafter, encoder="concurrent"),
+        SHARED: drafter_of(settings, "drafter-shared", encoder="shared"),
+    }
+    alone = plain.replace(num_threads=1) if plain.device == "cpu" else plain  # as encoders side by side need it
+    plains = {OWN: plain, CONCURRENT: alone, SHARED: plain}
+    arms = {name: relaxed(plains[name], drafter, gamma, EFFICIENCY) for name, drafter in drafters.items()}
+    return [Section({GREEDY: plain, **arms}, rows)]
+
+
+def encoders_pct(records: Sequence[Record]) -> Estimate | None:
+    """Percent of all time that is the two encoders'."""
+    rows = [(record.example, record.encode_s, record.draft_encode_s, record.wall_s) for record in succeeded(records)]
+    return ratio_of_examples([(name, 100.0 * (at + nat), wall) for name, at, nat, wall in rows if at and nat and wall], "%")
+
+
+def _share(module: str, known: Known, row: Row) -> Result:
+    return module_shares(known[row.arm][1]).get(module)
+
+
+def _gain(known: Known, row: Row) -> Result:
+    return sentence_speedup(known[GREEDY][1], known[OWN][1], known[row.arm][1])
+
+
+def _sentence_ms(known: Known, row: Row) -> Result:
+    """Milliseconds a sentence, refused where a speed over greedy decoding is."""
+    greedy, records = known[GREEDY][1], known[row.arm][1]
+    if isinstance(over_greedy := sentence_speedup(greedy, greedy, records), Missing):
+        return over_greedy
+    times = [(record.example, 1e3 * record.wall_s, 1.0) for record in succeeded(records) if record.wall_s is not None]
+    return ratio_of_examples(times, "ms")
+
+
+COLUMNS = (
+    *(Column(module, partial(_share, module), "%", published="time share pct") for module in MODULES),
+    Column(
+        ENCODERS,
+        lambda known, row: encoders_pct(known[row.arm][1]),
+        "%",
+        published="time share of the two encoders pct",
+    ),
+    Column("a sentence", _sentence_ms, "ms", reads=(GREEDY,)),
+    Column("gain", _gain, "x", reads=(GREEDY, OWN)),
+    Column("emitted", lambda known, row: tokens_per_step(known[row.arm][1]), "tokens", applies=SPECULATIVE),
+)
+
+
+def _printed(key: str, metric: str) -> published.Published:
+    row = next(row for row in published.read(PAPER, "table_18") if row["metric"] == metric)
+    return published.value(row, "value")
+
+
+def notes(settings: Settings) -> list[str]:
+    order = next(row["value"] for row in published.read(PAPER, "table_18") if row["metric"] == "order")
+    return [
+        f"Percent of all time of SpecDec++ ({EFFICIENCY}) at batch 1. The paper's text has the encoders' share, approximately, "
+        f"and the order {order}; its other numbers are not recovered.",
+        "AT encoder: the verifier's prefill, NAT encoder: the drafter's, each with the keys and values that its decoder reads. "
+        "NAT decoder: drafting. AT decoder: verification, the rule included. others: the rest of a round.",
+        "Rows: how the source is encoded. Side by side, the AT encoder's share is what passes until it is done and the NAT "
+        "encoder's what passes after that. gain: seconds a sentence of the first row over this one's, arms interleaved. "
+        "emitted: tokens a round.",
+    ]
+
+
+PROFILE = table(
+    number=28,
+    paper=PAPER,
+    paper_number=18,
+    title="profile by module",
+    row_heads=("encoders",),
+    columns=COLUMNS,
+    blocks=(MODULES, (ENCODERS, "a sentence", "gain", "emitted")),
+    sections=sections,
+    published=_printed,
+    first_notes=notes,
+    last_notes=arm_notes,
+)

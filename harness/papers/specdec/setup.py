@@ -1,0 +1,293 @@
+"""Which models, data and sizes stand for those of SpecDec (Xia et al.) in each profile, and the experiments made of them.
+
+A comparison is all the arms that share a verifier and are timed together: greedy decoding first (strict SpecDec must equal it),
+beam search by us and by transformers (the faster is the paper's baseline), then whatever drafts. Tables that read the same
+comparison share its records.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, comparison_id
+from harness.core.settings import Settings
+from harness.measures.statistics import Missing
+from harness.tables.roles import Roles, plain_decoding, role_model
+from harness.zoo.descriptions import DrafterRecipe, PairRecipe
+from harness.zoo.recipes import RECIPES, Scale, scale_of
+from harness.zoo.specdec import BLOCK_SIZES
+
+PAPER, TITLE = "specdec", "SpecDec"
+NUM_BEAMS = 5
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A setting of SpecDec++ (top-beta, tau)."""
+
+    beta: int
+    tau: float
+
+    def __str__(self) -> str:
+        return f"top-{self.beta}, tau {self.tau:g}"
+
+
+QUALITY, EFFICIENCY = Relaxed(3, 1.0), Relaxed(5, 3.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One of the paper's settings: its task, and the roles of its verifier and drafter."""
+
+    task: str
+    verifier: str
+    drafter: str
+    limit: int | None = None  # None: the profile's
+    repeats: int | None = None
+
+
+EN_DE = Setup(task="wmt-en-de", verifier="verifier", drafter="drafter")
+BIG = Setup(task="wmt-en-de", verifier="big-verifier", drafter="big-drafter")
+BIG_THREE_TEACHERS = Setup(task="wmt-en-de", verifier="big-verifier-3t", drafter="big-drafter-3t")
+RAW = Setup(task="wmt-en-de", verifier="verifier-raw", drafter="drafter-raw")
+THREE_TEACHERS = Setup(task="wmt-en-de", verifier="verifier-3t", drafter="drafter-3t")
+TEACHER = Setup(task="wmt-en-de", verifier="teacher", drafter="drafter")
+DE_EN_TEACHER = Setup(task="wmt-de-en", verifier="de-en-teacher", drafter="de-en-drafter")
+DEEP_SHALLOW = Setup(task="wmt-en-de", verifier="deep-verifier", drafter="deep-drafter")
+CNNDM = Setup(task="cnndm", verifier="bart-verifier", drafter="bart-drafter")
+# Multi30k: real data only, and none of the paper's. All of its test sentences: what is to be seen there are a few percent.
+CAPTIONS = Setup(task="multi30k-en-de", verifier="multi30k-verifier", drafter="multi30k-drafter", limit=1000, repeats=1)
+# The paper's development set, newstest2013.
+DEVELOPMENT = Setup(task="wmt13-en-de", verifier="verifier", drafter="drafter")
+PAIRS = {
+    pair: Setup(task=f"wmt-{pair.lower()}", verifier=f"{pair.lower()}-verifier", drafter=f"{pair.lower()}-drafter")
+    for pair in ("DE-EN", "EN-RO", "RO-EN")
+}
+
+PUBLIC = Missing("no checkpoint is public; use profile toy or paper, or name a model for every role")
+ZOO: dict[str, str | Missing] = {
+    **{
+        role: f"zoo:specdec-{role}"
+        for setup in (EN_DE, RAW, BIG, THREE_TEACHERS, BIG_THREE_TEACHERS, DEEP_SHALLOW, CNNDM, *PAIRS.values())
+        for role in (setup.verifier, setup.drafter)
+    },
+    **{role: f"zoo:specdec-{role}" for role in ("teacher", "de-en-teacher", "drafter-shared")},
+    "blockwise-heads": "zoo:specdec-blockwise",
+    "big-blockwise-heads": "zoo:specdec-big-blockwise",
+}
+
+
+ON_CAPTIONS: dict[str, str | Missing] = {
+    role: f"zoo:specdec-{role}"
+    for role in (CAPTIONS.verifier, *(CAPTIONS.drafter + of for of in ("", "-glancing", "-raw", "-printed", "-printed-plain")))
+}
+T5: dict[str, str | Missing] = {"t5-large": "google-t5/t5-large"}  # of Tables 16 and 17
+
+
+def _roles(scale: Scale) -> dict[str, str | Missing]:
+    """With a drafter for each block size; ``drafter-sized`` is the one that has the big drafter's, ``drafter-glancing`` the one
+    that differs from the base drafter in having no glancing, or in having it."""
+    sizes = {f"drafter-k{k}": f"zoo:specdec-drafter-k{k}" for k in BLOCK_SIZES[scale]}
+    large = T5 if scale == "paper" else {"t5-large": "zoo:t5-large"}
+    switched = {"drafter-glancing": f"zoo:specdec-drafter-{'plain' if glances(scale) else 'glancing'}"}
+    return ZOO | sizes | switched | {"drafter-sized": f"zoo:specdec-drafter-k{block_size(scale, BIG.drafter)}"} | large
+
+
+def block_size(scale: Scale, role: str) -> int:
+    """That of the zoo's drafter for a role."""
+    return _recipe(scale, role).block_size
+
+
+def layers_of(settings: Settings, setup: Setup) -> str:
+    """Of the verifier: "encoder + decoder", as the zoo's has them."""
+    recipe = RECIPES[_scale(settings)][f"specdec-{setup.verifier}"]
+    assert isinstance(recipe, PairRecipe)
+    return f"{recipe.num_encoder_layers} + {recipe.num_layers}"
+
+
+def glances(scale: Scale) -> bool:
+    """Whether the base drafter is trained with glancing."""
+    return _recipe(scale, EN_DE.drafter).glancing is not None
+
+
+def _recipe(scale: Scale, role: str) -> DrafterRecipe:
+    recipe = RECIPES[scale][f"specdec-{role}"]
+    assert isinstance(recipe, DrafterRecipe)
+    return recipe
+
+
+ROLES: Roles = {
+    "toy": _roles("toy") | ON_CAPTIONS,
+    "test": _roles("test"),
+    "paper": _roles("paper"),
+    "small": dict.fromkeys(_roles("paper"), PUBLIC) | T5,
+}
+
+# Groups of comparisons whose tables show a few percent, between rules, teachers or trainings: so many sentences of toy
+# translation, once each, since sentences differ more than repeats do.
+MAIN, SINGLE, HEADS, DRAFTERS = "main", "alone", "blockwise", "drafters"
+MANY = {MAIN: 400, SINGLE: 400, HEADS: 400, DRAFTERS: 1000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much a profile runs.
+
+    Sentences of generated and of real data (which are five times as long) and repeats of each; those of the tables by batch
+    size, for times and for memory, and of the worked examples. Prompts are cut to what the zoo's sources were cut to in
+    training; outputs may be longer than there. ``blockwise`` are the k of blockwise decoding.
+    """
+
+    limit: int
+    real_limit: int
+    repeats: int = 1
+    num_threads: int | None = None
+    max_source: int
+    max_new_tokens: int
+    max_article: int
+    max_summary: int
+    batches: tuple[int, ...] = (1, 4, 8, 16, 32)
+    batch_limit: int
+    memory_limit: int
+    trace_limit: int = 60
+    blockwise: tuple[int, int] = (2, 10)
+
+
+_PUBLIC = Sizes(
+    limit=200, real_limit=200, max_source=256, max_new_tokens=256, max_article=1024, max_summary=142, batch_limit=64,
+    memory_limit=64,
+)  # fmt: skip
+SIZES = {
+    # Operations of the zoo's models are too small to share: every arm takes as long on one thread as on two.
+    "toy": Sizes(
+        limit=80, real_limit=40, repeats=3, num_threads=1, max_source=160, max_new_tokens=96, max_article=160, max_summary=64,
+        batch_limit=192, memory_limit=32,
+    ),
+    "test": Sizes(
+        limit=4, real_limit=4, num_threads=1, max_source=160, max_new_tokens=32, max_article=96, max_summary=32,
+        batches=(1, 2), batch_limit=4, memory_limit=4, trace_limit=4, blockwise=(2, 4),
+    ),
+    "small": _PUBLIC,
+    "paper": replace(_PUBLIC, limit=3003, real_limit=3003, batch_limit=320, memory_limit=320),
+}  # fmt: skip
+
+# Names of arms, as the tables call them.
+GREEDY, BEAM, THEIR_BEAM = "AT, b = 1", "AT, b = 5", "AT, b = 5, transformers"
+ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY = "NAT drafter", "SpecDec", "SpecDec++ quality", "SpecDec++ efficiency"
+ARMS = (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)
+Arms = dict[str, Experiment | Missing]
+
+
+model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
+
+
+def drafter_of(settings: Settings, role: str, kind: str = "block", **options: str) -> DrafterSpec | Missing:
+    """A block drafter, or with kind "blockwise" heads on the verifier."""
+    model = model_of(settings, role)
+    return model if isinstance(model, Missing) else DrafterSpec(kind=kind, model=ModelSpec(name=model), options=options)
+
+
+def gamma_of(settings: Settings, setup: Setup) -> int:
+    """The block size k: what the drafter was trained with."""
+    return block_size(_scale(settings), setup.drafter)
+
+
+def glancing_in(settings: Settings) -> bool:
+    """Whether the base drafter glances, and the ablated one does not, or the other way round."""
+    return glances(_scale(settings))
+
+
+def _scale(settings: Settings) -> Scale:
+    """The zoo's; a profile without models of its own has the paper's sizes."""
+    return "paper" if settings.profile == "small" else scale_of(settings.profile)
+
+
+def block_sizes(settings: Settings) -> tuple[int, ...]:
+    """Those of Table 2."""
+    return BLOCK_SIZES[_scale(settings)]
+
+
+def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing:
+    """The verifier alone, timed at batch 1; its times belong to the comparison that ``group`` names."""
+    target, sizes = model_of(settings, setup.verifier), SIZES[settings.profile]
+    if isinstance(target, Missing):
+        return target
+    limit, repeats = _counts(settings, setup, group)
+    summarizes = setup.task == CNNDM.task
+    return plain_decoding(
+        settings,
+        task=setup.task,
+        target=ModelSpec(name=target),
+        limit=limit,
+        repeats=repeats,
+        max_new_tokens=sizes.max_summary if summarizes else sizes.max_new_tokens,
+        max_input_tokens=sizes.max_article if summarizes else sizes.max_source,
+        prompt_style="t5",
+        comparison=comparison_id(PAPER, group, settings.models),
+        num_threads=sizes.num_threads,
+    )
+
+
+def _counts(settings: Settings, setup: Setup, group: str) -> tuple[int, int]:
+    """Sentences, and how often each is decoded: as the user says, else as the setting, else as MANY or the profile."""
+    sizes, on_toy = SIZES[settings.profile], settings.source == "toy"
+    many = MANY.get(group) if on_toy and settings.profile == "toy" and setup.task != CNNDM.task else None
+    limit = settings.limit or setup.limit or many or (sizes.limit if on_toy else sizes.real_limit)
+    once = many is not None and limit >= many
+    return limit, settings.repeats or setup.repeats or (1 if once else sizes.repeats)
+
+
+def beam(plain: Experiment) -> Experiment:
+    return plain.replace(method=MethodSpec.of("beam", num_beams=NUM_BEAMS))
+
+
+def their_beam(plain: Experiment) -> Experiment:
+    """transformers' own beam search over the same weights."""
+    return plain.replace(method=MethodSpec.of("transformers", num_beams=NUM_BEAMS))
+
+
+def alone(plain: Experiment, drafter: DrafterSpec | Missing, gamma: int) -> Experiment | Missing:
+    if isinstance(drafter, Missing):
+        return drafter
+    return plain.replace(method=MethodSpec.of("drafter-alone", drafter=drafter, gamma=gamma))
+
+
+def strict(plain: Experiment, drafter: DrafterSpec | Missing, gamma: int) -> Experiment | Missing:
+    """SpecDec: what the drafter proposes stands where it is the verifier's first choice."""
+    if isinstance(drafter, Missing):
+        return drafter
+    return plain.replace(method=MethodSpec.of("speculative", rule="top-1", drafter=drafter, gamma=gamma))
+
+
+def relaxed(plain: Experiment, drafter: DrafterSpec | Missing, gamma: int, setting: Relaxed) -> Experiment | Missing:
+    """SpecDec++ (top-beta, tau), scored by the verifier as in the authors' code."""
+    experiment = strict(plain, drafter, gamma)
+    if isinstance(experiment, Missing):
+        return experiment
+    method = experiment.method.change(rule="top-beta", beta=setting.beta, tau=setting.tau)
+    return experiment.replace(method=method)
+
+
+def baselines(plain: Experiment) -> Arms:
+    """What speeds are measured against."""
+    return {GREEDY: plain, BEAM: beam(plain), THEIR_BEAM: their_beam(plain)}
+
+
+def beam_alone(settings: Settings, setup: Setup) -> Arms:
+    """How good a model is; no time of it could be compared."""
+    plain = greedy(settings, setup, SINGLE)
+    return {BEAM: plain if isinstance(plain, Missing) else beam(plain.replace(repeats=1))}
+
+
+def arms_of(settings: Settings, setup: Setup, group: str = MAIN) -> Arms:
+    """The comparison of a setting. The tables of one group share its records."""
+    plain, gamma = greedy(settings, setup, group), gamma_of(settings, setup)
+    if isinstance(plain, Missing):
+        return dict.fromkeys(ARMS, plain)
+    drafter = drafter_of(settings, setup.drafter)
+    return {
+        **baselines(plain),
+        ALONE: alone(plain, drafter, gamma),
+        STRICT: strict(plain, drafter, gamma),
+        HIGH_QUALITY: relaxed(plain, drafter, gamma, QUALITY),
+        HIGH_EFFICIENCY: relaxed(plain, drafter, gamma, EFFICIENCY),
+    }

@@ -1,0 +1,113 @@
+"""Judge how a measured number relates to the published one, and why it misses it.
+
+A published number is known to its printed digits only, so half a unit of its last digit is added to our interval on either
+side. A measurement without an interval decides nothing; a value that was computed needs none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from harness.core.settings import Settings
+from harness.tables.base import NOT_RECOVERED, Cell
+
+Relation = Literal["agrees", "above", "below", "not comparable"]
+SIZE_UNITS = ("MiB", "GiB")
+TIMED_UNITS = ("s", "ms", "x", "tokens/s")
+MODELS = {"toy": "toy models", "test": "toy models", "small": "stand-in models"}
+NOTED = "disagrees: see note"
+
+REASONS = {
+    "toy models": "the models are of the paper's architecture, small, and trained here; their numbers need not be the paper's",
+    "stand-in models": "public models stand in for the paper's",
+    "replaced models": "the command put other models in the place of the profile's",
+    "hardware": "a time or a ratio of times, on another machine than the paper's",
+    "model not public": "the paper's models cannot be had",
+    NOT_RECOVERED: "the paper has this number, but the copy of it at hand has lost it",
+    NOTED: "neither models nor hardware explain it; the note below the table says what is known",
+    "not run": "nothing is recorded yet; the command beside the table runs it",
+    "failed": "it was run and gave no number; the note says why",
+    "impossible": "it cannot be run; the note says why",
+    "no interval": "measured without an interval, which decides nothing",
+    "no published number": "the paper has no such number",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell, its relation to the published number, and the reason codes of a miss, joined by "; "."""
+
+    cell: Cell
+    relation: Relation
+    reason: str
+
+    @property
+    def is_comparison(self) -> bool:
+        return self.cell.published is not None
+
+
+def judge(cells: Sequence[Cell], settings: Settings) -> list[Judged]:
+    digits = printed_digits(cells)
+    return [_judged(cell, digits.get(cell.column, 0), settings) for cell in cells]
+
+
+def printed_digits(cells: Sequence[Cell]) -> dict[str, int]:
+    """Decimal digits of each column: the most that any of its published numbers has, since trailing zeros are lost."""
+    digits: dict[str, int] = {}
+    for cell in cells:
+        if isinstance(cell.published, float | int):
+            digits[cell.column] = max(digits.get(cell.column, 0), _digits(cell.published))
+    return digits
+
+
+def _digits(value: float) -> int:
+    exponent = Decimal(repr(value)).normalize().as_tuple().exponent
+    return max(0, -int(exponent))
+
+
+def _judged(cell: Cell, digits: int, settings: Settings) -> Judged:
+    if (why := _incomparable(cell)) is not None:
+        return Judged(cell, "not comparable", why)
+    assert cell.measured is not None
+    assert not isinstance(cell.published, str | None)
+    half = 0.5 * 10.0**-digits * (1 + 1e-9)
+    low = (cell.measured if cell.low is None else cell.low) - half
+    high = (cell.measured if cell.high is None else cell.high) + half
+    if low <= cell.published <= high:
+        return Judged(cell, "agrees", "")
+    return Judged(cell, "above" if low > cell.published else "below", _reason(cell, settings))
+
+
+def _incomparable(cell: Cell) -> str | None:
+    """Say why a cell has nothing to compare, its own status first; None if it has both numbers."""
+    if cell.published is None:
+        return "no published number"
+    codes = []
+    if cell.measured is None:
+        public = "not public" not in cell.status
+        codes.append(cell.status.split(":")[0] if public else "model not public")
+    if cell.published == NOT_RECOVERED:
+        codes.append(NOT_RECOVERED)
+    if not codes and cell.status == "measured" and (cell.low is None or cell.high is None):
+        codes.append("no interval")
+    return "; ".join(codes) or None
+
+
+def _reason(cell: Cell, settings: Settings) -> str:
+    """Name the reasons of a miss. Models explain no number that was computed from the paper's own, except a model's size."""
+    if cell.status == "computed" and cell.n is None and cell.unit not in SIZE_UNITS:
+        return NOTED
+    codes = ["replaced models"] if settings.models else [MODELS[settings.profile]] if settings.profile in MODELS else []
+    codes += ["hardware"] if cell.unit in TIMED_UNITS else []
+    return "; ".join(codes) or NOTED
+
+
+def tally(judged: Sequence[Judged]) -> Mapping[str, int]:
+    """Count the comparisons of each relation, and those that cannot be made by their reason."""
+    counts: dict[str, int] = {"agrees": 0, "above": 0, "below": 0}
+    for one in judged:
+        if one.is_comparison:
+            key = one.reason if one.relation == "not comparable" else one.relation
+            counts[key] = counts.get(key, 0) + 1
+    return counts

@@ -1,0 +1,296 @@
+"""From descriptions to objects: models are loaded once, methods are assembled from their parts by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from harness.core import plugins
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, RuleSpec, ScheduleSpec
+from harness.models.fit import check_pair, check_role, load_block_heads, load_early_heads, load_ngrams
+from harness.models.loading import LoadedModel, load_model
+from harness.models.names import is_ngram_table
+from harness.run.assisted import THEIRS, assistance_of, check_assisted
+from methods.autoregressive import Autoregressive
+from methods.beam import BeamSearch
+from methods.cores import num_cores
+from methods.options import Part, values_of
+from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
+from methods.ppd.adaptive import Adaptive
+from methods.ppd.heads import EarlyHead, OwnHead
+from methods.ppd.match_rate import check_layers
+from methods.ppd.pipeline import Fixed, Plan, Planner, PredictivePipelinedDecoding, overload
+from methods.specdec.alone import DrafterAlone
+from methods.specdec.blockwise import BlockwiseDrafter
+from methods.specdec.drafter import BlockDrafter
+from methods.specdec.stack import BlockStack
+from methods.speculative.beam import SpeculativeBeamSearch
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.drafters import DraftParts
+from methods.speculative.hierarchical import RevisableDrafter
+from methods.speculative.model import ModelDrafter
+from methods.transformers_generate import TransformersGenerate
+from methods.types import Drafter, Method, Schedule, VerifyRule
+from tasks import TASKS, TRAINING_ONLY, Task
+
+Value = TypeVar("Value")
+ON_ONE_DEVICE = ("ppd", "transformers")  # methods with caches of their own
+
+
+@dataclass
+class Models:
+    """Every model that the experiments of one process need, loaded once, on one device and in one dtype."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
+
+    def get(self, spec: ModelSpec) -> LoadedModel:
+        """A language model; UsageError for a block drafter."""
+        model = self._load(spec)
+        check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
+        return model
+
+    def draft(self, spec: ModelSpec, target: LoadedModel) -> LoadedModel:
+        """A language model or a block drafter that drafts for ``target``: refused if their vocabularies or kinds differ."""
+        draft = self._load(spec)
+        check_pair(target, draft)
+        return draft
+
+    def _load(self, spec: ModelSpec) -> LoadedModel:
+        if spec not in self._loaded:
+            self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype)
+        return self._loaded[spec]
+
+
+def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
+    """Give a drafter what its description names: a draft model's session, a network of blocks, heads or a counted table, and
+    what drafts for it."""
+    session = table = block = heads = None
+    inner: RevisableDrafter | None = None
+    if spec.model is not None and spec.kind == "blockwise":
+        heads = load_block_heads(spec.model, target)
+    elif spec.model is not None and is_ngram_table(spec.model):
+        table = load_ngrams(spec.model, target)
+    elif spec.model is not None:
+        draft = models.draft(spec.model, target)
+        check_role(spec.model.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=spec.kind == "block")
+        session, block = (None, draft.stack) if isinstance(draft.stack, BlockStack) else (draft.session(), None)
+    if spec.inner is not None:
+        inside = build_drafter(spec.inner, target, models)
+        if not isinstance(inside, RevisableDrafter):
+            raise UsageError(f"drafter {spec.inner.kind!r}: inside another it must take drafts back; expected model")
+        inner = inside
+    parts = DraftParts(
+        vocab_size=target.vocab_size,
+        session=session,
+        table=table,
+        inner=inner,
+        block=block,
+        heads=heads,
+        target=target.stack,
+    )
+    return _choose("drafter", spec.kind, DRAFTERS)(parts, **values_of(spec.options))
+
+
+def build_rule(spec: RuleSpec | None) -> VerifyRule:
+    spec = spec or RuleSpec()
+    return _choose("rule", spec.name, RULES)(**values_of(spec.options))
+
+
+def build_schedule(spec: ScheduleSpec | None) -> Callable[[], Schedule]:
+    """A factory: every row of every generation has a schedule of its own."""
+    spec = spec or ScheduleSpec()
+    return partial(_choose("schedule", spec.name, SCHEDULES), **values_of(spec.options))
+
+
+def _speculative(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    drafter = build_drafter(_drafter_of(spec), target, models)
+    _check_gamma(spec, drafter)
+    return DraftAndVerify(drafter, build_rule(spec.rule), build_schedule(spec.schedule))
+
+
+def _alone(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    drafter = build_drafter(_drafter_of(spec), target, models)
+    if not isinstance(drafter, BlockDrafter):
+        raise UsageError(f"drafter {_drafter_of(spec).kind!r}: only a block drafter decodes alone; expected drafter block")
+    _check_gamma(spec, drafter)
+    return DrafterAlone(drafter, spec.gamma)
+
+
+def _check_gamma(spec: MethodSpec, drafter: Drafter) -> None:
+    if isinstance(drafter, BlockDrafter):
+        check_reach(spec, drafter.stack.block_size, "blocks of")
+    elif isinstance(drafter, BlockwiseDrafter):
+        check_reach(spec, drafter.heads.num_heads, "with as many heads as")
+
+
+def check_reach(spec: MethodSpec, most: int, what: str) -> None:
+    """A drafter of blocks drafts no more than its block; a schedule that only begins at gamma may grow past it."""
+    if spec.gamma > most and spec.values.get("schedule", "constant") == "constant":
+        raise UsageError(
+            f"gamma {spec.gamma}: drafter {_drafter_of(spec).name} drafts {what} {most} tokens; expected 1 to {most}, or a "
+            "drafter that was trained for more"
+        )
+
+
+def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    drafter = build_drafter(_drafter_of(spec), target, models)
+    if not isinstance(drafter, ModelDrafter):
+        raise UsageError(f"drafter {_drafter_of(spec).kind!r}: speculative beam search needs a draft model: give --draft")
+    width = _checked_beams("draft_beams", spec.options.draft_width, target)
+    return SpeculativeBeamSearch(drafter.session, spec.options.num_beams, width, spec.gamma)
+
+
+def _checked_beams(name: str, count: int, target: LoadedModel) -> int:
+    """A search begins with a token a beam. UsageError for a width that would only fill the memory."""
+    if count > target.vocab_size:
+        raise UsageError(f"{name} {count}: expected at most the vocabulary's {target.vocab_size} tokens; lower it")
+    return count
+
+
+def early_reader(spec: EarlyProbe, target: LoadedModel) -> EarlyHead:
+    """What reads a match rate; refused where the model or the heads do not have one of its layers."""
+    head = early_head(spec.heads, target)
+    check_layers(spec.layers, target.stack.num_layers)
+    for layer in spec.layers:
+        head.weight(layer)
+    return head
+
+
+def early_head(spec: ModelSpec | None, target: LoadedModel) -> EarlyHead:
+    """The model's own head ("N"), or trained ones ("Y") from the zoo or a folder."""
+    return OwnHead() if spec is None else load_early_heads(spec, target)
+
+
+def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> PredictivePipelinedDecoding:
+    """A pipeline; what the specification leaves open is chosen from measurements as it runs."""
+    head, execution = early_head(spec.heads, target), spec.options.execution
+    planner: Planner
+    early_layer, candidates = spec.options.early_layer, spec.options.candidates
+    if early_layer is not None and candidates is not None:
+        planner = Fixed(Plan(early_layer=early_layer, num_candidates=candidates))
+    else:
+        planner = Adaptive(head, early_layer, candidates, execution)
+    return PredictivePipelinedDecoding(target.stack, head, planner, execution)
+
+
+def _transformers(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    """With a drafter it is assisted generation."""
+
+    def draft(model: ModelSpec) -> LoadedModel:
+        found = models.draft(model, target)
+        check_role(model.name, is_block=isinstance(found.stack, BlockStack), drafts_blocks=False)
+        return found
+
+    num_beams = _checked_beams("num_beams", spec.options.num_beams, target)
+    return TransformersGenerate(num_beams, assistance_of(spec, target, draft))
+
+
+BUILDERS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
+    "autoregressive": lambda spec, target, models: Autoregressive(),
+    "beam": lambda spec, target, models: BeamSearch(_checked_beams("num_beams", spec.options.num_beams, target)),
+    "drafter-alone": _alone,
+    "ppd": build_ppd,
+    "speculative": _speculative,
+    "speculative-beam": _speculative_beam,
+    "transformers": _transformers,
+}
+
+
+def build_method(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
+    if target.stack.parts and spec.name in ON_ONE_DEVICE:
+        raise UsageError(
+            f"method {spec.name!r}: {target.name} lies on several devices, which its own sessions cannot read; "
+            "expected a target on one device, or another method"
+        )
+    entry = _choose("method", spec.name, METHODS)
+    return BUILDERS[spec.name](spec, target, models) if isinstance(entry, Part) else entry(spec, target, models)
+
+
+def check_names(spec: MethodSpec) -> None:
+    """Refuse what no registry knows and what the parts themselves refuse, before anything is trained, downloaded or loaded."""
+    _choose("method", spec.name, METHODS)
+    if spec.rule is not None:
+        build_rule(spec.rule)
+    if spec.schedule is not None:
+        build_schedule(spec.schedule)()
+    if spec.name == "transformers":
+        check_assisted(spec)
+    elif spec.drafter is not None:
+        if spec.drafter.kind in THEIRS:
+            raise UsageError(
+                f"drafter {spec.drafter.kind!r}: transformers' own; expected method transformers, or another drafter"
+            )
+        _choose("drafter", spec.drafter.kind, DRAFTERS)
+        if spec.name == "drafter-alone" and (encoder := spec.values.get("encoder", "own")) != "own":
+            raise UsageError(f"encoder {encoder!r}: a drafter that decodes alone has its own only; expected encoder own")
+
+
+def specs_of(experiment: Experiment) -> list[ModelSpec]:
+    """Every model, table and set of heads that an experiment names, the target first."""
+
+    def of_drafter(spec: DrafterSpec | None) -> list[ModelSpec]:
+        if spec is None:
+            return []
+        return ([spec.model] if spec.model is not None else []) + of_drafter(spec.inner)
+
+    found = [experiment.target, *of_drafter(experiment.method.drafter)]
+    for drafter in experiment.overlap:
+        found += of_drafter(drafter)
+    return list(dict.fromkeys(found + heads_of(experiment)))
+
+
+def heads_of(experiment: Experiment) -> list[ModelSpec]:
+    """The trained heads among them: early ones, and those of drafter "blockwise"."""
+    drafters = (experiment.method.drafter, *experiment.overlap)
+    blockwise = [drafter.model for drafter in drafters if drafter is not None and drafter.kind == "blockwise"]
+    early = [experiment.method.heads, *(early.heads for early in experiment.early)]
+    return [spec for spec in (*early, *blockwise) if spec is not None]
+
+
+def _drafter_of(spec: MethodSpec) -> DrafterSpec:
+    if spec.drafter is None:
+        raise UsageError(f"method {spec.name!r}: expected a drafter; name a model with --draft or a kind with --drafter")
+    return spec.drafter
+
+
+def overload_of(spec: MethodSpec) -> str | None:
+    """What it will cost that a pipeline has more processes than there are cores; None where it has not."""
+    if spec.name != "ppd" or spec.options.candidates is None:
+        return None
+    return overload(spec.options.execution, spec.options.candidates, num_cores())
+
+
+def _choose(field_name: str, name: str, known: dict[str, Value]) -> Value:
+    if name not in known:
+        plugins.refuse_broken(field_name, name)
+        raise UsageError(f"{field_name} {name!r}: expected one of {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _task(name: str, offered: Any) -> tuple[str, Any]:
+    task = offered() if isinstance(offered, type) else offered
+    if not isinstance(task, Task):
+        raise UsageError(f"{offered!r} is no task; expected a tasks.base.Task, or its class")
+    if getattr(task, "name", None) != name:
+        raise UsageError(f"the task calls itself {getattr(task, 'name', None)!r}; expected {name!r}, as it is registered")
+    if name in TRAINING_ONLY:
+        raise UsageError(f"{name!r} exists already; choose another name")
+    return name, task
+
+
+def _callable(name: str, offered: Any) -> tuple[str, Any]:
+    if not callable(offered):
+        raise UsageError(f"{offered!r} cannot be called; expected a class or function that makes one")
+    return name, offered
+
+
+for _kind in (
+    plugins.Kind("task", TASKS, _task),
+    plugins.Kind("drafter", DRAFTERS, _callable),
+    plugins.Kind("rule", RULES, _callable),
+    plugins.Kind("method", METHODS, _callable),
+):
+    plugins.register(_kind)

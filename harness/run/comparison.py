@@ -1,0 +1,247 @@
+"""A comparison made ready in one process: models loaded, arms built and warmed up; it turns chunks of examples into records."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from harness.core import environment
+from harness.core.errors import UsageError
+from harness.core.experiment import Comparison, Experiment, MemoryProbe, OverlapProbe, Probe, RuleTimesProbe
+from harness.core.record_files import write_environment
+from harness.core.records import Divergence, Key, ProbeRecord, Record
+from harness.models.fit import fits
+from harness.models.loading import LoadedModel
+from harness.models.names import is_ngram_table
+from harness.run.build import Models, build_drafter, build_method, early_reader, heads_of, overload_of, specs_of
+from harness.run.decode import must_equal
+from harness.run.divergence import classify
+from harness.run.prompts import Prompt, make_prompt
+from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
+from tasks import get_task
+from tasks.base import Example
+from tasks.sources.read import read_examples
+
+Known = tuple[Mapping[Key, Record], ...]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Examples that are decoded together, once. ``turn`` says which arm begins.
+
+    ``rows`` are their places among a comparison's examples, ``known`` what each arm has recorded of them before, ``lacking``
+    whether an arm has more to record.
+    """
+
+    turn: int
+    repeat: int
+    rows: range
+    keys: tuple[Key, ...]
+    known: tuple[dict[Key, Record], ...]
+    lacking: tuple[bool, ...]
+
+    def is_generated(self, arm: int) -> bool:
+        return len(self.known[arm]) == len(self.keys)
+
+
+def stages_of(comparison: Comparison) -> list[Comparison]:
+    """The comparison as it is generated, then once more for each probe that cannot look while its arms are timed.
+
+    The times of a verify rule's calls are taken along with the generation on a CPU, where that disturbs nothing.
+    """
+    found = [Comparison(tuple(arm.replace(probes=tuple(filter(arm.takes_along, arm.probes))) for arm in comparison.arms))]
+    for probe in dict.fromkeys(probe for arm in comparison.arms for probe in arm.probes if probe.decodes):
+        asked = tuple(arm.replace(probes=(probe,)) for arm in comparison.arms if probe in arm.probes)
+        found.append(Comparison(asked, decoded_for=probe))
+    return found
+
+
+def is_lacking(arm: Experiment, decoded_for: Probe | None, record: Record | None) -> bool:
+    """Whether a stage has something to add to a record. What is not generated yet is lacking in the first stage alone."""
+    if record is None:
+        return decoded_for is None
+    probes = [probe for probe in arm.probes if not probe.decodes] if decoded_for is None else [decoded_for]
+    return record.status == "ok" and any(probe.id not in record.probes for probe in probes)
+
+
+@lru_cache(maxsize=4)
+def _examples(task: str, source: str, fingerprint: str, limit: int, seed: int) -> tuple[Example, ...]:
+    """Read once for all that ask in this process; the fingerprint is the data's."""
+    examples = tuple(read_examples(get_task(task), source, "test", limit, seed))
+    if not examples:
+        raise UsageError(f"data {source!r}: no test example for task {task!r}; expected at least one row")
+    counts = Counter(example.id for example in examples)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise UsageError(f"data {source!r}: id {twice[0]!r} occurs {counts[twice[0]]} times; expected unique ids")
+    return examples
+
+
+def examples_of(experiment: Experiment) -> tuple[Example, ...]:
+    """The examples of a pinned experiment, in the order of the data."""
+    return _examples(experiment.task, experiment.source, experiment.source_fingerprint, experiment.limit, experiment.seed)
+
+
+def chunks_of(comparison: Comparison, examples: Sequence[Example], known: Known) -> Iterator[Chunk]:
+    """All chunks of a stage, in the order in which their records are written."""
+    turn, first = 0, comparison.arms[0]
+    for repeat in range(first.repeats):
+        for start in range(0, len(examples), first.batch_size):
+            rows = range(start, min(start + first.batch_size, len(examples)))
+            keys = tuple((examples[row].id, repeat) for row in rows)
+            here = tuple({key: records[key] for key in keys if key in records} for records in known)
+            lacking = tuple(
+                any(is_lacking(arm, comparison.decoded_for, records.get(key)) for key in keys)
+                for arm, records in zip(comparison.arms, here, strict=True)
+            )
+            yield Chunk(turn, repeat, rows, keys, here, lacking)
+            turn += 1
+
+
+class Prepared:
+    """A stage of a comparison, ready to turn chunks into records.
+
+    ``run`` is the id of this process, stored in each record. ``noted``: ids of recordings whose conversion was reported.
+    """
+
+    def __init__(self, comparison: Comparison, models: Models, folder: Path, run: str, noted: set[str]) -> None:
+        first = comparison.arms[0]
+        self.models, self.noted, self.decoded_for = models, noted, comparison.decoded_for
+        self.task, self.target = get_task(first.task), models.get(first.target)
+        examples = examples_of(first)
+        self.arms = [self._arm(arm, first, examples) for arm in comparison.arms]
+        self.session = self.target.session()
+        self._is_warm = False
+        self.facts = {"run": run, "environment": _environment(first, folder)}
+
+    def _arm(self, experiment: Experiment, baseline: Experiment, examples: Sequence[Example]) -> Arm:
+        target, models = self.target, self.models
+        prompts = [make_prompt(self.task, example, experiment, target) for example in examples]
+        _check_drafts(experiment, prompts, target, models)
+        if warning := overload_of(experiment.method):
+            print(f"foretoken: warning: {warning}", file=sys.stderr)
+        method = build_method(experiment.method, target, models)
+        overlaps = [one for one in experiment.probes if isinstance(one, OverlapProbe)]
+        drafters = {one: build_drafter(one.drafter, target, models) for one in overlaps}
+        heads = {one: early_reader(one, target) for one in experiment.early}
+        arm = Arm(experiment, method, prompts, must_equal(baseline, experiment, method), drafters, heads)
+        if RuleTimesProbe() in experiment.probes:
+            profile_rule(arm)
+        return arm
+
+    def run(self, chunk: Chunk) -> list[list[Record]]:
+        """The records of each arm that are new or have more probes than before."""
+        if self.decoded_for is not None:
+            return self._in_turn(chunk, self._decode_again)
+        records = self._in_turn(chunk, self._generate)
+        compared = [
+            self._measured(arm, chunk, self._compared(index, chunk, records[0], own))
+            for index, (arm, own) in enumerate(zip(self.arms, records, strict=True))
+        ]
+        return [
+            [record for record in own if record is not known.get(record.key)]
+            for own, known in zip(compared, chunk.known, strict=True)
+        ]
+
+    def _in_turn(self, chunk: Chunk, decode: Callable[[int, Chunk], list[Record]]) -> list[list[Record]]:
+        """Arms decode one after another; which one begins changes from chunk to chunk."""
+        made: list[list[Record]] = [[] for _ in self.arms]
+        first = chunk.turn % len(self.arms)
+        for index in (*range(first, len(self.arms)), *range(first)):
+            made[index] = decode(index, chunk) if chunk.lacking[index] else list(chunk.known[index].values())
+        return made
+
+    def _warm_up(self) -> None:
+        for arm in () if self._is_warm else self.arms:
+            warm_up(arm, self.target, self.session)
+        self._is_warm = True
+
+    def _generate(self, index: int, chunk: Chunk) -> list[Record]:
+        """All records of an arm. A batch is decoded whole, so that a resumed one rounds as it would have."""
+        known, arm = chunk.known[index], self.arms[index]
+        if chunk.is_generated(index):
+            return list(known.values())
+        self._warm_up()
+        prompts = [arm.prompts[row] for row in chunk.rows]
+        self._note_conversions(readable(prompts)[0])
+        records = generated(arm, prompts, self.task, self.target, self.session, chunk.repeat, self.facts)
+        return [known.get(record.key, record) for record in records]
+
+    def _decode_again(self, index: int, chunk: Chunk) -> list[Record]:
+        """A batch decoded under a probe; memory finds nothing there that the batch before it left."""
+        arm, probe, session = self.arms[index], self.decoded_for, self.session
+        assert probe is not None
+        self._warm_up()
+        if isinstance(probe, MemoryProbe):
+            arm.method, session = build_method(arm.experiment.method, self.target, self.models), self.target.session()
+        rows = {key: row for key, row in zip(chunk.keys, chunk.rows, strict=True) if key in chunk.known[index]}
+        records = [record for record in chunk.known[index].values() if record.status == "ok"]
+        prompts = [arm.prompts[rows[record.key]] for record in records]
+        found = decoded_again(arm, records, prompts, probe, self.target, session, self.facts)
+        return [_with(record, {probe.id: found[record.key]}) for record in records if record.key in found]
+
+    def _compared(self, index: int, chunk: Chunk, plain: Sequence[Record], own: Sequence[Record]) -> list[Record]:
+        """An arm's records; where new ones must equal the plain arm's and do not, with what parts them."""
+        arm, found = self.arms[index], {record.key: record for record in plain}
+        if not arm.must_equal:
+            return list(own)
+        new = {record.key for record in own if record.key not in chunk.known[index]}
+        return [
+            replace(one, divergence=self._divergence(arm, found.get(one.key), one)) if one.key in new else one for one in own
+        ]
+
+    def _divergence(self, arm: Arm, plain: Record | None, record: Record) -> Divergence | None:
+        if plain is None or plain.tokens is None or record.tokens is None or plain.tokens == record.tokens:
+            return None
+        prompt = next(prompt for prompt in arm.prompts if prompt.example.id == record.example)
+        pair = (self.arms[0].experiment, arm.experiment)
+        return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models)
+
+    def _measured(self, arm: Arm, chunk: Chunk, own: Sequence[Record]) -> list[Record]:
+        """Records with what teacher-forced probes find over their text, as far as it is not recorded yet."""
+        prompts = {key: arm.prompts[row] for key, row in zip(chunk.keys, chunk.rows, strict=True)}
+        found = []
+        for record in own:
+            lacking = [one for one in arm.experiment.probes if not one.decodes and one.id not in record.probes]
+            if lacking and record.status == "ok":
+                prompt = prompts[record.key]
+                record = _with(record, forced(arm, lacking, prompt, record, self.target, self.session, self.facts))
+            found.append(record)
+        return found
+
+    def _note_conversions(self, prompts: Sequence[Prompt]) -> None:
+        """Say once of each recording what was done to make it one channel at 16 kHz."""
+        for prompt in prompts:
+            audio, name = prompt.example.audio, prompt.example.id
+            if audio is not None and name not in self.noted:
+                self.noted.add(name)
+                if conversion := audio.sound().conversion:
+                    print(f"foretoken: note: example {name!r}: {conversion}", file=sys.stderr)
+
+
+def _with(record: Record, found: dict[str, ProbeRecord]) -> Record:
+    return replace(record, probes=record.probes | found)
+
+
+def _environment(experiment: Experiment, folder: Path) -> str:
+    """Keeps this machine's description beside the records; its hash stands in every one of them."""
+    facts = environment.describe(experiment.device)
+    digest = environment.fingerprint(facts)
+    write_environment(folder, digest, facts)
+    return digest
+
+
+def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: LoadedModel, models: Models) -> None:
+    """Prompts that the target holds but a draft does not are refused; a draft that runs out later only drafts less."""
+    for spec in specs_of(experiment)[1:]:
+        if is_ngram_table(spec) or spec in heads_of(experiment):
+            continue
+        draft = models.draft(spec, target)
+        for prompt in prompts:
+            if not fits(draft, len(prompt.tokens), 1):
+                raise UsageError(
+                    f"example {prompt.example.id!r}: its prompt of {len(prompt.tokens)} tokens fits target {target.name} "
+                    f"(position limit {target.position_limit}) but not draft {draft.name} (position limit "
+                    f"{draft.position_limit}); pass --max-input-tokens to cut it"
+                )

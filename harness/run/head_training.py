@@ -1,0 +1,154 @@
+"""Trains early heads for a model of the user's, or for one of the zoo on other data (`foretoken heads`)."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+
+import tasks
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.models.loading import LoadedModel, load_model
+from harness.models.names import decoder_depth
+from harness.zoo.build import ensure
+from harness.zoo.cache import DONE, locked, unreadable
+from harness.zoo.checkpoint import CHECKPOINT
+from harness.zoo.descriptions import HeadTraining, Labels
+from harness.zoo.early_heads import Document, HeadData, paper_layers, save_trained, table, train_heads
+from harness.zoo.recipes import HEAD_TRAINING, ZOO
+from methods.filenames import EARLY_HEADS
+from tasks.sources.read import read_examples, training_pairs
+from tasks.text import Text
+
+HELD_OUT_FRAC, MOST_HELD_OUT = 0.1, 128
+OURS = {EARLY_HEADS, DONE, CHECKPOINT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that decides the heads, but for the processor. ``target`` is pinned."""
+
+    target: ModelSpec
+    task: str
+    source: str
+    layers: tuple[int, ...]
+    training: HeadTraining
+    seed: int
+    dtype: str
+
+    @property
+    def identity(self) -> str:
+        data = tasks.fingerprint(self.task, self.source)
+        return hashlib.sha256(json.dumps([asdict(self), data], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def training_for(profile: str, labels: str | None, limit: int | None, source: str) -> HeadTraining:
+    """A profile's hyper-parameters with what the user set. Generated data are endless, so they always have a limit."""
+    training = HEAD_TRAINING[profile]
+    if labels is not None and labels not in get_args(Labels):
+        raise UsageError(f"labels {labels!r}: expected one of {', '.join(get_args(Labels))}")
+    most = limit or training.max_documents or (HEAD_TRAINING["toy"].max_documents if source == "toy" else None)
+    chosen = training.labels if labels is None else cast(Labels, labels)
+    return replace(training, labels=chosen, max_documents=most)
+
+
+def checked_layers(target: ModelSpec, profile: str, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The layers asked for, or the paper's, judged by recipe or config alone.
+
+    Raises:
+        UsageError: a target that is not a decoder-only network, or a layer that is not one of its intermediate ones.
+    """
+    num_layers = decoder_depth(target, profile)
+    for layer in layers or ():
+        if not 1 <= layer < num_layers:
+            raise UsageError(f"layer {layer}: expected one from 1 to {num_layers - 1}, {target.name} has {num_layers} layers")
+    chosen = tuple(layers) if layers else paper_layers(num_layers)
+    if not chosen:
+        raise UsageError(f"target {target.name}: it has {num_layers} layer, so none is intermediate; choose a deeper model")
+    return chosen
+
+
+def check_output(folder: Path, job: Job) -> None:
+    """UsageError unless the folder is new, empty, or holds this very job's heads, whole or unfinished."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"output {folder}: it is a file; expected a folder")
+    found = {path.name for path in folder.iterdir()} - OURS if folder.is_dir() else set()
+    foreign = sorted(name for name in found if not name.startswith("."))  # the lock, and files that a kill left half written
+    if foreign:
+        raise UsageError(f"output {folder}: it holds {foreign[0]!r}, which is not of trained heads; choose another folder")
+    done = folder / DONE
+    if done.is_file() and _read(done).get("identity") != job.identity:
+        raise UsageError(f"output {folder}: it holds heads of another training; choose another folder or delete it")
+
+
+def train(job: Job, folder: Path, device: str = "cpu") -> str:
+    """Train, unless that has been done, and say what came of it, layer by layer.
+
+    Raises:
+        UsageError: a model or folder that cannot be used.
+        DataError: data that cannot be used.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock"):
+        check_output(folder, job)
+        if (folder / DONE).is_file():
+            return table(_read(folder / DONE)["evaluations"])
+        if job.target.name.startswith(ZOO):
+            ensure([job.target.name.removeprefix(ZOO)], "toy", job.source, workers=0)
+        model = load_model(job.target, device=device, dtype=job.dtype)
+        data = read_data(job, model)
+        heads, evaluations, spent = train_heads(
+            model.stack, job.layers, job.training, data, folder, identity=job.identity, seed=job.seed
+        )
+        save_trained(folder, heads, evaluations, _facts(job, data, device), spent)
+        return table(evaluations)
+
+
+def _facts(job: Job, data: HeadData, device: str) -> dict[str, Any]:
+    return {
+        "identity": job.identity,
+        "base": {"name": job.target.name, "revision": job.target.revision},
+        **{name: value for name, value in asdict(job).items() if name != "target"},
+        "num_documents": len(data.seen),
+        "num_held_out": len(data.held_out),
+        "device": device,
+    }
+
+
+def read_data(job: Job, model: LoadedModel) -> HeadData:
+    """Training documents, of which the first are held out. Heads learn answers, not the prompts before them."""
+    documents = [_document(model, *pair) for pair in _texts(job)]
+    documents = [document for document in documents if document.first < len(document.tokens)]
+    num_held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT_FRAC * len(documents))))
+    if len(documents) < 2:
+        raise UsageError(f"data {job.source!r}: {len(documents)} documents of task {job.task!r}; expected at least 2")
+    return HeadData(seen=documents[num_held_out:], held_out=documents[:num_held_out])
+
+
+def _texts(job: Job) -> list[tuple[str, str]]:
+    task = tasks.get_training_task(job.task)
+    if isinstance(task, Text):
+        return list(training_pairs(task, job.source, job.training.max_documents, job.seed))
+    examples = read_examples(task, job.source, "train", job.training.max_documents, job.seed)
+    return [(task.prompt(example, "instruction"), f" {example.references[0].strip()}") for example in examples]
+
+
+def _document(model: LoadedModel, prompt: str, answer: str) -> Document:
+    """The end of the text belongs to the answer."""
+    before = model.encode(prompt) if prompt else model.encode("")[:1]
+    tokens = (*before, *model.encode_continuation(answer), *model.eos_token_ids[:1])
+    return Document(torch.tensor(tokens), max(1, len(before)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    if not isinstance(facts, dict):
+        raise unreadable(path, ValueError("expected an object"))
+    return facts

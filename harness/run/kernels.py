@@ -1,0 +1,262 @@
+"""Time each verification kernel in turns with the baseline: Triton with CUDA graphs on a GPU, PyTorch's paths on a CPU.
+
+Only the two pass through the caches meanwhile. Calls and rounds are mixed at random, so that a call seldom finds the rows of
+its round in a cache (one that all cores share may hold half of the rounds at V = 32,000). A kernel's speed is shown only if it
+decided as the reference does on random rounds just before.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.generation.utils import _speculative_sampling
+
+from harness.measures.statistics import Estimate, median, ratio_of_totals
+from kernels.verify.check import DTYPES, Report, check, random_cases
+from kernels.verify.reference import inverse_cdf
+from kernels.verify.registry import KERNELS
+from kernels.verify.sizes import bytes_moved
+from methods.sampling import Sampling
+from methods.types import Proposal
+
+TRANSFORMERS = "transformers"  # the function of transformers: batch 1, draws its own random numbers
+DRAWN = Sampling(temperature=1.0)
+NUM_ROUNDS = 8  # different inputs, at least, so that a call seldom finds its rows in the caches near its core
+NUM_ROWS = 32  # of all rounds, at least: with fewer, the mean acceptance is far from the one asked for
+BASELINE = "baseline"
+SWEEP_SIZE = 2048  # side of the fp32 matrix that each thread reads before a call with cold caches: 16 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One shape: rows of the batch, drafted tokens, vocabulary, and sum min(p, q) of the models (None: every draft stands).
+
+    ``cold`` (CPU only): a matrix-vector product before each call empties the caches near the core, as a forward pass may.
+    """
+
+    batch: int
+    gamma: int
+    vocab_size: int
+    acceptance: float | None
+    dtype: str = "float32"
+    device: str = "cpu"
+    cold: bool = False
+
+    def as_text(self) -> str:
+        alpha = "all accepted" if self.acceptance is None else f"alpha {self.acceptance:g}"
+        return f"batch {self.batch}, gamma {self.gamma}, V {self.vocab_size}, {alpha}{', cold caches' if self.cold else ''}"
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Inputs of the kernels, one entry a round."""
+
+    proposals: Sequence[Proposal]
+    targets: Sequence[Tensor]
+    uniforms: Sequence[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRow:
+    """One kernel at one setting. Times are seconds a call, medians; ``baseline_s`` is of the baseline timed in turns with it.
+
+    ``ratio``: its time over the baseline's, both sums of medians by round; None where a check failed.
+    ``memory_frac``: ``bytes_moved`` in the median time, as a share of the measured memory bandwidth.
+    ``empty_calls``: the median time in empty launches (on a CPU: in-place additions to one number).
+    """
+
+    kernel: str
+    setting: Setting
+    median_s: float
+    baseline_s: float
+    low_s: float | None
+    high_s: float | None
+    bytes_moved: int
+    memory_frac: float
+    empty_calls: float
+    check: str
+    ratio: Estimate | None
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def as_text(self) -> str:
+        spread = "" if self.low_s is None or self.high_s is None else f" [{self.low_s * 1e6:.1f}, {self.high_s * 1e6:.1f}]"
+        used = (
+            f"{self.bytes_moved / 1e6:.2f} MB, {self.memory_frac:.0%} of memory bandwidth, {self.empty_calls:.1f} empty calls"
+        )
+        if self.ratio is None:
+            shown = f"no speed-up shown: {self.check}"
+        else:
+            shown = f"{self.ratio.value:.3f} of baseline"
+            if self.ratio.low is not None:
+                shown += f" [{self.ratio.low:.3f}, {self.ratio.high:.3f}]"
+            if self.kernel != BASELINE:
+                shown += f", {self.baseline_s * 1e6:.1f} us beside it"
+        return f"{self.kernel:17s} {self.median_s * 1e6:9.1f} us{spread}  {shown}  ({used})"
+
+
+def make_rounds(setting: Setting) -> Rounds:
+    """Draw random logits with the setting's overlap; the proposal has the draft's log-sum-exp, as a model drafter's has."""
+    generator = torch.Generator().manual_seed(setting.vocab_size)
+    noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size)
+    proposals, targets, uniforms = [], [], []
+    for _ in range(max(NUM_ROUNDS, NUM_ROWS // setting.batch)):
+        target, draft = _models(generator, setting.batch, setting.gamma, setting.vocab_size, noise)
+        numbers = torch.rand(setting.batch, setting.gamma, dtype=torch.float64, generator=generator)
+        tokens = inverse_cdf(draft.softmax(-1), numbers)
+        drawn = torch.rand(setting.batch, setting.gamma + 1, dtype=torch.float64, generator=generator)
+        if setting.acceptance is None:
+            drawn[:, :-1] = 0
+        target, draft = (model.to(setting.device, DTYPES[setting.dtype]) for model in (target, draft))
+        known, lengths = draft.float().logsumexp(-1), (setting.gamma,) * setting.batch
+        proposals.append(Proposal(tokens.to(setting.device), lengths, draft, DRAWN, known))
+        targets.append(target)
+        uniforms.append(drawn.to(setting.device))
+    return Rounds(proposals, targets, uniforms)
+
+
+def noise_for(acceptance: float, vocab_size: int) -> float:
+    """Find the noise between the models' logits that gives the wanted mean of sum min(p, q), by bisection."""
+    low, high, batch = 0.0, 16.0, max(2, 400_000 // vocab_size)
+    for _ in range(16):
+        middle = (low + high) / 2
+        target, draft = _models(torch.Generator().manual_seed(0), batch, 4, vocab_size, middle)
+        overlap = torch.minimum(target[:, :-1].softmax(-1), draft.softmax(-1)).sum(-1).mean()
+        low, high = (middle, high) if float(overlap) > acceptance else (low, middle)
+    return (low + high) / 2
+
+
+def _models(generator: torch.Generator, batch: int, gamma: int, vocab_size: int, noise: float) -> tuple[Tensor, Tensor]:
+    target = 3 * torch.randn(batch, gamma + 1, vocab_size, generator=generator)
+    return target, target[:, :-1] + noise * torch.randn(batch, gamma, vocab_size, generator=generator)
+
+
+def calls_for(names: Sequence[str], rounds: Rounds) -> dict[str, Callable[[int], object]]:
+    """For each kernel, a function that runs it on the i-th round."""
+
+    def ours(name: str) -> Callable[[int], object]:
+        return lambda i: KERNELS[name](rounds.proposals[i], rounds.targets[i], DRAWN, rounds.uniforms[i])
+
+    def theirs(i: int) -> object:
+        proposal = rounds.proposals[i]
+        return _speculative_sampling(proposal.tokens, proposal.logits, proposal.tokens.shape[1], rounds.targets[i])
+
+    return {name: theirs if name == TRANSFORMERS else ours(name) for name in names}
+
+
+def time_on_cpu(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, cold: bool = False) -> np.ndarray:
+    """Return seconds [calls, repeats, rounds] after one untimed pass; calls and rounds are mixed at random."""
+    seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
+    weights = torch.ones(SWEEP_SIZE * torch.get_num_threads() if cold else 0, SWEEP_SIZE)
+    vector = torch.ones(SWEEP_SIZE)
+    for call in calls:
+        for index in range(num_rounds):
+            call(index)
+    for repeat in range(repeats):
+        for which, index in _mixed(len(calls), num_rounds, generator):
+            if cold:
+                torch.mv(weights, vector)
+            start = time.perf_counter()
+            calls[which](index)
+            seconds[which, repeat, index] = time.perf_counter() - start
+    return seconds
+
+
+def _mixed(num_calls: int, num_rounds: int, generator: np.random.Generator) -> list[tuple[int, int]]:
+    """Pair every call with every round once, in a random order."""
+    return [divmod(pair, num_rounds) for pair in generator.permutation(num_calls * num_rounds).tolist()]
+
+
+def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, per_graph: int = 10) -> np.ndarray:
+    """Like ``time_on_cpu``, with events around CUDA graphs of ``per_graph`` calls on one round. From the second on its rows
+    may lie in the device's cache. A call that cannot be captured is launched."""
+    graphs = [[_captured(call, index, per_graph) for index in range(num_rounds)] for call in calls]
+    seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
+    for repeat in range(repeats):
+        for which, index in _mixed(len(calls), num_rounds, generator):
+            seconds[which, repeat, index] = _event_seconds(graphs[which][index]) / per_graph
+    return seconds
+
+
+def _captured(call: Callable[[int], object], index: int, per_graph: int) -> Callable[[], object]:
+    """Return a graph's replay, or the calls themselves where one waits for the host (the function of transformers does)."""
+
+    def run() -> None:
+        for _ in range(per_graph):
+            call(index)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            run()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return run
+    return graph.replay
+
+
+def _event_seconds(run: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def check_kernels(names: Sequence[str], num_rows: int, dtype: str, device: str) -> dict[str, Report]:
+    """Check each kernel on random rounds against the reference. The function of transformers draws its own numbers."""
+    checked = [name for name in names if name != TRANSFORMERS]
+    return {name: check(name, random_cases(num_rows, DTYPES[dtype], 0, 10), DTYPES[dtype], device=device) for name in checked}
+
+
+def bench_setting(
+    setting: Setting, names: Sequence[str], reports: dict[str, Report], repeats: int, bandwidth: float, empty_s: float
+) -> list[KernelRow]:
+    """Time every kernel and the baseline in turns on the same rounds. ``bandwidth``: bytes a second of this machine's memory;
+    ``empty_s``: seconds of an empty launch."""
+    names = [name for name in names if name != TRANSFORMERS or setting.batch == 1]
+    rounds = make_rounds(setting)
+    calls = calls_for(names, rounds)
+    timer = time_on_cuda if setting.device.startswith("cuda") else partial(time_on_cpu, cold=setting.cold)
+    others = [name for name in names if name != BASELINE] or [BASELINE]
+    with torch.inference_mode():
+        beside = {name: timer([calls[BASELINE], calls[name]], len(rounds.targets), repeats) for name in others}
+    beside[BASELINE] = np.concatenate([np.stack((turns[0], turns[0])) for turns in beside.values()], 1)
+    rows = []
+    for name in names:
+        base, seconds = beside[name]
+        typical = median(seconds.ravel(), "s")
+        moved = bytes_moved(name, setting.batch, setting.gamma, setting.vocab_size, setting.dtype)
+        red = [report for report in (reports.get(name), reports.get(BASELINE)) if report is not None and not report.passed]
+        ratio = None if red else ratio_of_totals(_by_round(seconds), _by_round(base), "of baseline")
+        rows.append(
+            KernelRow(
+                kernel=name,
+                setting=setting,
+                median_s=typical.value,
+                baseline_s=float(np.median(base)),
+                low_s=typical.low,
+                high_s=typical.high,
+                bytes_moved=moved,
+                memory_frac=moved / typical.value / bandwidth,
+                empty_calls=typical.value / empty_s,
+                check=red[0].as_text() if red else "green" if name in reports else "not checked",
+                ratio=ratio,
+            )
+        )
+    return rows
+
+
+def _by_round(seconds: np.ndarray) -> np.ndarray:
+    """Reduce [repeats, rounds] to medians over repeats; an interval then resamples rounds."""
+    return np.median(seconds, 0)

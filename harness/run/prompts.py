@@ -1,0 +1,139 @@
+"""From an example to token ids: the task's prompt, a user's template or the tokenizer's chat template, cut to what fits."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from string import Formatter
+
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
+from harness.models.listener import Listener, check_task
+from harness.models.loading import LoadedModel
+from methods.types import Inputs
+from tasks.base import Example, Task
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The ids that a model is given for an example and how many tokens of its longest field were cut to make it fit.
+
+    With a ``listener`` they are the forced tokens that its decoder begins with, and it hears the example's recording.
+    """
+
+    example: Example
+    tokens: tuple[int, ...]
+    truncated_tokens: int
+    listener: Listener | None = None
+
+    def windows(self) -> tuple[Inputs, ...]:
+        """What is decoded one after another, a row each: the prompt, or the windows of a recording.
+
+        Raises DataError for a recording that cannot be read.
+        """
+        if self.listener is None or self.example.audio is None:
+            return (Inputs((self.tokens,)),)
+        return self.listener.windows(self.example.audio, self.tokens)
+
+
+def seed_of(experiment: Experiment, example_id: str, repeat: int, window: int = 0) -> int:
+    """Every example, and window of one, has its own stream: results depend neither on order nor on batch, shard or resume."""
+    further = f"/{window}" if window else ""
+    digest = hashlib.sha256(f"{experiment.seed}/{example_id}/{repeat}{further}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def make_prompt(task: Task, example: Example, experiment: Experiment, model: LoadedModel) -> Prompt:
+    """Raises UsageError if the prompt exceeds what the model can hold and no ``max_input_tokens`` allows it to be cut."""
+    check_task(example, experiment.task, model.listener is not None, model.name)
+    if model.listener is not None:
+        return Prompt(example, model.opening, 0, model.listener)
+    tokens = _encode(task, example, experiment, model)
+    room = _room(experiment, model)
+    if experiment.max_input_tokens is not None and len(tokens) > experiment.max_input_tokens:
+        cut, tokens = _cut_longest_field(task, example, experiment, model, experiment.max_input_tokens)
+    else:
+        cut = 0
+    if room is not None and room < 1:
+        raise UsageError(
+            f"max_new_tokens {experiment.max_new_tokens}: leaves no room for a prompt within the position limit "
+            f"{model.position_limit} of {model.name}; expected fewer"
+        )
+    if room is not None and len(tokens) > room:
+        raise UsageError(
+            f"example {example.id!r}: its prompt of {len(tokens)} tokens and {experiment.max_new_tokens} new ones exceed the "
+            f"position limit {model.position_limit} of {model.name}; expected at most {room} prompt tokens: pass "
+            f"--max-input-tokens {room} to cut its longest field, or fewer --max-new-tokens"
+        )
+    return Prompt(example, tokens, cut)
+
+
+def _room(experiment: Experiment, model: LoadedModel) -> int | None:
+    if model.position_limit is None:
+        return None
+    return model.position_limit if model.is_encoder_decoder else model.position_limit - experiment.max_new_tokens
+
+
+def _encode(task: Task, example: Example, experiment: Experiment, model: LoadedModel) -> tuple[int, ...]:
+    text = _render(task, example, experiment)
+    if experiment.chat_template:
+        return model.encode_chat(text)
+    return model.encode(text)
+
+
+def _render(task: Task, example: Example, experiment: Experiment) -> str:
+    if experiment.prompt_template is None:
+        return task.prompt(example, "t5" if experiment.prompt_style == "t5" else "instruction")
+    fields = _fields(experiment.prompt_template)
+    if unknown := sorted(fields - set(example.inputs)):
+        raise UsageError(
+            f"prompt_template: field {{{unknown[0]}}} is not in task {experiment.task}; expected some of "
+            f"{', '.join('{' + name + '}' for name in example.inputs)}"
+        )
+    return experiment.prompt_template.replace("\\n", "\n").format(**{name: example.inputs[name] for name in fields})
+
+
+def _fields(template: str) -> set[str]:
+    """The names in braces; nothing else that str.format could do with them is wanted in a prompt."""
+    try:
+        found = [field for field in Formatter().parse(template) if field[1] is not None]
+    except ValueError as error:
+        raise UsageError(f"prompt_template {template!r}: {error}; write {{{{ and }}}} for braces of the text") from error
+    if any(not name or specification or conversion for _, name, specification, conversion in found):
+        raise UsageError(f"prompt_template {template!r}: expected names of fields alone in braces, such as {{prompt}}")
+    return {name for _, name, _, _ in found if name}
+
+
+def _cut_longest_field(
+    task: Task, example: Example, experiment: Experiment, model: LoadedModel, room: int
+) -> tuple[int, tuple[int, ...]]:
+    """Drop words from the end of the longest field until the rendered prompt fits; instructions around it stay whole."""
+    whole = _render(task, example, experiment)
+
+    def with_field(name: str, text: str) -> Example:
+        return replace(example, inputs={**example.inputs, name: text})
+
+    shown = [name for name in example.inputs if _render(task, with_field(name, ""), experiment) != whole]
+    name = max(shown, key=lambda field: len(example.inputs[field]))
+    words = example.inputs[name].split(" ")
+
+    def encoded(count: int) -> tuple[int, ...]:
+        return _encode(task, with_field(name, " ".join(words[:count])), experiment, model)
+
+    keep = _largest(len(words), lambda count: len(encoded(count)) <= room)
+    if keep is None:
+        raise UsageError(
+            f"max_input_tokens {room}: the prompt of example {example.id!r} exceeds it without any {name!r}; give more"
+        )
+    tokens = encoded(keep)
+    return len(_encode(task, example, experiment, model)) - len(tokens), tokens
+
+
+def _largest(high: int, fits: Callable[[int], bool]) -> int | None:
+    """The largest count in 0..high that fits, by bisection (fits is monotone); None if not even 0 does."""
+    if not fits(0):
+        return None
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

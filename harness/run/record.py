@@ -1,0 +1,290 @@
+"""One batch of examples: decoded into records, failures among them, and measured by what probes ask for."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any
+
+from harness.core.experiment import EarlyProbe, Experiment, MemoryProbe, OverlapProbe, Probe, RuleTimesProbe
+from harness.core.records import EarlyRanks, Key, Overlap, ProbeRecord, Record, RuleTimes, Steps, text_hash
+from harness.models.loading import LoadedModel
+from harness.run.decode import generate, outputs_of, text_of
+from harness.run.memory import with_peak
+from harness.run.profiled import ProfiledRule
+from harness.run.prompts import Prompt
+from methods.errors import InputError, NotFiniteError
+from methods.ppd.heads import EarlyHead
+from methods.ppd.match_rate import early_ranks
+from methods.sampling import Sampling
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.overlap import log_prob, overlap
+from methods.types import Drafter, Generation, Inputs, Method, Session, Step
+from tasks.base import ReferenceScore, Task
+from tasks.errors import DataError
+
+FAILURES = (InputError, RuntimeError, ValueError, IndexError)  # of one example: recorded, and the others go on
+PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")
+Facts = dict[str, Any]  # a record's ``run`` and ``environment``
+
+
+@dataclass
+class Arm:
+    """One experiment made ready: its method, its prompts, and what its probes read with."""
+
+    experiment: Experiment
+    method: Method
+    prompts: list[Prompt]
+    must_equal: bool  # the outputs of the comparison's first arm
+    drafters: dict[OverlapProbe, Drafter]
+    heads: dict[EarlyProbe, EarlyHead]
+
+
+def warm_up(arm: Arm, target: LoadedModel, session: Session) -> None:
+    """Decode the first prompt that can be read. Errors are ignored: the measured run raises and records them again."""
+    if prompts := readable(arm.prompts)[0][:1]:
+        with suppress(RuntimeError, IndexError, NotFiniteError):
+            generate(arm.experiment, arm.method, prompts, target, session, repeat=0)
+
+
+def readable(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    """The prompts whose recording, if they have one, can be read; and the others, each with its error."""
+    found, broken = [], []
+    for prompt in prompts:
+        try:
+            prompt.windows()
+        except DataError as error:
+            broken.append((prompt, f"{type(error).__name__}: {error}"))
+        else:
+            found.append(prompt)
+    return found, broken
+
+
+def generated(
+    arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: Facts
+) -> list[Record]:
+    """Decode a batch: one record a prompt. A recording that cannot be read fails alone, without the rest of its batch."""
+    found, broken = readable(prompts)
+    records = _decoded(arm, found, task, target, session, repeat, facts) if found else []
+    return records + [_failure(arm, prompt, message, repeat, facts) for prompt, message in broken]
+
+
+def _decoded(
+    arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: Facts
+) -> list[Record]:
+    """One record a prompt. An error while decoding or scoring makes every record of the batch a failure, without numbers."""
+    try:
+        (generations, wall_s), rule_times = _timed(arm, prompts, target, session, repeat)
+        records = [
+            Record(
+                signature=arm.experiment.signature,
+                example=prompt.example.id,
+                repeat=repeat,
+                status="ok",
+                prompt_tokens=len(prompt.tokens),
+                truncated_tokens=prompt.truncated_tokens,
+                tokens=generation.tokens,
+                text=text_of(arm.experiment, prompt, generation.tokens, target),
+                stop_reason=generation.stop_reason,
+                num_rows=len(prompts),
+                wall_s=wall_s / len(prompts),
+                encode_s=_share(generation.encode_s, len(prompts)),
+                draft_encode_s=_share(generation.draft_encode_s, len(prompts)),
+                steps=columns(generation.steps),
+                statistics=_statistics(arm.experiment, task, prompt, generation, target, session),
+                **facts,
+            )
+            for prompt, generation in zip(prompts, generations, strict=True)
+        ]
+        for record in records:
+            record.to_line()  # a number that JSON cannot hold (NaN) is a failure, found here
+    except FAILURES as error:
+        return [_failure(arm, prompt, message_of(error), repeat, facts) for prompt in prompts]
+    if rule_times is not None:
+        for record in records:
+            record.probes[RuleTimesProbe().id] = _found(record, facts, rule_times=_of_run(rule_times, facts))
+    return records
+
+
+def _failure(arm: Arm, prompt: Prompt, message: str, repeat: int, facts: Facts) -> Record:
+    common: dict[str, Any] = {"signature": arm.experiment.signature, "repeat": repeat, "prompt_tokens": len(prompt.tokens)}
+    return Record(example=prompt.example.id, status="failed", error=message, **common, **facts)
+
+
+def message_of(error: Exception) -> str:
+    message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    if isinstance(error, IndexError) or "out of bounds" in message:
+        message += " (a token outside the vocabulary: are there NaN in the weights of a model?)"
+    return message
+
+
+def _timed(
+    arm: Arm, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
+) -> tuple[tuple[list[Generation], float], RuleTimes | None]:
+    """A batch's generations and seconds, and the times of its verify rule's calls where the rule is profiled."""
+
+    def decode() -> tuple[list[Generation], float]:
+        return generate(arm.experiment, arm.method, prompts, target, session, repeat)
+
+    rule = getattr(arm.method, "rule", None)
+    return rule.profile(decode) if isinstance(rule, ProfiledRule) else (decode(), None)
+
+
+def profile_rule(arm: Arm) -> None:
+    """Let the calls of a method's verify rule be timed from now on; a method without a rule is left as it is."""
+    if isinstance(arm.method, DraftAndVerify):
+        arm.method.rule = ProfiledRule(arm.method.rule, arm.experiment.device)
+
+
+def decoded_again(
+    arm: Arm,
+    records: Sequence[Record],
+    prompts: Sequence[Prompt],
+    probe: Probe,
+    target: LoadedModel,
+    session: Session,
+    facts: Facts,
+) -> dict[Key, ProbeRecord]:
+    """Decode a recorded batch once more under a probe that times or holds what decoding does; refused for another text."""
+    repeat = records[0].repeat
+    by_example = {record.example: record for record in records}
+    prompts = readable(prompts)[0]
+
+    def decode() -> tuple[tuple[list[Generation], float], RuleTimes | None]:
+        return _timed(arm, prompts, target, session, repeat)
+
+    try:
+        is_memory = isinstance(probe, MemoryProbe)
+        ((generations, _), times), peak = with_peak(arm.experiment.device, decode) if is_memory else (decode(), None)
+        errors = [_other_text(by_example[prompt.example.id], one) for prompt, one in zip(prompts, generations, strict=True)]
+    except FAILURES as failure:
+        peak, times, errors = None, None, [message_of(failure)] * len(prompts)
+    found = {}
+    for prompt, error in zip(prompts, errors, strict=True):
+        record = by_example[prompt.example.id]
+        values: dict[str, Any] = (
+            {"error": error} if error else {"peak_bytes": peak, "rule_times": times and _of_run(times, facts)}
+        )
+        found[record.key] = _found(record, facts, **values)
+    return found
+
+
+def _other_text(record: Record, generation: Generation) -> str | None:
+    if record.tokens == generation.tokens:
+        return None
+    return "decoded again for a probe, other tokens came out than were recorded"
+
+
+def forced(
+    arm: Arm, probes: Sequence[Probe], prompt: Prompt, record: Record, target: LoadedModel, session: Session, facts: Facts
+) -> dict[str, ProbeRecord]:
+    """What teacher-forced probes find over a recorded text, by their ids. Probes that read the same share a pass over it."""
+    found: dict[str, ProbeRecord] = {}
+    for group in _groups(probes):
+        try:
+            measure = _overlaps if isinstance(group[0], OverlapProbe) else _early
+            values = measure(arm, group, prompt, record, target, session)
+            made = [_found(record, facts, **value) for value in values]
+            for one in made:
+                one.to_line()  # a number that JSON cannot hold is a failure, found here
+        except FAILURES as error:
+            made = [_found(record, facts, error=message_of(error)) for _ in group]
+        found |= {probe.id: one for probe, one in zip(group, made, strict=True)}
+    return found
+
+
+def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
+    groups: dict[Any, list[Probe]] = {}
+    for probe in probes:
+        alike = probe.leniences if isinstance(probe, OverlapProbe) else getattr(probe, "layers", None)
+        groups.setdefault((type(probe), alike), []).append(probe)
+    return list(groups.values())
+
+
+def _found(record: Record, facts: Facts, **values: Any) -> ProbeRecord:
+    return ProbeRecord(example=record.example, repeat=record.repeat, text=text_hash(record.tokens), **facts, **values)
+
+
+def _of_run(times: RuleTimes, facts: Facts) -> RuleTimes:
+    return RuleTimes(profiled_s=times.profiled_s, wall_s=times.wall_s, event_s=times.event_s, run=facts["run"])
+
+
+def _overlaps(
+    arm: Arm, probes: Sequence[Any], prompt: Prompt, record: Record, target: LoadedModel, session: Session
+) -> list[dict[str, Any]]:
+    """Windows of a recording one behind the other, as their outputs."""
+    experiment, drafters = arm.experiment, [arm.drafters[probe] for probe in probes]
+    outputs, leniences = outputs_of(experiment, prompt, record.tokens or [], target), probes[0].leniences
+    measured = [
+        overlap(session, drafters, inputs, output, Sampling.of(experiment.sampling), leniences)
+        for inputs, output in zip(prompt.windows(), outputs, strict=False)
+    ]
+    return [
+        {
+            "overlap": [
+                Overlap(
+                    drafter=probe.drafter.label,
+                    by_lenience={
+                        repr(float(key)): [round(v, 7) for window in measured for v in window[index][key].tolist()]
+                        for key in leniences
+                    },
+                )
+            ]
+        }
+        for index, probe in enumerate(probes)
+    ]
+
+
+def _early(
+    arm: Arm, probes: Sequence[Any], prompt: Prompt, record: Record, target: LoadedModel, session: Session
+) -> list[dict[str, Any]]:
+    """The ranks of the emitted tokens among what each head reads after each layer."""
+    layers, heads = probes[0].layers, [arm.heads[probe] for probe in probes]
+    ranks = early_ranks(session, Inputs((prompt.tokens,)), record.tokens or [], layers, heads).tolist()
+    return [
+        {"early": [EarlyRanks(head=probe.label, layer=layer, ranks=row) for layer, row in zip(layers, rows, strict=True)]}
+        for probe, rows in zip(probes, ranks, strict=True)
+    ]
+
+
+def _share(seconds: float, num_rows: int) -> float | None:
+    """A row's share of a batch's seconds; None where no clock saw them."""
+    return None if math.isnan(seconds) else seconds / num_rows
+
+
+def _statistics(
+    experiment: Experiment, task: Task, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session
+) -> dict:
+    score: ReferenceScore | None = None
+    if task.scores_reference:
+        text = prompt.example.references[0]
+        score = score_reference(session, prompt.tokens, target.encode_continuation(text), text)
+    return dict(task.statistics(prompt.example, text_of(experiment, prompt, generation.tokens, target), score))
+
+
+def score_reference(session: Session, prompt: tuple[int, ...], reference: tuple[int, ...], text: str) -> ReferenceScore:
+    """How likely the model finds ``reference`` after ``prompt``; ``num_bytes`` is of the part of ``text`` that it can hold."""
+    total, scored = log_prob(session, Inputs((prompt,)), reference)
+    share = scored / len(reference) if reference else 0.0
+    return ReferenceScore(total, scored, round(len(text.encode()) * share))
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 7) for value in values]
+
+
+def columns(steps: Sequence[Step]) -> Steps:
+    """Rounds as columns; times of rounds that no clock saw, and what no round of this method has, are left out."""
+    out = Steps()
+    for name in (field.name for field in fields(Steps)):
+        values = [getattr(step, name) for step in steps]
+        if name.endswith("_s"):
+            values = [] if any(math.isnan(v) for v in values) else _rounded(values)
+        elif name.endswith("_probs") or name in ("parts", "units"):
+            values = [_rounded(row) for row in values]
+        if name in PIPELINE_COLUMNS and not any(step.early_layer for step in steps):
+            values = []
+        if name == "choices" and not any(values):
+            values = []
+        setattr(out, name, values)
+    return out

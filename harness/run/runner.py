@@ -1,0 +1,164 @@
+"""Runs comparisons: what is missing, interleaved, one record at a time.
+
+Arms take turns example by example (the order rotates), so that a machine whose speed drifts slows them all alike. What
+is recorded already is not run again; what fails is recorded as failed.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from tqdm import tqdm
+
+from harness.core import plugins
+from harness.core.experiment import Comparison, DrafterSpec, EarlyProbe, Experiment, ModelSpec, OverlapProbe, Probe
+from harness.core.notes import Notes
+from harness.core.record_files import RecordFile
+from harness.core.records import Record
+from harness.measures.pairing import out_of_turn
+from harness.models.names import pin_heads, pin_model
+from harness.run.build import Models, check_names, heads_of, specs_of
+from harness.run.comparison import Chunk, Prepared, chunks_of, examples_of, stages_of
+from harness.run.facts import note_facts
+from harness.run.memory import quick_collection
+from harness.run.recipe_checks import check_recipes
+from harness.zoo.build import ensure
+from harness.zoo.recipes import ZOO, Scale, scale_of
+from tasks import fingerprint, get_task
+
+Value = TypeVar("Value")
+
+
+def pin(experiment: Experiment) -> Experiment:
+    """Fill in what the names mean today: the data's fingerprint, every model's revision, plug-ins. Loads no model."""
+    plugins.load()
+    task = get_task(experiment.task)
+    check_names(experiment.method)
+    check_recipes(experiment)
+    heads, where = heads_of(experiment), (experiment.profile, experiment.source)
+    revisions = {spec: (pin_heads if spec in heads else pin_model)(spec, *where) for spec in specs_of(experiment)}
+
+    def model(spec: ModelSpec | None) -> ModelSpec | None:
+        return None if spec is None else revisions[spec]
+
+    def pinned(spec: DrafterSpec) -> DrafterSpec:
+        return replace(spec, model=model(spec.model), inner=drafter(spec.inner))
+
+    def drafter(spec: DrafterSpec | None) -> DrafterSpec | None:
+        return None if spec is None else pinned(spec)
+
+    def probe(one: Probe) -> Probe:
+        if isinstance(one, OverlapProbe):
+            return replace(one, drafter=pinned(one.drafter))
+        return replace(one, heads=model(one.heads)) if isinstance(one, EarlyProbe) else one
+
+    method = experiment.method
+    return experiment.replace(
+        source_fingerprint=fingerprint(task.name, experiment.source),
+        target=revisions[experiment.target],
+        method=replace(method, drafter=drafter(method.drafter), heads=model(method.heads)),
+        probes=tuple(map(probe, experiment.probes)),
+        plugins=plugins.used_by(experiment),
+    )
+
+
+def ensure_models(experiments: Iterable[Experiment], workers: int | None = None) -> None:
+    """Train what the zoo lacks for these experiments, several models at once (``workers`` as in ``ensure``)."""
+    wanted: dict[tuple[Scale, str], dict[str, None]] = {}
+    for experiment in experiments:
+        for spec in specs_of(experiment):
+            if spec.name.startswith(ZOO):
+                group = wanted.setdefault((scale_of(experiment.profile), experiment.source), {})
+                group[spec.name.removeprefix(ZOO)] = None
+    for (scale, source), names in wanted.items():
+        ensure(list(names), scale, source, workers=workers)
+
+
+class Runner:
+    """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same.
+
+    ``again``: records anew, all arms together, a comparison whose times are refused for how they were recorded.
+    """
+
+    def __init__(self, folder: Path, quiet: bool = False, again: bool = False) -> None:
+        self.folder, self.quiet, self.again = folder, quiet, again
+        self._id = uuid4().hex[:12]
+        self._noted: set[str] = set()
+        self._models: Models | None = None
+
+    def path(self, experiment: Experiment) -> Path:
+        return RecordFile(self.folder, experiment).path
+
+    def records(self, experiment: Experiment) -> list[Record]:
+        """What is stored for an experiment (which must be pinned), in the order it was made."""
+        return RecordFile(self.folder, experiment).read()
+
+    def is_complete(self, comparison: Comparison) -> bool:
+        """Whether nothing is left to record, judged by count so that neither data nor model is touched."""
+        recorded = all(len(self.records(arm)) >= arm.limit * arm.repeats for arm in comparison.arms)
+        return recorded and not self._begins_again(comparison)
+
+    def _begins_again(self, comparison: Comparison) -> bool:
+        """Whether times of any arm beside one that drafts nothing are refused, which recording both anew may mend."""
+        if not self.again:
+            return False
+        recorded = [self.records(arm) for arm in comparison.arms]
+        plain = [records for arm, records in zip(comparison.arms, recorded, strict=True) if arm.method.drafter is None]
+        return any(out_of_turn(*pair) for pair in product(plain, recorded))
+
+    def models(self, experiment: Experiment) -> Models:
+        if self._models is None or (self._models.device, self._models.dtype) != (experiment.device, experiment.dtype):
+            self._models = Models(experiment.device, experiment.dtype)
+        return self._models
+
+    def with_models(self, experiment: Experiment, function: Callable[[Models], Value]) -> Value:
+        """What a function makes of an experiment's models, wherever an engine has them."""
+        return function(self.models(experiment))
+
+    def run(self, comparison: Comparison, description: str = "") -> None:
+        """Record what is missing: what is generated with what is read off it, then what probes find that decode again.
+
+        Raises:
+            UsageError: nothing can work with these settings. Failures of single examples are records.
+        """
+        if self._begins_again(comparison):
+            for arm in comparison.arms:
+                RecordFile(self.folder, arm).set_aside()
+        if any([self._run(stage, description) for stage in stages_of(comparison)]):
+            note_facts(Notes(self.folder), comparison, examples_of(comparison.arms[0]))
+
+    def _run(self, stage: Comparison, description: str) -> bool:
+        """Whether anything was missing."""
+        first, files = stage.arms[0], [RecordFile(self.folder, arm) for arm in stage.arms]
+        known = tuple(file.stored() for file in files)
+        chunks = [chunk for chunk in chunks_of(stage, examples_of(first), known) if any(chunk.lacking)]
+        if not chunks:
+            return False
+        ensure_models(stage.arms)
+        total = sum(len(chunk.keys) * sum(chunk.lacking) for chunk in chunks)
+        bar = tqdm(total=total, desc=description or first.task, unit="ex", disable=self.quiet, delay=2, dynamic_ncols=True)
+        with ExitStack() as stack:
+            stack.enter_context(bar)
+            writers = [stack.enter_context(file.open(own)) for file, own in zip(files, known, strict=True)]
+            for chunk, new in zip(chunks, stack.enter_context(closing(self.made(stage, chunks))), strict=True):
+                for writer, records in zip(writers, new, strict=True):
+                    for record in records:
+                        writer.append(record)
+                bar.update(len(chunk.keys) * sum(chunk.lacking))
+        return True
+
+    def made(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
+        """The new records of each chunk's arms, in the order of the chunks. What an engine does in its own way."""
+        with self.prepared(comparison) as ready:
+            for chunk in chunks:
+                yield ready.run(chunk)
+
+    @contextmanager
+    def prepared(self, comparison: Comparison) -> Iterator[Prepared]:
+        first = comparison.arms[0]
+        with quick_collection() if comparison.holds_memory else nullcontext():
+            yield Prepared(comparison, self.models(first), self.folder, self._id, self._noted)

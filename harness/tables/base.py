@@ -1,0 +1,169 @@
+"""What a table, a cell and a figure are. A table declares which experiments feed it and makes cells of their records.
+
+Nothing in the catalogue runs a model: ``plan`` says what to run, ``cells`` reads what was run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from harness.core.experiment import Comparison, Experiment
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.pairing import num_failed, succeeded
+from harness.measures.statistics import Estimate, Missing
+from harness.tables.evidence import Evidence
+
+NOT_RECOVERED = "not recovered"
+RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
+Published = float | Literal["not recovered"] | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table. ``row`` joins its parts by " / ", as many as the table has row heads.
+
+    ``published`` is None where the paper has no such number and "not recovered" where it has one that is lost to us.
+    ``status`` is "measured", "computed", "not run", "failed" or "impossible: why"; ``note`` becomes a footnote.
+    """
+
+    row: str
+    column: str
+    published: Published = None
+    measured: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    unit: str = ""
+    status: str = "not run"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in ("measured", "computed", "not run", "failed") and not self.status.startswith("impossible: "):
+            raise ValueError(f"status {self.status!r}: expected measured, computed, not run, failed or impossible: why")
+        if (self.measured is None) == (self.status in ("measured", "computed")):
+            raise ValueError(f"cell {self.row!r}, {self.column!r}: status {self.status!r} with value {self.measured!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Appendix:
+    """What a table shows below its cells: as Markdown, as a page of its own, and in a terminal with or without colour."""
+
+    markdown: str
+    html: str
+    terminal: Callable[[bool], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of the catalogue.
+
+    ``blocks`` are its columns, printed a block below the other where one line cannot hold them. ``notes`` say what differs
+    from the paper under the given settings. ``appendix`` is what is to be read below its cells. ``paper`` names files,
+    ``paper_title`` titles. ``scores`` names those that a model gives outputs when records are made ("comet").
+    """
+
+    number: int
+    paper: str
+    paper_number: int
+    title: str
+    row_heads: tuple[str, ...]
+    blocks: tuple[tuple[str, ...], ...]
+    plan: Callable[[Settings], list[Comparison]]
+    cells: Callable[[Settings, Evidence], list[Cell]]
+    notes: Callable[[Settings], list[str]]
+    appendix: Callable[[Settings, Evidence], "Appendix"] | None = None
+    scores: tuple[str, ...] = ()
+    paper_title: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(column for block in self.blocks for column in block)
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}-{self.paper_number}"
+
+    def arms(self, settings: Settings) -> frozenset[Experiment]:
+        """The experiments that feed it."""
+        return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of the catalogue. ``draw(settings, evidence, folder)`` writes its files and returns their paths."""
+
+    name: str
+    title: str
+    plan: Callable[[Settings], list[Comparison]]
+    draw: Callable[[Settings, Evidence, Path], list[Path]]
+
+    def arms(self, settings: Settings) -> frozenset[Experiment]:
+        """The experiments that it is drawn from."""
+        return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)
+
+
+def row_name(*parts: object) -> str:
+    return " / ".join(str(part) for part in parts)
+
+
+def cell_of(
+    evidence: Evidence,
+    row: str,
+    column: str,
+    published: Published,
+    arms: Sequence[Experiment],
+    estimate: Callable[[], Estimate | Missing | None],
+    unit: str = "",
+    status: str = "measured",
+    note: str = "",
+) -> Cell:
+    """Make a cell from the records of the arms that feed it.
+
+    An arm without records makes it "not run". An arm that only failed, an estimate that was refused, or a ratio of times of a
+    method whose exactness audit is red makes it "failed", with the reason. The note counts failures beside successes.
+    """
+    known = {arm: evidence.records_of(arm) for arm in arms}
+    if not all(known.values()):
+        return Cell(row, column, published, unit=unit)
+    if broken := next((records for records in known.values() if not succeeded(records)), None):
+        return Cell(
+            row, column, published, unit=unit, status="failed", note=f"all {len(broken)} failed, first: {broken[0].error}"
+        )
+    result = estimate()
+    if isinstance(result, Estimate) and RATIO in (unit, result.unit) and (red := evidence.reason_against_speed(arms)):
+        result = Missing(red)
+    if isinstance(result, Missing):
+        return Cell(row, column, published, unit=unit, status="failed", note=result.why)
+    if result is None:
+        return Cell(row, column, published, unit=unit, status="failed", note="the records hold no such measurement")
+    remarks = [note, *(_shortfall(experiment, records) for experiment, records in known.items())]
+    joined = "; ".join(dict.fromkeys(filter(None, remarks)))
+    return Cell(row, column, published, result.value, result.low, result.high, result.n, unit or result.unit, status, joined)
+
+
+def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:
+    """What of an arm is not in the number."""
+    parts = []
+    if failed := num_failed(records):
+        parts.append(f"{failed} of {len(records)} runs failed and are not in the number")
+    if len(records) < experiment.limit * experiment.repeats:
+        parts.append(f"{len(records)} of at most {experiment.limit * experiment.repeats} runs are recorded")
+    return ", ".join(parts)
+
+
+def computed(row: str, column: str, published: Published, value: float, unit: str = "", note: str = "") -> Cell:
+    return Cell(row, column, published, value, unit=unit, status="computed", note=note)
+
+
+def impossible(row: str, column: str, published: Published, why: str, unit: str = "") -> Cell:
+    return Cell(row, column, published, unit=unit, status=f"impossible: {why}")
+
+
+def explained(cells: list[Cell], unavailable: Sequence[str]) -> list[Cell]:
+    """Cells that could not be run because of what is not available say so."""
+    if not unavailable:
+        return cells
+    status = "impossible: " + "; ".join(" ".join(reason.split()) for reason in unavailable)
+    return [replace(cell, status=status) if cell.status == "not run" else cell for cell in cells]

@@ -1,0 +1,238 @@
+"""A table as sections by columns. Its plan, its cells, its notes and the arms behind it follow from these two.
+
+A section is a comparison: arms that run together, and the rows that show them. A column is a quantity: its unit, how it is
+measured, its note below the table, the paper's name for it. A new measure is a new column, and nothing else:
+
+    def drafts_a_word(known: Known, row: Row) -> Result:
+        experiment, records = known[row.arm]
+        return ratio_of_examples([(one.example, num_drafts(one), num_words(one)) for one in succeeded(records)])
+
+    def sections(settings: Settings) -> list[Section]:
+        arms = {"plain": plain(settings), "draft": with_draft(settings)}
+        return [Section(arms, (Row("T5-small", "draft", key=published.read("own", "table_1")[0]),))]
+
+    DRAFTS = table(
+        number=35, paper="own", paper_number=1, title="drafts a word", row_heads=("draft",), sections=sections,
+        columns=(Column("drafts", drafts_a_word, published="drafts_a_word", note="drafts: those checked, a word of output."),),
+    )
+
+The published number is that of column "drafts_a_word" in the first line of results/published/own/table_1.csv.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from harness.core.experiment import Comparison, Experiment
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.pairing import succeeded
+from harness.measures.statistics import Estimate, Missing
+from harness.tables import published as published_numbers
+from harness.tables.base import Appendix, Cell, Published, Table, cell_of, computed, impossible
+from harness.tables.evidence import Evidence
+
+Arm = tuple[Experiment, list[Record]]
+Arms = Mapping[str, Experiment | Missing]
+Result = Estimate | Missing | None
+Kind = Literal["measured", "derived", "planned"]
+T = TypeVar("T")
+
+
+class Known(dict[str, Arm]):
+    """The arms of a section that can be run, by name, each with its records. Arms that were not run have no records.
+
+    ``evidence`` is where the records come from; it also has what the run noted of models and texts.
+    """
+
+    def __init__(self, arms: Mapping[str, Arm], evidence: Evidence) -> None:
+        super().__init__(arms)
+        self.evidence = evidence
+        self._results: dict[tuple[Any, ...], Any] = {}
+
+    def once(self, function: Callable[..., T], *names: str) -> T:
+        """Return ``function(*arms)`` of the named arms; several columns of a row share the result."""
+        key = (function, *names)
+        if key not in self._results:
+            self._results[key] = function(*(self[name] for name in names))
+        return self._results[key]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its name (``row_name`` of its heads), the arm that it shows, and what finds the paper's numbers for it.
+
+    ``key`` is given to the table's ``published``; None where the paper has no such row.
+    """
+
+    name: str
+    arm: str = ""
+    key: Any = None
+
+
+Rows = tuple[Row, ...]
+
+
+def _always(arm: Experiment | Missing | None, row: Row) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Column:
+    """A quantity of the arm ``row.arm`` among the ``known`` arms of its section.
+
+    ``published`` is the paper's name for it (None: the paper has no such column). ``note`` explains it below the table.
+    ``reads`` names the other arms that it needs: rows of sections without them have no such cell. ``applies`` says which rows
+    have one. ``remark`` is a footnote of a single cell. ``kind``: "derived" is arithmetic on measurements and theory, "planned"
+    follows from the plan, or from what the run noted of models, None until it did. ``optional``: it needs what may not be
+    installed, and a refusal says what.
+    ``papers_arm`` names the arm whose published number stands beside a row, where it is not the row's own.
+    """
+
+    title: str
+    measure: Callable[[Known, Row], Result] = lambda known, row: None
+    unit: str = ""
+    note: str | Callable[[], str] = ""
+    published: Any = None
+    reads: Callable[[str], tuple[str, ...]] | tuple[str, ...] = ()
+    applies: Callable[[Experiment | Missing | None, Row], bool] = _always
+    remark: Callable[[Known, Row], str] = lambda known, row: ""
+    kind: Kind = "measured"
+    optional: bool = False
+    papers_arm: Callable[[Known, str], str] = lambda known, arm: arm
+
+    def arms_of(self, row: Row) -> tuple[str, ...]:
+        """The arms that a cell reads, the row's own first."""
+        others = self.reads(row.arm) if callable(self.reads) else self.reads
+        return tuple(dict.fromkeys((*((row.arm,) if row.arm else ()), *others)))
+
+
+@dataclass(frozen=True)
+class Section:
+    """Arms that run together, and the rows that show them.
+
+    ``rows`` may be a function of the known arms, where records decide what is shown. ``columns`` replace the table's.
+    ``printed_only``: rows of arms that cannot be run have only the cells in which the paper has a number.
+    """
+
+    arms: Arms
+    rows: Rows | Callable[[Known], Rows]
+    columns: Sequence[Column] = ()
+    printed_only: bool = False
+
+
+Sections = Callable[[Settings], Sequence[Section]]
+Lookup = Callable[[Any, Any], Published]  # a row's key and a column's published name -> the paper's number
+Notes = Callable[[Settings], Sequence[str]]
+
+
+def no_notes(settings: Settings) -> list[str]:
+    return []
+
+
+def plan_of(sets: Iterable[Arms]) -> list[Comparison]:
+    """A comparison of each set of arms: those that can be run. Equal comparisons are named once."""
+    found = (tuple(dict.fromkeys(arm for arm in arms.values() if isinstance(arm, Experiment))) for arms in sets)
+    return list(dict.fromkeys(Comparison(arms) for arms in found if arms))
+
+
+def known_arms(arms: Arms, evidence: Evidence) -> Known:
+    """The arms that can be run, each with its records."""
+    found = {name: (arm, evidence.records_of(arm)) for name, arm in arms.items() if isinstance(arm, Experiment)}
+    return Known(found, evidence)
+
+
+def table(
+    *,
+    number: int,
+    paper: str,
+    paper_number: int,
+    title: str,
+    row_heads: tuple[str, ...],
+    columns: Sequence[Column],
+    sections: Sections,
+    blocks: tuple[tuple[str, ...], ...] | None = None,
+    published: Lookup = published_numbers.value,
+    first_notes: Notes = no_notes,
+    last_notes: Callable[[Settings, Sequence[Experiment]], Sequence[str]] = lambda settings, arms: [],
+    appendix: Callable[[Settings, Evidence], Appendix] | None = None,
+) -> Table:
+    """A table whose cells are the ``columns`` named in ``blocks`` (default: all, in one block) of every row of ``sections``.
+
+    ``published`` looks up the paper's numbers; by default a row's key is a line of a CSV file, and a column's ``published``
+    its head. Notes are ``first_notes``, those of the columns in the order of ``columns``, and ``last_notes`` of the arms.
+    """
+    blocks = blocks or (tuple(column.title for column in columns),)
+    titles = [title for block in blocks for title in block]
+    shown = [column for column in columns if column.title in titles]
+
+    def plan(settings: Settings) -> list[Comparison]:
+        return plan_of(section.arms for section in sections(settings))
+
+    def cells(settings: Settings, evidence: Evidence) -> list[Cell]:
+        return [cell for section in sections(settings) for cell in section_cells(section, shown, titles, published, evidence)]
+
+    def notes(settings: Settings) -> list[str]:
+        arms = [arm for comparison in plan(settings) for arm in comparison.arms]
+        own = (column.note() if callable(column.note) else column.note for column in shown)
+        return [*first_notes(settings), *dict.fromkeys(filter(None, own)), *last_notes(settings, arms)]
+
+    return Table(
+        number=number,
+        paper=paper,
+        paper_number=paper_number,
+        title=title,
+        row_heads=row_heads,
+        blocks=blocks,
+        plan=plan,
+        cells=cells,
+        notes=notes,
+        appendix=appendix,
+    )
+
+
+def section_cells(
+    section: Section, columns: Sequence[Column], titles: Sequence[str], published: Lookup, evidence: Evidence
+) -> Iterator[Cell]:
+    """The cells of a section, row by row, in the order of ``titles``."""
+    known = known_arms(section.arms, evidence)
+    rows = section.rows(known) if callable(section.rows) else section.rows
+    keys = {row.arm: row.key for row in rows}
+    shown = [column for column in section.columns or columns if column.title in titles]
+    ordered = sorted(shown, key=lambda column: titles.index(column.title))
+    for row in rows:
+        for column in ordered:
+            other = column.papers_arm(known, row.arm)
+            key = row.key if other == row.arm else keys.get(other)
+            printed = None if key is None or column.published is None else published(key, column.published)
+            if (cell := _cell(section, row, column, known, printed)) is not None:
+                yield cell
+
+
+def _cell(section: Section, row: Row, column: Column, known: Known, printed: Published) -> Cell | None:
+    """A cell, or None where the row has no such quantity."""
+    arms, place, names = section.arms, (row.name, column.title, printed), column.arms_of(row)
+    if not column.applies(arms.get(row.arm), row):
+        return None
+    if absent := next((arm for name in names if isinstance(arm := arms.get(name), Missing)), None):
+        return None if section.printed_only and printed is None else impossible(*place, absent.why, column.unit)
+    if column.kind == "planned":
+        return _planned(place, column, column.measure(known, row), column.remark(known, row))
+    if not all(name in known for name in names):
+        return None
+    read = [known[name][0] for name in names]
+    if not all(succeeded(known[name][1]) for name in names):
+        return cell_of(known.evidence, *place, read, lambda: None, column.unit)
+    result = column.measure(known, row)
+    if column.optional and isinstance(result, Missing):
+        return impossible(*place, result.why, column.unit)
+    status = "computed" if column.kind == "derived" else "measured"
+    return cell_of(known.evidence, *place, read, lambda: result, column.unit, status, column.remark(known, row))
+
+
+def _planned(place: tuple[str, str, Published], column: Column, result: Result, remark: str) -> Cell:
+    if result is None:
+        return Cell(*place, unit=column.unit)
+    if isinstance(result, Estimate):
+        return computed(*place, result.value, column.unit or result.unit, remark)
+    return impossible(*place, result.why, column.unit)

@@ -1,0 +1,155 @@
+"""Evidence: everything that a table or figure is made of besides its settings and the published numbers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from harness.core.experiment import Comparison, Experiment, ModelSpec
+from harness.core.labels import key_of, label_of
+from harness.core.notes import Notes
+from harness.core.record_files import RecordFile
+from harness.core.records import Record
+from harness.measures.statistics import Missing
+from harness.measures.verdicts import Verdict, audit_folder, verdict_of
+
+Decode = Callable[[Sequence[int]], str]
+Facts = Mapping[str, Any]
+
+
+def show_ids(tokens: Sequence[int]) -> str:
+    """Write token ids in place of text, where no tokenizer is known."""
+    return "".join(f"{token} " for token in tokens)
+
+
+def _nothing(experiment: Experiment) -> Any:
+    return None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The one argument from which cells and figures are made; making them touches nothing else.
+
+    All of these take an experiment as it was planned. ``records_of`` returns its records, an empty list where there are none.
+    ``verdict_of`` returns what the exactness audit found of its method, None where it was not audited. ``decoder_of`` returns
+    a function from token ids of its target to text. ``sources_of`` returns the sentences that it translates, by example.
+    ``facts_of`` returns facts of its models, by name: ``num_parameters``, ``training_rows``. ``comet_of`` returns a score for
+    each example, None where there is none. ``reason_of`` says why it could not be run, None where nothing hindered it.
+
+    ``audits`` names the folder of the stored audits in notes; it is empty where none is stored. ``folder`` is the records'.
+    """
+
+    records_of: Callable[[Experiment], list[Record]]
+    verdict_of: Callable[[Experiment], Verdict | None] = _nothing
+    decoder_of: Callable[[Experiment], Decode] = lambda experiment: show_ids
+    sources_of: Callable[[Experiment], Mapping[str, str]] = lambda experiment: {}
+    facts_of: Callable[[Experiment], Mapping[str, Facts]] = lambda experiment: {}
+    comet_of: Callable[[Experiment], Mapping[str, float] | Missing | None] = _nothing
+    reason_of: Callable[[Experiment], str | None] = _nothing
+    audits: str = ""
+    folder: Path = Path("results/records")
+
+    def __post_init__(self) -> None:
+        """Read the records of every experiment once."""
+        object.__setattr__(self, "records_of", cache(self.records_of))
+
+    def count(self, plan: Iterable[Comparison]) -> tuple[int, int]:
+        """Count the runs of a plan: those that are recorded, and all."""
+        arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
+        return sum(len(self.records_of(arm)) for arm in arms), sum(arm.limit * arm.repeats for arm in arms)
+
+    def state(self, plan: Sequence[Comparison]) -> str:
+        """Say how much of a plan is recorded."""
+        done, runs = self.count(plan)
+        if not plan:
+            return "computed, needs no run"
+        return "not run" if done == 0 else "complete" if done >= runs else f"{done} of {runs} runs recorded"
+
+    def reasons(self, plan: Iterable[Comparison]) -> list[str]:
+        """Say why experiments of a plan could not be run, each reason once."""
+        found = (self.reason_of(arm) for comparison in plan for arm in comparison.arms)
+        return list(dict.fromkeys(reason for reason in found if reason))
+
+    def reason_against_speed(self, experiments: Sequence[Experiment]) -> str | None:
+        """Say which method's audit is red, so that no speed-up of these arms may be shown; None where none is."""
+        for experiment in experiments:
+            verdict = self.verdict_of(experiment)
+            if verdict is not None and verdict.is_red:
+                method = label_of(experiment.method)
+                return f"refused: the exactness audit of {method} is red: {verdict.kind}, {verdict.evidence}"
+        return None
+
+    def verdict_notes(self, experiments: Iterable[Experiment]) -> list[str]:
+        """Write one note on the verdict of each method; none where no audit is stored. Plain arms have no speed-up.
+
+        A distance belongs to the numbers and models that were audited, so it stands behind their name.
+        """
+        found: dict[tuple[str, ...], str] = {}
+        for experiment in experiments if self.audits else ():
+            if experiment.method.name in ("autoregressive", "beam") or key_of(experiment) in found:
+                continue
+            verdict = self.verdict_of(experiment)
+            drawn = "greedy" if experiment.sampling.greedy else "sampled"
+            text = "not audited" if verdict is None else f"{verdict.kind} ({verdict.shown})"
+            found[key_of(experiment)] = f"{label_of(experiment.method, numbers=False)}, {drawn}: {text}"
+        return [f"exactness audit ({self.audits}): {'; '.join(found.values())}."] if found else []
+
+
+def stored_evidence(records: Path) -> Evidence:
+    """The evidence in a folder of records: they, the run's notes beside them, and the audits that count for them."""
+    notes, audits = Notes(records), audit_folder(records)
+
+    def records_of(experiment: Experiment) -> list[Record]:
+        pinned = notes.pin(experiment)
+        return [] if pinned is None else RecordFile(records, pinned).read()
+
+    def decoder_of(experiment: Experiment) -> Decode:
+        pinned = notes.pin(experiment)
+        return show_ids if pinned is None else stored_decoder(records, pinned.target)
+
+    def facts_of(experiment: Experiment) -> Mapping[str, Facts]:
+        if (pinned := notes.pin(experiment)) is None:
+            return {}
+        drafter = pinned.method.drafter
+        specs = [pinned.target, *([drafter.model] if drafter is not None and drafter.model is not None else [])]
+        return {spec.name: notes.model(spec) for spec in specs}
+
+    def comet_of(experiment: Experiment) -> Mapping[str, float] | Missing | None:
+        pinned = notes.pin(experiment)
+        found = {} if pinned is None else notes.scores(pinned, "comet")
+        return Missing(found["failed"]) if "failed" in found else found.get("scores")
+
+    return Evidence(
+        records_of,
+        partial(verdict_of, folder=audits),
+        decoder_of,
+        lambda experiment: {} if (pinned := notes.pin(experiment)) is None else notes.texts(pinned),
+        facts_of,
+        comet_of,
+        notes.unavailable,
+        "/".join(audits.parts[-2:]) if any(audits.glob("*.json")) else "",
+        records,
+    )
+
+
+def stored_decoder(records: Path, target: ModelSpec) -> Decode:
+    """From token ids to text by the tokenizer that the run kept; ids where it kept none."""
+    notes = Notes(records)
+    digest = notes.model(target).get("tokenizer")
+    if digest is None:
+        return show_ids
+    return _decoder(notes.tokenizer(digest))
+
+
+@cache
+def _decoder(path: Path) -> Decode:
+    if path.is_dir():
+        from transformers import AutoTokenizer  # takes seconds; only tokenizers that the light library cannot stand for
+
+        kept = AutoTokenizer.from_pretrained(path)
+        return lambda tokens: str(kept.decode(list(tokens)))
+    from tokenizers import Tokenizer
+
+    light = Tokenizer.from_file(str(path))
+    return lambda tokens: light.decode(list(tokens), skip_special_tokens=False)

@@ -1,0 +1,168 @@
+"""Writes a table as .md, .csv, .json and .tex, with what made it. Each file appears whole or not at all, and holds no date."""
+
+import csv
+import io
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from harness.core import plugins
+from harness.core.errors import UsageError
+from harness.core.experiment import Comparison
+from harness.core.files import replace_file
+from harness.core.record_files import read_environment
+from harness.core.settings import Settings
+from harness.tables.base import RATIO, Appendix, Cell, Table
+from harness.tables.evidence import Evidence
+from harness.tables.layout import latex_table, markdown_page, title
+
+NOTHING_RUN = "none: nothing was run"
+CSV_COLUMNS = ("row", "column", "published", "measured", "low", "high", "n", "unit", "status")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What made a table: the command, the commit, where it ran, and the record files behind it."""
+
+    command: str
+    commit: str
+    environment: dict[str, str | int] = field(default_factory=dict)
+    record_files: tuple[str, ...] = ()
+
+    def facts(self, settings: Settings) -> dict[str, str]:
+        where = f"{settings.dtype} on {settings.device}"
+        return {
+            "command": f"`{self.command}`",
+            "profile": f"{settings.profile}, data {settings.source}, seed {settings.seed}, {where}",
+            "commit": self.commit,
+            "environment": ", ".join(f"{name} {value}" for name, value in self.environment.items()) or "unknown",
+            "records": ", ".join(self.record_files) or "none",
+        }
+
+
+def write_table(
+    table: Table,
+    settings: Settings,
+    cells: list[Cell],
+    header: Header,
+    folder: Path,
+    appendix: Appendix | None = None,
+) -> list[Path]:
+    """The four files of a table under ``folder``, named ``<paper>-<the paper's number>``, and its appendix as a page."""
+    texts = {
+        "md": markdown_page(table, settings, cells, header.facts(settings)) + (appendix.markdown if appendix else ""),
+        "csv": csv_text(cells),
+        "json": json_text(table, settings, cells, header),
+        "tex": latex_table(table, cells),
+    }
+    if appendix:
+        texts["html"] = appendix.html
+    return [write_whole(folder / f"{table.name}.{ending}", text) for ending, text in texts.items()]
+
+
+def num_lost(path: Path, settings: Settings, cells: list[Cell]) -> int:
+    """Count the measured cells of a stored table of the same settings that have no number now because they were not run."""
+    try:
+        document = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {"cells": []}
+        measured = {(cell["row"], cell["column"]) for cell in document["cells"] if cell["status"] == "measured"}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"table {path}: cannot be read ({error!r}); remove it, and run this again") from error
+    if document.get("settings") != json.loads(json.dumps(asdict(settings))):
+        return 0
+    return sum((cell.row, cell.column) in measured for cell in cells if cell.status == "not run")
+
+
+def csv_text(cells: list[Cell]) -> str:
+    """Tidy: one line a cell, numbers at full precision, empty where there is none."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for cell in cells:
+        writer.writerow("" if (value := getattr(cell, name)) is None else value for name in CSV_COLUMNS)
+    return out.getvalue()
+
+
+def json_text(table: Table, settings: Settings, cells: list[Cell], header: Header) -> str:
+    """Everything that the Markdown says, for programs."""
+    document = {
+        "table": table.number,
+        "name": table.name,
+        "title": title(table),
+        "settings": asdict(settings),
+        "header": asdict(header),
+        "row_heads": table.row_heads,
+        "columns": table.columns,
+        "cells": [asdict(cell) for cell in cells],
+        "notes": table.notes(settings),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_whole(path: Path, content: str | bytes) -> Path:
+    """Replace a file of the output at once, and make its folder.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return replace_file(path, content)
+    except OSError as error:
+        raise UsageError(
+            f"output {path}: cannot be written ({error.strerror}); free space or make the folder writable"
+        ) from error
+
+
+def header_of(kind: str, name: str, settings: Settings, plan: Sequence[Comparison], evidence: Evidence) -> Header:
+    """Say how to make it again, and from what it was made: the record files and the environments of their records."""
+    arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
+    read = [record for arm in arms for record in evidence.records_of(arm)]
+    environments = [read_environment(evidence.folder, digest) for digest in sorted({record.environment for record in read})]
+    keys = environments[0] if environments else {}
+    return Header(
+        command=command_of(kind, name, settings, evidence.folder.resolve().parents[1]),
+        commit=", ".join(dict.fromkeys(str(facts.get("commit", "unknown")) for facts in environments)) or NOTHING_RUN,
+        environment={
+            key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in keys if key != "commit"
+        },
+        record_files=tuple(sorted({f"{record.signature}.jsonl" for record in read})),
+    )
+
+
+def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) -> str:
+    """The make target where its variables say it all, else the command behind it. Paths are shown from ``root``."""
+    default = Settings()
+    fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
+    changed = {key: _shown(getattr(settings, key), root) for key in fields if getattr(settings, key) != getattr(default, key)}
+    given = plugins.given_for(kind, name)
+    if settings.seed == default.seed and not settings.models and not given:
+        variables = [f"{fields[key]}={value}" for key, value in changed.items()]
+        variables += ["STOP_AT_EOS=1"] if settings.stop_at_eos else []
+        return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
+    flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
+    flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
+    flags += ["--stop-at-eos"] if settings.stop_at_eos else []
+    flags += [f"--model {role}={_shown(model, root)}" for role, model in settings.models]
+    flags += [f"--plugin {_shown(file, root)}" for file in given]
+    return " ".join([f"foretoken {kind} {name} --reproduce", *flags])
+
+
+def _shown(value: object, root: Path) -> str:
+    """Show a path from ``root``, so that no machine's folders enter a file."""
+    text = str(value)
+    return shlex.quote(os.path.relpath(text, root) if os.path.isabs(text) else text)
+
+
+def with_verdicts(table: Table, cells: list[Cell], evidence: Evidence) -> Table:
+    """Add a note on what the exactness audit found of a table's methods, where it shows ratios of times."""
+    if not any(cell.unit == RATIO for cell in cells):
+        return table
+
+    def notes(settings: Settings) -> list[str]:
+        arms = [arm for comparison in table.plan(settings) for arm in comparison.arms]
+        return [*table.notes(settings), *evidence.verdict_notes(arms)]
+
+    return replace(table, notes=notes)

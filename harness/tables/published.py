@@ -1,0 +1,62 @@
+"""The papers' own numbers, from results/published/; none is typed into code."""
+
+import csv
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from harness.core.errors import UsageError
+from harness.tables.base import NOT_RECOVERED, Published
+
+FOLDER = Path(__file__).resolve().parents[2] / "results" / "published"
+Row = dict[str, str]
+NEWLINE = "\\n"  # as the CSV files write it inside a prompt
+
+
+@lru_cache(maxsize=64)
+def read(paper: str, name: str) -> tuple[Row, ...]:
+    """The rows of ``results/published/<paper>/<name>.csv``."""
+    path = FOLDER / paper / f"{name}.csv"
+    try:
+        with path.open(newline="", encoding="utf8") as file:
+            return tuple(csv.DictReader(file))
+    except OSError as error:
+        raise UsageError(
+            f"published numbers {path}: cannot be read ({error.strerror}); run from a checkout of the repository"
+        ) from error
+
+
+def value(row: Row, column: str) -> Published:
+    """A number; None where the paper has none; "not recovered" where it has one that the copy at hand has lost."""
+    if row[column] != "":
+        return float(row[column])
+    return "not recovered" if NOT_RECOVERED in row["source"] else None
+
+
+def claim(paper: str, prefix: str, column: str = "value") -> str:
+    """One of the statements that a paper makes in its text."""
+    return next(row[column] for row in read(paper, "text_claims") if row["claim"].startswith(prefix))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputTable:
+    """A table of settings; ``label`` and ``value`` name the columns that say what is set and to what."""
+
+    paper: str
+    paper_number: int
+    title: str
+    label: str
+    value: str
+    details: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}-{self.paper_number}"
+
+    def entries(self) -> list[tuple[str, str]]:
+        """What is set, with its details, and to what; prompts have real line breaks."""
+        rows = read(self.paper, f"table_{self.paper_number}")
+        return [(", ".join((row[self.label], *self._details(row))), row[self.value].replace(NEWLINE, "\n")) for row in rows]
+
+    def _details(self, row: Row) -> list[str]:
+        return [f"{name} {row[name]}" for name in self.details]

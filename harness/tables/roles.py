@@ -1,0 +1,44 @@
+"""A paper's experiments under a user's settings: the models that fill its roles, and plain decoding, which all begin with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, MethodSpec
+from harness.core.settings import Settings
+from harness.measures.statistics import Missing
+
+Roles = Mapping[str, Mapping[str, str | Missing]]
+
+
+class UnknownRole(UsageError):
+    """A role was filled that this table or figure does not have."""
+
+    def __init__(self, role: str, known: list[str]) -> None:
+        super().__init__(f"model role {role!r}: expected one of {', '.join(known)}")
+        self.role = role
+
+
+def role_model(roles: Roles, settings: Settings, role: str) -> str | Missing:
+    """The name of the model in ``role``; ``roles`` are a paper's, by profile."""
+    if settings.profile not in roles:
+        raise UsageError(f"profile {settings.profile!r}: expected one of {', '.join(roles)}")
+    known = roles[settings.profile]
+    chosen = dict(settings.models)
+    if unknown := sorted(set(chosen) - set(known)):
+        raise UnknownRole(unknown[0], list(known))
+    return chosen.get(role, known[role])
+
+
+def plain_decoding(settings: Settings, *, num_threads: int | None = None, **values: Any) -> Experiment:
+    """Plain decoding as the user's settings have it; ``values`` are the paper's, ``num_threads`` where the user has none."""
+    return Experiment(
+        method=MethodSpec(name="autoregressive"),
+        source=settings.source,
+        profile=settings.profile,
+        seed=settings.seed,
+        device=settings.device,
+        dtype=settings.dtype,
+        num_threads=settings.num_threads or num_threads,
+        **values,
+    )

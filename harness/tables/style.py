@@ -1,0 +1,128 @@
+"""One look for all figures, and files without dates or random identifiers.
+
+matplotlib is imported when something is drawn: it costs half a second, which every command that names a figure would pay.
+"""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from harness.tables.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+# Okabe and Ito's palette: told apart by readers with any colour vision.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+    "#7F7F7F",
+)
+NOTE_WIDTH = 120  # characters of a footnote's line
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "svg.hashsalt": "foretoken",
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Set fonts, colours and grid; figures are drawn and saved inside this context."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height))
+
+
+def legend_line(**look: Any) -> "Line2D":
+    """A line or marker of a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **look)
+
+
+def legend_patch(**look: Any) -> "Patch":
+    """A coloured field of a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(**look)
+
+
+def save(figure: "Figure", folder: Path, name: str) -> list[Path]:
+    """``name``.svg and ``name``.png, each whole or not at all."""
+    paths = []
+    for kind, metadata in (("svg", {"Date": None, "Creator": "foretoken"}), ("png", {"Software": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.15)
+        paths.append(write_whole(folder / f"{name}.{kind}", buffer.getvalue()))
+    return paths
+
+
+def legends_beside(figure: "Figure", axes: "Axes", *groups: tuple[str, list]) -> None:
+    """Titled legends stacked to the right of the data, the first on top."""
+    height_inches = axes.get_position().height * figure.get_figheight()
+    top = 1.03
+    for title, handles in groups:
+        legend = axes.legend(handles=handles, title=title, loc="upper left", bbox_to_anchor=(1.01, top), alignment="left")
+        axes.add_artist(legend)
+        # Inside the axes' clip path a legend would not count when the picture is cropped to what is drawn.
+        legend.set_clip_on(False)
+        top -= (0.24 * (len(handles) + 1) + 0.25) / height_inches
+    axes.legend_ = None
+
+
+def printable(text: str, family: str = SETTINGS["font.family"]) -> str:
+    """Characters that the font lacks (or cannot show) become a box, as a warning would not tell the reader anything."""
+    return "".join(character if ord(character) in _characters(family) else "□" for character in text)
+
+
+@lru_cache
+def _characters(family: str) -> frozenset[int]:
+    """What regular and bold both have."""
+    from matplotlib import font_manager, ft2font
+
+    paths = [font_manager.findfont(font_manager.FontProperties(family=family, weight=weight)) for weight in ("normal", "bold")]
+    return frozenset.intersection(*(frozenset(ft2font.FT2Font(path).get_charmap()) for path in paths))
+
+
+def footnote(figure: "Figure", text: str) -> None:
+    """Lines of provenance under the axes."""
+    figure.text(0.01, -0.2 / figure.get_figheight(), text, fontsize=9, color="#555555", va="top")
+
+
+def not_shown(reasons: Mapping[str, str]) -> str:
+    """Lines for a footnote that name what was left out, together where the reason is one; empty where nothing was."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    lines = [f"Not shown: {'; '.join(found)}: {reason}." for reason, found in names.items()]
+    return "".join("\n" + "\n    ".join(wrap(line, NOTE_WIDTH)) for line in lines)

@@ -1,0 +1,29 @@
+"""The sizes that the GPU kernels are configured with, and the bytes that a kernel moves. Needs neither torch nor Triton."""
+
+TILE = 1024  # of the exact and sigmoid kernels; the paper's n: the threads of a block on its A100
+FUSED_TILE = 4096
+NUM_WARPS = 8
+FLOAT, DOUBLE = 4, 8
+ITEM_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def bytes_moved(kernel: str, batch: int, gamma: int, vocab_size: int, dtype: str) -> int:
+    """Count bytes read and written by one call that looks at every draft, with caches that hold nothing between operations.
+
+    The last token's row counts once for each pass over it. Sizes that do not grow with the vocabulary are left out. An upper
+    bound for the PyTorch path of "fused", which reads fewer rows where a draft is rejected.
+    """
+    size = ITEM_SIZE[dtype]
+    logits, rows = (2 * gamma + 1) * size, (2 * gamma + 1) * FLOAT
+    draw = 2 * FLOAT + 2 * DOUBLE  # weights summed and read again; the cumulative sum written and searched
+    eager = 3 * FLOAT + 3 * FLOAT + draw  # difference and clamp of one row, its division, the draw
+    tiles = 2 * gamma * FLOAT  # ratio and residual written
+    per_token = {
+        "transformers": logits + rows + eager,
+        "baseline": logits + rows + eager,
+        "exact": logits + rows + 2 * gamma * FLOAT + tiles + FLOAT + draw,
+        "sigmoid": 2 * gamma * size + tiles + size + FLOAT + draw,
+        "sigmoid-released": 2 * gamma * size + tiles + size + FLOAT + draw,
+        "fused": logits + 2 * size,  # all rows once, then the two rows that decide
+    }
+    return batch * vocab_size * per_token[kernel]

@@ -1,0 +1,73 @@
+"""Every method, drafter, verify rule and schedule by name. A new one is a line here; importing this imports no torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from methods.options import MethodOptions, Options, Part, option
+from methods.ppd.options import PipelineOptions
+from methods.specdec.options import BlockOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
+from methods.speculative.options import (
+    ConstantOptions,
+    HeuristicOptions,
+    HierarchicalOptions,
+    LenienceOptions,
+    OptimalOptions,
+    SigmoidOptions,
+    SpeculativeBeamOptions,
+    SpeculativeOptions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamOptions(MethodOptions):
+    num_beams: int = option(4, "width of beam search")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersOptions(MethodOptions):
+    """``early_layer`` is of drafter early-exit."""
+
+    takes: ClassVar[tuple[str, ...]] = ("drafter", "schedule")
+
+    num_beams: int = option(1, "width of beam search")
+    early_layer: int | None = option(None, "the layers that early-exit drafts with")
+
+
+Registry = dict[str, Callable[..., Any]]
+
+RULES: Registry = {
+    "speculative-sampling": Part("methods.speculative.rules:SpeculativeSampling", Options),
+    "baseline": Part("methods.speculative.rules:BASELINE", Options),
+    "exact": Part("methods.speculative.rules:EXACT", Options),
+    "fused": Part("methods.speculative.rules:FUSED", Options),
+    "sigmoid": Part("methods.speculative.rules:SigmoidRule", SigmoidOptions),
+    "sigmoid-released": Part("methods.speculative.rules:SIGMOID_RELEASED", SigmoidOptions),
+    "lenience": Part("methods.speculative.rules:Lenience", LenienceOptions),
+    "top-1": Part("methods.specdec.rules:TopOne", TopOneOptions),
+    "top-beta": Part("methods.specdec.rules:TopBeta", TopBetaOptions),
+}
+SCHEDULES: Registry = {
+    "constant": Part("methods.speculative.schedules:Constant", ConstantOptions),
+    "heuristic": Part("methods.speculative.schedules:Heuristic", HeuristicOptions),
+    "optimal": Part("methods.speculative.schedules:Optimal", OptimalOptions),
+}
+DRAFTERS: Registry = {
+    "model": Part("methods.speculative.drafters:model", Options),
+    "unigram": Part("methods.speculative.drafters:unigram", Options),
+    "bigram": Part("methods.speculative.drafters:bigram", Options),
+    "copy": Part("methods.speculative.drafters:copy", Options),
+    "random": Part("methods.speculative.drafters:random", Options),
+    "hierarchical": Part("methods.speculative.drafters:hierarchical", HierarchicalOptions),
+    "block": Part("methods.speculative.drafters:block", BlockOptions),
+    "blockwise": Part("methods.speculative.drafters:blockwise", Options),
+}
+METHODS: Registry = {
+    "autoregressive": Part("methods.autoregressive:Autoregressive", MethodOptions),
+    "beam": Part("methods.beam:BeamSearch", BeamOptions),
+    "drafter-alone": Part("methods.specdec.alone:DrafterAlone", DrafterAloneOptions),
+    "ppd": Part("methods.ppd.pipeline:PredictivePipelinedDecoding", PipelineOptions),
+    "speculative": Part("methods.speculative.decode:DraftAndVerify", SpeculativeOptions),
+    "speculative-beam": Part("methods.speculative.beam:SpeculativeBeamSearch", SpeculativeBeamOptions),
+    "transformers": Part("methods.transformers_generate:TransformersGenerate", TransformersOptions),
+}

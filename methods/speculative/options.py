@@ -1,0 +1,81 @@
+"""Options of the verify rules, drafters, schedules and the beam search of this folder; imports no torch."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from methods.errors import InputError
+from methods.options import MethodOptions, Options, option
+
+DEFAULT_SCALE = 1e3
+
+
+def check_gamma(gamma: int) -> None:
+    if gamma < 1:
+        raise InputError(f"gamma {gamma!r}: expected an integer >= 1; for plain decoding use --method autoregressive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LenienceOptions(Options):
+    lenience: float = option(1.0, "l, 0 < l <= 1")
+    as_described: bool = option(False, "the paper's printed form where it differs from what it must mean")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lenience <= 1:
+            raise InputError(f"lenience {self.lenience!r}: expected 0 < lenience <= 1 (1 changes nothing)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidOptions(Options):
+    scale: float = option(DEFAULT_SCALE, "alpha is -SCALE, beta SCALE")
+    half_logits: bool = option(False, "round both models' logits to fp16 first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantOptions(Options):
+    gamma: int = option(5, "how many tokens to draft a round")
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeuristicOptions(ConstantOptions):
+    """``gamma`` is where it begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimalOptions(Options):
+    alpha: float | None = option(None, "measured acceptance rate")
+    cost: float | None = option(None, "measured draft/target cost ratio")
+
+    def __post_init__(self) -> None:
+        if self.alpha is None or self.cost is None:
+            raise InputError("schedule 'optimal': expected --alpha and --cost, as measured by an earlier run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalOptions(Options):
+    inner_gamma: int = option(2, "how many tokens the inner drafter drafts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeOptions(MethodOptions):
+    takes: ClassVar[tuple[str, ...]] = ("drafter", "rule", "schedule")
+    needs_drafter: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeBeamOptions(MethodOptions):
+    takes: ClassVar[tuple[str, ...]] = ("drafter",)
+    needs_drafter: ClassVar[bool] = True
+
+    gamma: int = option(5, "how many tokens to draft a round")
+    num_beams: int = option(4, "width of beam search")
+    draft_beams: int | None = option(None, "draft width (default: twice the width)")
+
+    @property
+    def draft_width(self) -> int:
+        return 2 * self.num_beams if self.draft_beams is None else max(self.draft_beams, self.num_beams)
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)

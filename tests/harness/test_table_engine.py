@@ -1,0 +1,99 @@
+"""The table engine: a table's plan, cells, notes and arms follow from its sections and columns."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from harness.core.experiment import Experiment
+from harness.core.records import Record
+from harness.core.settings import Settings
+from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.tables.engine import Column, Known, Result, Row, Section, table
+from harness.tables.evidence import Evidence
+
+WHY = "no model of that size"
+CALLS: list[str] = []
+
+
+def emitted(known: Known, row: Row) -> Result:
+    return ratio_of_examples([(one.example, len(one.tokens or ()), len(one.steps.emitted)) for one in known[row.arm][1]])
+
+
+def facts(arm: tuple[Experiment, list[Record]]) -> Estimate:
+    CALLS.append(arm[0].signature)
+    return Estimate(1.0, None, None, 1)
+
+
+COLUMNS = (
+    Column("tokens", emitted, "tokens", note="tokens: emitted in a round.", published="emitted"),
+    Column("twice", lambda known, row: known.once(facts, row.arm), kind="derived"),
+    Column("again", lambda known, row: known.once(facts, row.arm), reads=("plain",), remark=lambda known, row: row.name),
+    Column("gamma", lambda known, row: Estimate(row.key["gamma"], None, None, 1), kind="planned", published="gamma"),
+    Column("scored", lambda known, row: Missing("the scorer is not installed"), optional=True),
+    Column("refused", lambda known, row: Missing("drifted"), applies=lambda arm, row: row.name == "small"),
+    Column("never shown", note="never shown: nor is this."),
+)
+PAPERS = {"small": {"emitted": 2.5, "gamma": 3.0}}
+
+
+@pytest.fixture
+def made(synthetic: SimpleNamespace) -> SimpleNamespace:
+    plain = synthetic.plain_experiment(limit=2)
+    drafted = plain.replace(method=synthetic.drafted_experiment(plain).method, probes=())
+    arms = {"plain": plain, "draft": drafted, "large": Missing(WHY)}
+    key = PAPERS["small"]
+    rows = (Row("small", "draft", key), Row("large", "large", key))
+    alone = Section({"draft": drafted}, lambda known: tuple(Row(f"alone, {name}", name, key) for name in known))
+    other = (Column("tokens", lambda known, row: None, "tokens"),)
+
+    def sections(settings: Settings) -> list[Section]:
+        return [Section(arms, rows), alone, Section(arms, (Row("other", "plain"),), other)]
+
+    shown = table(
+        number=99, paper="own", paper_number=1, title="drafts", row_heads=("draft",), columns=COLUMNS, sections=sections,
+        blocks=(("tokens", "gamma"), ("twice", "again", "scored", "refused")), published=lambda key, name: key[name],
+        first_notes=lambda settings: ["first"], last_notes=lambda settings, arms: [f"{len(arms)} arms"],
+    )  # fmt: skip
+    records = {
+        plain.signature: [synthetic.plain(plain, name, 12) for name in "ab"],
+        drafted.signature: [synthetic.drafted(drafted, name, 12, (2,)) for name in "ab"],
+    }
+    return SimpleNamespace(table=shown, plain=plain, drafted=drafted, records_of=lambda arm: records[arm.signature])
+
+
+def test_the_plan_the_arms_and_the_notes_follow(made: SimpleNamespace) -> None:
+    """A comparison a section, each once; notes of the columns that are shown, between the first and the last."""
+    plan = made.table.plan(Settings())
+    assert [comparison.arms for comparison in plan] == [(made.plain, made.drafted), (made.drafted,)]
+    assert made.table.arms(Settings()) == {made.plain, made.drafted}
+    assert made.table.notes(Settings()) == ["first", "tokens: emitted in a round.", "3 arms"]
+    assert made.table.columns == ("tokens", "gamma", "twice", "again", "scored", "refused")
+
+
+def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
+    CALLS.clear()
+    cells = made.table.cells(Settings(), Evidence(made.records_of))
+    by_place = {(cell.row, cell.column): cell for cell in cells}
+    assert len(by_place) == len(cells)
+    tokens = by_place["small", "tokens"]
+    assert (tokens.status, tokens.published, tokens.n) == ("measured", 2.5, 2)
+    assert tokens.measured == 3
+    assert {cell.status for cell in cells if cell.row == "large"} == {f"impossible: {WHY}"}
+    assert by_place["large", "gamma"].published == 3
+    assert (by_place["small", "gamma"].status, by_place["small", "gamma"].measured) == ("computed", 3)
+    assert (by_place["small", "twice"].status, by_place["small", "again"].status) == ("computed", "measured")
+    assert len(CALLS) == 2, "once for both columns of a section"
+    assert by_place["small", "again"].note == "small"
+    assert ("alone, draft", "again") not in by_place, "its section lacks an arm that the column reads"
+    assert by_place["small", "scored"].status == "impossible: the scorer is not installed"
+    assert (by_place["small", "refused"].status, by_place["small", "refused"].note) == ("failed", "drifted")
+    assert ("large", "refused") not in by_place
+    assert [cell.column for cell in cells if cell.row == "other"] == ["tokens"]
+    assert by_place["other", "tokens"].published is None
+    assert [cell.column for cell in cells if cell.row == "small"] == list(made.table.columns)
+
+
+def test_without_records_nothing_is_measured(made: SimpleNamespace) -> None:
+    cells = made.table.cells(Settings(), Evidence(lambda arm: []))
+    assert {cell.status for cell in cells if cell.column != "gamma"} == {"not run", f"impossible: {WHY}"}
+    assert not [cell for cell in cells if cell.measured is not None and cell.column != "gamma"]
