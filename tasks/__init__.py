@@ -5,9 +5,8 @@
 
 from collections.abc import Iterable
 
-from tasks.base import Task
+from tasks.base import DataError, Task
 from tasks.conversations import Conversations
-from tasks.errors import DataError
 from tasks.sources import locate
 from tasks.speech import CLEAN, COMMON_VOICE, OTHER, TEDLIUM, Speech
 from tasks.squad import Squad

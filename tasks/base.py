@@ -11,15 +11,29 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from tasks.errors import DataError
-from tasks.sound import Sound
-
+SAMPLE_RATE = 16_000  # of every sound that a model hears
 PromptStyle = Literal["instruction", "t5"]
 Split = Literal["train", "test"]
 Statistics = Mapping[str, float | Sequence[float]]
 Sums = Mapping[str, np.ndarray]
 Row = Mapping[str, Any]
 RowMaker = Callable[[int, Split, int], Row]  # a generated row from (seed, split, index)
+
+
+class DataError(ValueError):
+    """Data that is missing, gone or malformed: names the source, the file and line where there is one, and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """``samples`` [n] fp32, one channel at ``SAMPLE_RATE``. ``conversion`` says how a file was converted, if it was."""
+
+    samples: np.ndarray
+    conversion: str | None = None
+
+    @property
+    def duration_s(self) -> float:
+        return len(self.samples) / SAMPLE_RATE
 
 
 class Recording(Protocol):

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from tasks.base import Dataset, Example, HubFiles, PromptStyle, Row, Task, id_field
-from tasks.errors import DataError
+from tasks.base import DataError, Dataset, Example, HubFiles, PromptStyle, Row, Task, id_field
 
 SPEAKERS = {
     "human": "USER",

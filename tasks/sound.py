@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from math import gcd
 from os.path import isfile  # unlike Path's it answers for names that no file can have
@@ -10,25 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.errors import DataError
+from tasks.base import SAMPLE_RATE, DataError, Sound
 
-SAMPLE_RATE = 16_000
 GUARD_S = 0.05  # of silence behind a signal that is resampled: Fourier's signals are periodic, and its end would meet its start
 # libsndfile notes where a header announces more bytes of sound than the file holds, and reads what is there.
 CUT_OFF = re.compile(r"^\s*(?:data|SSND|Data Size|riff|Riff size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
 UNKNOWN_BYTES = 2**31 - 2**20  # announced by programs that write a header before they know how much follows
-
-
-@dataclass(frozen=True, eq=False)
-class Sound:
-    """``samples`` [n] fp32, one channel at ``SAMPLE_RATE``. ``conversion`` says how a file was converted, if it was."""
-
-    samples: np.ndarray
-    conversion: str | None = None
-
-    @property
-    def duration_s(self) -> float:
-        return len(self.samples) / SAMPLE_RATE
 
 
 def decode(file: Path | bytes, what: str) -> Sound:

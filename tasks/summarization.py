@@ -4,7 +4,11 @@ Optimized (A.3) prompts without instruction: "Summary:" after the article. What 
 here it is a line end. Only what follows the prompt is the output, and so only that is scored.
 """
 
-from functools import partial
+import re
+from collections.abc import Sequence
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +26,9 @@ from tasks.base import (
     percent_of_mean,
     text_field,
 )
-from tasks.scoring import rouge
 
 SUMMARY_TEMPLATE = "{article}\nSummary:"  # an experiment's prompt_template
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def _example(article: str, summary: str, row: Row, where: str, row_id: str) -> Example:
@@ -74,10 +78,35 @@ class Summarization(Task):
         return f"summarize: {article}" if style == "t5" else f"# Article\n{article}\n# Summarize the article\n### Assistant:"
 
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
-        return rouge.rouge_statistics(output_text.strip(), example.references, self.metrics)
+        return rouge_statistics(output_text.strip(), example.references, self.metrics)
 
     def values_from_sums(self, sums: Sums) -> dict[str, np.ndarray]:
         return percent_of_mean(sums, self.metrics)
 
     def signature(self, metric: str) -> str:
-        return rouge.signature()
+        return rouge_signature()
+
+
+@cache
+def _scorer(names: tuple[str, ...]) -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(list(names), use_stemmer=True)
+
+
+@cache
+def rouge_signature() -> str:
+    return f"stemmer:porter|statistic:fmeasure|mean over examples|rouge-score:{version('rouge-score')}"
+
+
+def sentence_lines(text: str) -> str:
+    """Put each sentence on a line, as rougeLsum wants it; text with line ends stays as it is."""
+    return text if "\n" in text.strip() else SENTENCE_END.sub("\n", text.strip())
+
+
+def rouge_statistics(prediction: str, references: Sequence[str], names: tuple[str, ...]) -> dict[str, float]:
+    """Compute the F-measure of each of ``names`` (rouge1, rouge2, rougeL, rougeLsum), each the best over the references."""
+    if "rougeLsum" in names:
+        prediction, references = sentence_lines(prediction), [sentence_lines(reference) for reference in references]
+    scores = _scorer(names).score_multi(list(references), prediction)
+    return {name: float(scores[name].fmeasure) for name in names} | {"num_examples": 1.0}

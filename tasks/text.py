@@ -6,8 +6,19 @@ from itertools import islice
 
 import numpy as np
 
-from tasks.base import Dataset, Example, HubFiles, PromptStyle, ReferenceScore, Row, Statistics, Sums, Task, text_field
-from tasks.errors import DataError
+from tasks.base import (
+    DataError,
+    Dataset,
+    Example,
+    HubFiles,
+    PromptStyle,
+    ReferenceScore,
+    Row,
+    Statistics,
+    Sums,
+    Task,
+    text_field,
+)
 
 MAX_PROMPT_WORDS = 60
 MIN_TEST_WORDS = 20

@@ -14,7 +14,7 @@ from harness.cli.options import begin_engine
 from harness.core import plugins
 from harness.core.errors import UsageError
 from methods.errors import InputError, WorkerError
-from tasks.errors import DataError
+from tasks.base import DataError
 
 HELP = {
     "run": "run one experiment from flags; the last line of the output is one JSON document",

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from harness.core.errors import UsageError
 from methods.cores import num_cores
 from methods.errors import InputError
-from tasks.errors import DataError
+from tasks.base import DataError
 
 EXPECTED = (UsageError, DataError, InputError)  # errors whose message is meant for the user as it is
 Work = Callable[[int], None]

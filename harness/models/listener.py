@@ -16,8 +16,8 @@ from torch import Tensor
 
 from harness.core.errors import UsageError
 from methods.types import Inputs
-from tasks.base import Example, Recording
-from tasks.sound import SAMPLE_RATE, windows_of
+from tasks.base import SAMPLE_RATE, Example, Recording
+from tasks.sound import windows_of
 
 SETTINGS = ("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft")
 

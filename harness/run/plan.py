@@ -12,7 +12,7 @@ from harness.run import comet
 from harness.run.comparison import examples_of
 from harness.run.facts import note_facts
 from harness.run.runner import Runner, ensure_models, pin
-from tasks.errors import DataError
+from tasks.base import DataError
 
 
 def pin_arms(comparison: Comparison) -> Comparison:

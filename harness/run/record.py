@@ -20,8 +20,7 @@ from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import log_prob, overlap
 from methods.types import Drafter, Generation, Inputs, Method, Session, Step
-from tasks.base import ReferenceScore, Task
-from tasks.errors import DataError
+from tasks.base import DataError, ReferenceScore, Task
 
 FAILURES = (InputError, RuntimeError, ValueError, IndexError)  # of one example: recorded, and the others go on
 PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from harness.zoo.families import FAMILIES
-from tasks.sound import SAMPLE_RATE
+from tasks.base import SAMPLE_RATE
 
 RateSchedule = Literal["cosine", "inverse-sqrt"]
 Style = Literal["instruction", "t5", "plain"]

@@ -21,8 +21,8 @@ from harness.zoo.cache import DONE, unreadable
 from harness.zoo.corpus import DATA, tokenizer_for, vocab_size
 from harness.zoo.descriptions import SpeechCorpus
 from harness.zoo.recipes import data_of
-from tasks.base import Recording
-from tasks.sound import SAMPLE_RATE, starts_of, windows_of
+from tasks.base import SAMPLE_RATE, Recording
+from tasks.sound import starts_of, windows_of
 from tasks.sources.read import read_examples
 from tasks.world.speech import Utterance, transcript
 

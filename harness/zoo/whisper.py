@@ -22,7 +22,7 @@ from methods.hearing import WhisperSession
 from methods.models.whisper import WhisperStack, forced_tokens
 from methods.sampling import Sampling, Uniforms
 from methods.types import Inputs, Stop
-from tasks.scoring.wer import edit_counts, rate_from_sums
+from tasks.speech import edit_counts, rate_from_sums
 
 IGNORED = -100
 

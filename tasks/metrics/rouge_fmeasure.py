@@ -3,7 +3,7 @@
 import datasets
 import evaluate
 
-import tasks.scoring.rouge
+import tasks.summarization
 
 CITATION = "Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries"
 NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -18,5 +18,5 @@ class RougeFmeasure(evaluate.Metric):
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float]:
         rows = zip(predictions, references, strict=True)
-        statistics = [tasks.scoring.rouge.rouge_statistics(text, expected, NAMES) for text, expected in rows]
+        statistics = [tasks.summarization.rouge_statistics(text, expected, NAMES) for text, expected in rows]
         return {name: 100.0 * sum(row[name] for row in statistics) / len(statistics) for name in NAMES}

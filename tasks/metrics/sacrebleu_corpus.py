@@ -4,7 +4,7 @@ import datasets
 import evaluate
 import numpy as np
 
-import tasks.scoring.bleu
+import tasks.translation
 
 CITATION = "Papineni et al. 2002, BLEU; Post 2018, A Call for Clarity in Reporting BLEU Scores"
 
@@ -17,9 +17,9 @@ class SacrebleuCorpus(evaluate.Metric):
         return evaluate.MetricInfo(description=__doc__, citation=CITATION, features=datasets.Features(features))
 
     def _compute(
-        self, predictions: list[str], references: list[list[str]], kind: tasks.scoring.bleu.Kind = "sacrebleu"
+        self, predictions: list[str], references: list[list[str]], kind: tasks.translation.Kind = "sacrebleu"
     ) -> dict[str, float | str]:
         rows = zip(predictions, references, strict=True)
-        counts = np.asarray([tasks.scoring.bleu.bleu_counts(kind, text, expected) for text, expected in rows])
-        score = float(tasks.scoring.bleu.bleu_from_sums(kind, counts.sum(axis=0)))
-        return {"score": score, "signature": tasks.scoring.bleu.signature(kind, len(references[0]))}
+        counts = np.asarray([tasks.translation.bleu_counts(kind, text, expected) for text, expected in rows])
+        score = float(tasks.translation.bleu_from_sums(kind, counts.sum(axis=0)))
+        return {"score": score, "signature": tasks.translation.bleu_signature(kind, len(references[0]))}

@@ -3,7 +3,7 @@
 import datasets
 import evaluate
 
-import tasks.scoring.answers
+import tasks.squad
 
 CITATION = "Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension of Text"
 
@@ -17,5 +17,5 @@ class SquadAnswers(evaluate.Metric):
 
     def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float]:
         rows = zip(predictions, references, strict=True)
-        statistics = [tasks.scoring.answers.answer_statistics(text, answers) for text, answers in rows]
+        statistics = [tasks.squad.answer_statistics(text, answers) for text, answers in rows]
         return {name: 100.0 * sum(row[name] for row in statistics) / len(statistics) for name in ("exact_match", "f1")}

@@ -6,8 +6,7 @@ from hashlib import file_digest, sha256
 from os.path import expanduser, isfile  # unlike Path's: an unknown user's ~ stays, and a name that no file can have is no file
 from pathlib import Path
 
-from tasks.base import Dataset, Row
-from tasks.errors import DataError
+from tasks.base import DataError, Dataset, Row
 from tasks.sources.files import ROW_FORMATS, is_saved_to_disk, rows_of, saved_splits
 
 TOY_VERSION = "1"  # raise it when any generated row of tasks/world changes: caches are keyed with it

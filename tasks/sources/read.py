@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from hashlib import blake2b, sha256
 from pathlib import Path
 
-from tasks.base import Dataset, Example, Split, Task
-from tasks.errors import DataError
-from tasks.sources.files import rows_of
-from tasks.sources.hub import hub_rows
+from tasks.base import DataError, Dataset, Example, Split, Task
+from tasks.sources.files import hub_rows, rows_of
 from tasks.sources.locate import Files, beside, locate
 from tasks.world import TOY_ROWS
 

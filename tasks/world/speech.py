@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.base import Split
-from tasks.errors import DataError
-from tasks.sound import SAMPLE_RATE, Sound, resample, with_noise
+from tasks.base import SAMPLE_RATE, DataError, Split
+from tasks.sound import Sound, resample, with_noise
 from tasks.world import clauses, english
 from tasks.world.draw import draw, pick, row_id
 from tasks.world.lexicon import FEMALE_NAMES, MALE_NAMES

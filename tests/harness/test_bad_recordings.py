@@ -9,7 +9,7 @@ import soundfile
 
 from harness.cli.main import main
 from harness.zoo.build import ensure
-from tasks.sound import SAMPLE_RATE
+from tasks.base import SAMPLE_RATE
 
 TARGET, DRAFT = "zoo:whisper-target", "zoo:whisper-draft"
 READABLE = ("good", "stereo-8-khz")

@@ -36,7 +36,8 @@ from methods.beam import BeamSearch
 from methods.sampling import Sampling, Uniforms
 from methods.types import Stop
 from tasks import get_task
-from tasks.sound import SAMPLE_RATE, windows_of
+from tasks.base import SAMPLE_RATE
+from tasks.sound import windows_of
 from tasks.sources.read import read_examples
 
 TARGET, DRAFT = ModelSpec(name="zoo:whisper-target"), ModelSpec(name="zoo:whisper-draft")

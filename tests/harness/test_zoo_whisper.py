@@ -35,7 +35,7 @@ from methods.hearing import WhisperSession
 from methods.models import stack_for
 from methods.types import Inputs
 from tasks import get_task
-from tasks.sound import SAMPLE_RATE
+from tasks.base import SAMPLE_RATE
 from tasks.sources.read import read_examples
 
 TARGET, DRAFT = "whisper-target", "whisper-draft"

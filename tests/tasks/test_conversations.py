@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tasks import TASKS, TRAINING_ONLY, get_task, get_training_task
-from tasks.errors import DataError
+from tasks.base import DataError
 from tasks.sources.read import read_examples, training_pairs
 
 TURNS = [

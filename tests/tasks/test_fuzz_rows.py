@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import TASKS, TRAINING_ONLY, get_training_task
-from tasks.errors import DataError
-from tasks.sound import Sound
+from tasks.base import DataError, Sound
 from tasks.sources.locate import fingerprint
 from tasks.sources.read import read_examples, training_pairs
 

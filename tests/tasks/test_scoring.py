@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tasks import TASKS, get_task
-from tasks.base import Example, ReferenceScore
-from tasks.errors import DataError
+from tasks.base import DataError, Example, ReferenceScore
 from tasks.metrics import path
-from tasks.scoring.answers import answer_statistics, exact_match, f1, normalise
 from tasks.sources.read import read_examples
+from tasks.squad import answer_statistics, exact_match, f1, normalise
 
 TRANSLATION = get_task("multi30k-en-de")  # which has every kind of BLEU
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tasks import TASKS, get_task
-from tasks.errors import DataError
-from tasks.sources import hub
+from tasks.base import DataError
+from tasks.sources.files import hub_rows
 from tasks.sources.locate import fingerprint
 from tasks.sources.read import read_examples
 from tasks.world import TOY_ROWS
@@ -331,7 +331,7 @@ def test_a_gone_or_gated_dataset_says_why(monkeypatch):
 
         monkeypatch.setattr(datasets, "load_dataset", fail)
         with pytest.raises(DataError, match=expected) as error:
-            next(hub.hub_rows(get_task("squad").dataset.hub, "test", None))
+            next(hub_rows(get_task("squad").dataset.hub, "test", None))
         assert "\n" not in str(error.value)
 
 

@@ -11,12 +11,11 @@ import pytest
 import soundfile
 
 from tasks import get_task
-from tasks.base import Example
-from tasks.errors import DataError
-from tasks.scoring.wer import edit_counts, normalise
-from tasks.sound import SAMPLE_RATE, decode, resample, with_noise
+from tasks.base import SAMPLE_RATE, DataError, Example
+from tasks.sound import decode, resample, with_noise
 from tasks.sources.locate import fingerprint
 from tasks.sources.read import read_examples
+from tasks.speech import edit_counts, normalise
 from tasks.world.speech import ALL_ACCENTS, CONDITIONS, VARIANTS, speak, speak_words, speech_row
 
 TONE_HZ = 440

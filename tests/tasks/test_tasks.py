@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tasks import TASKS, get_task
-from tasks.base import Example, Task, percent_of_mean
-from tasks.errors import DataError
+from tasks.base import DataError, Example, Task, percent_of_mean
 from tasks.sources.locate import fingerprint
 from tasks.sources.read import read_examples, training_pairs
 

@@ -19,7 +19,8 @@ from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, n
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
 from harness.zoo.recipes import ZOO, recipes_of, scale_of
 from tasks import get_task
-from tasks.scoring import bleu, rouge
+from tasks.summarization import rouge_signature
+from tasks.translation import bleu_signature
 
 Measure = Callable[[Known, Row], Result]
 
@@ -150,8 +151,8 @@ def trained_on(known: Known, row: Row) -> str:
 
 def _bleu_note() -> str:
     return (
-        f"BLEU: tokenised and case-sensitive, as in the paper ({bleu.signature('bleu')}): the international tokeniser stands "
-        f"for Moses', which is not at hand. sacreBLEU: {bleu.signature('sacrebleu')}."
+        f"BLEU: tokenised and case-sensitive, as in the paper ({bleu_signature('bleu')}): the international tokeniser stands "
+        f"for Moses', which is not at hand. sacreBLEU: {bleu_signature('sacrebleu')}."
     )
 
 
@@ -177,7 +178,7 @@ COLUMNS = (
     Column("sacreBLEU", _metric("sacrebleu"), "BLEU", published="SacreBLEU"),
     Column(
         "ROUGE-1", _metric("rouge1"), "%", published="ROUGE-1", remark=trained_on,
-        note=lambda: f"ROUGE: {rouge.signature()}.",
+        note=lambda: f"ROUGE: {rouge_signature()}.",
     ),
     Column("ROUGE-2", _metric("rouge2"), "%", published="ROUGE-2"),
     Column("ROUGE-L", _metric("rougeL"), "%", published="ROUGE-L"),

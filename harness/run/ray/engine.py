@@ -31,7 +31,7 @@ from harness.run.ray.cluster import Cluster
 from harness.run.ray.placement import Node, Request, is_timed, request_of, room_for
 from harness.run.runner import Runner, Value
 from methods.errors import InputError, WorkerError
-from tasks.errors import DataError
+from tasks.base import DataError
 
 TRIES = 3  # of a chunk whose worker dies
 DEPTH = 2  # chunks that a worker has: one in hand, one that it begins without asking
