@@ -1,6 +1,6 @@
 """Errors of methods: about a caller's values, and about sub-processes."""
 
-from kernels.errors import InputError, NotFiniteError
+from kernels.inputs import InputError, NotFiniteError
 
 __all__ = ["InputError", "NotFiniteError", "WorkerError"]
 

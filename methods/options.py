@@ -1,4 +1,4 @@
-"""The options of a method, drafter, rule or schedule, and of sampling. Imports no torch, so that plans are made without it.
+"""The parts of methods: their options, and the files that trained ones are kept in. Imports no torch, so that plans need none.
 
 The options of a part are a frozen dataclass: its fields are flags of ``foretoken run`` and stand in an experiment's signature.
 """
@@ -10,15 +10,21 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, ClassVar, get_type_hints
 
-from kernels.sampling import SamplingSpec as SamplingSpec
-from methods.errors import InputError
+from kernels.inputs import InputError, SamplingSpec
 
 SCALARS = (bool, int, float, str, bool | None, int | None, float | None, str | None)
+EARLY_HEADS, BLOCKWISE_HEADS, NGRAM_TABLE = "heads.safetensors", "blockwise.safetensors", "ngram.safetensors"
 
 
 def option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
     """A field of options: its default, and what `foretoken run --help` says of it."""
     return field(default=default, metadata={"help": text, "choices": choices})
+
+
+def check_gamma(gamma: int) -> None:
+    """Raise InputError for a round that would draft nothing."""
+    if gamma < 1:
+        raise InputError(f"gamma {gamma!r}: expected an integer >= 1; for plain decoding use --method autoregressive")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.sampling import SamplingSpec
 from kernels.verify.adjust import Sampling
 
-__all__ = ["Sampling", "SamplingSpec", "Uniforms"]
+__all__ = ["Sampling", "Uniforms"]
 
 
 class Uniforms:

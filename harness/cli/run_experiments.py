@@ -21,7 +21,8 @@ from harness.core.experiment import (
 from harness.core.settings import checked_device, source_of
 from harness.models.names import is_encoder_decoder
 from harness.run.assisted import THEIRS
-from methods.options import SamplingSpec, options_class
+from kernels.inputs import SamplingSpec
+from methods.options import options_class
 from methods.parts import METHODS
 from tasks import get_task
 

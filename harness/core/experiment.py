@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self
 
 from harness.core.codec import made, plain, written
 from harness.core.errors import UsageError
-from methods.options import SamplingSpec, Unknown, options_class, unknown_options, values_of
+from kernels.inputs import SamplingSpec
+from methods.options import Unknown, options_class, unknown_options, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it

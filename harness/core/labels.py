@@ -1,7 +1,7 @@
 """What a method is called in tables and audits, and which experiments share a verdict on exactness."""
 
 from harness.core.experiment import Experiment, MethodSpec
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 
 
 def shown_sampling(sampling: SamplingSpec) -> str:

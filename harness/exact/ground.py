@@ -13,8 +13,8 @@ from harness.models.loading import LoadedModel
 from harness.run.build import Models
 from harness.run.decode import default_threads
 from harness.run.prompts import Prompt, make_prompt, seed_of
+from kernels.inputs import SamplingSpec
 from methods.autoregressive import Autoregressive
-from methods.options import SamplingSpec
 from methods.sampling import Sampling, Uniforms
 from methods.types import Drafter, Inputs, Method, Session
 from tasks import get_task

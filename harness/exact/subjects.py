@@ -14,8 +14,8 @@ from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSp
 from harness.core.labels import label_of, shown_sampling
 from harness.models.names import is_encoder_decoder, num_layers
 from harness.run.assisted import EXIT, LOOKUP
+from kernels.inputs import SamplingSpec
 from kernels.verify.registry import EXACT
-from methods.options import SamplingSpec
 from methods.ppd.options import EXECUTIONS
 
 DECODER, ENCODER_DECODER, HEARS = "decoder-only", "encoder-decoder", "hears"

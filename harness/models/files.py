@@ -13,7 +13,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.zoo.cache import is_complete, model_folder, unreadable
 from harness.zoo.recipes import ZOO
-from methods.filenames import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
+from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
 
 
 def local_folder(name: str) -> Path | None:

@@ -11,7 +11,7 @@ from harness.models.loading import LoadedModel
 from harness.zoo.cache import DONE
 from harness.zoo.recipes import ZOO
 from methods.errors import InputError
-from methods.filenames import NGRAM_TABLE
+from methods.options import NGRAM_TABLE
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.speculative.ngram import NGramTable

@@ -23,7 +23,7 @@ from harness.measures.of_run import measure_run
 from harness.models.files import files_hash, zoo_model_folder
 from harness.run.build import specs_of
 from harness.run.runner import Runner, pin
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 
 ROUNDING_FRAC = 1e-3
 Baselines = dict[str, list[dict]]

@@ -20,7 +20,7 @@ from harness.zoo.checkpoint import CHECKPOINT
 from harness.zoo.descriptions import HeadTraining, Labels
 from harness.zoo.early_heads import Document, HeadData, paper_layers, save_trained, table, train_heads
 from harness.zoo.recipes import HEAD_TRAINING, ZOO
-from methods.filenames import EARLY_HEADS
+from methods.options import EARLY_HEADS
 from tasks.sources.read import read_examples, training_pairs
 from tasks.text import Text
 

@@ -36,7 +36,7 @@ from harness.zoo.recipes import CODE_VERSION, Scale, folder_of, recipe_for
 from harness.zoo.speech import build_speech
 from harness.zoo.text import train_language_model, train_translator
 from harness.zoo.whisper import train_whisper
-from methods.filenames import NGRAM_TABLE
+from methods.options import NGRAM_TABLE
 from methods.speculative.ngram import NGramTable
 
 # (description, folder to fill, source of data, line of the screen for progress); its dependencies are complete.

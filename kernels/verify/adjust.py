@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.sampling import SamplingSpec
+from kernels.inputs import SamplingSpec
 from kernels.verify.reference import inverse_cdf
 
 

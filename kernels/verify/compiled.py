@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from kernels.errors import InputError
+from kernels.inputs import InputError
 from kernels.verify import filter_gpu, fused_gpu, interpreter, tiles_gpu
 from kernels.verify.reference import BELOW_ONE
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.errors import InputError, NotFiniteError
+from kernels.inputs import InputError, NotFiniteError
 from kernels.verify import interpreter
 from kernels.verify.adjust import Sampling
 

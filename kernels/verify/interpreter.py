@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kernels.errors import InputError
+from kernels.inputs import InputError
 
 
 def require() -> None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.errors import InputError
+from kernels.inputs import InputError
 from kernels.verify.adjust import Sampling, adjusted_logits
 from kernels.verify.interface import (
     Backend,

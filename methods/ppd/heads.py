@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from methods.errors import InputError
-from methods.filenames import EARLY_HEADS as FILE
 from methods.models.base import Stack
+from methods.options import EARLY_HEADS as FILE
 
 
 @runtime_checkable

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from methods.errors import InputError
-from methods.filenames import BLOCKWISE_HEADS as FILE
 from methods.models.bart import BartStack
 from methods.models.base import Stack
+from methods.options import BLOCKWISE_HEADS as FILE
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.overlap import CHUNK

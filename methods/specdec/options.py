@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kernels.inputs import SamplingSpec
 from methods.errors import InputError
-from methods.options import MethodOptions, Options, SamplingSpec, option
-from methods.speculative.options import check_gamma
+from methods.options import MethodOptions, Options, check_gamma, option
 
 CAPS, SCORES, ENCODERS = ("released", "printed"), ("verifier", "as_described"), ("own", "shared", "concurrent")
 CAP = "gamma + 1 tokens a round (released) or gamma (printed)"

@@ -4,14 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from methods.errors import InputError
-from methods.options import MethodOptions, Options, option
+from methods.options import MethodOptions, Options, check_gamma, option
 
 DEFAULT_SCALE = 1e3
-
-
-def check_gamma(gamma: int) -> None:
-    if gamma < 1:
-        raise InputError(f"gamma {gamma!r}: expected an integer >= 1; for plain decoding use --method autoregressive")
 
 
 @dataclass(frozen=True, kw_only=True)

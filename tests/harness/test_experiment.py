@@ -22,7 +22,7 @@ from harness.core.experiment import (
     RuleSpec,
     ScheduleSpec,
 )
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 from methods.parts import RULES
 from methods.specdec.options import TopBetaOptions
 

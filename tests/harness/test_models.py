@@ -20,7 +20,7 @@ from harness.models.names import Size, estimate, is_encoder_decoder, is_ngram_ta
 from harness.run.build import Models, build_drafter
 from harness.zoo.build import ensure
 from harness.zoo.recipes import recipe_hash
-from methods.filenames import NGRAM_TABLE
+from methods.options import NGRAM_TABLE
 from methods.speculative.ngram import NGramTable
 from methods.speculative.per_row import PerRow
 from methods.types import Inputs

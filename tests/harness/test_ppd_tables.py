@@ -40,7 +40,7 @@ from harness.tables.files import command_of
 from harness.tables.layout import terminal_table, title
 from harness.zoo.build import ensure
 from harness.zoo.recipes import RECIPES
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 from methods.ppd.theory import scaled_layer
 from tasks import get_task
 from tasks.base import Example

@@ -18,8 +18,8 @@ from harness.run import record as recording
 from harness.run import runner as runner_module
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
+from kernels.inputs import SamplingSpec
 from methods.errors import InputError
-from methods.options import SamplingSpec
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 

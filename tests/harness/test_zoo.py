@@ -23,7 +23,7 @@ from harness.zoo.networks import NETWORKS, Depth, build_network
 from harness.zoo.recipes import REAL, RECIPES, Scale, digest, recipe_hash
 from harness.zoo.specdec import SHAPE
 from harness.zoo.text import next_token, unigram_entropy
-from methods.filenames import NGRAM_TABLE
+from methods.options import NGRAM_TABLE
 
 TRAINED = ("gpt-target", "gpt-draft", "t5-xxl", "t5-small", "ngram-gpt", "ngram-t5-cnndm")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.errors import InputError
+from kernels.inputs import InputError
 from kernels.verify import fused, reference
 from kernels.verify.adjust import Sampling, adjusted_logits, adjusted_probs
 from kernels.verify.check import DTYPES, Case, check, random_cases

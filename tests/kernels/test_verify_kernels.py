@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.generation.utils import _speculative_sampling
 
 from harness.exact.law import largest_deviation
-from kernels.errors import InputError
+from kernels.inputs import InputError
 from kernels.verify import baseline, fused, reference
 from kernels.verify import check as checking
 from kernels.verify.adjust import Sampling, adjusted_probs

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.errors import InputError
+from kernels.inputs import InputError
 from kernels.verify import fused
 from kernels.verify.check import random_cases
 

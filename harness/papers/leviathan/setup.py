@@ -10,7 +10,7 @@ from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 from harness.tables import published
 from harness.tables.roles import plain_decoding, role_model
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 
 PAPER = "leviathan"
 LENIENCES = (1.0, 0.5, 0.3, 0.1)

@@ -21,7 +21,7 @@ from harness.core.experiment import (
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 from harness.tables.roles import Roles, plain_decoding, role_model
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 from tasks.summarization import SUMMARY_TEMPLATE
 
 PAPER = "optimized"

@@ -12,7 +12,7 @@ from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of,
 from harness.tables import published
 from harness.tables.base import Published, row_name
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, table
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 
 ROLE = "llama-2-13b"
 GREEDY = "greedy"

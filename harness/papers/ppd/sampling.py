@@ -6,7 +6,7 @@ from harness.measures.match_rates import match_rate
 from harness.papers.ppd.setup import PAPER, decoding, depth_of, length_notes, model_notes, remark
 from harness.tables import published
 from harness.tables.engine import Column, Known, Result, Row, Section, table
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 from methods.ppd.theory import PAPER_DEPTH, scaled_layer
 
 ROLE = "llama-2-13b"

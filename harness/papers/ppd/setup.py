@@ -16,7 +16,7 @@ from harness.tables import published
 from harness.tables.roles import Roles, plain_decoding, role_model
 from harness.zoo.descriptions import HeadRecipe
 from harness.zoo.recipes import RECIPES, scale_of
-from methods.options import SamplingSpec
+from kernels.inputs import SamplingSpec
 from methods.ppd.theory import PAPER_DEPTH, scaled_layer
 
 PAPER = "ppd"

@@ -1,10 +1,16 @@
-"""How logits become a distribution, as settings. Imports no torch, so that an experiment is described without it."""
+"""What callers give: how logits become a distribution, and the errors about values that cannot work. Imports no torch."""
 
 from dataclasses import dataclass
 
-from kernels.errors import InputError
-
 LEAST_TEMPERATURE = 1e-30  # fp32 logits divided by less are infinite
+
+
+class InputError(ValueError):
+    """A value that cannot work: the message names the field, the value, what was expected and what to do."""
+
+
+class NotFiniteError(InputError):
+    """Logits from which no token can be chosen: one example's, where others may have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
