@@ -1,4 +1,7 @@
-"""``foretoken bench``: time our loops against those of transformers on the zoo, or the verification kernels; results/bench/."""
+"""``foretoken bench``: time our loops against those of transformers on the zoo, or the verification kernels; results/bench/.
+
+``foretoken regress`` compares a pinned set of metrics with the committed baselines; status 1 where one moved.
+"""
 
 import argparse
 import json
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -13,6 +17,7 @@ from harness.core import environment
 from harness.core.errors import UsageError
 from harness.core.settings import RESULTS, source_of
 from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
+from harness.report.regress import measure, moves, read_baseline, update_baseline
 from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
 from harness.run.runner import Runner
 from harness.zoo.cache import is_complete, model_folder
@@ -146,3 +151,24 @@ def _write_kernels(
     }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf8")
     return path
+
+
+def execute_regress(args: argparse.Namespace) -> int:
+    if args.update is not None and not args.update.strip():
+        raise UsageError("update '': expected a reason for the new numbers, which goes into CHANGELOG.md")
+    with TemporaryDirectory() as folder:
+        measured = measure(Runner(Path(folder), quiet=args.quiet))
+    known = any(args.baselines.glob("*.json"))
+    changed = moves(read_baseline(args.baselines), measured) if known or args.update is None else []
+    if args.update is not None:
+        update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)
+        print(f"{len(measured)} baselines written to {args.baselines}, {len(changed)} numbers moved; see {args.changelog}")
+        return 0
+    total = sum(len(values["metrics"]) + 1 for values in measured.values())
+    if not changed:
+        print(f"regress: none of {total} numbers and verdicts moved")
+        return 0
+    print(f"regress: {len(changed)} of {total} numbers and verdicts moved")
+    for move in changed:
+        print(f"  {move.comparison:20s} {move.metric:28s} {move.baseline:40s} -> {move.now}")
+    return 1

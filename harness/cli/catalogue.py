@@ -62,8 +62,11 @@ def execute_figure(args: argparse.Namespace) -> int:
 def _run_missing(args: argparse.Namespace, plan: Sequence[Comparison], scores: Sequence[str] = ()) -> bool:
     """Run what is missing with --reproduce; with --dry-run only say what would run, and return False."""
     if args.dry_run or args.reproduce:
-        from harness.run.estimate import print_plan  # here: rendering alone needs no model and no runner
-        from harness.run.plan import pin_arms, run_plan
+        from harness.run.plan import (
+            pin_arms,
+            print_plan,  # here: rendering alone needs no model and no runner
+            run_plan,
+        )
 
         if args.dry_run:
             print_plan([pin_arms(comparison) for comparison in plan], args.records)

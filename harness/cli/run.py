@@ -6,14 +6,35 @@ import math
 import sys
 from typing import Any
 
-from harness.cli.run_experiments import check_flags, experiments
-from harness.core.experiment import Comparison, MethodSpec
+from harness.cli.options import model_name
+from harness.cli.run_flags import read_options, refuse_unread, takes_of
+from harness.core.errors import UsageError
+from harness.core.experiment import (
+    Comparison,
+    DrafterSpec,
+    EarlyProbe,
+    Experiment,
+    MemoryProbe,
+    MethodSpec,
+    ModelSpec,
+    OverlapProbe,
+    Probe,
+    comparison_id,
+    plain_arms,
+)
+from harness.core.settings import checked_device, source_of
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import measure_run
 from harness.measures.pairing import incomparable
-from harness.run.estimate import print_plan
+from harness.models.names import is_encoder_decoder
+from harness.run.assisted import THEIRS
 from harness.run.peers import as_text, measured, with_peers
+from harness.run.plan import print_plan
 from harness.run.runner import pin
+from kernels.inputs import SamplingSpec
+from methods.options import options_class
+from methods.parts import METHODS
+from tasks import get_task
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -80,3 +101,98 @@ def _print_metrics(metrics: dict, document: dict) -> None:
         print(f"speedup {document['refused']}")
     if document["beam_budget"] is not None:
         print(f"budget: at most {document['beam_budget']} contexts of the target a round (w + u gamma)")
+
+
+def experiments(args: argparse.Namespace) -> Comparison:
+    """The plain arm, on whose output alpha is measured, and the arm that was asked for."""
+    task = get_task(args.task)
+    target = ModelSpec(name=model_name(args.target), revision=args.target_revision, device_map=args.device_map)
+    drafter = _drafter(args)
+    base = Experiment(
+        task=args.task,
+        source=source_of(args.data, args.profile),
+        profile=args.profile,
+        target=target,
+        method=MethodSpec(name="autoregressive"),
+        sampling=SamplingSpec(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p),
+        seed=args.seed,
+        limit=args.limit or 20,
+        repeats=args.repeats,
+        batch_size=args.batch_size,
+        max_new_tokens=args.max_new_tokens or task.max_new_tokens,
+        max_input_tokens=args.max_input_tokens,
+        ignore_eos=args.ignore_eos,
+        prompt_style="t5" if is_encoder_decoder(target, args.profile, source_of(args.data, args.profile)) else "instruction",
+        prompt_template=args.prompt_template,
+        chat_template=args.chat_template,
+        probes=(*_overlap(args, drafter), *_early(args), *_memory(args)),
+        device=checked_device(args.device, args.engine),
+        dtype=args.dtype,
+        num_threads=args.threads,
+    )
+    if args.method == "autoregressive":
+        return Comparison((base,))
+    method = _method(args, drafter)
+    if method.values.get("num_beams", 1) > 1 and method.name != "beam":
+        base = base.replace(method=MethodSpec.of("beam", num_beams=method.options.num_beams), probes=_memory(args))
+    plain = base.replace(comparison=comparison_id("run", method.name, method))
+    arm = plain.replace(method=method, probes=_memory(args))
+    return Comparison((*plain_arms(plain, method), arm))
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    drafter = _drafter(args)
+    kind = None if drafter is None else drafter.kind
+    takes = takes_of(args.method)
+    rule, schedule = _rule(args) if "rule" in takes else None, args.schedule if "schedule" in takes else None
+    refuse_unread(args, {"method": args.method, "rule": rule, "schedule": schedule, "drafter": kind})
+
+
+def _rule(args: argparse.Namespace) -> str:
+    return "lenience" if args.lenience != 1.0 else args.rule
+
+
+def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
+    """Every part takes its options from the flags of their names."""
+    takes = takes_of(args.method)
+    rule, schedule = _rule(args) if "rule" in takes else None, args.schedule if "schedule" in takes else None
+    chosen = {"method": args.method, "rule": rule, "schedule": schedule}
+    options = {one: value for kind, name in chosen.items() for one, value in read_options(args, kind, name).items()}
+    heads = _heads(args) if "heads" in takes else None
+    return MethodSpec.of(
+        args.method, drafter=drafter if "drafter" in takes else None, heads=heads, rule=rule, schedule=schedule, **options
+    )
+
+
+def _memory(args: argparse.Namespace) -> tuple[Probe, ...]:
+    return (MemoryProbe(),) if args.memory else ()
+
+
+def _overlap(args: argparse.Namespace, drafter: DrafterSpec | None) -> tuple[Probe, ...]:
+    """Of the drafter with the target, at lenience 1 and at the rule's; transformers' own drafters have no probabilities."""
+    if drafter is None or drafter.kind in THEIRS:
+        return ()
+    return (OverlapProbe(drafter=drafter, leniences=tuple(sorted({1.0, args.lenience}, reverse=True))),)
+
+
+def _early(args: argparse.Namespace) -> tuple[Probe, ...]:
+    """The model's own head, and the trained ones where some are named."""
+    if not args.match_layers:
+        return ()
+    heads = _heads(args)
+    return tuple(EarlyProbe(layers=args.match_layers, heads=one) for one in ((None,) if heads is None else (None, heads)))
+
+
+def _heads(args: argparse.Namespace) -> ModelSpec | None:
+    return ModelSpec(name=model_name(args.heads)) if args.heads else None
+
+
+def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
+    model = ModelSpec(name=model_name(args.draft), revision=args.draft_revision) if args.draft else None
+    kind = args.drafter or ("model" if model is not None else None)
+    if kind is None:
+        if args.method in METHODS and getattr(options_class(METHODS[args.method]), "needs_drafter", False):
+            raise UsageError(f"method {args.method!r}: expected --draft MODEL, or --drafter copy, which needs no model")
+        return None
+    inner = DrafterSpec(kind="model", model=ModelSpec(name=model_name(args.inner_draft))) if args.inner_draft else None
+    return DrafterSpec(kind=kind, model=model, inner=inner, options=read_options(args, "drafter", kind))

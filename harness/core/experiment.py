@@ -144,7 +144,7 @@ class MemoryProbe(Probe):
 
 @dataclass(frozen=True)
 class RuleTimesProbe(Probe):
-    """The time of every call of the verify rule (harness.run.profiled), taken along with the generation on a CPU."""
+    """The time of every call of the verify rule (harness.run.instruments), taken along with the generation on a CPU."""
 
     decodes: ClassVar[bool] = True
 

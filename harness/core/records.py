@@ -68,7 +68,7 @@ class Divergence:
 
 @dataclass(kw_only=True)
 class RuleTimes:
-    """Seconds of every call of a verify rule, in the order of the rounds (harness.run.profiled).
+    """Seconds of every call of a verify rule, in the order of the rounds (harness.run.instruments).
 
     ``profiled_s`` is CPU time on a CPU, the sum of device events on CUDA; ``wall_s`` is the clock's, ``event_s`` what passed
     between two CUDA events (none on a CPU). ``run`` is the process that timed them: they are compared only within one.

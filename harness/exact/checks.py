@@ -14,8 +14,8 @@ Distance: how far a lossy method is from the target, with intervals over example
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -23,11 +23,11 @@ from torch import Tensor
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
-from harness.exact.finding import Finding
 from harness.exact.fit import POWER, Fit, Sampled, fits_of, pooled_fits
 from harness.exact.ground import NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground
 from harness.exact.law import LAW_BOUND, Window
 from harness.measures.statistics import ratio_of_examples
+from harness.measures.verdicts import GREEN
 from harness.run.build import Models
 from harness.run.decode import outputs_of
 from harness.run.divergence import first_difference
@@ -37,14 +37,61 @@ from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
 from methods.transformers_generate import TransformersGenerate
-from methods.types import Method, VerifyRule
+from methods.types import Guarantee, Method, VerifyRule
 
 KEPT, WINDOWS = 12, 1  # tokens and windows of the laws that an exact rule is integrated on
 LOSSY_KEPT, LOSSY_WINDOWS = 48, 2
 NOMINAL = 0.05
 TRANSFORMERS_SHARE = 5  # transformers' loops are slow: they draw one in so many of the samples that others are tested with
 MAX_SHOWN = 3  # divergences in a finding; all are counted
+Findings = dict[str, dict[str, Any]]  # JSON objects by the name of a subject or control
 Row = tuple[str, float, float]  # an example, a sum over its places, and how many there are
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: a verdict, one line about it, and its evidence in JSON's types."""
+
+    verdict: str
+    note: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    check: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict in (*GREEN, "kept")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **self.evidence}
+
+
+class Broken(Exception):
+    """A property does not hold; the message says how."""
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise Broken unless the property holds."""
+    if not holds:
+        raise Broken(otherwise)
+
+
+def attempt(check: str, run: Callable[[], Finding | str | None]) -> Finding:
+    """Run one check. Any exception of a plug-in's code breaks this property and no other one."""
+    try:
+        found = run()
+    except Exception as error:
+        message = " ".join(str(error).split())[:300]
+        note = message if isinstance(error, Broken) else f"{type(error).__name__}: {message}".rstrip(": ")
+        return Finding("broken", note, check=check)
+    return replace(found, check=check) if isinstance(found, Finding) else Finding("kept", found or "", check=check)
+
+
+def expect_guarantee(part: Any, protocol: type, methods: str) -> str:
+    """Return the guarantee that a rule or method declares. Broken: it declares none, or lacks one of its ``methods``."""
+    guarantee = getattr(part, "guarantee", None)
+    expect(guarantee in get_args(Guarantee), f"guarantee {guarantee!r}: expected one of {', '.join(get_args(Guarantee))}")
+    expect(isinstance(part, protocol), f"has no {methods}")
+    return str(guarantee)
 
 
 def check_identity(records: Sequence[Record], max_shown: int = MAX_SHOWN) -> Finding:

@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from harness.exact.finding import Finding, attempt, expect
+from harness.exact.checks import Finding, attempt, expect
 from harness.exact.fit import FALSE_ALARM, goodness_of_fit
 from harness.exact.ground import NUM_DRAFT
 from harness.exact.toy import Toy, greedy_output, random_block, random_table, toy_session

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harness.exact.finding import Finding, attempt, expect, expect_guarantee
+from harness.exact.checks import Finding, attempt, expect, expect_guarantee
 from harness.exact.ground import NUM_DRAFT
 from harness.exact.law import LAW_BOUND, largest_deviation
 from harness.exact.toy import Toy, random_table, toy_session

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from harness.exact.finding import Finding, attempt, expect
+from harness.exact.checks import Finding, attempt, expect
 from tasks.base import DataError, Example, ReferenceScore, Statistics, Task
 from tasks.sources.locate import fingerprint
 from tasks.sources.read import read_examples, training_pairs

@@ -1,20 +1,40 @@
-"""Contracts: each kind of plug-in has one, which ``foretoken check-plugin`` checks."""
+"""Contracts: each kind of plug-in has one, which ``foretoken check-plugin`` checks. Those of methods and tables stand here.
 
-from collections.abc import Iterator
+A method (methods/types.py) is held on a tiny model of random weights: its outputs, and its guarantee. The plan of a table
+(harness/tables/base.py) must repeat, and its cells must be functions of records.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from harness.core import plugins
 from harness.core.errors import UsageError
+from harness.core.experiment import Comparison, DrafterSpec, MethodSpec
 from harness.core.plugins import KINDS, Plugin
+from harness.core.settings import Settings
+from harness.exact.checks import Finding, attempt, expect, expect_guarantee
 from harness.exact.contract_drafter import check_drafter
-from harness.exact.contract_method import check_method
 from harness.exact.contract_rule import check_rule
-from harness.exact.contract_table import check_table
 from harness.exact.contract_task import check_task
-from harness.exact.finding import Finding
-from harness.run.build import BUILDERS
+from harness.exact.toy import Toy, greedy_output, random_llama
+from harness.models.loading import LoadedModel
+from harness.run.build import BUILDERS, Models
+from harness.tables.base import Table
+from harness.tables.evidence import Evidence
+from methods.options import options_class
+from methods.parts import METHODS
+from methods.sampling import Sampling
+from methods.types import Method, Stop
+from tasks import TASKS
+
+VOCAB, LENGTH, NUM_SAMPLES = 12, 12, 300
+PROMPTS = ((3,), (1, 2, 3, 1, 2), (5, 0))
+Factory = Callable[[MethodSpec, LoadedModel, Models], Method]
+PROFILES = ("toy", "small", "paper")  # under which a table is planned
 
 
 @dataclass(frozen=True)
@@ -70,3 +90,89 @@ def check_entry(entry: Entry) -> Iterator[Finding]:
         yield from check_method(entry.name, BUILDERS.get(entry.name, part))
     else:
         yield from check_table(part)
+
+
+def check_method(name: str, make: Factory) -> Iterator[Finding]:
+    target = random_llama(VOCAB)
+    toy = Toy(target.session, PROMPTS, Stop(max_new_tokens=LENGTH))
+    takes = getattr(options_class(METHODS[name]), "takes", ("drafter",)) if name in METHODS else ("drafter",)
+    spec = MethodSpec(name=name, drafter=DrafterSpec(kind="copy") if "drafter" in takes else None)
+
+    def made() -> Method:
+        return make(spec, target, Models())
+
+    signature = "generate(target, inputs, sampling, uniforms, stop, clock)"
+    found = attempt(
+        "is made of an experiment's method and declares its guarantee", lambda: expect_guarantee(made(), Method, signature)
+    )
+    yield found
+    if not found.passed:
+        return
+    guarantee = made().guarantee
+    yield attempt("emits what was asked for", lambda: _check_stops(made(), toy))
+    if guarantee != "lossy":
+        yield attempt("greedy output is plain decoding's", lambda: toy.check_greedy(made()))
+    yield attempt("draws from the numbers that it is given", lambda: _check_repeats(made(), toy))
+    if guarantee != "lossy":
+        yield attempt("sampled output has the target's law", lambda: toy.check_samples(made(), NUM_SAMPLES, 0))
+
+
+def _check_stops(method: Method, toy: Toy) -> str:
+    ends = frozenset({greedy_output(toy.new_session(), PROMPTS[0], LENGTH, frozenset())[LENGTH // 2]})
+    for stopping in (frozenset(), ends):
+        rows = toy.decode(method, Sampling(), stop=Stop(max_new_tokens=LENGTH, token_ids=stopping))
+        expect(len(rows) == len(PROMPTS), f"{len(rows)} rows for {len(PROMPTS)} prompts")
+        for row in rows:
+            ended = bool(row.tokens) and row.tokens[-1] in stopping
+            expect(ended or len(row.tokens) == LENGTH, f"stops after {len(row.tokens)} of {LENGTH} tokens")
+            expect(row.stop_reason == ("eos" if ended else "length"), f"stop_reason {row.stop_reason!r} after {row.tokens}")
+            expect(not set(row.tokens[:-1]) & stopping, f"goes on behind a stopping token: {row.tokens}")
+            emitted = sum(step.emitted for step in row.steps)
+            expect(emitted == len(row.tokens), f"its steps say {emitted} tokens, its output has {len(row.tokens)}")
+    return f"{2 * len(PROMPTS)} outputs"
+
+
+def _check_repeats(method: Method, toy: Toy) -> None:
+    outputs = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        outputs.append([row.tokens for row in toy.decode(method, Sampling(temperature=1.0))])
+    expect(outputs[0] == outputs[1], "other tokens from the same seeds: it draws random numbers of its own")
+
+
+def check_table(table: Table) -> Iterator[Finding]:
+    yield attempt("names what it shows", lambda: _check_names(table))
+    for profile in PROFILES:
+        settings = Settings(profile=profile, source="toy" if profile == "toy" else "hub")
+        yield attempt(f"plans under profile {profile}", lambda settings=settings: _check_plan(table, settings))  # type: ignore[misc]
+        yield attempt(f"says what is missing under profile {profile}", lambda settings=settings: _check_cells(table, settings))  # type: ignore[misc]
+
+
+def _check_names(table: Table) -> str:
+    for field in ("paper", "title"):
+        expect(bool(getattr(table, field).strip()), f"{field} is empty")
+    expect(bool(table.row_heads) and bool(table.columns), "has no row heads or no columns")
+    expect(len(set(table.columns)) == len(table.columns), "two columns share a name")
+    return f"{table.name}: {table.title}"
+
+
+def _check_plan(table: Table, settings: Settings) -> str:
+    plan = table.plan(settings)
+    expect(all(isinstance(one, Comparison) for one in plan), "its plan holds what is no Comparison")
+    expect(plan == table.plan(settings), "its plan differs when asked twice")
+    unknown = {arm.task for one in plan for arm in one.arms} - set(TASKS)
+    expect(not unknown, f"plans tasks that nobody knows: {', '.join(sorted(unknown))}")
+    return f"{sum(len(one.arms) for one in plan)} experiments"
+
+
+def _check_cells(table: Table, settings: Settings) -> str:
+    cells = table.cells(settings, Evidence(lambda experiment: []))
+    for cell in cells:
+        expect(cell.column in table.columns, f"column {cell.column!r} is none of its columns")
+        heads = len(cell.row.split(" / "))
+        expect(heads == len(table.row_heads), f"row {cell.row!r} has {heads} parts for {len(table.row_heads)} row heads")
+        expect(cell.status != "measured", f"cell {cell.row!r}, {cell.column!r} is measured, without any record")
+    places = {(cell.row, cell.column) for cell in cells}
+    expect(len(places) == len(cells) > 0, "has no cells, or two in one place")
+    expect(all(isinstance(note, str) for note in table.notes(settings)), "a note is no text")
+    return f"{len(cells)} cells"

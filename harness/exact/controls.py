@@ -16,8 +16,7 @@ from torch import Tensor
 
 from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
-from harness.exact.checks import KEPT, WINDOWS, check_identity, check_law, check_samples, compare
-from harness.exact.finding import Finding
+from harness.exact.checks import KEPT, WINDOWS, Finding, check_identity, check_law, check_samples, compare
 from harness.exact.ground import NUM_DRAFT, ModelGround
 from harness.models.loading import LoadedModel
 from harness.run.build import build_drafter

@@ -9,8 +9,7 @@ from typing import Any
 
 from harness.core.labels import key_of
 from harness.core.text import markdown_lines
-from harness.exact.checks import TRANSFORMERS_SHARE
-from harness.exact.finding import Findings
+from harness.exact.checks import TRANSFORMERS_SHARE, Findings
 from harness.exact.fit import FALSE_ALARM, POWER
 from harness.exact.ground import MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject

@@ -21,8 +21,8 @@ from harness.core.jobs import Job
 from harness.core.labels import shown_sampling
 from harness.core.records import Record
 from harness.exact import checks
+from harness.exact.checks import Finding, Findings
 from harness.exact.controls import CONTROLS, run_control
-from harness.exact.finding import Finding, Findings
 from harness.exact.ground import ModelGround, prompts_of
 from harness.exact.subjects import PLAIN, Sizes, Subject
 from harness.run.build import build_method, specs_of

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
-from harness.exact.checks import check_identity, check_law
-from harness.exact.finding import Finding
+from harness.exact.checks import Finding, check_identity, check_law
 from harness.exact.fit import FALSE_ALARM, POWER, evenness, places_of
 from harness.exact.ground import WINDOW_DRAFTS, prompts_of
 from harness.exact.law import windows_of

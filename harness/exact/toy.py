@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, MarianConfig
 
-from harness.exact.checks import check_identity, check_samples, compare
-from harness.exact.finding import Finding
+from harness.exact.checks import Finding, check_identity, check_samples, compare
 from harness.exact.fit import FALSE_ALARM
 from harness.exact.ground import NUM_POSITIONS, Ground
 from harness.exact.subjects import Sizes

@@ -11,10 +11,9 @@ import numpy as np
 
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
-from harness.measures.blocks import peak_mib
-from harness.measures.match_rates import match_rate
 from harness.measures.pairing import incomparable, num_failed, overlap_of, paired, steps_of, succeeded
-from harness.measures.pipelines import Account, account, untimed
+from harness.measures.pipelines import Account, account, match_rate, untimed
+from harness.measures.sentences import peak_mib
 from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, weights
 from harness.models.names import num_layers
 from methods.speculative import acceptance, theory

@@ -1,6 +1,11 @@
-"""What a PPD pipeline saved, what it could have saved, and where the rest went.
+"""PPD's match rate, and what a pipeline saved, what it could have saved, and where the rest went.
 
-Per emitted token, in seconds of the rounds (prompts apart), with the plain arm's time a layer and the pipeline's early head:
+The match rate (Section 4.3) is how often the emitted token is among the k likeliest of an early layer: the paper's p_correct,
+pooled over tokens, with intervals that resample examples. Which tokens matched, in their order, is there too: matches of one
+text depend on each other, which Theorem 4.1 leaves out.
+
+A pipeline is accounted for per emitted token, in seconds of the rounds (prompts apart), with the plain arm's time a layer and
+the pipeline's early head:
 
     attainable = (layers that matches spared) x layer - early head
     saved      = plain - pipeline
@@ -21,7 +26,7 @@ import numpy as np
 
 from harness.core.records import Record
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.statistics import Estimate, Missing, of_sums
+from harness.measures.statistics import Estimate, Missing, of_sums, ratio_of_examples
 from methods.steps import PARTS
 
 UNITS = {
@@ -168,3 +173,32 @@ def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
             "round_ms": 1e3 * piped,
             "plain_round_ms": 1e3 * plain,
         }
+
+
+def ranks_of(record: Record, head: str, layer: int) -> list[int] | None:
+    """The rank of every emitted token at a layer by "N" (the model's own head) or "Y" (a trained one); None if not measured."""
+    for early in record.early:
+        if (early.head, early.layer) == (head, layer):
+            return early.ranks
+    return None
+
+
+def matches(record: Record, head: str, layer: int, k: int) -> list[bool] | None:
+    """Whether each emitted token was among the k likeliest of the layer, in order; None if not measured."""
+    ranks = ranks_of(record, head, layer)
+    return None if ranks is None else [rank < k for rank in ranks]
+
+
+def match_rate(records: Sequence[Record], head: str, layer: int, k: int, positions: range | None = None) -> Estimate | None:
+    """Matches over tokens in percent, all outputs pooled; ``positions`` (from 0) restricts it to a part of every output.
+
+    None if it was not measured, or no output reaches these positions.
+    """
+    counted = []
+    for record in succeeded(records):
+        if (ranks := ranks_of(record, head, layer)) is not None:
+            part = ranks if positions is None else ranks[positions.start : positions.stop]
+            if not part:
+                continue
+            counted.append((record.example, 100 * sum(rank < k for rank in part), len(part)))
+    return ratio_of_examples(counted, "%")

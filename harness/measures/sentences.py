@@ -1,12 +1,19 @@
-"""Speed as SpecDec (Xia et al. 5.1) reports it: seconds a sentence, over beam search, and over greedy decoding beside it."""
+"""What SpecDec's tables measure beside acceptance (Xia et al.), by sentence and by batch.
+
+Speed is in seconds a sentence, over beam search and over greedy decoding beside it (5.1). Times of rows that are decoded
+together belong to their batch, so measures of time and memory take the experiment's ``batch_size``.
+"""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from harness.core.records import Record
-from harness.measures.pairing import incomparable, paired, succeeded
+from harness.measures.pairing import incomparable, paired, steps_of, succeeded
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples, ratio_of_totals
+
+MODULES = ("AT encoder", "NAT encoder", "NAT decoder", "AT decoder", "others")
 
 
 def sentence_speedup(
@@ -45,3 +52,103 @@ def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate |
     outputs = {record.key: record.tokens for record in succeeded(greedy)}
     shared = [record for record in succeeded(method) if record.key in outputs]
     return ratio_of_examples([(record.example, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared], "%")
+
+
+def iterations(records: Sequence[Record]) -> Estimate | None:
+    """Mean rounds a sentence (Xia et al. 4.1: the average number of decoding iterations).
+
+    Plain decoding's are its tokens, beam search's the steps of the search, a drafter's alone its blocks.
+    """
+    rows = [(record.example, len(record.steps.drafted), 1.0) for record in succeeded(records) if record.steps is not None]
+    return ratio_of_examples(rows, "rounds")
+
+
+def repeated_pct(records: Sequence[Record]) -> Estimate | None:
+    """Percent of tokens that equal the one before them: the token repetition ratio (Xia et al. B.3, Table 9).
+
+    Differs from the paper: it prints no definition; this is the one of the models that it compares with (Ghazvininejad et al.
+    2019: consecutive repeats). Tokens are subwords, a stopping EOS included.
+    """
+    rows = []
+    for record in succeeded(records):
+        tokens = record.tokens or []
+        repeats = sum(one == other for one, other in pairwise(tokens))
+        rows.append((record.example, 100.0 * repeats, len(tokens)))
+    return ratio_of_examples(rows, "%")
+
+
+def module_shares(records: Sequence[Record], batch_size: int = 1) -> dict[str, Estimate]:
+    """Percent of all time by module (Xia et al., Table 18); empty where no times of a drafter and a verifier are recorded.
+
+    "AT encoder" is the verifier's prefill and "NAT encoder" the drafter's begin, each with the keys and values that its decoder
+    reads; beside each other, the drafter's is what it took longer. "AT decoder" is verification, the rule included; "others"
+    is what is left: caches cut back, texts and schedules kept, tokens taken over.
+    """
+    batches = [rows for rows in timed_together(records, batch_size) if all(map(_is_timed, rows))]
+    found = {}
+    for index, name in enumerate(MODULES):
+        shares = [(rows[0].example, 100.0 * _module_seconds(rows)[index], _seconds(rows)) for rows in batches]
+        share = ratio_of_examples(shares, "%")
+        if share is not None:
+            found[name] = share
+    return found
+
+
+def latency_s(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
+    """Mean seconds until a batch is done, sources encoded: what a user waits. ``wall_s`` is a row's share of it."""
+    batches = timed_together(records, batch_size)
+    return ratio_of_examples([(rows[0].example, _seconds(rows), 1.0) for rows in batches], "s")
+
+
+def peak_mib(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
+    """Mean over batches of the most MiB that one held, above what was held before; None where none was measured."""
+    batches = decoded_together(records, batch_size)
+    measured = [(rows[0].example, rows[0].peak_bytes) for rows in batches]
+    return ratio_of_examples([(example, peak / 2**20, 1.0) for example, peak in measured if peak is not None], "MiB")
+
+
+def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> np.ndarray | Missing | None:
+    """[n] the baseline's seconds over the method's, sentence by sentence (Xia et al., Figure 4), an example's repeats summed.
+
+    Refused as pairing.incomparable says; None where the arms share no example.
+    """
+    if refusal := incomparable(baseline, method):
+        return refusal
+    rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
+    return None if rows is None else rows[0][0] / rows[1][0]
+
+
+def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
+    """The records that succeeded, batch by batch: the runner takes the examples of each repeat in turn.
+
+    A batch is whole or left out: of one that a smaller limit cuts, or that a larger one went on with, the rows were decoded
+    with others than these.
+    """
+    found = []
+    for repeat in dict.fromkeys(record.repeat for record in records):
+        rows = [record for record in records if record.repeat == repeat]
+        found += [succeeded(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
+    return [batch for batch in found if batch and {row.num_rows for row in batch} <= {None, len(batch)}]
+
+
+def timed_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
+    """Those of one process: a batch that was killed while it was recorded is run again, and its rows are of two."""
+    return [rows for rows in decoded_together(records, batch_size) if len({row.run for row in rows}) == 1]
+
+
+def _is_timed(record: Record) -> bool:
+    times = (record.wall_s, record.encode_s, record.draft_encode_s)
+    return None not in times and record.steps is not None and bool(record.steps.draft_s) and bool(record.steps.verify_s)
+
+
+def _seconds(rows: Sequence[Record]) -> float:
+    return sum(record.wall_s or 0.0 for record in rows)
+
+
+def _module_seconds(rows: Sequence[Record]) -> tuple[float, ...]:
+    """In the order of MODULES. The row with the most rounds took part in all of the batch's."""
+    encode_s = sum(record.encode_s or 0.0 for record in rows)
+    draft_encode_s = sum(record.draft_encode_s or 0.0 for record in rows)
+    steps = max((steps_of(record) for record in rows), key=len)
+    draft_s, verify_s = sum(step.draft_s for step in steps), sum(step.verify_s for step in steps)
+    return encode_s, draft_encode_s, draft_s, verify_s, _seconds(rows) - encode_s - draft_encode_s - draft_s - verify_s

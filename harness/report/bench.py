@@ -19,7 +19,7 @@ from harness.papers.leviathan.costs import account
 from harness.run.build import Models, build_method
 from harness.run.comparison import examples_of
 from harness.run.decode import generate
-from harness.run.memory import resident_bytes
+from harness.run.instruments import resident_bytes
 from harness.run.peers import with_peers
 from harness.run.prompts import make_prompt
 from harness.run.runner import Runner, pin

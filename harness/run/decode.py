@@ -8,7 +8,7 @@ import torch
 from harness.core.experiment import Experiment
 from harness.models.listener import joined, merged, parts_of
 from harness.models.loading import LoadedModel
-from harness.run.clock import clock_for
+from harness.run.instruments import clock_for
 from harness.run.prompts import Prompt, seed_of
 from methods.sampling import Sampling, Uniforms
 from methods.types import Generation, Method, Session, Stop

@@ -10,8 +10,7 @@ from harness.core.experiment import EarlyProbe, Experiment, MemoryProbe, Overlap
 from harness.core.records import EarlyRanks, Key, Overlap, ProbeRecord, Record, RuleTimes, Steps, text_hash
 from harness.models.loading import LoadedModel
 from harness.run.decode import generate, outputs_of, text_of
-from harness.run.memory import with_peak
-from harness.run.profiled import ProfiledRule
+from harness.run.instruments import ProfiledRule, with_peak
 from harness.run.prompts import Prompt
 from methods.errors import InputError, NotFiniteError
 from methods.ppd.heads import EarlyHead

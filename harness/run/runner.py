@@ -24,7 +24,7 @@ from harness.models.names import pin_heads, pin_model
 from harness.run.build import Models, check_names, heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, chunks_of, examples_of, stages_of
 from harness.run.facts import note_facts
-from harness.run.memory import quick_collection
+from harness.run.instruments import quick_collection
 from harness.run.recipe_checks import check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.recipes import ZOO, Scale, scale_of

@@ -12,8 +12,8 @@ from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.record_files import RecordFile
 from harness.measures.frames import ROWS, load, settings_of
-from harness.measures.match_rates import match_rate
 from harness.measures.of_run import accepted_over_verified, alpha_overlap, tokens_per_step
+from harness.measures.pipelines import match_rate
 from methods.sampling import Sampling
 
 

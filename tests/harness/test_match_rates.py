@@ -7,7 +7,7 @@ import pytest
 
 from harness.core.experiment import EarlyProbe
 from harness.core.records import EarlyRanks, Record
-from harness.measures.match_rates import match_rate, matches, ranks_of
+from harness.measures.pipelines import match_rate, matches, ranks_of
 
 LAYERS = (10, 20, 37)
 HEADS = ("N", "Y")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.run import memory
-from harness.run.memory import peak_unknown, resident_bytes, with_peak
+from harness.run import instruments
+from harness.run.instruments import peak_unknown, resident_bytes, with_peak
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def test_memory_held_before_does_not_count() -> None:
 
 
 def test_where_it_cannot_be_measured_it_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "RESET", tmp_path / "absent" / "clear_refs")
+    monkeypatch.setattr(instruments, "RESET", tmp_path / "absent" / "clear_refs")
     assert with_peak("cpu", lambda: "done") == ("done", None)
     assert "clear_refs cannot be written (No such file or directory)" in (peak_unknown("cpu") or "")
 

@@ -56,7 +56,7 @@ from harness.papers.optimized.setup import (
     Case,
     arms_of,
 )
-from harness.run.profiled import RANGE, ProfiledRule, device_seconds
+from harness.run.instruments import RANGE, ProfiledRule, device_seconds
 from harness.run.runner import Runner, pin
 from methods.speculative.rules import SigmoidRule
 

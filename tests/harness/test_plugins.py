@@ -20,14 +20,12 @@ from harness.cli.main import main
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.exact.checks import Finding
 from harness.exact.contract_drafter import check_drafter
-from harness.exact.contract_method import check_method
 from harness.exact.contract_rule import check_rule
-from harness.exact.contract_table import check_table
 from harness.exact.contract_task import check_task
-from harness.exact.contracts import Entry, check_entry
+from harness.exact.contracts import Entry, check_entry, check_method, check_table
 from harness.exact.controls import CONTROLS, LenientBy, Unsampled
-from harness.exact.finding import Finding
 from harness.run.runner import pin
 from harness.zoo.build import ensure
 from methods.autoregressive import Autoregressive

@@ -14,7 +14,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.match_rates import match_rate
+from harness.measures.pipelines import match_rate
 from harness.papers import get_figure
 from harness.papers.ppd import figure_theory as ppd_theory
 from harness.papers.ppd import figure_timeline as ppd_timeline

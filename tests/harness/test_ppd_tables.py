@@ -15,7 +15,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, ModelSpec
 from harness.core.records import Record
 from harness.core.settings import Settings, folder_of
-from harness.measures.match_rates import match_rate, ranks_of
+from harness.measures.pipelines import match_rate, ranks_of
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
 from harness.papers import INPUTS, TABLES, Table

@@ -26,7 +26,7 @@ from harness.core.experiment import (
 from harness.core.record_files import RecordFile, load_records, read_records
 from harness.core.records import text_hash
 from harness.run import record as recording
-from harness.run.memory import peak_unknown
+from harness.run.instruments import peak_unknown
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from methods.errors import InputError

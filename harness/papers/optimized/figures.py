@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.settings import Settings
-from harness.measures.blocks import peak_mib
 from harness.measures.pairing import succeeded
+from harness.measures.sentences import peak_mib
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.optimized import measures as verification
 from harness.papers.optimized.setup import (

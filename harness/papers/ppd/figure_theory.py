@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.core.settings import Settings
-from harness.measures.match_rates import match_rate
+from harness.measures.pipelines import match_rate
 from harness.measures.statistics import Estimate
 from harness.papers.ppd.setup import PAPER, PROBED, TASKS, depth_of, layers_of, match_arm
 from harness.tables import published

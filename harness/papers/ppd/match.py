@@ -9,7 +9,7 @@ from functools import partial
 
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
-from harness.measures.match_rates import match_rate
+from harness.measures.pipelines import match_rate
 from harness.measures.statistics import Missing
 from harness.papers.ppd.setup import (
     PAPER,

@@ -2,7 +2,7 @@
 
 from harness.core.experiment import EarlyProbe, Experiment
 from harness.core.settings import Settings
-from harness.measures.match_rates import match_rate
+from harness.measures.pipelines import match_rate
 from harness.papers.ppd.setup import PAPER, decoding, depth_of, length_notes, model_notes, remark
 from harness.tables import published
 from harness.tables.engine import Column, Known, Result, Row, Section, table

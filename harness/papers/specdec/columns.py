@@ -6,10 +6,9 @@ from functools import partial
 from harness.core.experiment import Experiment, ModelSpec
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures import blocks as block_measures
 from harness.measures import of_run as measures
 from harness.measures.pairing import num_near_ties, succeeded
-from harness.measures.sentences import equal_frac, heaviest_example, mean_s, sentence_speedup
+from harness.measures.sentences import equal_frac, heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
 from harness.run import comet
@@ -158,7 +157,7 @@ def _bleu_note() -> str:
 
 COLUMNS = (
     Column(
-        "iterations", _records(block_measures.iterations), "rounds", applies=ROUNDS, published="iterations",
+        "iterations", _records(iterations), "rounds", applies=ROUNDS, published="iterations",
         note="iterations: decoding rounds a sentence, as the paper counts them: steps of the search, tokens of AT, blocks "
         "of the drafter alone, drafts with their verification of SpecDec.",
     ),
@@ -203,7 +202,7 @@ COLUMNS = (
     Column("of verified", _records(measures.accepted_over_verified), applies=SPECULATIVE),
     Column("of drafted", _records(measures.accepted_over_drafted), applies=SPECULATIVE),
     Column(
-        "repetition", _records(block_measures.repeated_pct), "%", published="repetition_pct",
+        "repetition", _records(repeated_pct), "%", published="repetition_pct",
         note="repetition: percent of tokens that repeat the one before them.",
     ),
     Column(

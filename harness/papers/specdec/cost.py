@@ -14,8 +14,7 @@ from functools import partial
 from harness.core.experiment import Experiment, MemoryProbe
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.blocks import decoded_together, latency_s, peak_mib, timed_together
-from harness.measures.sentences import sentence_speedup
+from harness.measures.sentences import decoded_together, latency_s, peak_mib, sentence_speedup, timed_together
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.columns import arm_notes, faster_beam, printed_value, which_beam
 from harness.papers.specdec.setup import (

@@ -9,8 +9,8 @@ import numpy as np
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment
 from harness.core.settings import Settings
-from harness.measures.blocks import sentence_speedups
 from harness.measures.pairing import succeeded
+from harness.measures.sentences import sentence_speedups
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.specdec.columns import BY_TITLE, faster_beam
 from harness.papers.specdec.cost import A_SENTENCE, MIN_BATCHES, TIMED_ARMS, arms_at

@@ -5,10 +5,9 @@ from functools import partial
 
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.blocks import MODULES, module_shares
 from harness.measures.of_run import tokens_per_step
 from harness.measures.pairing import succeeded
-from harness.measures.sentences import sentence_speedup
+from harness.measures.sentences import MODULES, module_shares, sentence_speedup
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.columns import SPECULATIVE, arm_notes
 from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, drafter_of, gamma_of, greedy, relaxed

@@ -1,18 +1,33 @@
-"""``foretoken acceptance RECORDS...``: compute every definition of acceptance from the same records."""
+"""The commands that read record files.
+
+``foretoken show`` prints one generation, coloured by what was drafted, accepted and corrected. ``foretoken compare`` holds two
+files of the same examples against each other, paired, with intervals. ``foretoken acceptance`` computes every definition of
+acceptance from the same records.
+"""
 
 import argparse
 import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
+from harness.core.experiment import Experiment
 from harness.core.record_files import load_experiment, load_records
+from harness.core.records import Record
 from harness.core.text import text_table
 from harness.measures.definitions import Definition, Log, definitions_of
-from harness.measures.pairing import num_failed, overlap_of
+from harness.measures.of_run import all_metrics, speedup
+from harness.measures.pairing import num_failed, overlap_of, succeeded
+from harness.measures.statistics import Estimate, Missing
+from harness.tables.coloured import to_html, to_terminal
+from harness.tables.evidence import stored_decoder
+from tasks import get_task
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute_acceptance(args: argparse.Namespace) -> int:
     logs = [_log(path) for path in args.records]
     definitions = definitions_of(logs)
     rows = [_row(definition, logs) for definition in definitions]
@@ -114,3 +129,78 @@ def _shown(column: dict[str, Any], reasons: list[str]) -> str:
         return f"unknown ({reasons.index(column['status']) + 1})"
     spread = "" if column["low"] is None else f" [{column['low']:.3f}, {column['high']:.3f}]"
     return f"{column['value']:.3f}{spread}"
+
+
+def execute_show(args: argparse.Namespace) -> int:
+    path, number = _address(args.record)
+    records = load_records(path)
+    if not 1 <= number <= len(records):
+        raise UsageError(f"record {args.record!r}: expected a number from 1 to {len(records)} after the colon")
+    record = records[number - 1]
+    if record.status != "ok":
+        raise UsageError(f"record {args.record!r}: this example failed ({record.error}); choose another")
+    decode = stored_decoder(path.parent, load_experiment(path).target)
+    if args.html is not None:
+        args.html.write_text(to_html(record, decode, record.example), encoding="utf8")
+        print(args.html)
+        return 0
+    print(to_terminal(record, decode, sys.stdout.isatty()))
+    return 0
+
+
+def _address(text: str) -> tuple[Path, int]:
+    name, colon, number = text.rpartition(":")
+    if colon and number.isdecimal() and len(number) < 20:
+        return Path(name), int(number)
+    return Path(text), 1
+
+
+def execute_compare(args: argparse.Namespace) -> int:
+    paths = (args.baseline, args.method)
+    found = _difference([load_experiment(path) for path in paths], [load_records(path) for path in paths])
+    print(json.dumps(found, default=asdict, ensure_ascii=False) if args.json else _difference_text(found))
+    return 0
+
+
+def _difference(experiments: Sequence[Experiment], records: Sequence[list[Record]]) -> dict[str, Any]:
+    """Every metric of both sides, the paired speed-up, and what else differs between them.
+
+    Raises:
+        UsageError: the two share no example that succeeded, so that nothing can be paired.
+    """
+    first, second = ({record.key: record for record in succeeded(side)} for side in records)
+    shared = [key for key in first if key in second]
+    if not shared:
+        raise UsageError("compare: A and B share no example that succeeded; expected two runs of the same task, data and seed")
+    speed = speedup(records[0], records[1])
+    metrics = [all_metrics(get_task(one.task), side) for one, side in zip(experiments, records, strict=True)]
+    values = {field.name: [getattr(one, field.name) for one in experiments] for field in fields(Experiment)}
+    return {
+        "names": [one.signature for one in experiments],
+        "fields": {name: pair for name, pair in values.items() if pair[0] != pair[1]},
+        "shared": len(shared),
+        "same_tokens": sum(first[key].tokens == second[key].tokens for key in shared),
+        "speedup": speed if isinstance(speed, Estimate) else None,
+        "refused": speed.why if isinstance(speed, Missing) else None,
+        "metrics": {name: [side.get(name) for side in metrics] for name in metrics[0] | metrics[1]},
+    }
+
+
+def _difference_text(found: Mapping[str, Any]) -> str:
+    speed = _estimate_text(found["speedup"]) if found["speedup"] else found["refused"] or "unknown"
+    return "\n".join(
+        [
+            *(f"{side} {name}" for side, name in zip("AB", found["names"], strict=True)),
+            *(f"  {name}: {a!r} | {b!r}" for name, (a, b) in found["fields"].items()),
+            f"{found['shared']} shared runs, {found['same_tokens']} with the same tokens",
+            f"{'speed of B over A':28s} {speed}",
+            *(f"{name:28s} A {_estimate_text(a):32s} B {_estimate_text(b)}" for name, (a, b) in found["metrics"].items()),
+        ]
+    )
+
+
+def _estimate_text(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "unknown"
+    spread = "" if estimate.low is None else f" [{estimate.low:.4g}, {estimate.high:.4g}]"
+    return f"{estimate.value:.4g}{spread} {estimate.unit}".rstrip()
