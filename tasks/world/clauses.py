@@ -1,15 +1,15 @@
 """Draw the meaning of a sentence, before any language: phrases and clauses.
 
-The same :class:`Sentence` is realised by ``english``, ``german``, ``french`` and ``romanian``.
+The same :class:`Sentence` is said by every ``Language``.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tasks.world import lexicon
 from tasks.world.draw import pick
-from tasks.world.lexicon import CITIES, FAMILY_NAMES, FEMALE_NAMES, MALE_NAMES, Adjective, Noun, Verb
+from tasks.world.lexicon import CITIES, FAMILY_NAMES, FEMALE_NAMES, MALE_NAMES, Word
 
 Tense = Literal["past", "present", "future", "want", "must", "can"]
 TENSES: tuple[Tense, ...] = ("past", "past", "past", "past", "present", "future", "want", "must", "can")
@@ -22,17 +22,21 @@ class Person:
     name: str
     female: bool
 
+    @property
+    def gender(self) -> str:
+        return "f" if self.female else "m"
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
     """A noun with its article, number, adjective and owner. ``count`` 0 means none is said."""
 
-    noun: Noun
+    noun: Word
     noun_class: str
     definite: bool = True
     plural: bool = False
     count: int = 0
-    adjective: Adjective | None = None
+    adjective: Word | None = None
     of: "Phrase | None" = None
 
 
@@ -66,32 +70,20 @@ class Clause:
     kind: str
     subject: Person | Phrase
     tense: Tense = "past"
-    verb: Verb | None = None
+    verb: Word | None = None
     negated: bool = False
     object: Phrase | None = None
     recipient: Phrase | None = None
     company: Person | Phrase | None = None
     place: Place | None = None
     when: When | None = None
-    adjective: Adjective | None = None
+    adjective: Word | None = None
 
     @property
-    def action(self) -> Verb:
+    def action(self) -> Word:
         """The verb of every kind but copula and exist."""
         assert self.verb is not None
         return self.verb
-
-    @property
-    def state(self) -> Adjective:
-        """The adjective of a copula."""
-        assert self.adjective is not None
-        return self.adjective
-
-    @property
-    def thing(self) -> Phrase:
-        """The subject where it cannot be a named person."""
-        assert isinstance(self.subject, Phrase)
-        return self.subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +95,19 @@ class Sentence:
     speaker: Person | Phrase | None = None
     speech: str = "say"
     reason: str = ""
-    reason_state: Adjective | None = None
+    reason_state: Word | None = None
     home: str = ""
     lives_there: bool = False
 
     @property
-    def cause(self) -> Adjective:
+    def cause(self) -> Word:
         """The state that a reason of kind "state" names."""
         assert self.reason_state is not None
         return self.reason_state
+
+
+def is_plural(subject: Person | Phrase) -> bool:
+    return isinstance(subject, Phrase) and subject.plural
 
 
 MASS_NOUNS = {"bread", "cheese", "soup"}
@@ -146,7 +142,7 @@ def draw_place(rng: random.Random) -> Place:
         return Place("in", city=pick(rng, CITIES))
     preposition = pick(rng, ("in", "in", "near", "in front of", "behind"))
     phrase = draw_phrase(rng, "b", owner_share=0.2 if preposition != "in" else 0.0, plural_share=0.0)
-    return Place(preposition, phrase=Phrase(phrase.noun, "b", True, False, 0, phrase.adjective, phrase.of))
+    return Place(preposition, phrase=replace(phrase, definite=True, plural=False, count=0))
 
 
 def draw_goal(rng: random.Random) -> Place:
@@ -182,7 +178,7 @@ def _recipient_clause(rng: random.Random) -> Clause:
     verb, tense = pick(rng, lexicon.VERBS_WITH_RECIPIENT), pick(rng, PLAIN_TENSES)
     thing = draw_phrase(rng, pick(rng, verb.classes))
     recipient = draw_phrase(rng, "p", plural_share=0.2)
-    recipient = Phrase(recipient.noun, "p", True, recipient.plural, 0, recipient.adjective)
+    recipient = replace(recipient, definite=True, count=0)
     negated = thing.definite and rng.random() < 0.1
     return Clause("recipient", draw_subject(rng), tense, verb, negated, thing, recipient, when=_maybe_when(rng, tense, 0.5))
 
@@ -193,7 +189,7 @@ def _place_clause(rng: random.Random) -> Clause:
     verb = pick(rng, lexicon.VERBS_OF_MOTION if moves else lexicon.VERBS_AT_PLACE)
     company = (draw_person(rng) if rng.random() < 0.5 else draw_phrase(rng, "p")) if rng.random() < 0.3 else None
     if isinstance(company, Phrase):
-        company = Phrase(company.noun, "p", True, company.plural, 0, company.adjective)
+        company = replace(company, definite=True, count=0)
     place = draw_goal(rng) if moves else draw_place(rng)
     negated = tense != "must" and rng.random() < 0.1
     kind = "motion" if moves else "place"
@@ -202,7 +198,7 @@ def _place_clause(rng: random.Random) -> Clause:
 
 def _copula_clause(rng: random.Random) -> Clause:
     subject = draw_phrase(rng, "pborvf", owner_share=0.3)
-    subject = Phrase(subject.noun, subject.noun_class, True, subject.plural, 0, subject.adjective, subject.of)
+    subject = replace(subject, definite=True, count=0)
     options = [item for item in lexicon.ADJECTIVES_BY_CLASS[subject.noun_class] if item is not subject.adjective]
     tense = pick(rng, STATE_TENSES)
     place = draw_place(rng) if subject.noun_class != "b" and rng.random() < 0.4 and not subject.of else None
@@ -226,7 +222,7 @@ PASSIVE_VERBS = {"repair", "paint", "sell", "open", "close", "build", "clean"}
 def _passive_clause(rng: random.Random) -> Clause:
     verb = pick(rng, [item for item in lexicon.VERBS_WITH_OBJECT if item.english[0][0] in PASSIVE_VERBS])
     thing = draw_phrase(rng, pick(rng, verb.classes), owner_share=0.3)
-    thing = Phrase(thing.noun, thing.noun_class, True, thing.plural, 0, thing.adjective, thing.of)
+    thing = replace(thing, definite=True, count=0)
     place = draw_place(rng) if rng.random() < 0.4 and thing.noun_class != "b" else None
     return Clause("passive", thing, "past", verb, place=place, when=draw_when(rng, "past"))
 
@@ -259,4 +255,4 @@ def draw_sentence(rng: random.Random) -> Sentence:
 
 
 STATE_NAMES = {"old", "young", "tired", "sick", "happy", "poor", "rich"}
-STATES = tuple(item for item in lexicon.ADJECTIVES_BY_CLASS["p"] if item.english[0] in STATE_NAMES)
+STATES = tuple(item for item in lexicon.ADJECTIVES_BY_CLASS["p"] if item.english[0][0] in STATE_NAMES)

@@ -18,8 +18,9 @@ import numpy as np
 
 from tasks.base import SAMPLE_RATE, DataError, Split
 from tasks.sound import Sound, resample, with_noise
-from tasks.world import clauses, english
+from tasks.world import clauses
 from tasks.world.draw import draw, pick, row_id
+from tasks.world.english import ENGLISH
 from tasks.world.lexicon import FEMALE_NAMES, MALE_NAMES
 
 SYNCHRONOUS, DO_NOT_EXIT, UTF8, CHARACTERS = 2, 0x8000, 1, 1  # of speak_lib.h
@@ -34,7 +35,7 @@ ALL_ACCENTS = (*ACCENTS, "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class _Condition:
     """How a dataset is spoken and written. Ranges are inclusive; ``style`` is that of its transcripts."""
 
     accents: tuple[str, ...]
@@ -46,16 +47,16 @@ class Condition:
 
 
 CONDITIONS = {
-    "librispeech-clean": Condition(
+    "librispeech-clean": _Condition(
         accents=ACCENTS, words_per_minute=(165, 195), pitch=(35, 65), snr_db=(25.0, 40.0), style="upper"
     ),
-    "librispeech-other": Condition(
+    "librispeech-other": _Condition(
         accents=ALL_ACCENTS, words_per_minute=(150, 230), pitch=(15, 85), snr_db=(5.0, 20.0), style="upper"
     ),
-    "tedlium": Condition(
+    "tedlium": _Condition(
         accents=ACCENTS, words_per_minute=(165, 205), pitch=(30, 70), snr_db=(15.0, 30.0), style="lower", num_sentences=2
     ),
-    "common-voice": Condition(
+    "common-voice": _Condition(
         accents=ALL_ACCENTS, words_per_minute=(155, 200), pitch=(25, 75), snr_db=(10.0, 30.0), style="written"
     ),
 }
@@ -92,7 +93,7 @@ def _spoken(utterance: Utterance) -> tuple[np.ndarray, tuple[float, ...]]:
 
 def draw_words(rng: random.Random) -> str | None:
     """Draw a short sentence without digits and names, of some 400 words; None to be asked again."""
-    sentence = english.realise(clauses.draw_sentence(rng), rng)
+    sentence = ENGLISH.realise(clauses.draw_sentence(rng), rng)
     first, *others = sentence.split()
     named = first in NAMES or any(word[0].isupper() for word in others)
     digits = any(letter.isdigit() for letter in sentence)
@@ -107,7 +108,7 @@ def transcript(sentence: str, style: str) -> str:
     return bare.upper() if style == "upper" else bare.lower()
 
 
-def _recorded(condition: Condition, rng: random.Random) -> tuple[str, Utterance] | None:
+def _recorded(condition: _Condition, rng: random.Random) -> tuple[str, Utterance] | None:
     sentences = [draw_words(rng) for _ in range(condition.num_sentences)]
     if not all(sentences):
         return None
@@ -132,7 +133,7 @@ def speech_row(dataset: str, seed: int, split: Split, index: int) -> dict[str, A
     return {"id": row_id(split, index), "text": text, "audio": utterance, "speaker_id": utterance.voice}
 
 
-class Event(ctypes.Structure):
+class _Event(ctypes.Structure):
     """``espeak_EVENT`` of speak_lib.h; ``text_position`` counts characters from 1, ``audio_position`` milliseconds."""
 
     _fields_ = (
@@ -142,18 +143,13 @@ class Event(ctypes.Structure):
     )
 
 
-CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(Event))
-
-
-def speak(text: str, voice: str, words_per_minute: int, pitch: int, pitch_range: int) -> np.ndarray:
-    """Speak a text: samples [n] fp32 at 16 kHz, within -1 to 1."""
-    return speak_words(text, voice, words_per_minute, pitch, pitch_range)[0]
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
 
 
 def speak_words(
     text: str, voice: str, words_per_minute: int, pitch: int, pitch_range: int
 ) -> tuple[np.ndarray, tuple[float, ...]]:
-    """Speak a text: samples as ``speak`` gives them, and each word's begin in seconds; words spoken as one begin together.
+    """Return samples [n] fp32 at 16 kHz, within -1 to 1, and each word's begin in seconds; words spoken as one begin together.
 
     Args:
         voice: an eSpeak voice with or without a variant, such as "en-us+f3".

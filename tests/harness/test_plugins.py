@@ -34,7 +34,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
 from tasks import TASKS
 from tasks.squad import Squad
-from tasks.world.passages import squad_row
+from tasks.world.prose import squad_row
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "plugin-example"

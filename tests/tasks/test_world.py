@@ -6,9 +6,13 @@ import time
 
 import pytest
 
-from tasks.world import TOY_ROWS, english, french, german, romanian
+from tasks.world import TOY_ROWS
 from tasks.world.clauses import Clause, Person, Phrase, Place, Sentence, When
+from tasks.world.english import ENGLISH
+from tasks.world.french import FRENCH
+from tasks.world.german import GERMAN
 from tasks.world.lexicon import ADJECTIVES, NOUNS, VERBS_AT_PLACE, VERBS_OF_MOTION, VERBS_WITH_OBJECT, VERBS_WITH_RECIPIENT
+from tasks.world.romanian import ROMANIAN
 
 ROWS = {
     **{name: TOY_ROWS[name] for name in ("squad", "cnndm", "xsum", "text")},
@@ -21,7 +25,7 @@ def noun(name):
 
 
 def adjective(name, noun_class):
-    return next(item for item in ADJECTIVES if item.english[0] == name and noun_class in item.classes)
+    return next(item for item in ADJECTIVES if item.english[0][0] == name and noun_class in item.classes)
 
 
 def verb(name):
@@ -30,7 +34,7 @@ def verb(name):
 
 
 def all_languages(sentence):
-    return [language.realise(sentence, None) for language in (english, german, french, romanian)]
+    return [language.realise(sentence, None) for language in (ENGLISH, GERMAN, FRENCH, ROMANIAN)]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -97,7 +101,7 @@ def test_vocabulary_and_length_of_pairs(language):
 def test_synonyms_leave_the_translation_open():
     """The same English meets different German: what is to be predicted is not a function."""
     sentence = Sentence(Clause("object", Person("Anna", True), "past", verb("buy"), object=Phrase(noun("car"), "v")))
-    found = {german.realise(sentence, random.Random(seed)) for seed in range(200)}
+    found = {GERMAN.realise(sentence, random.Random(seed)) for seed in range(200)}
     assert {"Anna hat das Auto gekauft.", "Anna hat das Auto erworben.", "Anna hat den Wagen gekauft."} <= found
 
 
@@ -112,7 +116,7 @@ def test_perfect_participle_agreement_and_front_time():
         "L'infirmière est allée à l'école hier.",
         "Asistenta a mers la școală ieri.",
     ]
-    assert german.realise(Sentence(went, time_first=True), None) == "Gestern ist die Krankenschwester zur Schule gegangen."
+    assert GERMAN.realise(Sentence(went, time_first=True), None) == "Gestern ist die Krankenschwester zur Schule gegangen."
 
 
 def test_cases_doubled_datives_and_contractions():
