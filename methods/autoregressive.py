@@ -10,17 +10,6 @@ from methods.steps import Step
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
 
-def token_budgets(target: Session, stop: Stop) -> list[int]:
-    """Return how many tokens each row of a prefilled session may emit: max_new_tokens, or what the position limit leaves.
-
-    Emitting t tokens caches the pending token and all but the last of them, t entries.
-    """
-    limit = target.position_limit
-    if limit is None:
-        return [stop.max_new_tokens] * len(target.lengths[0])
-    return [min(stop.max_new_tokens, limit - length) for length in target.lengths[0]]
-
-
 class Autoregressive:
     """Greedy decoding or sampling from the target alone. A row stops at EOS, at its length or at the position limit."""
 
@@ -32,7 +21,7 @@ class Autoregressive:
     ) -> list[Generation]:
         pending = target.prefill(inputs)
         generations = [Generation([], [], "length") for _ in pending]
-        budgets = token_budgets(target, stop)
+        budgets = stop.budgets(target)
         running = [row for row, budget in enumerate(budgets) if budget > 0]
         tokens = torch.tensor(pending, device=target.device).unsqueeze(1)
         if len(running) < len(pending):

@@ -24,7 +24,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.autoregressive import token_budgets
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step, StopReason
@@ -172,7 +171,7 @@ class BeamSearch:
         if not sampling.greedy:
             raise InputError(f"temperature {sampling.temperature}: beam search draws nothing; set temperature 0")
         tokens = target.prefill(inputs)
-        states = [BeamState(self.num_beams, replace(stop, max_new_tokens=budget)) for budget in token_budgets(target, stop)]
+        states = [BeamState(self.num_beams, replace(stop, max_new_tokens=budget)) for budget in stop.budgets(target)]
         times: list[list[float]] = [[] for _ in states]
         before = clock() if clock else float("nan")
         for stepped in search(states, tokens, partial(next_log_probs, target, device=target.device), target.select):

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling
+from kernels.verify.reference import Sampling
 
 __all__ = ["Sampling", "Uniforms"]
 

@@ -22,7 +22,9 @@ class ModelSession:
     """Implements ``methods.types.Session`` over a stack. Cheap to make: sessions share the stack's weights.
 
     Logits and hidden states are inference tensors: compute with them freely, clone before autograd or in-place changes.
-    ``hidden`` [B, n, D] is what the last ``extend`` gave to the head, before any final norm.
+    ``hidden`` [B, n, D] is what the last ``extend`` gave to the head, before any final norm. Of a Whisper the logits behind a
+    row's whole prompt, which draw its first token, are minus infinity for what the checkpoint says never begins an output (a
+    blank or the end of text), as in transformers.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -33,6 +35,8 @@ class ModelSession:
         self._cache = torch.empty(0, device=stack.device, dtype=stack.dtype)
         self._source: Source | None = None
         self.hidden: Float[Tensor, "B n D"] = self._cache.view(0, 0, 0)
+        self._never_first = torch.tensor(stack.begin_suppressed, dtype=torch.long, device=stack.device)
+        self._prompt_lengths: list[int] = []
 
     @torch.inference_mode()
     def prefill(self, inputs: Inputs) -> list[int]:
@@ -45,15 +49,14 @@ class ModelSession:
                 that the model does not hear, of another shape than it hears, or none.
         """
         stack = self.stack
-        encodes_prompts = stack.is_encoder_decoder and stack.feature_shape is None
-        check_inputs(inputs, stack.input_vocab_size, stack.source_limit if encodes_prompts else stack.position_limit)
-        check_features(inputs, stack.feature_shape)
-        once = inputs.row(0) if are_alike(inputs) else inputs
+        check_inputs(stack, inputs)
+        once = inputs.row(0) if _are_alike(inputs) else inputs
+        self._prompt_lengths = [len(prompt) for prompt in once.prompts]
         self.lengths = [(0,) * once.batch] * self.num_layers
         self._cache = self._empty_cache(once.batch)
         if stack.is_encoder_decoder:
             self._source = Source(stack, once)
-        cached = [() if encodes_prompts else prompt[:-1] for prompt in once.prompts]
+        cached = [() if stack.encodes_prompts else prompt[:-1] for prompt in once.prompts]
         longest = max(map(len, cached))
         if longest:
             tokens = torch.tensor([list(row) + [0] * (longest - len(row)) for row in cached], device=stack.device)
@@ -61,7 +64,7 @@ class ModelSession:
             self.lengths = [tuple(map(len, cached))] * self.num_layers
         if once is not inputs:
             self.select([0] * inputs.batch)
-        if encodes_prompts:
+        if stack.encodes_prompts:
             assert stack.start_token is not None
             return [stack.start_token] * inputs.batch
         return [prompt[-1] for prompt in inputs.prompts]
@@ -83,7 +86,10 @@ class ModelSession:
         hidden = self.stack.run(hidden, 0, self.num_layers, frame)
         self._advance(frame, 0, self.num_layers)
         self.hidden = hidden
-        return self.stack.head(hidden)
+        logits = self.stack.head(hidden)
+        if len(self._never_first):
+            self._suppress(logits)
+        return logits
 
     @torch.inference_mode()
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
@@ -125,8 +131,17 @@ class ModelSession:
             self._cache = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
         self._cache[:, :, :used].copy_(chosen)
         self.lengths = _map_same(lambda lengths: tuple(lengths[row] for row in rows), self.lengths)
+        self._prompt_lengths = [self._prompt_lengths[row] for row in rows]
         if self._source is not None:
             self._source.select(rows)
+
+    def _suppress(self, logits: Float[Tensor, "B n V"]) -> None:
+        """Take what never begins an output out of the logits that draw a row's first token."""
+        num_new = logits.shape[1]
+        for row, (prompt, cached) in enumerate(zip(self._prompt_lengths, self.lengths[0], strict=True)):
+            place = prompt - 1 - (cached - num_new)
+            if 0 <= place < num_new:
+                logits[row, place].index_fill_(0, self._never_first, float("-inf"))
 
     def _empty_cache(self, batch: int) -> Float[Tensor, "L B capacity H2 head_dim"]:
         shape = (self.num_layers, batch, 0, 2 * self.stack.num_kv_heads, self.stack.head_dim)
@@ -199,7 +214,7 @@ class Source:
         """``encoded``: the encoder's states of these inputs, where another session has them already. Rows that are all alike
         are encoded once."""
         device, batch = stack.device, inputs.batch
-        inputs = inputs.row(0) if are_alike(inputs) else inputs
+        inputs = inputs.row(0) if _are_alike(inputs) else inputs
         tokens, mask = _padded(inputs, device) if inputs.features is None else (None, None)
         self._heads = stack.num_kv_heads
         if encoded is not None:
@@ -272,14 +287,18 @@ def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: lis
     return [changed[old] for old in lengths]
 
 
-def are_alike(inputs: Inputs) -> bool:
+def _are_alike(inputs: Inputs) -> bool:
     """Return whether several rows have one prompt and, as far as is known without reading them, the same features."""
     features = inputs.features
     return inputs.batch > 1 and len(set(inputs.prompts)) == 1 and (features is None or features.stride(0) == 0)
 
 
-def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
-    """Raise InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit."""
+def check_inputs(stack: Stack, inputs: Inputs) -> None:
+    """Raise InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit.
+
+    So it does for features that the model does not hear, of another shape than it hears, or none.
+    """
+    vocab_size, limit = stack.input_vocab_size, stack.source_limit if stack.encodes_prompts else stack.position_limit
     if not inputs.prompts:
         raise InputError("prompts (): expected at least one row; give a prompt")
     for row, prompt in enumerate(inputs.prompts):
@@ -295,10 +314,10 @@ def check_inputs(inputs: Inputs, vocab_size: int, limit: int | None) -> None:
                 f"prompt of row {row}: it has {len(prompt)} tokens, the model's position limit is {limit}; "
                 "shorten the prompt or choose a model with a larger limit"
             )
+    _check_features(inputs, stack.feature_shape)
 
 
-def check_features(inputs: Inputs, shape: tuple[int, int] | None) -> None:
-    """Raise InputError for features of a model without an encoder of sound, for missing ones, and for a wrong shape."""
+def _check_features(inputs: Inputs, shape: tuple[int, int] | None) -> None:
     if shape is None and inputs.features is not None:
         raise InputError(f"features {tuple(inputs.features.shape)}: this model does not hear, expected none; choose a Whisper")
     if shape is None:

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
-from methods.session import ModelSession, check_features, check_inputs
+from methods.session import ModelSession, check_inputs
 from methods.steps import Step
 from methods.transformers_assisted import Assistance, Seen, only, random_numbers, rounds, watched
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
@@ -53,9 +53,10 @@ class TransformersGenerate:
         if not isinstance(target, ModelSession):
             raise InputError(f"target {type(target).__name__}: transformers' generate needs the model of a ModelSession")
         stack = target.stack
-        check_inputs(inputs, stack.input_vocab_size, stack.source_limit if _reads(stack) else stack.position_limit)
-        check_features(inputs, stack.feature_shape)
-        budgets = [_budget(stack, prompt, stop) for prompt in inputs.prompts]
+        check_inputs(stack, inputs)
+        # As Stop.budgets has it behind a prefill, which would cost time here.
+        cached = [0 if stack.encodes_prompts else len(prompt) - 1 for prompt in inputs.prompts]
+        budgets = [max(0, stop.room(length, stack.position_limit)) for length in cached]
         rows = [Generation([], [], "length") for _ in budgets]
         for group in _groups(budgets, alone=self.assistance is not None or not sampling.greedy):
             drawn = nullcontext() if sampling.greedy else random_numbers(uniforms.seeds[group[0]], stack.device)
@@ -130,19 +131,6 @@ def _padded(stack: Stack, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, A
         padded = [[*prompt, *pad] for pad, prompt in zip(pads, prompts, strict=True)]
     tokens, mask = (torch.tensor(rows, device=stack.device) for rows in (padded, masks))
     return {"inputs": tokens, "attention_mask": mask}, 1 if stack.is_encoder_decoder else longest
-
-
-def _budget(stack: Stack, prompt: Sequence[int], stop: Stop) -> int:
-    """Return what ``autoregressive.token_budgets`` says behind a prefill, which would cost time here."""
-    if stack.position_limit is None:
-        return stop.max_new_tokens
-    cached = 0 if _reads(stack) else len(prompt) - 1
-    return max(0, min(stop.max_new_tokens, stack.position_limit - cached))
-
-
-def _reads(stack: Stack) -> bool:
-    """Return whether the prompt is an encoder's source; a Whisper's decoder begins with it."""
-    return stack.is_encoder_decoder and stack.feature_shape is None
 
 
 def _generation(output: list[int], budget: int, stop: Stop, seen: Seen, skipped: int) -> Generation:

@@ -57,6 +57,14 @@ class Stop:
         first = next(index for index, token in enumerate(emitted) if token in self.token_ids)
         return emitted[: first + 1], "eos"
 
+    def budgets(self, target: "Session") -> list[int]:
+        """Return how many tokens each row of a prefilled session may emit."""
+        return [self.room(length, target.position_limit) for length in target.lengths[0]]
+
+    def room(self, cached: int, position_limit: int | None) -> int:
+        """Return max_new_tokens, or what the position limit leaves: to emit t tokens, the pending one and t - 1 are cached."""
+        return self.max_new_tokens if position_limit is None else min(self.max_new_tokens, position_limit - cached)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -125,7 +133,13 @@ class Session(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes tokens. begin, then propose and commit in turn; ``select`` when rows of the batch have ended."""
+    """Proposes tokens. begin, then propose and commit in turn; ``select`` when rows of the batch have ended.
+
+    Three more methods are for drafters that need them. ``start(inputs)`` is called before the target's prefill, so that both
+    work at once; ``read(target)`` before ``begin``, with the target's session, whose hidden states may be read. A drafter
+    inside another has ``revise(counts, tokens)``, called between commit and propose: forget the last ``counts[row]`` tokens of
+    each text and append one.
+    """
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None: ...
 
@@ -140,20 +154,6 @@ class Drafter(Protocol):
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:
         """Yield the law of the first draft before each token of a given output (one row), in chunks, as far as it reaches."""
-
-
-@runtime_checkable
-class TargetReader(Protocol):
-    """A drafter that reads the target's hidden states: it is shown the target's session before ``begin``."""
-
-    def read(self, target: Session) -> None: ...
-
-
-@runtime_checkable
-class EarlyStarter(Protocol):
-    """A drafter that works on the inputs while the target does: it is shown them before the target's prefill."""
-
-    def start(self, inputs: Inputs) -> None: ...
 
 
 @runtime_checkable

@@ -10,29 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from harness.core.codec import made, parsed
+from methods.steps import Steps
 
 Key = tuple[str, int]
 MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
-
-
-@dataclass(kw_only=True)
-class Steps:
-    """The rounds of one generation, one list per field of methods.types.Step; times in seconds."""
-
-    drafted: list[list[int]] = field(default_factory=list)
-    num_accepted: list[int] = field(default_factory=list)
-    emitted: list[int] = field(default_factory=list)
-    target_probs: list[list[float]] = field(default_factory=list)
-    draft_probs: list[list[float]] = field(default_factory=list)
-    choices: list[list[int]] = field(default_factory=list)
-    draft_s: list[float] = field(default_factory=list)
-    verify_s: list[float] = field(default_factory=list)
-    round_s: list[float] = field(default_factory=list)
-    candidates: list[list[int]] = field(default_factory=list)
-    matched: list[bool | None] = field(default_factory=list)
-    early_layer: list[int] = field(default_factory=list)
-    parts: list[list[float]] = field(default_factory=list)
-    units: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

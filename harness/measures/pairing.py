@@ -1,14 +1,12 @@
 """What an arm's records hold, and how two arms are paired: by example and repeat, failures left out and counted."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import cast
 
 import numpy as np
 
 from harness.core.records import Record
 from harness.measures.statistics import Missing, drift
-from methods.steps import Step, StopReason
+from methods.steps import Step
 
 # Arms alternate within seconds, so their ratio bears a machine that slows down; beyond this something else happened to it.
 MAX_DRIFT = 0.4
@@ -32,14 +30,7 @@ def overlap_of(record: Record, drafter: str, lenience: float = 1.0) -> list[floa
 
 def steps_of(record: Record) -> list[Step]:
     """A record's rounds as the objects that the methods room works with."""
-    if record.steps is None:
-        return []
-    columns = {field.name: getattr(record.steps, field.name) for field in fields(record.steps)}
-    filled = {name: values for name, values in columns.items() if values}
-    steps = [Step(**{name: values[i] for name, values in filled.items()}) for i in range(len(record.steps.drafted))]
-    if steps and record.stop_reason in ("eos", "length"):
-        steps[-1].stop_reason = cast(StopReason, record.stop_reason)
-    return steps
+    return [] if record.steps is None else record.steps.rounds(record.stop_reason)
 
 
 def drifted(baseline: Sequence[Record]) -> Missing | None:

@@ -18,14 +18,12 @@ from harness.models.hub import hub_arguments, load_config, one_line
 from harness.models.listener import Listener
 from harness.zoo.cache import quiet
 from methods.errors import InputError
-from methods.hearing import WhisperSession
 from methods.models import stack_for
 from methods.models.base import Stack
 from methods.models.whisper import WhisperStack
 from methods.session import ModelSession
-from methods.specdec.blocks import MODEL_TYPES
 from methods.specdec.network import load_network
-from methods.specdec.stack import BlockStack
+from methods.specdec.stack import MODEL_TYPES, BlockStack
 from methods.spread import SpreadSession, spread_stack
 
 HEARS = "whisper"
@@ -62,9 +60,7 @@ class LoadedModel:
 
     def session(self) -> ModelSession:
         """A new session; all of a model's sessions share its weights."""
-        if self.stack.parts:
-            return SpreadSession(self.stack)
-        return WhisperSession(self.stack) if isinstance(self.stack, WhisperStack) else ModelSession(self.stack)
+        return SpreadSession(self.stack) if self.stack.parts else ModelSession(self.stack)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A prompt, with the special tokens that this model's prompts have."""

@@ -18,8 +18,7 @@ from methods.cores import num_cores
 from methods.options import Part, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.adaptive import Adaptive
-from methods.ppd.heads import EarlyHead, OwnHead
-from methods.ppd.match_rate import check_layers
+from methods.ppd.heads import EarlyHead, OwnHead, check_layers
 from methods.ppd.pipeline import Fixed, Plan, Planner, PredictivePipelinedDecoding, overload
 from methods.specdec.alone import DrafterAlone
 from methods.specdec.blockwise import BlockwiseDrafter
@@ -28,7 +27,6 @@ from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
-from methods.speculative.hierarchical import RevisableDrafter
 from methods.speculative.model import ModelDrafter
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
@@ -68,7 +66,7 @@ def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Dra
     """Give a drafter what its description names: a draft model's session, a network of blocks, heads or a counted table, and
     what drafts for it."""
     session = table = block = heads = None
-    inner: RevisableDrafter | None = None
+    inner: Drafter | None = None
     if spec.model is not None and spec.kind == "blockwise":
         heads = load_block_heads(spec.model, target)
     elif spec.model is not None and is_ngram_table(spec.model):
@@ -79,7 +77,7 @@ def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Dra
         session, block = (None, draft.stack) if isinstance(draft.stack, BlockStack) else (draft.session(), None)
     if spec.inner is not None:
         inside = build_drafter(spec.inner, target, models)
-        if not isinstance(inside, RevisableDrafter):
+        if not hasattr(inside, "revise"):
             raise UsageError(f"drafter {spec.inner.kind!r}: inside another it must take drafts back; expected model")
         inner = inside
     parts = DraftParts(

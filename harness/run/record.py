@@ -3,26 +3,25 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from harness.core.experiment import EarlyProbe, Experiment, MemoryProbe, OverlapProbe, Probe, RuleTimesProbe
-from harness.core.records import EarlyRanks, Key, Overlap, ProbeRecord, Record, RuleTimes, Steps, text_hash
+from harness.core.records import EarlyRanks, Key, Overlap, ProbeRecord, Record, RuleTimes, text_hash
 from harness.models.loading import LoadedModel
 from harness.run.decode import generate, outputs_of, text_of
 from harness.run.instruments import ProfiledRule, with_peak
 from harness.run.prompts import Prompt
 from methods.errors import InputError, NotFiniteError
-from methods.ppd.heads import EarlyHead
-from methods.ppd.match_rate import early_ranks
+from methods.ppd.heads import EarlyHead, early_ranks
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import log_prob, overlap
-from methods.types import Drafter, Generation, Inputs, Method, Session, Step
+from methods.steps import Steps
+from methods.types import Drafter, Generation, Inputs, Method, Session
 from tasks.base import DataError, ReferenceScore, Task
 
 FAILURES = (InputError, RuntimeError, ValueError, IndexError)  # of one example: recorded, and the others go on
-PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")
 Facts = dict[str, Any]  # a record's ``run`` and ``environment``
 
 
@@ -88,7 +87,7 @@ def _decoded(
                 wall_s=wall_s / len(prompts),
                 encode_s=_share(generation.encode_s, len(prompts)),
                 draft_encode_s=_share(generation.draft_encode_s, len(prompts)),
-                steps=columns(generation.steps),
+                steps=Steps.of(generation.steps),
                 statistics=_statistics(arm.experiment, task, prompt, generation, target, session),
                 **facts,
             )
@@ -265,24 +264,3 @@ def score_reference(session: Session, prompt: tuple[int, ...], reference: tuple[
     total, scored = log_prob(session, Inputs((prompt,)), reference)
     share = scored / len(reference) if reference else 0.0
     return ReferenceScore(total, scored, round(len(text.encode()) * share))
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(value, 7) for value in values]
-
-
-def columns(steps: Sequence[Step]) -> Steps:
-    """Rounds as columns; times of rounds that no clock saw, and what no round of this method has, are left out."""
-    out = Steps()
-    for name in (field.name for field in fields(Steps)):
-        values = [getattr(step, name) for step in steps]
-        if name.endswith("_s"):
-            values = [] if any(math.isnan(v) for v in values) else _rounded(values)
-        elif name.endswith("_probs") or name in ("parts", "units"):
-            values = [_rounded(row) for row in values]
-        if name in PIPELINE_COLUMNS and not any(step.early_layer for step in steps):
-            values = []
-        if name == "choices" and not any(values):
-            values = []
-        setattr(out, name, values)
-    return out

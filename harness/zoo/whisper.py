@@ -18,9 +18,9 @@ from harness.zoo.networks import build_network, spread
 from harness.zoo.recipes import data_of, folder_of
 from harness.zoo.speech import SpeechRows, feature_extractor, generation_settings, read_speech
 from methods.autoregressive import Autoregressive
-from methods.hearing import WhisperSession
 from methods.models.whisper import WhisperStack, forced_tokens
 from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
 from methods.types import Inputs, Stop
 from tasks.speech import edit_counts, rate_from_sums
 
@@ -183,7 +183,7 @@ def held_out_wer(recipe: WhisperRecipe, rows: SpeechRows, network: Any, tokenize
     inputs = Inputs((stack.opening,) * len(chosen), rows.features[chosen].float())
     stop = Stop(max_new_tokens=recipe.corpus.max_target, token_ids=frozenset({tokenizer.eos_token_id}))
     uniforms = Uniforms([0] * len(chosen), stop.max_new_tokens)
-    found = Autoregressive().generate(WhisperSession(stack), inputs, Sampling(), uniforms, stop)
+    found = Autoregressive().generate(ModelSession(stack), inputs, Sampling(), uniforms, stop)
     outputs = [str(tokenizer.decode(row.tokens, skip_special_tokens=True)) for row in found]
     wanted = [str(tokenizer.decode(rows.tokens(row), skip_special_tokens=True)) for row in chosen]
     counts = [edit_counts(*pair) for pair in zip(outputs, wanted, strict=True)]

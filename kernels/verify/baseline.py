@@ -1,17 +1,15 @@
 """The eager operations of transformers' ``_speculative_sampling``, for any batch and with the uniforms as inputs.
 
 Every row of both models goes through softmax and stays in memory; ratio, comparison, difference, clamp and division are one
-operation each. What the other kernels are timed against.
+operation each. What the other kernels are timed against; those that keep whole rows too share its steps.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling, adjusted_probs
 from kernels.verify.interface import Proposal, Round, RoundUniforms, TargetLogits, Verdict, checked, refuse_undrawn
-from kernels.verify.outcome import at, drawn, leading_true, max_norm, was_rejected
-from kernels.verify.reference import drafted_probs
+from kernels.verify.reference import Sampling, adjusted_probs, drafted_probs, inverse_cdf
 
 
 def verify(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
@@ -40,3 +38,35 @@ def _residual(
     if draft_probs is not None:
         return torch.clamp(row - at(draft_probs, num_accepted), min=0)
     return row.scatter(-1, at(round.tokens.unsqueeze(-1), num_accepted), 0.0)
+
+
+def leading_true(accepted: Bool[Tensor, "B n"], round: Round) -> Int[Tensor, "B"]:
+    """How many drafts stand before the first that does not: transformers' ``(~accepted).cumsum(-1) < 1``."""
+    lengths = round.ragged_lengths()
+    if lengths is not None:
+        accepted = accepted & (torch.arange(accepted.shape[1], device=accepted.device) < lengths.unsqueeze(-1))
+    return ((~accepted).cumsum(-1) < 1).sum(-1)
+
+
+def was_rejected(num_accepted: Int[Tensor, "B"], round: Round) -> Bool[Tensor, "B 1"]:
+    """Whether a draft was refused, so that the last token comes from the residual."""
+    lengths = round.ragged_lengths()
+    return (num_accepted < (round.tokens.shape[1] if lengths is None else lengths)).unsqueeze(-1)
+
+
+def at(rows: Shaped[Tensor, "B n *rest"], num_accepted: Int[Tensor, "B"]) -> Shaped[Tensor, "B *rest"]:
+    """Every batch row's position of the first rejection; the last one where there are fewer positions."""
+    return rows[torch.arange(len(rows), device=rows.device), num_accepted.clamp(max=rows.shape[1] - 1)]
+
+
+def max_norm(
+    residual: Float[Tensor, "B V"], total: Float[Tensor, "B 1"], row: Float[Tensor, "B V"], rejected: Bool[Tensor, "B 1"]
+) -> Float[Tensor, "B V"]:
+    """Eq. 3 where a draft was refused and something is left, else the target's row."""
+    return torch.where(rejected & (total != 0), residual / total, row)
+
+
+def drawn(weights: Float[Tensor, "B V"], uniforms: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
+    """One token a row by inverse CDF; V where the weights do not sum to a number above 0."""
+    total = weights.sum(-1)
+    return torch.where((total > 0) & total.isfinite(), inverse_cdf(weights, uniforms), weights.shape[-1])

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling, adjusted_logits
 from kernels.verify.interface import Round
-from kernels.verify.reference import verify
+from kernels.verify.reference import Sampling, adjusted_logits, verify
 
 EXP = 10.0  # roundoffs of a fast exponential (measured: PyTorch's softmax 9, ex2.approx 4) and of the division behind it
 DISTANCE = 3.0  # of the distance below the row's maximum: its subtraction and the exponential's change of base

@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling, adjusted_logits
 from kernels.verify.bounds import reference_decisions
 from kernels.verify.interface import Backend, Proposal, Round, checked
-from kernels.verify.interpreter import patched_once
-from kernels.verify.reference import inverse_cdf, verify
+from kernels.verify.reference import Sampling, adjusted_logits, inverse_cdf, verify
 from kernels.verify.registry import EXACT, KERNELS, RELEASED
 from kernels.verify.sigmoid import DEFAULT, LEAST_SUM, LEAST_WEIGHT, Scaling, warped
 
@@ -188,6 +186,41 @@ def _sigmoid_rule(
         else:
             weights.append(target_logits[entry, accepted].double().clamp(min=LEAST_WEIGHT))
     return num_accepted, inverse_cdf(torch.stack(weights), round.uniforms[:, -1])
+
+
+@contextmanager
+def patched_once() -> Iterator[None]:
+    """Let Triton's interpreter replace triton.language's functions once; it would at every call of a helper, half its time.
+
+    It runs the kernels on a CPU, for correctness only, thousands of times slower than a device.
+    """
+    from triton.runtime import interpreter
+
+    original, seen, done = interpreter._patch_lang, set[frozenset[int]](), set[int]()
+
+    class Kept:
+        """Stands for what a second patch would have had to undo."""
+
+        def restore(self) -> None:
+            pass
+
+    def patch(function: Any) -> Any:
+        if id(function) in done:
+            return Kept()
+        done.add(id(function))
+        modules = (interpreter.tl, interpreter.tl.core)
+        used = frozenset(id(value) for value in function.__globals__.values() if any(value is module for module in modules))
+        if used in seen:
+            return Kept()
+        seen.add(used)
+        original(function)
+        return Kept()
+
+    interpreter._patch_lang = patch
+    try:
+        yield
+    finally:
+        interpreter._patch_lang = original
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 Triton brings ptxas, so neither CUDA nor a driver is needed. ``python -m kernels.verify.compiled`` prints the table.
 """
 
+import os
 import re
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from kernels.inputs import InputError
-from kernels.verify import filter_gpu, fused_gpu, interpreter, tiles_gpu
+from kernels.verify import filter_gpu, fused_gpu, tiles_gpu
 from kernels.verify.reference import BELOW_ONE
 
 CAPABILITIES = (80, 90)
@@ -29,7 +30,7 @@ PATTERNS = {
 
 
 @dataclass(frozen=True)
-class Variant:
+class _Variant:
     """One kernel as it is launched: types of its arguments, compile-time values, warps of a program."""
 
     name: str
@@ -56,7 +57,7 @@ class Resources:
         return f"sm_{self.capability} {self.variant:42s} {used}  {spills}"
 
 
-def variants() -> Iterator[Variant]:
+def variants() -> Iterator[_Variant]:
     """What the wrappers launch: every dtype, filters or none, a draft's logits, its log-sum-exp or a point mass."""
     for dtype in ("fp32", "bf16", "fp16"):
         yield from _fused(dtype, filtered=False, given="logits", rows_padded=8)
@@ -69,7 +70,7 @@ def variants() -> Iterator[Variant]:
         yield _filter(dtype)
 
 
-def _fused(dtype: str, *, filtered: bool, given: str, rows_padded: int) -> Iterator[Variant]:
+def _fused(dtype: str, *, filtered: bool, given: str, rows_padded: int) -> Iterator[_Variant]:
     model = (f"*{dtype}", *(("*fp32", "*i32") if filtered else (f"*{dtype}", f"*{dtype}")), "i64", "i64", "fp32", "i32")
     arguments = ("*i64", "*i64", "*fp64", "*fp32")
     partials, decisions = ("*fp32", "*fp32"), ("*i64", "*fp32", "*fp32")
@@ -90,7 +91,7 @@ def _fused(dtype: str, *, filtered: bool, given: str, rows_padded: int) -> Itera
     yield _variant(f"draw {label}", fused_gpu.draw, drawn, (*sizes[:2], sizes[3]), constants, fused_gpu.NUM_WARPS)
 
 
-def _tiled(dtype: str, mode: int) -> Variant:
+def _tiled(dtype: str, mode: int) -> _Variant:
     named: dict[str, Any] = {
         "target": f"*{dtype}",
         "draft": f"*{dtype}",
@@ -106,7 +107,7 @@ def _tiled(dtype: str, mode: int) -> Variant:
     return _variant(name, tiles_gpu.tile_kernel, named, sizes, constants, tiles_gpu.NUM_WARPS, scales)
 
 
-def _filter(dtype: str) -> Variant:
+def _filter(dtype: str) -> _Variant:
     named = {"logits": f"*{dtype}", "thresholds": "*fp32", "ties": "*i32"}
     sizes = ("entry_stride", "row_stride", "vocab_size", "num_rows")
     scales = {"inverse_temperature": "fp32", "top_k": "i32", "top_p": "fp32"}
@@ -124,21 +125,22 @@ def _variant(
     constants: dict[str, Any],
     num_warps: int,
     scales: dict[str, str] | None = None,
-) -> Variant:
+) -> _Variant:
     """The signature in the order of the kernel's own arguments; what is left out or unknown is an error."""
     types = {**named, **dict.fromkeys(sizes, "i32"), **(scales or {}), **dict.fromkeys(constants, "constexpr")}
     if set(types) != set(kernel.arg_names):
         raise InputError(f"variant {name!r}: arguments {sorted(set(types) ^ set(kernel.arg_names))} do not match the kernel's")
-    return Variant(name, kernel, {argument: types[argument] for argument in kernel.arg_names}, constants, num_warps)
+    return _Variant(name, kernel, {argument: types[argument] for argument in kernel.arg_names}, constants, num_warps)
 
 
-def resources(variant: Variant, capability: int) -> Resources:
+def resources(variant: _Variant, capability: int) -> Resources:
     """Compiles one variant and asks ptxas.
 
     Raises:
         InputError: this process runs Triton's interpreter, which compiles nothing.
     """
-    interpreter.refuse()
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise InputError("TRITON_INTERPRET=1: kernels are interpreted and not compiled; unset it")
     source = ASTSource(fn=variant.kernel, signature=variant.signature, constexprs=variant.constants)
     options = {"num_warps": variant.num_warps, "enable_fp_fusion": True}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

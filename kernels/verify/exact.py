@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling, adjusted_probs
+from kernels.verify.baseline import at, drawn, leading_true, max_norm, was_rejected
 from kernels.verify.interface import (
     Backend,
     Proposal,
@@ -18,8 +18,7 @@ from kernels.verify.interface import (
     refuse_undrawn,
     use_triton,
 )
-from kernels.verify.outcome import at, drawn, leading_true, max_norm, was_rejected
-from kernels.verify.reference import drafted_probs
+from kernels.verify.reference import Sampling, adjusted_probs, drafted_probs
 
 if sys.platform == "linux":  # where Triton is installed
     from kernels.verify import tiles_gpu

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling
+from kernels.verify.reference import Sampling
 
 TILE = 4096
 NUM_WARPS = 8

@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling, adjusted_probs
 from kernels.verify.interface import (
     Backend,
     Proposal,
@@ -28,7 +27,7 @@ from kernels.verify.interface import (
     refuse_undrawn,
     use_triton,
 )
-from kernels.verify.reference import BELOW_ONE
+from kernels.verify.reference import BELOW_ONE, Sampling, adjusted_probs
 
 if sys.platform == "linux":  # where Triton is installed
     from kernels.verify import fused_gpu

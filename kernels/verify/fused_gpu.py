@@ -16,10 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.verify.adjust import Sampling
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Round, Verdict
-from kernels.verify.reference import BELOW_ONE
+from kernels.verify.reference import BELOW_ONE, Sampling
 from kernels.verify.sizes import FUSED_TILE as TILE
 from kernels.verify.sizes import NUM_WARPS
 

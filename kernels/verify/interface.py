@@ -4,6 +4,7 @@ The signature is that of a VerifyRule: ``verify(proposal, target_logits, samplin
 the Triton kernels or the vectorised PyTorch path; None is Triton for tensors on CUDA and PyTorch elsewhere.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.inputs import InputError, NotFiniteError
-from kernels.verify import interpreter
-from kernels.verify.adjust import Sampling
+from kernels.verify.reference import Sampling
 
 Backend = Literal["torch", "triton"]
 TargetLogits = Float[Tensor, "B n_plus_1 V"]
@@ -164,7 +164,10 @@ def refuse_nan(logits: Float[Tensor, "B V"]) -> None:
 
 
 def use_triton(target_logits: Tensor, backend: Backend | None) -> bool:
-    """InputError where Triton is asked for on a CPU by a process that does not interpret."""
-    if backend == "triton" and not target_logits.is_cuda:
-        interpreter.require()
+    """InputError where Triton is asked for on a CPU by a process that does not interpret.
+
+    Triton looks for ``TRITON_INTERPRET=1`` in the environment when it is imported, so it takes a process of its own.
+    """
+    if backend == "triton" and not target_logits.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise InputError("backend 'triton' without CUDA: set TRITON_INTERPRET=1 in the environment, or use backend 'torch'")
     return target_logits.is_cuda if backend is None else backend == "triton"

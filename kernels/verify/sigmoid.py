@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kernels.inputs import InputError
-from kernels.verify.adjust import Sampling, adjusted_logits
+from kernels.verify.baseline import at, leading_true, was_rejected
 from kernels.verify.interface import (
     Backend,
     Proposal,
@@ -24,8 +24,7 @@ from kernels.verify.interface import (
     refuse_undrawn,
     use_triton,
 )
-from kernels.verify.outcome import at, leading_true, was_rejected
-from kernels.verify.reference import inverse_cdf
+from kernels.verify.reference import Sampling, adjusted_logits, inverse_cdf
 
 if sys.platform == "linux":  # where Triton is installed
     from kernels.verify import tiles_gpu

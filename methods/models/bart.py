@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from methods.models.base import Frame, activation, attend, lookup
-from methods.models.encoder_decoder import EncoderDecoderStack
+from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
 from methods.models.weights import fuse, norm_of
 
 

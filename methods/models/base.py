@@ -1,4 +1,4 @@
-"""The shared parts of all decoder stacks: the frame of one forward pass, attention, norms, activations.
+"""The shared parts of all decoder stacks: the frame of one forward pass, attention, norms, activations, encoders.
 
 A stack holds references to a transformers model's weights and runs them itself: transformers' own decoder spends most of
 a small forward pass in Python and in small operations. A stack keeps nothing about a generation; sessions share it.
@@ -6,7 +6,7 @@ transformers does not type its modules' attributes, so models and their parts ar
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from methods.errors import InputError
-from methods.models.weights import relayout
+from methods.models.weights import fuse, relayout
 
 Activation = Callable[[Tensor], Tensor]
 Norm = Callable[[Tensor], Tensor]
@@ -92,6 +92,11 @@ class Stack(ABC):
         self.num_kv_heads: int
         self.head_dim: int
         self.position_limit: int | None
+
+    @property
+    def encodes_prompts(self) -> bool:
+        """Whether a prompt is an encoder's source. A Whisper's encoder hears, and its decoder begins with the prompt."""
+        return self.is_encoder_decoder and self.feature_shape is None
 
     def __reduce__(self) -> tuple:
         """Pickle a stack as its model, so that another process makes its own over the same weights."""
@@ -213,3 +218,31 @@ def linear(
     hidden: Float[Tensor, "N d_in"], weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None
 ) -> Float[Tensor, "N d_out"]:
     return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
+
+
+class EncoderDecoderStack(Stack):
+    is_encoder_decoder = True
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        settings = (model.generation_config, model.config)
+        starts = [getattr(one, "decoder_start_token_id", None) for one in settings]
+        self.start_token = next((start for start in starts if start is not None), None)
+        if self.start_token is None:
+            raise InputError(
+                f"decoder_start_token_id of model type {model.config.model_type!r}: expected a token id, found none; "
+                "set it in the checkpoint's generation_config.json"
+            )
+        self.input_vocab_size = model.get_encoder().get_input_embeddings().weight.shape[0]
+
+    def _fuse_cross(self, pairs: Sequence[tuple[nn.Linear, nn.Linear]]) -> None:
+        self._cross_weight, self._cross_bias = fuse([projection for pair in pairs for projection in pair])
+
+    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        return self.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state.to(self.dtype)
+
+    def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:
+        batch, length, width = states.shape
+        projected = linear(states.reshape(batch * length, width), self._cross_weight, self._cross_bias)
+        shape = (batch, length, self.num_layers, 2 * self.num_heads, self.head_dim)
+        return projected.view(shape).permute(2, 0, 3, 1, 4).contiguous()

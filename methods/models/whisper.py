@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from methods.errors import InputError
-from methods.models.base import Frame, activation, attend, lookup
-from methods.models.encoder_decoder import EncoderDecoderStack
+from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
 from methods.models.weights import fuse, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
-from methods.ppd.heads import EarlyHead, TrainedHeads
-from methods.ppd.match_rate import early_ranks
+from methods.ppd.heads import EarlyHead, TrainedHeads, early_ranks
 from methods.ppd.pipeline import Execution, Plan
 from methods.ppd.theory import Costs, expected_latency
 from methods.session import ModelSession

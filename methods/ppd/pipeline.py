@@ -15,12 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.autoregressive import token_budgets
 from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.ppd.heads import EarlyHead
-from methods.ppd.session import PipelineSession
+from methods.ppd.memory import PipelineSession
 from methods.ppd.units import Simulated, SubProcesses, Units
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -219,7 +218,7 @@ def _decode(
 ) -> Generation:
     """Run Algorithm 2 on one prefilled row."""
     early, depth = plan.early_layer, session.num_layers
-    ahead, weight, budget = depth - early, head.weight(early), token_budgets(session, stop)[0]
+    ahead, weight, budget = depth - early, head.weight(early), stop.budgets(session)[0]
     generation, laps = Generation([], [], "length"), _Laps(units, clock)
     hidden, token = None, torch.tensor([[pending]], device=session.device)
     for position in range(budget):

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from methods.errors import InputError, WorkerError
 from methods.models.base import Stack
-from methods.ppd.mailbox import ORDERED_STORES, Mailbox, SharedTensor
-from methods.ppd.session import Candidates
+from methods.ppd.memory import ORDERED_STORES, Candidates, Mailbox, SharedTensor
 from methods.types import Clock
 
 LOOK_S = 0.1  # how often a waiting main process looks whether the awaited sub-process lives

@@ -113,7 +113,7 @@ def blockwise_loss(
 
 
 class BlockwiseDrafter:
-    """Drafts with heads over the hidden states of the target that it is verified by; see ``methods.types.TargetReader``.
+    """Drafts with heads over the hidden states of the target that it is verified by (``read``).
 
     Raises:
         InputError: a verifier that is no BART or Marian: others norm their last state before they project it.

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import BartForConditionalGeneration, MarianMTModel, PretrainedConfig
 
 from methods.errors import InputError
-from methods.specdec.blocks import MODEL_TYPES, BlockInputs
+from methods.specdec.stack import MODEL_TYPES, BlockInputs
 
 
 class BlockNetwork:

@@ -1,18 +1,50 @@
-"""A block drafter's forward pass over the weights of its network, lean as ``methods.models.bart`` is for the verifier.
+"""A block drafter's input and its lean forward pass over the weights of its network (Xia et al. 3.1).
 
-Its decoder keeps no keys or values of the text: every position looks at the block, so a new block changes them all. What is
+The decoder sees k [MASK] tokens and the text so far (the start token and what was emitted), without a causal mask, and attends
+to the source. With p emitted tokens the MASKs stand at positions p + 1 to p + k, and the one at position i predicts token i.
+Columns are laid out block first: attention knows order by positions only, and so the block is columns 0..k-1 of every row,
+whatever the lengths of their texts.
+
+The decoder keeps no keys or values of the text: every position looks at the block, so a new block changes them all. What is
 saved: cross-attention keys and values are computed once a source, and the last layer runs for the block's positions only.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from methods.models.bart import BartStack
 from methods.models.base import Cross, attend
+
+MODEL_TYPES = ("marian", "bart")  # of transformers, that a drafter can be built as
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """The decoder's input: S = k + the longest text, block first. ``allowed`` marks the columns that a row may look at."""
+
+    tokens: Int[Tensor, "B S"]
+    positions: Int[Tensor, "B S"]
+    allowed: Bool[Tensor, "B S"]
+
+
+def block_inputs(
+    prefix: Int[Tensor, "B P"], lengths: Int[Tensor, "B"], block: Int[Tensor, "B k"], position_limit: int
+) -> BlockInputs:
+    """Make the decoder's columns for texts of ``lengths`` tokens (start token included; what lies behind is padding).
+
+    ``block`` holds [MASK], or tokens that glancing reveals. MASKs past the position limit are not looked at.
+    """
+    ahead = torch.arange(block.shape[1], device=prefix.device)
+    behind = torch.arange(prefix.shape[1], device=prefix.device)
+    starts = lengths.unsqueeze(1)
+    positions = torch.cat((starts + ahead, behind.expand(len(prefix), -1)), 1)
+    allowed = torch.cat((starts + ahead < position_limit, behind < starts), 1)
+    return BlockInputs(torch.cat((block, prefix), 1), positions.clamp(max=position_limit - 1), allowed)
 
 
 class BlockStack(BartStack):

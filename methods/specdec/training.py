@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from methods.errors import InputError
-from methods.specdec.blocks import block_inputs
 from methods.specdec.network import BlockNetwork
+from methods.specdec.stack import block_inputs
 
 GLANCING = (0.5, 0.3)
 

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.autoregressive import token_budgets
 from methods.beam import BeamState, as_generation, next_log_probs
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
@@ -52,7 +51,7 @@ class SpeculativeBeamSearch:
 
     def _search(self, target: Session, inputs: Inputs, device: torch.device, stop: Stop, clock: Clock | None) -> Generation:
         pending = target.prefill(inputs)
-        limit = token_budgets(target, stop)[0]
+        limit = stop.budgets(target)[0]
         if limit < 1:
             return Generation([], [], "length")
         state = BeamState(self.num_beams, replace(stop, max_new_tokens=limit))

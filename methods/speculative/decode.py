@@ -3,19 +3,17 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from kernels.verify.interface import refuse_nan, refuse_token
-from methods.autoregressive import token_budgets
 from methods.sampling import Sampling, Uniforms
-from methods.steps import Step, StopReason
+from methods.steps import Step
 from methods.types import (
     Clock,
     Drafter,
-    EarlyStarter,
     Generation,
     Guarantee,
     Inputs,
@@ -24,7 +22,6 @@ from methods.types import (
     Schedule,
     Session,
     Stop,
-    TargetReader,
     Verdict,
     VerifyRule,
 )
@@ -43,14 +40,12 @@ class _Decided(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """One row while it is generated."""
+    """One row while it is generated. ``left`` is how many tokens it may still emit, 0 where it has ended."""
 
     pending: int
-    budget: int
+    left: int
     schedule: Schedule
-    tokens: list[int] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    stop_reason: StopReason | None = None
+    made: Generation
 
 
 class DraftAndVerify:
@@ -69,16 +64,17 @@ class DraftAndVerify:
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
         pending, encode_s, draft_encode_s = self._begin(target, inputs, uniforms, clock)
-        budgets = token_budgets(target, stop)
-        rows = [_Row(token, budget, self.schedule_factory()) for token, budget in zip(pending, budgets, strict=True)]
-        everyone, active = rows, [row for row in rows if row.budget > 0]
+        rows = [
+            _Row(token, left, self.schedule_factory(), Generation([], [], "length", encode_s, draft_encode_s))
+            for token, left in zip(pending, stop.budgets(target), strict=True)
+        ]
+        everyone, active = rows, [row for row in rows if row.left > 0]
         while active:
             if len(active) < len(everyone):
-                kept = [index for index, row in enumerate(everyone) if row.stop_reason is None and row.budget > 0]
-                uniforms = self._select(target, uniforms, kept)
+                uniforms = self._select(target, uniforms, [index for index, row in enumerate(everyone) if row.left > 0])
             self._round(target, active, sampling, uniforms, stop, clock)
-            everyone, active = active, [row for row in active if row.stop_reason is None]
-        return [Generation(row.tokens, row.steps, row.stop_reason or "length", encode_s, draft_encode_s) for row in rows]
+            everyone, active = active, [row for row in active if row.left > 0]
+        return [row.made for row in rows]
 
     def _begin(
         self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None
@@ -88,11 +84,11 @@ class DraftAndVerify:
         Where the drafter starts early, its seconds are what it still took when the target was done.
         """
         before = clock() if clock else float("nan")
-        if isinstance(self.drafter, EarlyStarter):
+        if hasattr(self.drafter, "start"):
             self.drafter.start(inputs)
         pending = target.prefill(inputs)
         encoded = clock() if clock else float("nan")
-        if isinstance(self.drafter, TargetReader):
+        if hasattr(self.drafter, "read"):
             self.drafter.read(target)
         self.drafter.begin(inputs, pending, uniforms)
         return pending, encoded - before, (clock() if clock else float("nan")) - encoded
@@ -113,8 +109,8 @@ class DraftAndVerify:
         clock: Clock | None,
     ) -> None:
         started = clock() if clock else 0.0
-        positions = [len(row.tokens) for row in active]
-        num_draft = [min(row.schedule.next(), row.budget - len(row.tokens) - 1) for row in active]
+        positions = [len(row.made.tokens) for row in active]
+        num_draft = [min(row.schedule.next(), row.left - 1) for row in active]
         proposal = self.drafter.propose(num_draft, positions, sampling)
         drafted = clock() if clock else 0.0
         pending = torch.tensor([[row.pending] for row in active], device=proposal.tokens.device)
@@ -128,9 +124,10 @@ class DraftAndVerify:
         for row, length, one in zip(active, proposal.lengths, decided, strict=True):
             _take(row, length, one, stop)
         outcome = Outcome(tuple(one.num_accepted for one in decided), tuple(row.pending for row in active))
-        if any(row.stop_reason is not None for row in active):
+        still = sum(row.left > 0 for row in active)
+        if still < len(active):
             refuse_nan(logits[:, 0])
-        if any(row.stop_reason is None for row in active):
+        if still:
             target.rewind([longest - count for count in outcome.num_accepted])
             self.drafter.commit(outcome)
         if clock:
@@ -141,17 +138,11 @@ def _to_host(proposal: Proposal, verdict: Verdict) -> list[_Decided]:
     """Bring a round's results to the host. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24."""
     columns = [verdict.num_accepted, verdict.next_token, proposal.tokens, verdict.target_probs, verdict.draft_probs]
     columns += [] if verdict.choices is None else [verdict.choices]
-    if not proposal.tokens.is_cuda:  # a fifth of the time that it takes to join them
-        return [_Decided(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-    joined = torch.cat([column.unsqueeze(1) if column.dim() == 1 else column for column in columns], 1).tolist()
-    return [_split(numbers, proposal.tokens.shape[1]) for numbers in joined]
-
-
-def _split(numbers: list[float], longest: int) -> _Decided:
-    """Part a row of numbers that came in one transfer."""
-    num_accepted, next_token, *ids = map(int, numbers[: 2 + longest])
-    target_probs, draft_probs = numbers[2 + longest : 2 + 2 * longest], numbers[2 + 2 * longest : 2 + 3 * longest]
-    return _Decided(num_accepted, next_token, ids, target_probs, draft_probs, [int(one) for one in numbers[2 + 3 * longest :]])
+    if proposal.tokens.is_cuda:  # to join them on a CPU would take five times as long as to read them one by one
+        wide = [column.unsqueeze(1) if column.dim() == 1 else column for column in columns]
+        parts = torch.cat(wide, 1).cpu().split([column.shape[1] for column in wide], 1)
+        columns = [part.reshape(column.shape).to(column.dtype) for part, column in zip(parts, columns, strict=True)]
+    return [_Decided(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _take(row: _Row, length: int, decided: _Decided, stop: Stop) -> None:
@@ -160,13 +151,13 @@ def _take(row: _Row, length: int, decided: _Decided, stop: Stop) -> None:
     What was accepted behind the cut never entered the output, so the step does not count it.
     """
     num_accepted, row.pending, drafted = decided.num_accepted, decided.next_token, list(decided.drafted[:length])
-    emitted, row.stop_reason = stop.cut([*drafted[:num_accepted], row.pending], row.budget - len(row.tokens))
-    row.tokens += emitted
-    step = Step(drafted, min(num_accepted, len(emitted)), len(emitted), stop_reason=row.stop_reason)
+    emitted, reason = stop.cut([*drafted[:num_accepted], row.pending], row.left)
+    row.left = row.left - len(emitted) if reason is None else 0
+    step = Step(drafted, min(num_accepted, len(emitted)), len(emitted), stop_reason=reason)
     step.target_probs = _looked_at(decided.target_probs[:length])
     step.draft_probs = _looked_at(decided.draft_probs[:length])
     step.choices = list(decided.choices[: length + 1])
-    row.steps.append(step)
+    row.made.add(emitted, step)
     row.schedule.observe(length, num_accepted)
 
 
@@ -177,5 +168,5 @@ def _looked_at(probs: Sequence[float]) -> list[float]:
 
 def _stamp(active: Sequence[_Row], draft_s: float, verify_s: float, round_s: float) -> None:
     for row in active:
-        step = row.steps[-1]
+        step = row.made.steps[-1]
         step.draft_s, step.verify_s, step.round_s = draft_s, verify_s, round_s

@@ -6,15 +6,12 @@ from typing import TypeVar
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
-from methods.specdec.concurrent import ConcurrentBlockDrafter
-from methods.specdec.drafter import BlockDrafter
+from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter
 from methods.specdec.options import ENCODERS
 from methods.specdec.stack import BlockStack
-from methods.speculative.copying import CopyDrafter, RandomDrafter
-from methods.speculative.hierarchical import HierarchicalDrafter, RevisableDrafter
-from methods.speculative.model import ModelDrafter
+from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.ngram import NGramDrafter, NGramTable
-from methods.speculative.per_row import PerRow
+from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter
 from methods.types import Drafter, Session
 
 Part = TypeVar("Part")
@@ -31,7 +28,7 @@ class DraftParts:
     vocab_size: int
     session: Session | None = None
     table: NGramTable | None = None
-    inner: RevisableDrafter | None = None
+    inner: Drafter | None = None
     block: BlockStack | None = None
     heads: BlockwiseHeads | None = None
     target: Stack | None = None

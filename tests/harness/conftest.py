@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from probed import write_records
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
-from harness.core.records import EarlyRanks, Overlap, Record, Steps
+from harness.core.records import EarlyRanks, Overlap, Record
 from methods.sampling import Sampling
+from methods.steps import Steps
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
 ALPHAS = {"unigram": 0.08, "bigram": 0.2, "t5-small": 0.6, "t5-base": 0.7, "t5-large": 0.75}

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from harness.core.experiment import Comparison, Experiment, MemoryProbe, RuleTimesProbe
-from harness.core.records import Overlap, Record, RuleTimes, Steps
+from harness.core.records import Overlap, Record, RuleTimes
 from harness.papers.optimized.setup import BASELINE, EXACT, FUSED, RELEASED, RULES, SIGMOID
+from methods.steps import Steps
 from tasks import get_task
 from tasks.base import Example
 

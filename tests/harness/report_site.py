@@ -8,8 +8,9 @@ from pathlib import Path
 
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.record_files import RecordFile
-from harness.core.records import Divergence, Record, Steps
+from harness.core.records import Divergence, Record
 from harness.report.site import collect, write_site
+from methods.steps import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from harness.core.experiment import Comparison, Experiment, MemoryProbe
-from harness.core.records import Record, Steps
+from harness.core.records import Record
+from methods.steps import Steps
 from tasks import get_task
 from tasks.base import Example
 

@@ -13,8 +13,9 @@ from probed import write_records
 
 from harness.cli.main import main
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
-from harness.core.records import Overlap, Record, Steps
+from harness.core.records import Overlap, Record
 from harness.measures.definitions import DEFINITIONS, Definition, Log, definitions_of
+from methods.steps import Steps
 
 PLAIN = Experiment(
     task="text",

@@ -17,7 +17,8 @@ from probed import with_probe_records
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.record_files import RecordFile, load_records, read_records
-from harness.core.records import Overlap, Record, Steps
+from harness.core.records import Overlap, Record
+from methods.steps import Steps
 
 EXPERIMENT = Experiment(
     task="text",

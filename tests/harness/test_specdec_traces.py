@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import specdec_runs as runs
 
 from harness.core.errors import UsageError
-from harness.core.records import Record, Steps
+from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.papers import get_table
 from harness.papers.specdec.examples import END, Trace, html_examples, markdown_examples, terminal_examples, trace_of
@@ -24,6 +24,7 @@ from harness.tables.base import Cell
 from harness.tables.engine import known_arms
 from harness.tables.evidence import Evidence
 from harness.tables.files import Header, write_table
+from methods.steps import Steps
 
 FEW = Settings(limit=8)
 

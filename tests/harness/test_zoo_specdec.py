@@ -345,7 +345,7 @@ def test_accepted_tokens_are_counted_as_rounds_go(folders: dict[str, Path]) -> N
 
 @torch.no_grad()
 def _draft(network: Any, source: torch.Tensor, prefix: torch.Tensor) -> torch.Tensor:
-    from methods.specdec.blocks import block_inputs
+    from methods.specdec.stack import block_inputs
 
     text = torch.cat((torch.zeros(1, dtype=torch.long), prefix.long()))[None]
     block = torch.full((1, network.block_size), network.mask_token_id)

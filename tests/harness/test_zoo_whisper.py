@@ -31,8 +31,8 @@ from harness.zoo.whisper import (
     transcription,
     with_alignment,
 )
-from methods.hearing import WhisperSession
 from methods.models import stack_for
+from methods.session import ModelSession
 from methods.types import Inputs
 from tasks import get_task
 from tasks.base import SAMPLE_RATE
@@ -133,7 +133,7 @@ def test_transformers_transcribes_with_the_folder_as_we_do(folders: dict[str, Pa
         model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
         tokenizer, extractor = AutoTokenizer.from_pretrained(folder), AutoFeatureExtractor.from_pretrained(folder)
         features = features_of(extractor, example.audio.sound().samples)
-        session = WhisperSession(stack_for(model))
+        session = ModelSession(stack_for(model))
         assert tokenizer.decode(session.stack.opening) == "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
         pending = session.prefill(Inputs((session.stack.opening,), features))
         ours = session.extend(torch.tensor([pending]))[0, -1].argmax()

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from kernels.inputs import InputError
 from kernels.verify import fused, reference
-from kernels.verify.adjust import Sampling, adjusted_logits, adjusted_probs
-from kernels.verify.check import DTYPES, Case, check, random_cases
+from kernels.verify.check import DTYPES, Case, check, patched_once, random_cases
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Proposal
-from kernels.verify.interpreter import patched_once
+from kernels.verify.reference import Sampling, adjusted_logits, adjusted_probs
 from kernels.verify.registry import KERNELS
 
 PLAIN = Sampling(temperature=1.0)

@@ -14,10 +14,10 @@ from harness.exact.law import largest_deviation
 from kernels.inputs import InputError
 from kernels.verify import baseline, fused, reference
 from kernels.verify import check as checking
-from kernels.verify.adjust import Sampling, adjusted_probs
 from kernels.verify.bounds import Law
 from kernels.verify.check import DTYPES, Case, check, expected_decisions, random_cases
 from kernels.verify.interface import Proposal, Verdict
+from kernels.verify.reference import Sampling, adjusted_probs
 from kernels.verify.registry import EXACT, KERNELS
 from kernels.verify.sigmoid import LEAST_WEIGHT, Scaling
 from kernels.verify.sigmoid import verify as sigmoid_verify

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from methods.autoregressive import Autoregressive, token_budgets
+from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
@@ -89,7 +89,7 @@ def test_decoding_ends_at_the_position_limit_and_uses_all_of_it(tiny) -> None:
 def test_budgets_count_the_pending_token(tiny) -> None:
     session = ModelSession(stack_for(tiny.build("gpt2", limit=16)))
     session.prefill(Inputs(((3,) * 16, (3,) * 10)))
-    assert token_budgets(session, Stop(max_new_tokens=3)) == [1, 3]
+    assert Stop(max_new_tokens=3).budgets(session) == [1, 3]
 
 
 def test_no_tokens_may_be_asked_for(tiny) -> None:

@@ -10,7 +10,6 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.errors import InputError
-from methods.hearing import WhisperSession
 from methods.models import stack_for
 from methods.models.whisper import forced_tokens
 from methods.sampling import Sampling, Uniforms
@@ -67,8 +66,8 @@ def build(
     return model.to(dtype)
 
 
-def session_of(model: WhisperForConditionalGeneration) -> WhisperSession:
-    return WhisperSession(stack_for(model))
+def session_of(model: WhisperForConditionalGeneration) -> ModelSession:
+    return ModelSession(stack_for(model))
 
 
 def inputs_for(session: ModelSession, batch: int, seed: int = 5) -> Inputs:

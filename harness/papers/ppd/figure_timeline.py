@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
-from harness.core.records import Record, Steps
+from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
 from harness.papers.ppd.pipeline import ROLE, shown_arm
@@ -32,7 +32,7 @@ from harness.tables.style import (
     printable,
     save,
 )
-from methods.steps import PARTS
+from methods.steps import PARTS, Steps
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,8 +9,7 @@ from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
-from methods.ppd.heads import EarlyHead, OwnHead, TrainedHeads
-from methods.ppd.match_rate import CHUNK, early_ranks, rank_of
+from methods.ppd.heads import CHUNK, EarlyHead, OwnHead, TrainedHeads, early_ranks, rank_of
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.types import Inputs, Stop

@@ -17,12 +17,10 @@ from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, Source
 from methods.specdec.alone import DrafterAlone
-from methods.specdec.blocks import block_inputs
-from methods.specdec.concurrent import ConcurrentBlockDrafter
-from methods.specdec.drafter import BlockDrafter, block_logits
+from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter, block_logits
 from methods.specdec.network import BlockNetwork, block_config, new_network
 from methods.specdec.rules import TopBeta, TopOne
-from methods.specdec.stack import BlockStack
+from methods.specdec.stack import BlockStack, block_inputs
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import overlap
 from methods.speculative.rules import SpeculativeSampling

@@ -8,8 +8,8 @@ from toy_blocks import CONFIGS, EOS, FIRST, START, VOCAB, random_network, seeded
 from transformers import BartForConditionalGeneration, MarianMTModel, T5Config
 
 from methods.errors import InputError
-from methods.specdec.blocks import BlockInputs, block_inputs
 from methods.specdec.network import BlockNetwork, block_config, load_network, new_network
+from methods.specdec.stack import BlockInputs, block_inputs
 
 BLOCK, LIMIT = 4, 32
 

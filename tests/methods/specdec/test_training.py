@@ -7,7 +7,7 @@ import torch
 from toy_blocks import EOS, START, VOCAB, Pair, batch_of, random_network
 
 from methods.errors import InputError
-from methods.specdec.blocks import block_inputs
+from methods.specdec.stack import block_inputs
 from methods.specdec.training import (
     Blocks,
     average_states,

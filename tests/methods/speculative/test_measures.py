@@ -17,12 +17,11 @@ from methods.parts import DRAFTERS
 from methods.sampling import Sampling, Uniforms
 from methods.speculative import acceptance, theory
 from methods.speculative import overlap as overlap_module
-from methods.speculative.copying import CopyDrafter
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.overlap import overlap
-from methods.speculative.per_row import PerRow
+from methods.speculative.per_row import CopyDrafter, PerRow
 from methods.speculative.rules import SpeculativeSampling, guarantee_of
 from methods.speculative.schedules import Constant
 from methods.steps import Step
