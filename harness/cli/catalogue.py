@@ -11,10 +11,10 @@ from harness.cli.options import check_stop_at_eos, settings_of
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
 from harness.core.settings import Settings, folder_of
-from harness.papers import FIGURES, INPUTS, TABLES, Figure, Table, get_figure, get_table
+from harness.papers import FIGURES, INPUTS, TABLES, Figure, Table, command_of, get_figure, get_table
 from harness.tables.base import explained
 from harness.tables.evidence import Evidence, stored_evidence
-from harness.tables.files import command_of, header_of, num_lost, with_verdicts, write_table
+from harness.tables.files import header_of, num_lost, with_verdicts, write_table
 from harness.tables.layout import terminal_table
 from harness.tables.published import InputTable
 from harness.tables.roles import UnknownRole
@@ -42,7 +42,8 @@ def execute_table(args: argparse.Namespace) -> int:
     if lost:
         print(f"kept: {folder / table.name}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
         return 0
-    header = header_of("table", str(table.number), settings, plan, evidence)
+    made_by = command_of("table", str(table.number), settings, args.records.resolve().parents[1])
+    header = header_of(made_by, plan, evidence)
     paths = write_table(table, settings, cells, header, folder, appendix)
     print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
     return 0

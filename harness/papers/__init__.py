@@ -3,7 +3,9 @@
 A paper is a folder here that offers TITLE, SHORT, TABLES, FIGURES, CLAIMS and INPUTS, and a name in PAPERS.
 """
 
+import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,20 @@ TABLES: dict[int, Table] = {table.number: table for table in sorted(_ALL, key=la
 FIGURES: dict[str, Figure] = {figure.name: figure for paper in PAPERS.values() for figure in paper.FIGURES}
 INPUTS: list[published.InputTable] = [table for paper in PAPERS.values() for table in paper.INPUTS]
 
-__all__ = ["FIGURES", "INPUTS", "PAPERS", "TABLES", "Cell", "Figure", "Settings", "Table", "claims", "get_figure", "get_table"]
+__all__ = [
+    "FIGURES",
+    "INPUTS",
+    "PAPERS",
+    "TABLES",
+    "Cell",
+    "Figure",
+    "Settings",
+    "Table",
+    "claims",
+    "command_of",
+    "get_figure",
+    "get_table",
+]
 
 
 def claims() -> tuple[list[Claim], Sequence[str]]:
@@ -49,6 +64,30 @@ def get_figure(name: str) -> Figure:
     if name not in FIGURES:
         raise UsageError(f"figure {name!r}: expected one of {', '.join(FIGURES)}")
     return FIGURES[name]
+
+
+def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) -> str:
+    """The make target where its variables say it all, else the command behind it. Paths are shown from ``root``."""
+    default = Settings()
+    fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
+    changed = {key: _shown(getattr(settings, key), root) for key in fields if getattr(settings, key) != getattr(default, key)}
+    given = plugins.given_for(kind, name)
+    if settings.seed == default.seed and not settings.models and not given:
+        variables = [f"{fields[key]}={value}" for key, value in changed.items()]
+        variables += ["STOP_AT_EOS=1"] if settings.stop_at_eos else []
+        return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
+    flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
+    flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
+    flags += ["--stop-at-eos"] if settings.stop_at_eos else []
+    flags += [f"--model {role}={_shown(model, root)}" for role, model in settings.models]
+    flags += [f"--plugin {_shown(file, root)}" for file in given]
+    return " ".join([f"foretoken {kind} {name} --reproduce", *flags])
+
+
+def _shown(value: object, root: Path) -> str:
+    """Show a path from ``root``, so that no machine's folders enter a file."""
+    text = str(value)
+    return shlex.quote(os.path.relpath(text, root) if os.path.isabs(text) else text)
 
 
 def _table(name: str, offered: Any) -> tuple[int, Any]:

@@ -13,11 +13,10 @@ from harness.core.codec import parsed
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
-from harness.papers import FIGURES, TABLES, Figure, Table
+from harness.papers import FIGURES, TABLES, Figure, Table, command_of
 from harness.report.relation import Judged, judge
 from harness.tables.base import Cell
 from harness.tables.evidence import Evidence
-from harness.tables.files import command_of
 
 LEDGER = (
     "catalogue", "paper", "table", "row", "column", "published", "measured", "low", "high", "unit", "n",

@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Literal
 
 from harness.core.settings import Settings
-from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.base import Cell
+from harness.tables.published import NOT_RECOVERED
 
 Relation = Literal["agrees", "above", "below", "not comparable"]
 SIZE_UNITS = ("MiB", "GiB")

@@ -1,4 +1,7 @@
-"""Write the site: plain pages that open from disk, one script, no outside resource. The same input gives the same bytes."""
+"""Write the site: plain pages that open from disk, one script, no outside resource. The same input gives the same bytes.
+
+Its last part is what the templates ask: a table as rows of places, each with its text, sort key and relation to the paper.
+"""
 
 import os
 import shutil
@@ -11,18 +14,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness.core.environment import commit
 from harness.core.errors import UsageError
-from harness.papers import INPUTS
+from harness.papers import INPUTS, PAPERS
 from harness.papers import claims as claims_here
 from harness.papers.claim import Claim
-from harness.report import views
 from harness.report.experiments import ExperimentItem, experiment_items
 from harness.report.items import FigureItem, TableItem, figure_items, ledger_text, read_json, table_items
-from harness.report.relation import tally
+from harness.report.relation import REASONS, Judged, tally
 from harness.tables.coloured import COLOURS, MEANINGS
+from harness.tables.layout import Grid, measured_text, published_text
 
 MARKER = ".foretoken-report"
 STATIC = Path(__file__).resolve().parent / "static"
 TABLE_ENDINGS = (".csv", ".json", ".html")
+SHORT_HEAD = 32
+MARKS = {"agrees": "=", "above": "▲", "below": "▼", "not comparable": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +114,10 @@ def _beside(table: TableItem) -> list[Path]:
 def pages(content: Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """File name, template and values of every page."""
     yield "index.html", "index.html", {}
-    for paper in views.papers_of(content.tables):
+    for paper in papers_of(content.tables):
         yield f"paper-{paper}.html", "paper.html", {"paper": paper, "inputs": [one for one in INPUTS if one.paper == paper]}
     for table in content.tables:
-        made, footnotes = views.blocks(table)
+        made, footnotes = blocks(table)
         yield table.page, "table.html", {"table": table, "blocks": made, "footnotes": footnotes}
     for figure in content.figures:
         yield figure.page, "figure.html", {"figure": figure}
@@ -129,11 +134,9 @@ def pages(content: Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def _environment() -> Environment:
     loader = PackageLoader("harness.report")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"shown": views.shown, "number_key": views.number_key, "capitalize_first": views.capitalized}
-    made.filters |= {"line_kind": views.line_kind, "remark": views.remark}
-    made.globals |= {name: getattr(views, name) for name in ("interval", "codes", "paper_name", "columns_of")} | {
-        "tally": tally
-    }
+    made.filters |= {"shown": shown, "number_key": number_key, "capitalize_first": capitalized, "line_kind": line_kind}
+    made.filters |= {"remark": remark}
+    made.globals |= {"interval": interval, "codes": codes, "paper_name": paper_name, "columns_of": columns_of, "tally": tally}
     return made
 
 
@@ -141,13 +144,13 @@ def _common(content: Content) -> dict[str, Any]:
     """The values that every template sees."""
     return {
         "content": content,
-        "papers": views.papers_of(content.tables),
+        "papers": papers_of(content.tables),
         "colours": COLOURS,
         "meanings": MEANINGS,
         "commit": commit(),
         "table_pages": {table.number: table for table in content.tables},
         "experiment_pages": {item.path.name: item.page for item in content.experiments},
-        "claim_anchor": views.anchors(content.claims).__getitem__,
+        "claim_anchor": anchors(content.claims).__getitem__,
         "files_of": lambda table: [path.name for path in _beside(table)],
     }
 
@@ -159,3 +162,123 @@ def _environments(tables: Sequence[TableItem]) -> list[tuple[Mapping[str, str | 
         if table.environment:
             groups.setdefault(tuple(table.environment.items()), []).append(table)
     return [(dict(facts), made) for facts, made in groups.items()]
+
+
+# What the templates ask
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One place of a printed table. It sorts by ``key``, a number, or "" for its text; ``kind`` is its style class."""
+
+    text: str
+    key: str = ""
+    kind: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class _Block:
+    heads: tuple[str, ...]
+    rows: tuple[tuple[_Place, ...], ...]
+    num_row_heads: int
+
+
+def blocks(table: TableItem) -> tuple[list[_Block], list[str]]:
+    """Lay a table out as the paper does, in blocks of columns, with the footnotes that (1), (2)... refer to."""
+    notes = Grid([], [], 0)
+    return [_block(table, block, notes) for block in table.blocks], notes.footnotes
+
+
+def _block(table: TableItem, columns: Sequence[str], notes: Grid) -> _Block:
+    """Lay out one block. A column with published numbers becomes two: the paper's and ours."""
+    judged = [one for one in table.judged if one.cell.column in columns]
+    by_place = {(one.cell.row, one.cell.column): one for one in judged}
+    doubled = {one.cell.column for one in judged if one.is_comparison}
+    heads = list(table.row_heads)
+    for column in columns:
+        heads += [f"{column} (paper)", f"{column} (here)"] if column in doubled else [column]
+    rows = []
+    for row in dict.fromkeys(one.cell.row for one in judged):
+        places = [_Place(part, kind=line_kind(part)) for part in row.split(" / ")]
+        for column in columns:
+            places += _places(by_place.get((row, column)), column in doubled, notes)
+        rows.append(tuple(places))
+    return _Block(tuple(heads), tuple(rows), len(table.row_heads))
+
+
+def _places(one: Judged | None, doubled: bool, notes: Grid) -> list[_Place]:
+    if one is None:
+        return [_Place("")] * (1 + doubled)
+    cell = one.cell
+    kind = one.relation.replace(" ", "-") if one.is_comparison else ""
+    if cell.measured is None:
+        kind = "absent"
+    mark = MARKS[one.relation] if one.is_comparison else ""
+    ours = _Place(measured_text(cell, notes), number_key(cell.measured), kind, mark)
+    paper = _Place(published_text(cell.published, cell.unit), number_key(cell.published))
+    return [paper, ours] if doubled else [ours]
+
+
+def line_kind(text: str) -> str:
+    """The style class of a row's head: short ones stay on one line, long ones get room."""
+    return "line" if len(text) <= SHORT_HEAD else "wide"
+
+
+def number_key(value: object) -> str:
+    """The sort key of a number; "none", which sorts last, of anything else."""
+    return repr(float(value)) if isinstance(value, int | float) else "none"
+
+
+def shown(value: object) -> str:
+    """Format a number with six digits at most; None as "", anything else as it is."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def interval(one: Judged) -> str:
+    low, high = one.cell.low, one.cell.high
+    return "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
+
+
+def remark(one: Judged) -> str:
+    """The reason why a cell has no number, or else its footnote."""
+    status = one.cell.status
+    return status.removeprefix("impossible: ") if status.startswith("impossible: ") else one.cell.note
+
+
+def codes(judged: Sequence[Judged]) -> list[tuple[str, str]]:
+    """The reason codes that occur, with their meanings."""
+    present = {code for one in judged for code in one.reason.split("; ") if one.is_comparison}
+    return [(code, meaning) for code, meaning in REASONS.items() if code in present]
+
+
+def anchors(claims: Sequence[Claim]) -> dict[Claim, str]:
+    """The anchor of each claim on the page of claims: its paper and its number there."""
+    found: dict[Claim, str] = {}
+    for claim in claims:
+        number = 1 + sum(other.paper == claim.paper for other in found)
+        found[claim] = f"{claim.paper}-{number}"
+    return found
+
+
+def paper_name(paper: str) -> str:
+    """Return a paper's short name; a plug-in's paper has its key alone."""
+    return str(PAPERS[paper].SHORT) if paper in PAPERS else paper
+
+
+def papers_of(tables: Sequence[TableItem]) -> dict[str, str]:
+    """Return every paper's title: those of the catalogue, and those that tables of plug-ins belong to."""
+    known = {name: str(paper.TITLE) for name, paper in PAPERS.items()}
+    return known | {table.paper: table.paper for table in tables if table.paper not in known}
+
+
+def capitalized(text: str) -> str:
+    """Capitalize the first letter alone, so that "PPD" and "SQuAD" keep the rest."""
+    return text[:1].upper() + text[1:]
+
+
+def columns_of(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """All names that occur in any row, in the order of their first occurrence."""
+    return list(dict.fromkeys(name for row in rows for name in row))

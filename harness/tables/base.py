@@ -6,7 +6,6 @@ Nothing in the catalogue runs a model: ``plan`` says what to run, ``cells`` read
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
@@ -14,10 +13,9 @@ from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables.evidence import Evidence
+from harness.tables.published import Published
 
-NOT_RECOVERED = "not recovered"
 RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
-Published = float | Literal["not recovered"] | None
 
 
 @dataclass(frozen=True)
@@ -102,10 +100,6 @@ class Figure:
     def arms(self, settings: Settings) -> frozenset[Experiment]:
         """The experiments that it is drawn from."""
         return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)
-
-
-def row_name(*parts: object) -> str:
-    return " / ".join(str(part) for part in parts)
 
 
 def cell_of(

@@ -29,8 +29,9 @@ from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import published as published_numbers
-from harness.tables.base import Appendix, Cell, Published, Table, cell_of, computed, impossible
+from harness.tables.base import Appendix, Cell, Table, cell_of, computed, impossible
 from harness.tables.evidence import Evidence
+from harness.tables.published import Published
 
 Arm = tuple[Experiment, list[Record]]
 Arms = Mapping[str, Experiment | Missing]
@@ -68,6 +69,11 @@ class Row:
     name: str
     arm: str = ""
     key: Any = None
+
+
+def row_name(*parts: object) -> str:
+    """Join the parts of a row's name, as many as the table has row heads."""
+    return " / ".join(str(part) for part in parts)
 
 
 Rows = tuple[Row, ...]

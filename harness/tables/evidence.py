@@ -97,7 +97,12 @@ class Evidence:
 
 
 def stored_evidence(records: Path) -> Evidence:
-    """The evidence in a folder of records: they, the run's notes beside them, and the audits that count for them."""
+    """The evidence in a folder of records: they, the run's notes beside them, and the audits that count for them.
+
+    A folder that is not there holds no evidence.
+    """
+    if not records.is_dir():
+        return Evidence(lambda experiment: [], folder=records)
     notes, audits = Notes(records), audit_folder(records)
 
     def records_of(experiment: Experiment) -> list[Record]:

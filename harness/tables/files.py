@@ -3,13 +3,10 @@
 import csv
 import io
 import json
-import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
 from harness.core.files import replace_file
@@ -116,44 +113,20 @@ def write_whole(path: Path, content: str | bytes) -> Path:
         ) from error
 
 
-def header_of(kind: str, name: str, settings: Settings, plan: Sequence[Comparison], evidence: Evidence) -> Header:
-    """Say how to make it again, and from what it was made: the record files and the environments of their records."""
+def header_of(command: str, plan: Sequence[Comparison], evidence: Evidence) -> Header:
+    """Say from what a table was made by ``command``: the record files and the environments of their records."""
     arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
     read = [record for arm in arms for record in evidence.records_of(arm)]
     environments = [read_environment(evidence.folder, digest) for digest in sorted({record.environment for record in read})]
     keys = environments[0] if environments else {}
     return Header(
-        command=command_of(kind, name, settings, evidence.folder.resolve().parents[1]),
+        command=command,
         commit=", ".join(dict.fromkeys(str(facts.get("commit", "unknown")) for facts in environments)) or NOTHING_RUN,
         environment={
             key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in keys if key != "commit"
         },
         record_files=tuple(sorted({f"{record.signature}.jsonl" for record in read})),
     )
-
-
-def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) -> str:
-    """The make target where its variables say it all, else the command behind it. Paths are shown from ``root``."""
-    default = Settings()
-    fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
-    changed = {key: _shown(getattr(settings, key), root) for key in fields if getattr(settings, key) != getattr(default, key)}
-    given = plugins.given_for(kind, name)
-    if settings.seed == default.seed and not settings.models and not given:
-        variables = [f"{fields[key]}={value}" for key, value in changed.items()]
-        variables += ["STOP_AT_EOS=1"] if settings.stop_at_eos else []
-        return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
-    flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
-    flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
-    flags += ["--stop-at-eos"] if settings.stop_at_eos else []
-    flags += [f"--model {role}={_shown(model, root)}" for role, model in settings.models]
-    flags += [f"--plugin {_shown(file, root)}" for file in given]
-    return " ".join([f"foretoken {kind} {name} --reproduce", *flags])
-
-
-def _shown(value: object, root: Path) -> str:
-    """Show a path from ``root``, so that no machine's folders enter a file."""
-    text = str(value)
-    return shlex.quote(os.path.relpath(text, root) if os.path.isabs(text) else text)
 
 
 def with_verdicts(table: Table, cells: list[Cell], evidence: Evidence) -> Table:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from harness.core.settings import Settings
 from harness.core.text import markdown_lines
-from harness.tables.base import NOT_RECOVERED, Cell, Published, Table
+from harness.tables.base import Cell, Table
+from harness.tables.published import NOT_RECOVERED, Published
 
 WHOLE = ("tokens", "examples", "calls")
 

@@ -4,10 +4,12 @@ import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from harness.core.errors import UsageError
-from harness.tables.base import NOT_RECOVERED, Published
 
+NOT_RECOVERED = "not recovered"
+Published = float | Literal["not recovered"] | None
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "published"
 Row = dict[str, str]
 NEWLINE = "\\n"  # as the CSV files write it inside a prompt

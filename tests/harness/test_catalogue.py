@@ -13,8 +13,9 @@ from harness.measures.statistics import Estimate, Missing
 from harness.papers import FIGURES, TABLES, get_figure, get_table
 from harness.papers.leviathan.setup import ROLES
 from harness.tables import published
-from harness.tables.base import NOT_RECOVERED, Cell, cell_of
+from harness.tables.base import Cell, cell_of
 from harness.tables.evidence import Evidence
+from harness.tables.published import NOT_RECOVERED
 from tasks import TASKS
 
 PUBLISHED = {7: "table_1", 8: "table_2", 9: "table_3", 10: "table_4", 11: "table_5"}

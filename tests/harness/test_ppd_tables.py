@@ -18,7 +18,7 @@ from harness.core.settings import Settings, folder_of
 from harness.measures.pipelines import match_rate, ranks_of
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
-from harness.papers import INPUTS, TABLES, Table
+from harness.papers import INPUTS, TABLES, Table, command_of
 from harness.papers.ppd.match import position_of
 from harness.papers.ppd.sampling import middle
 from harness.papers.ppd.setup import (
@@ -36,7 +36,6 @@ from harness.papers.ppd.setup import (
 from harness.tables import published
 from harness.tables.base import Cell
 from harness.tables.evidence import Evidence
-from harness.tables.files import command_of
 from harness.tables.layout import terminal_table, title
 from harness.zoo.build import ensure
 from harness.zoo.recipes import RECIPES

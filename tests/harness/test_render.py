@@ -12,11 +12,12 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
 from harness.papers import TABLES, Table
-from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.base import Cell
 from harness.tables.coloured import Token, coloured_rounds, to_html, to_terminal
 from harness.tables.evidence import Evidence
 from harness.tables.files import Header, write_table
 from harness.tables.layout import markdown_table, terminal_table
+from harness.tables.published import NOT_RECOVERED
 
 HEADER = Header(command="make reproduce-table-9", commit="abc123", environment={"torch": "2.13.0"}, record_files=("x.jsonl",))
 MADE = [table for table in TABLES.values() if isinstance(table, Table)]

@@ -22,9 +22,10 @@ from harness.papers.specdec.cost import arms_at, peaks_mib, total_peak_mib, weig
 from harness.papers.specdec.profile import CONCURRENT, OWN
 from harness.papers.specdec.setup import BEAM, CNNDM, EN_DE, GREEDY, HIGH_EFFICIENCY, SIZES, STRICT, THEIR_BEAM
 from harness.tables import published
-from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.base import Cell
 from harness.tables.engine import Known
 from harness.tables.evidence import Evidence
+from harness.tables.published import NOT_RECOVERED
 
 FEW = Settings(limit=32, repeats=2)
 PAPERS = {24: 14, 25: 15, 26: 16, 27: 17, 28: 18, 29: 19}

@@ -44,9 +44,10 @@ from harness.run.facts import model_facts
 from harness.run.plan import run_plan
 from harness.run.runner import Runner, pin
 from harness.tables import published
-from harness.tables.base import NOT_RECOVERED, Cell
+from harness.tables.base import Cell
 from harness.tables.engine import Known, Row
 from harness.tables.evidence import Evidence, stored_evidence
+from harness.tables.published import NOT_RECOVERED
 from harness.zoo.batches import batches_for
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.recipes import RECIPES, folder_of, recipe_for

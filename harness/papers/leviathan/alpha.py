@@ -21,8 +21,8 @@ from harness.papers.leviathan.setup import (
     temperatures,
 )
 from harness.tables import published
-from harness.tables.base import Published, row_name
-from harness.tables.engine import Column, Known, Result, Row, Section, table
+from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
+from harness.tables.published import Published
 from methods.speculative import theory
 
 LAMDA = "LaMDA (137B)"

@@ -14,8 +14,8 @@ from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.alpha import alpha_arm
 from harness.papers.leviathan.setup import LENIENCES, PAPER, SETUPS, autoregressive, drafter, model_notes, speculative
 from harness.tables import published
-from harness.tables.base import Published, row_name
-from harness.tables.engine import Arms, Column, Known, Result, Row, Section, table
+from harness.tables.engine import Arms, Column, Known, Result, Row, Section, row_name, table
+from harness.tables.published import Published
 from methods.speculative import theory
 
 TIMED_DRAFT = "T5-small"

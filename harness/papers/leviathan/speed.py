@@ -14,8 +14,7 @@ from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.costs import UNITS, account
 from harness.papers.leviathan.setup import PAPER, SETUPS, autoregressive, drafter, drafters, model_notes, overlaps, speculative
 from harness.tables import published
-from harness.tables.base import row_name
-from harness.tables.engine import Arm, Column, Known, Result, Row, Section, table
+from harness.tables.engine import Arm, Column, Known, Result, Row, Section, row_name, table
 
 TARGET = "target alone"
 

@@ -32,8 +32,9 @@ from harness.papers.optimized.setup import (
     without_profiler,
 )
 from harness.tables import published
-from harness.tables.base import Published, Table, row_name
-from harness.tables.engine import Column, Known, Result, Row, Section, table
+from harness.tables.base import Table
+from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
+from harness.tables.published import Published
 from tasks import get_task
 
 Measure = Callable[[Known, Row], Result]

@@ -30,8 +30,9 @@ from harness.papers.optimized.setup import (
     ruled,
 )
 from harness.tables import published
-from harness.tables.base import Published, Table, row_name
-from harness.tables.engine import Row, Section, table
+from harness.tables.base import Table
+from harness.tables.engine import Row, Section, row_name, table
+from harness.tables.published import Published
 
 SWEEP = (1e1, 1e3, 1e4, 1e5)
 HALF = "float16"

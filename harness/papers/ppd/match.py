@@ -26,8 +26,9 @@ from harness.papers.ppd.setup import (
     remark,
 )
 from harness.tables import published
-from harness.tables.base import Published, Table, row_name
-from harness.tables.engine import Column, Known, Result, Row, Section, table
+from harness.tables.base import Table
+from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
+from harness.tables.published import Published
 
 Lines = Sequence[published.Row]
 TOTAL = "Total"

@@ -10,8 +10,8 @@ from harness.measures.pipelines import UNITS, Account, account
 from harness.measures.statistics import Missing
 from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes
 from harness.tables import published
-from harness.tables.base import Published, row_name
-from harness.tables.engine import Arm, Column, Known, Result, Row, Section, table
+from harness.tables.engine import Arm, Column, Known, Result, Row, Section, row_name, table
+from harness.tables.published import Published
 from kernels.inputs import SamplingSpec
 
 ROLE = "llama-2-13b"

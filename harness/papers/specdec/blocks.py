@@ -41,8 +41,8 @@ from harness.papers.specdec.setup import (
     strict,
 )
 from harness.tables import published
-from harness.tables.base import Table, row_name
-from harness.tables.engine import Column, Known, Row, Section
+from harness.tables.base import Table
+from harness.tables.engine import Column, Known, Row, Section, row_name
 
 GRID = [Relaxed(beta, tau) for beta in (2, 3, 4, 5) for tau in (1.0, 2.0, 3.0, 4.0, 5.0)]
 TRAINED, ON_CAPTIONS, PRINTED_LOSS = "base, trained in full", "base, Multi30k", "base, Multi30k, printed loss"

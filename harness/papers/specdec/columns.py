@@ -13,8 +13,9 @@ from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
 from harness.run import comet
 from harness.tables import published
-from harness.tables.base import Published, Table
+from harness.tables.base import Table
 from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, no_notes, table
+from harness.tables.published import Published
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
 from harness.zoo.recipes import ZOO, recipes_of, scale_of
 from tasks import get_task

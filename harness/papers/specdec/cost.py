@@ -39,8 +39,9 @@ from harness.papers.specdec.setup import (
     their_beam,
 )
 from harness.tables import published
-from harness.tables.base import Published, Table, row_name
-from harness.tables.engine import Column, Kind, Known, Result, Row, Section, table
+from harness.tables.base import Table
+from harness.tables.engine import Column, Kind, Known, Result, Row, Section, row_name, table
+from harness.tables.published import Published
 
 MIB = 2**20
 MIN_BATCHES = 6  # a bootstrap of fewer batches gives their minimum and maximum, which is no interval

@@ -31,8 +31,7 @@ from harness.papers.specdec.setup import (
     gamma_of,
     layers_of,
 )
-from harness.tables.base import row_name
-from harness.tables.engine import Row, Section
+from harness.tables.engine import Row, Section, row_name
 
 VERIFIER = "AT verifier"
 Keys = dict[str, tuple[str, str]]

@@ -36,9 +36,10 @@ from harness.papers.specdec.setup import (
     strict,
 )
 from harness.tables import published
-from harness.tables.base import Appendix, Published, row_name
-from harness.tables.engine import Column, Known, Result, Row, Section, known_arms, table
+from harness.tables.base import Appendix
+from harness.tables.engine import Column, Known, Result, Row, Section, known_arms, row_name, table
 from harness.tables.evidence import Evidence
+from harness.tables.published import Published
 from methods.steps import Step
 
 RELAXED = "SpecDec++"
