@@ -69,6 +69,13 @@ def against(printed: str, computed: float, low: float | None = None, high: float
     return "only within rounding" if overlaps else "contradicted"
 
 
+def line_of(
+    label: str, printed: str, value: float, arithmetic: str, low: float | None = None, high: float | None = None
+) -> Line:
+    """The line of a number that a formula gives, held ``against`` the printed one."""
+    return Line(label, printed, f"{value:.3f}", arithmetic, against(printed, value, low, high))
+
+
 def corners(function: Callable[..., float], *printed: str) -> tuple[float, float]:
     """Least and greatest value of a function, monotone in each argument, over the rounding of its printed arguments."""
     values = [function(*arguments) for arguments in product(*map(rounding, printed))]

@@ -35,6 +35,14 @@ def value(row: Row, column: str) -> Published:
     return "not recovered" if NOT_RECOVERED in row["source"] else None
 
 
+def groups(paper: str, name: str, *columns: str) -> dict[tuple[str, ...], list[Row]]:
+    """The rows of a table, those together that agree in ``columns``."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in read(paper, name):
+        found.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return found
+
+
 def claim(paper: str, prefix: str, column: str = "value") -> str:
     """One of the statements that a paper makes in its text."""
     return next(row[column] for row in read(paper, "text_claims") if row["claim"].startswith(prefix))

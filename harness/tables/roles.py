@@ -1,10 +1,10 @@
-"""A paper's experiments under a user's settings: the models that fill its roles, and plain decoding, which all begin with."""
+"""A paper's experiments under a user's settings: the models that fill its roles, plain decoding, and the same with a draft."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Experiment, MethodSpec
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, Probe
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 
@@ -30,6 +30,18 @@ def role_model(roles: Roles, settings: Settings, role: str) -> str | Missing:
     return chosen.get(role, known[role])
 
 
+def needed_model(roles: Roles, settings: Settings, role: str) -> str:
+    """The same of a target, without which nothing can be planned.
+
+    Raises:
+        UsageError: the profile has none for this role.
+    """
+    name = role_model(roles, settings, role)
+    if isinstance(name, Missing):
+        raise UsageError(f"target {role!r} in profile {settings.profile!r}: {name.why}; name one for that role")
+    return name
+
+
 def plain_decoding(settings: Settings, *, num_threads: int | None = None, **values: Any) -> Experiment:
     """Plain decoding as the user's settings have it; ``values`` are the paper's, ``num_threads`` where the user has none."""
     return Experiment(
@@ -42,3 +54,23 @@ def plain_decoding(settings: Settings, *, num_threads: int | None = None, **valu
         num_threads=settings.num_threads or num_threads,
         **values,
     )
+
+
+def with_draft(
+    plain: Experiment | Missing,
+    drafter: DrafterSpec | Missing,
+    *,
+    method: str = "speculative",
+    probes: tuple[Probe, ...] | None = None,
+    **options: Any,
+) -> Experiment | Missing:
+    """The same experiment by a method that drafts, with other ``probes`` where some are given.
+
+    What is missing is returned where the plain experiment or the drafter is.
+    """
+    if isinstance(plain, Missing):
+        return plain
+    if isinstance(drafter, Missing):
+        return drafter
+    spec = MethodSpec.of(method, drafter=drafter, **options)
+    return plain.replace(method=spec, probes=plain.probes if probes is None else probes)

@@ -1,16 +1,21 @@
-"""One look for all figures, and files without dates or random identifiers.
+"""One look for all figures, the marks that they share, and files without dates or random identifiers.
 
 matplotlib is imported when something is drawn: it costs half a second, which every command that names a figure would pay.
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from harness.core.errors import UsageError
+from harness.core.settings import Settings
+from harness.measures.pairing import succeeded
+from harness.measures.statistics import Estimate, Missing
+from harness.tables.engine import Known, Result, Row
 from harness.tables.files import write_whole
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
     "#F0E442",
     "#7F7F7F",
 )
+Lines = dict[str, dict[int, Estimate]]  # by the name of an arm, then by place on the axis
 NOTE_WIDTH = 120  # characters of a footnote's line
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -126,3 +132,60 @@ def not_shown(reasons: Mapping[str, str]) -> str:
         names.setdefault(reason, []).append(name)
     lines = [f"Not shown: {'; '.join(found)}: {reason}." for reason, found in names.items()]
     return "".join("\n" + "\n    ".join(wrap(line, NOTE_WIDTH)) for line in lines)
+
+
+def data_of(settings: Settings) -> str:
+    """Name the profile and the data in a line of provenance."""
+    return f"profile {settings.profile}, data {Path(settings.source).name}"
+
+
+def not_recorded(figure: str, what: str) -> UsageError:
+    """The error of a figure that cannot be drawn; ``what`` is missing."""
+    return UsageError(f"figure {figure}: {what}; run `make reproduce-figure-{figure}`")
+
+
+def none_to_show(figure: str, refused: Mapping[str, str]) -> UsageError:
+    """The same where nothing can be shown: the first reason why values are ``refused``, or that none is recorded."""
+    if refused:
+        return UsageError(f"figure {figure}: {next(iter(refused.values()))}")
+    return not_recorded(figure, "nothing is recorded")
+
+
+def reaches(estimates: Sequence[Estimate]) -> list[list[float]]:
+    """How far intervals reach below and above their values, as ``errorbar`` takes it; 0 where there is no interval."""
+    below = [0.0 if one.low is None else max(one.value - one.low, 0.0) for one in estimates]
+    return [below, [0.0 if one.high is None else max(one.high - one.value, 0.0) for one in estimates]]
+
+
+def reach(estimate: Estimate) -> list[list[float]] | None:
+    """The same of one estimate; None, which draws no bar, where it has no interval."""
+    return None if estimate.low is None or estimate.high is None else reaches([estimate])
+
+
+def measured_lines(
+    known_at: Mapping[int, Known], names: Sequence[str], measure: Callable[[Known, Row], Result], label: str
+) -> tuple[Lines, dict[str, str]]:
+    """The recorded values of arms by place, and why a value must not be shown; ``label`` names the arm and the place."""
+    found: Lines = {name: {} for name in names}
+    refused = {}
+    for place, known in known_at.items():
+        for name in [name for name in names if name in known and succeeded(known[name][1])]:
+            result = measure(known, Row(name, name))
+            if isinstance(result, Missing):
+                refused[label.format(name=name, place=place)] = result.why
+            elif result is not None:
+                found[name][place] = result
+    return {name: values for name, values in found.items() if values}, refused
+
+
+def draw_lines(
+    axes: "Axes", lines: Lines, looks: Mapping[str, tuple[str, str, str]], markersize: float, elinewidth: float
+) -> None:
+    """A line with error bars for each arm; ``looks`` are marker, colour and line style."""
+    for name, values in lines.items():
+        marker, colour, style = looks[name]
+        shown = list(values.values())
+        axes.errorbar(
+            list(values), [one.value for one in shown], yerr=reaches(shown), marker=marker, color=colour, ls=style, lw=1.6,
+            markersize=markersize, elinewidth=elinewidth, capsize=2, label=name,
+        )  # fmt: skip

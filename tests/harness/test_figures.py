@@ -13,7 +13,7 @@ from harness.core.experiment import Experiment
 from harness.core.settings import Settings
 from harness.papers import get_figure
 from harness.papers.leviathan.figures import points
-from harness.papers.leviathan.trace import spans
+from harness.papers.leviathan.generation import spans
 from harness.tables.evidence import Evidence
 
 NAMES = [f"leviathan-{number}" for number in range(1, 6)]

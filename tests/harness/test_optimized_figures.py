@@ -16,7 +16,6 @@ from harness.core.errors import UsageError
 from harness.core.experiment import RuleTimesProbe
 from harness.core.settings import Settings
 from harness.papers import get_figure
-from harness.papers.optimized import figures
 from harness.papers.optimized.figures import SUMMARY_CASES, memory_arms, timed_arms
 from harness.papers.optimized.setup import EXACT, RULES, SIZES
 from harness.papers.optimized.tiles import VOCABULARIES, Tiling
@@ -60,7 +59,7 @@ def test_tiles_cover_a_row_once(vocab_size: int) -> None:
 def test_the_drawn_tiles_are_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A kernel of other tiles gives another picture and another note."""
     seen: list[Figure] = []
-    monkeypatch.setattr("harness.papers.optimized.tiles.save", lambda figure, folder, name: seen.append(figure) or [])
+    monkeypatch.setattr("harness.tables.style.save", lambda figure, folder, name: seen.append(figure) or [])
     get_figure("optimized-1").draw(FEW, Evidence(nothing), tmp_path)
     monkeypatch.setattr("kernels.verify.sizes.TILE", 8000)
     get_figure("optimized-1").draw(FEW, Evidence(nothing), tmp_path)
@@ -74,7 +73,7 @@ def test_the_drawn_tiles_are_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_points_are_the_records_means(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Figure] = []
-    monkeypatch.setattr(figures, "save", lambda figure, folder, name: seen.append(figure) or [])
+    monkeypatch.setattr("harness.tables.style.save", lambda figure, folder, name: seen.append(figure) or [])
     for name in ("optimized-3", "optimized-4"):
         get_figure(name).draw(FEW, Evidence(runs.run_all(get_figure(name).plan(FEW))), tmp_path)
     assert [len(figure.axes) for figure in seen] == [3, 2]

@@ -34,10 +34,10 @@ def decoder(experiment: Experiment) -> Callable[[list[int]], str]:
     return lambda ids: "".join(words[token % len(words)] for token in ids)
 
 
-def kept(monkeypatch: pytest.MonkeyPatch, module: object) -> list[Figure]:
-    """The figures that a module saves, to look into."""
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, to look into."""
     seen: list[Figure] = []
-    monkeypatch.setattr(module, "save", lambda figure, folder, name: seen.append(figure) or [])
+    monkeypatch.setattr("harness.tables.style.save", lambda figure, folder, name: seen.append(figure) or [])
     return seen
 
 
@@ -104,7 +104,7 @@ def test_another_depth_has_its_own_layer(synthetic: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("name", ["ppd-3", "ppd-4"])
 def test_theory_is_drawn_without_records_and_says_so(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen = kept(monkeypatch, ppd_theory)
+    seen = kept(monkeypatch)
     get_figure(name).draw(Settings(), Evidence(lambda experiment: []), tmp_path)
     assert "not run" in texts_of(seen[0])
     left, right = seen[0].axes
@@ -120,7 +120,7 @@ def draw_to(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Pa
 
 def test_both_panels_show_their_curves(synthetic: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Six curves a panel, hollow and dashed for the model's own head; the paper's have no bars; all within the axes."""
-    seen = kept(monkeypatch, ppd_theory)
+    seen = kept(monkeypatch)
     figure = get_figure("ppd-4")
     figure.draw(FEW, Evidence(synthetic.run_all(figure.plan(FEW))), tmp_path)
     for axes in seen[0].axes:
@@ -214,7 +214,7 @@ def bars(axes) -> list[tuple[float, float, float]]:
 def test_the_measured_lanes_are_the_recorded_times(
     synthetic: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen, figure = kept(monkeypatch, ppd_timeline), get_figure("ppd-2")
+    seen, figure = kept(monkeypatch), get_figure("ppd-2")
     experiment = shown_arm(FEW, 1)
     record = synthetic.piped(experiment, "a", 9, (False, True, True, True, False), 40, 20, layer_s=2e-4, sub_layer_s=2.1e-4)
     figure.draw(FEW, Evidence(lambda arm: [record] if arm == experiment else [], decoder_of=decoder), tmp_path)

@@ -43,10 +43,10 @@ def spaced(ids: list[int]) -> str:
     return "".join(f" {token}" for token in ids)
 
 
-def kept(monkeypatch: pytest.MonkeyPatch, module: object) -> list[Figure]:
-    """The figures that a module saves, to look into."""
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, to look into."""
     seen: list[Figure] = []
-    monkeypatch.setattr(module, "save", lambda figure, folder, name: seen.append(figure) or [])
+    monkeypatch.setattr("harness.tables.style.save", lambda figure, folder, name: seen.append(figure) or [])
     return seen
 
 
@@ -118,7 +118,7 @@ def test_the_first_round_that_fits_is_shown() -> None:
 
 
 def test_points_are_table_1s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-2")
+    seen, figure = kept(monkeypatch), get_figure("specdec-2")
     records_of = runs.run_all(get_table(12).plan(FEW))
     cells = {(cell.row, cell.column): cell for cell in get_table(12).cells(FEW, Evidence(records_of))}
     found, refused = figures.points(figures.recorded(FEW, Evidence(records_of), "specdec-2"))
@@ -138,7 +138,7 @@ def notes_of(figure: Figure) -> str:
 
 
 def test_an_arm_whose_speed_is_refused_is_named_below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-2")
+    seen, figure = kept(monkeypatch), get_figure("specdec-2")
     run = runs.run_all(figure.plan(FEW))
     bad = arms_of(FEW, EN_DE)[STRICT]
     run(bad)[2].divergence = WRONG
@@ -148,7 +148,7 @@ def test_an_arm_whose_speed_is_refused_is_named_below(monkeypatch: pytest.Monkey
 
 
 def test_a_batch_size_with_a_wrong_output_is_named_below(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-5")
+    seen, figure = kept(monkeypatch), get_figure("specdec-5")
     run = runs.run_all(figure.plan(SMALL))
     for batch, name in ((4, STRICT), (32, THEIR_BEAM)):
         run(arms_at(SMALL, EN_DE, batch)[name])[3].divergence = WRONG
@@ -163,7 +163,7 @@ def test_a_batch_size_with_a_wrong_output_is_named_below(monkeypatch: pytest.Mon
 
 def test_the_distribution_counts_every_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Bars of both histograms sum to 100 %; the claimed range is the paper's."""
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-4")
+    seen, figure = kept(monkeypatch), get_figure("specdec-4")
     figure.draw(FEW, Evidence(runs.run_all(figure.plan(FEW))), tmp_path)
     arm = arms_of(FEW, EN_DE)
     fast, slow = (
@@ -196,7 +196,7 @@ def test_a_wrong_output_bars_the_distribution(tmp_path: Path) -> None:
 
 
 def test_speed_by_batch_is_over_beam_search_at_the_largest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-5")
+    seen, figure = kept(monkeypatch), get_figure("specdec-5")
     figure.draw(SMALL, Evidence(runs.run_all(figure.plan(SMALL))), tmp_path)
     above, below = seen[0].axes
     speeds = {container.get_label(): container[0].get_ydata() for container in below.containers}
@@ -210,7 +210,7 @@ def test_speed_by_batch_is_over_beam_search_at_the_largest(monkeypatch: pytest.M
 
 
 def test_the_faster_beam_search_is_1_in_the_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-5")
+    seen, figure = kept(monkeypatch), get_figure("specdec-5")
     run = runs.run_all(figure.plan(SMALL))
     for record in run(arms_at(SMALL, EN_DE, 32)[THEIR_BEAM]):
         record.wall_s /= 10
@@ -221,7 +221,7 @@ def test_the_faster_beam_search_is_1_in_the_figure(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_device_that_was_measured_has_its_column(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen, figure = kept(monkeypatch, figures), get_figure("specdec-5")
+    seen, figure = kept(monkeypatch), get_figure("specdec-5")
     run = runs.run_all(figure.plan(SMALL))
 
     def records_of(experiment: Experiment) -> list[Record]:

@@ -2,7 +2,8 @@
 
 from harness.papers.leviathan.alpha import ALPHA, TRADEOFF
 from harness.papers.leviathan.claims import CLAIMS
-from harness.papers.leviathan.figures import FIGURES
+from harness.papers.leviathan.figures import CURVES
+from harness.papers.leviathan.generation import GENERATION, TRACE
 from harness.papers.leviathan.lenience import LENIENCE
 from harness.papers.leviathan.speed import EXPECTED, SPEED
 
@@ -11,4 +12,5 @@ __all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]
 TITLE = "Leviathan et al., Fast Inference from Transformers via Speculative Decoding"
 SHORT = "Leviathan"
 TABLES = (TRADEOFF, SPEED, ALPHA, EXPECTED, LENIENCE)
+FIGURES = (GENERATION, *CURVES, TRACE)
 INPUTS = ()

@@ -75,10 +75,8 @@ def alpha_arm(settings: Settings, key: str, temperature: float) -> Experiment:
 
 def sections(settings: Settings) -> list[Section]:
     """One section a target and temperature; then the public pairs that stand in for LaMDA, without published numbers."""
-    rows: dict[tuple[str, str], list[published.Row]] = {}
-    for row in published.read(PAPER, "table_3"):
-        rows.setdefault((row["target"], row["temp"]), []).append(row)
-    own = [_section(settings, setup_key(target), float(temp), rows[target, temp]) for target, temp in rows]
+    groups = published.groups(PAPER, "table_3", "target", "temp")
+    own = [_section(settings, setup_key(target), float(temp), rows) for (target, temp), rows in groups.items()]
     return [*own, *(_standins(settings, temp) for temp in temperatures(published.read(PAPER, "table_3")))]
 
 

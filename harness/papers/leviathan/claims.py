@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from harness.papers.claim import Claim, Line, against, at_most, corners, yes
+from harness.papers.claim import Claim, Line, at_most, corners, line_of, yes
 from harness.tables.published import Row, claim, read
 from methods.speculative import theory
 
@@ -25,16 +25,9 @@ def tradeoff() -> Claim:
         tokens, operations = float(theory.expected_tokens(alpha, gamma)), float(theory.operations_factor(alpha, gamma))
         top = f"(1 - {alpha:g}^{gamma + 1}) / (1 - {alpha:g})"
         label = f"alpha {alpha:g}, gamma {gamma}"
-        lines += [
-            Line(f"{label}: speed", row["speed_x"], f"{tokens:.3f}", f"{top} = {tokens:.3f}", against(row["speed_x"], tokens)),
-            Line(
-                f"{label}: operations",
-                row["operations_x"],
-                f"{operations:.3f}",
-                f"{gamma + 1} / {tokens:.3f} = {operations:.3f}",
-                against(row["operations_x"], operations),
-            ),
-        ]
+        lines.append(line_of(f"{label}: speed", row["speed_x"], tokens, f"{top} = {tokens:.3f}"))
+        arithmetic = f"{gamma + 1} / {tokens:.3f} = {operations:.3f}"
+        lines.append(line_of(f"{label}: operations", row["operations_x"], operations, arithmetic))
     return Claim(
         paper=PAPER,
         title="Table 1 is what Theorems 3.8 and 3.11 give",
@@ -54,7 +47,7 @@ def expected_speed() -> Claim:
         low, high = corners(lambda a, c, g=gamma: _walltime(a, g, c), alpha, cost)
         arithmetic = f"(1 - {alpha}^{gamma + 1}) / ((1 - {alpha}) ({gamma} x {cost} + 1)) = {value:.3f}"
         arithmetic += f"; {low:.2f} to {high:.2f} over the rounding of alpha and c"
-        lines.append(Line(_setting(row), row["exp_x"], f"{value:.3f}", arithmetic, against(row["exp_x"], value, low, high)))
+        lines.append(line_of(_setting(row), row["exp_x"], value, arithmetic, low, high))
     return Claim(
         paper=PAPER,
         title="Table 4's expected speed-ups follow from its alpha, gamma and c",
@@ -122,15 +115,11 @@ def lenience_speed() -> Claim:
 
         value, (low, high) = speed(float(alpha), float(cost)), corners(speed, alpha, cost)
         how = f"gamma = {fixed}" if fixed is not None else "the best gamma"
-        lines.append(
-            Line(
-                f"temperature {row['temp']}, lenience {row['lenience']}, alpha {alpha}",
-                row["speed_x"],
-                f"{value:.3f}",
-                f"Theorem 3.8 at alpha {alpha}, c {cost} and {how} = {value:.3f}; {low:.2f} to {high:.2f} over the rounding",
-                against(row["speed_x"], value, low, high),
-            )
+        label = f"temperature {row['temp']}, lenience {row['lenience']}, alpha {alpha}"
+        arithmetic = (
+            f"Theorem 3.8 at alpha {alpha}, c {cost} and {how} = {value:.3f}; {low:.2f} to {high:.2f} over the rounding"
         )
+        lines.append(line_of(label, row["speed_x"], value, arithmetic, low, high))
     return Claim(
         paper=PAPER,
         title="Speed-ups under lenience",

@@ -1,4 +1,4 @@
-"""Leviathan et al., Figures 1 to 5; here 2, 3 and 4: the theory's curves with our pairs on them.
+"""Leviathan et al., Figures 2, 3 and 4: the theory's curves with our pairs on them.
 
 Lines are theory, markers with black edges are measured here. A marker's shape is the draft; error bars are 95 % intervals.
 """
@@ -10,37 +10,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.core.experiment import Comparison
 from harness.core.settings import Settings
 from harness.measures.of_run import operations_factor
 from harness.measures.statistics import Estimate
-from harness.papers.leviathan.generation import draw_generation
-from harness.papers.leviathan.setup import PAPER, generation_arm, trace_arms
+from harness.papers.leviathan.setup import PAPER
 from harness.papers.leviathan.speed import SPEED, TARGET, costs_of, sections
-from harness.papers.leviathan.trace import draw_trace
-from harness.tables import published
-from harness.tables.base import Figure as CatalogueFigure
+from harness.tables import published, style
+from harness.tables.base import Figure
 from harness.tables.engine import known_arms
 from harness.tables.evidence import Evidence
-from harness.tables.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    footnote,
-    legend_line,
-    legends_beside,
-    look,
-    new_figure,
-    save,
-)
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 from methods.speculative import theory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Picture
     from matplotlib.lines import Line2D
 
 ALPHAS = np.linspace(0, 0.97, 195)
@@ -50,7 +34,7 @@ MARKERS = {"T5-small": "o", "T5-base": "s", "T5-large": "D"}
 
 
 @dataclass(frozen=True)
-class Point:
+class _Point:
     """One pair of Table 2 as measured here."""
 
     draft: str
@@ -62,7 +46,7 @@ class Point:
     operations: Estimate | None
 
 
-def points(settings: Settings, evidence: Evidence) -> list[Point]:
+def points(settings: Settings, evidence: Evidence) -> list[_Point]:
     """The pairs whose both arms are recorded and steady; the others are left out and counted by the caller."""
     found = []
     for section in sections(settings):
@@ -71,13 +55,13 @@ def points(settings: Settings, evidence: Evidence) -> list[Point]:
             result = known.once(costs_of, TARGET, draft) if draft != TARGET else None
             if isinstance(result, dict) and (alpha := result["alpha"]) and (tokens := result["tokens_per_step"]):
                 cost, speed, operations = result["cost_ratio"], result["speedup"], operations_factor(records)
-                found.append(Point(draft, method.method.gamma, alpha, tokens, cost, speed, operations))
+                found.append(_Point(draft, method.method.gamma, alpha, tokens, cost, speed, operations))
     return found
 
 
 def draw_expected_tokens(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     """Figure 2: Eq. 1 per gamma, and tokens per run of the target as counted."""
-    with look():
+    with style.look():
         figure, axes = _axes("Expected tokens per run of the target", "expected tokens per run of the target")
         for gamma, colour in GAMMA_COLOURS.items():
             axes.plot(ALPHAS, theory.expected_tokens(ALPHAS, gamma), color=colour, lw=1.8)
@@ -87,15 +71,15 @@ def draw_expected_tokens(settings: Settings, evidence: Evidence, folder: Path) -
             _mark(axes, point, point.tokens_per_step, GAMMA_COLOURS[point.gamma])
         axes.set(ylim=(0.8, 11.2))
         lines = [_line(colour, f"gamma = {gamma}") for gamma, colour in GAMMA_COLOURS.items()]
-        lines.append(legend_line(color="black", ls=":", lw=1.2, label="no limit: 1 / (1 - alpha)"))
-        legends_beside(figure, axes, ("theory: Eq. 1", lines), ("measured here", _marker_legend(measured)))
+        lines.append(style.legend_line(color="black", ls=":", lw=1.2, label="no limit: 1 / (1 - alpha)"))
+        style.legends_beside(figure, axes, ("theory: Eq. 1", lines), ("measured here", _marker_legend(measured)))
         _provenance(figure, settings, measured)
-        return save(figure, folder, "leviathan-2")
+        return style.save(figure, folder, "leviathan-2")
 
 
 def draw_optimal_gamma(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     """Figure 3: the gamma that maximises Theorem 3.8 per cost ratio, and where our pairs fall."""
-    with look():
+    with style.look():
         figure, axes = _axes("Best number of drafted tokens", "gamma that maximises Theorem 3.8")
         for cost, colour in COST_COLOURS.items():
             axes.step(ALPHAS, [theory.optimal_gamma(alpha, cost) for alpha in ALPHAS], color=colour, lw=1.8, where="mid")
@@ -105,15 +89,17 @@ def draw_optimal_gamma(settings: Settings, evidence: Evidence, folder: Path) -> 
             _mark(axes, point, Estimate(gamma, None, None, point.alpha.n), "white")
         axes.set(ylim=(-0.5, 26))
         lines = [_line(colour, f"c = {cost:g}") for cost, colour in COST_COLOURS.items()]
-        legends_beside(figure, axes, ("theory: Theorem 3.8", lines), ("at alpha and c measured here", _cost_legend(measured)))
+        style.legends_beside(
+            figure, axes, ("theory: Theorem 3.8", lines), ("at alpha and c measured here", _cost_legend(measured))
+        )
         _provenance(figure, settings, measured)
-        return save(figure, folder, "leviathan-3")
+        return style.save(figure, folder, "leviathan-3")
 
 
 def draw_tradeoff(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     """Figure 4: speed above, arithmetic operations below; the theory's draft is free, ours is not."""
-    with look():
-        figure = new_figure(7.2, 7.4)
+    with style.look():
+        figure = style.new_figure(7.2, 7.4)
         figure.subplots_adjust(bottom=0.07)
         above, below = figure.subplots(2, 1, sharex=True)
         for gamma, colour in GAMMA_COLOURS.items():
@@ -128,50 +114,45 @@ def draw_tradeoff(settings: Settings, evidence: Evidence, folder: Path) -> list[
         above.set(ylabel="speed-up (times)", ylim=(0, 11.2), title="Speed against arithmetic operations")
         below.set(ylabel="operations (times the target's own)", xlabel="alpha", xlim=(0, 1), ylim=(0.8, 11.2))
         lines = [_line(colour, f"gamma = {gamma}") for gamma, colour in GAMMA_COLOURS.items()]
-        legends_beside(figure, above, ("theory at c = 0", lines), ("measured wall-clock", _marker_legend(measured)))
-        dashed = [legend_line(color="black", ls="--", lw=1.8, label="Theorem 3.11, c hat = 0")]
-        legends_beside(figure, below, ("theory", dashed), ("counted positions", _marker_legend(measured)))
+        style.legends_beside(figure, above, ("theory at c = 0", lines), ("measured wall-clock", _marker_legend(measured)))
+        dashed = [style.legend_line(color="black", ls="--", lw=1.8, label="Theorem 3.11, c hat = 0")]
+        style.legends_beside(figure, below, ("theory", dashed), ("counted positions", _marker_legend(measured)))
         _provenance(figure, settings, measured)
-        return save(figure, folder, "leviathan-4")
+        return style.save(figure, folder, "leviathan-4")
 
 
-def _axes(title: str, label: str) -> tuple["Figure", "Axes"]:
-    figure = new_figure(7.2, 4.6)
+def _axes(title: str, label: str) -> tuple["Picture", "Axes"]:
+    figure = style.new_figure(7.2, 4.6)
     axes = figure.subplots()
     axes.set(title=title, xlabel="alpha", ylabel=label, xlim=(0, 1))
     return figure, axes
 
 
-def _mark(axes: "Axes", point: Point, height: Estimate, colour: str) -> None:
+def _mark(axes: "Axes", point: _Point, height: Estimate, colour: str) -> None:
     axes.errorbar(
-        point.alpha.value, height.value, xerr=_error(point.alpha), yerr=_error(height), fmt=MARKERS.get(point.draft, "^"),
-        markersize=7, markerfacecolor=colour, markeredgecolor="black", ecolor="black", elinewidth=1, capsize=2, zorder=5,
+        point.alpha.value, height.value, xerr=style.reach(point.alpha), yerr=style.reach(height), markersize=7,
+        fmt=MARKERS.get(point.draft, "^"), markerfacecolor=colour, markeredgecolor="black", ecolor="black", elinewidth=1,
+        capsize=2, zorder=5,
     )  # fmt: skip
 
 
-def _error(estimate: Estimate) -> list[list[float]] | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return [[max(estimate.value - estimate.low, 0)], [max(estimate.high - estimate.value, 0)]]
-
-
 def _line(colour: str, label: str) -> "Line2D":
-    return legend_line(color=colour, lw=1.8, label=label)
+    return style.legend_line(color=colour, lw=1.8, label=label)
 
 
-def _marker_legend(measured: Sequence[Point], labels: dict[str, str] | None = None) -> list["Line2D"]:
+def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = None) -> list["Line2D"]:
     used = [draft for draft in MARKERS if any(point.draft == draft for point in measured)]
     if not used:
-        return [legend_line(ls="", label="not run")]
+        return [style.legend_line(ls="", label="not run")]
     return [
-        legend_line(
+        style.legend_line(
             ls="", marker=MARKERS[draft], color="white", markeredgecolor="black", label=(labels or {}).get(draft, draft)
         )
         for draft in used
     ]
 
 
-def _cost_legend(measured: Sequence[Point]) -> list["Line2D"]:
+def _cost_legend(measured: Sequence[_Point]) -> list["Line2D"]:
     labels = {}
     for draft in MARKERS:
         costs = [point.cost_ratio.value for point in measured if point.draft == draft and point.cost_ratio]
@@ -181,44 +162,22 @@ def _cost_legend(measured: Sequence[Point]) -> list["Line2D"]:
     return _marker_legend(measured, labels)
 
 
-def _provenance(figure: "Figure", settings: Settings, measured: Sequence[Point]) -> None:
+def _provenance(figure: "Picture", settings: Settings, measured: Sequence[_Point]) -> None:
     total = len(published.read(PAPER, "table_2"))
-    footnote(
+    style.footnote(
         figure,
-        f"Markers: {len(measured)} of {total} settings of Table 2 (task, draft, temperature), profile {settings.profile}, "
-        f"data {Path(settings.source).name}; bars are 95 % intervals over examples.",
+        f"Markers: {len(measured)} of {total} settings of Table 2 (task, draft, temperature), {style.data_of(settings)}; "
+        "bars are 95 % intervals over examples.",
     )
 
 
-FIGURES = [
-    CatalogueFigure(
-        name="leviathan-1",
-        title="a generation, round by round",
-        plan=lambda settings: [Comparison((generation_arm(settings),))],
-        draw=draw_generation,
-    ),
-    CatalogueFigure(
+CURVES = (
+    Figure(
         name="leviathan-2",
         title="expected tokens per run of the target against alpha",
         plan=SPEED.plan,
         draw=draw_expected_tokens,
     ),
-    CatalogueFigure(
-        name="leviathan-3",
-        title="the best gamma against alpha",
-        plan=SPEED.plan,
-        draw=draw_optimal_gamma,
-    ),
-    CatalogueFigure(
-        name="leviathan-4",
-        title="speed against arithmetic operations",
-        plan=SPEED.plan,
-        draw=draw_tradeoff,
-    ),
-    CatalogueFigure(
-        name="leviathan-5",
-        title="where the time of a generation goes",
-        plan=lambda settings: [Comparison(tuple(trace_arms(settings).values()))],
-        draw=draw_trace,
-    ),
-]
+    Figure(name="leviathan-3", title="the best gamma against alpha", plan=SPEED.plan, draw=draw_optimal_gamma),
+    Figure(name="leviathan-4", title="speed against arithmetic operations", plan=SPEED.plan, draw=draw_tradeoff),
+)

@@ -41,7 +41,7 @@ def gamma_of(temperature: float) -> int:
     return next(int(row["gamma"]) for row in rows if (row["task"], row["draft"], row["temp"]) == (TASK, TIMED_DRAFT, "1"))
 
 
-class Key(NamedTuple):
+class _Key(NamedTuple):
     """The kind of a row, its published lines by lenience, and its draft's name among the overlaps."""
 
     kind: str
@@ -61,36 +61,33 @@ def timed_arms(settings: Settings, temperature: float) -> Arms:
 
 def sections(settings: Settings) -> list[Section]:
     """Alpha at temperature 1 and 0, then speed as measured and by theory."""
-    lines: dict[tuple[str, str], dict[float, published.Row]] = {}
-    for line in published.read(PAPER, "table_5"):
-        lines.setdefault((line["draft"], line["temp"]), {})[float(line["lenience"])] = line
+    groups = published.groups(PAPER, "table_5", "draft", "temp")
+    lines = {place: {float(line["lenience"]): line for line in own} for place, own in groups.items()}
     timed = {place: {value: line for value, line in own.items() if line["speed_source"]} for place, own in lines.items()}
     timed = {place: own for place, own in timed.items() if own}
+    theory_rows = (Row(row_name("speed by Theorem 3.8", *place), key=_Key("theory", own)) for place, own in timed.items())
     return [
-        *(_overlaps(settings, *place, own) for place, own in lines.items() if float(place[1]) > 0),
+        *(_overlaps(settings, place, own) for place, own in lines.items() if float(place[1]) > 0),
         *(_timed(settings, "alpha", "accepted", place, own) for place, own in lines.items() if float(place[1]) == 0),
         *(_timed(settings, "speed", "speed", place, own) for place, own in timed.items()),
-        *(
-            Section({}, (Row(row_name("speed by Theorem 3.8", *place), key=Key("theory", own)),))
-            for place, own in timed.items()
-        ),
+        *(Section({}, (row,)) for row in theory_rows),
     ]
 
 
-def _overlaps(settings: Settings, draft: str, temperature: str, lines: dict[float, published.Row]) -> Section:
+def _overlaps(settings: Settings, place: tuple[str, ...], lines: dict[float, published.Row]) -> Section:
     """Temperature 1: mean of sum min(p / l, q) on the target's own output (A.5)."""
     spec = drafter(settings, SETUPS[TASK], draft_name(lines[1.0]))
-    arm: Experiment | Missing = spec if isinstance(spec, Missing) else alpha_arm(settings, TASK, float(temperature))
+    arm: Experiment | Missing = spec if isinstance(spec, Missing) else alpha_arm(settings, TASK, float(place[1]))
     label = "" if isinstance(spec, Missing) else spec.label
-    return Section({TARGET: arm}, (Row(row_name("alpha", draft, temperature), TARGET, Key("overlap", lines, label)),))
+    return Section({TARGET: arm}, (Row(row_name("alpha", *place), TARGET, _Key("overlap", lines, label)),))
 
 
-def _timed(settings: Settings, quantity: str, kind: str, place: tuple[str, str], lines: dict[float, published.Row]) -> Section:
-    row = Row(row_name(quantity, *place), TARGET if kind == "speed" else "", Key(kind, lines))
+def _timed(settings: Settings, quantity: str, kind: str, place: tuple[str, ...], lines: dict[float, published.Row]) -> Section:
+    row = Row(row_name(quantity, *place), TARGET if kind == "speed" else "", _Key(kind, lines))
     return Section(timed_arms(settings, float(place[1])), (row,))
 
 
-def _printed(key: Key, column: tuple[float, str]) -> Published:
+def _printed(key: _Key, column: tuple[float, str]) -> Published:
     lenience, name = column
     return published.value(key.lines[lenience], name)
 

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from harness.core.errors import UsageError
-from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe, Probe, comparison_id
+from harness.core.experiment import DrafterSpec, Experiment, ModelSpec, OverlapProbe, Probe, comparison_id
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 from harness.tables import published
-from harness.tables.roles import plain_decoding, role_model
+from harness.tables.roles import needed_model, plain_decoding, role_model, with_draft
 from kernels.inputs import SamplingSpec
 
 PAPER = "leviathan"
@@ -19,7 +20,7 @@ LARGER_THAN_A_DEVICE = ("meta-llama/Llama-3.1-70B",)  # 141 GB in half precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class _Setup:
     """One of the paper's settings: its task here, the role of its target, and its drafters by the paper's names."""
 
     task: str
@@ -32,10 +33,10 @@ class Setup:
 
 T5_DRAFTS = {"T5-small": "t5-small", "T5-base": "t5-base", "T5-large": "t5-large"}
 SETUPS = {
-    "GPT-like (97M)": Setup(task="text", target="gpt-target", drafts={"GPT-like (6M)": "gpt-draft"}, ngrams="ngram-gpt"),
-    "EnDe": Setup(task="wmt-en-de", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-en-de", prompt_style="t5"),
-    "CNNDM": Setup(task="cnndm", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-cnndm", prompt_style="t5"),
-    "LaMDA (137B)": Setup(
+    "GPT-like (97M)": _Setup(task="text", target="gpt-target", drafts={"GPT-like (6M)": "gpt-draft"}, ngrams="ngram-gpt"),
+    "EnDe": _Setup(task="wmt-en-de", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-en-de", prompt_style="t5"),
+    "CNNDM": _Setup(task="cnndm", target="t5-xxl", drafts=T5_DRAFTS, ngrams="ngram-t5-cnndm", prompt_style="t5"),
+    "LaMDA (137B)": _Setup(
         task="text",
         target="lamda-137b",
         drafts={"LaMDA (100M)": "lamda-100m", "LaMDA (2B)": "lamda-2b", "LaMDA (8B)": "lamda-8b"},
@@ -87,7 +88,7 @@ ALPHA_BATCH = 16  # rows do not influence each other, and nothing is timed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class _Sizes:
     """How much a profile runs: examples for alpha (by task, else ``alpha_limit``) and for speed, and how long texts are.
 
     At the paper's size alpha sees about 10 K tokens a setting; LIMIT raises the others to that.
@@ -102,20 +103,20 @@ class Sizes:
 
 
 SIZES = {
-    "toy": Sizes(
+    "toy": _Sizes(
         alpha_limits={"text": 90, "wmt-en-de": 280, "cnndm": 170}, alpha_limit=50, speed_limit=20, max_new_tokens=80,
         max_t5_source=160,
     ),
-    "test": Sizes(alpha_limit=4, speed_limit=3, speed_repeats=1, max_new_tokens=24, max_t5_source=160),
-    "small": Sizes(alpha_limit=100, speed_limit=20),
-    "paper": Sizes(alpha_limit=400, speed_limit=100),
+    "test": _Sizes(alpha_limit=4, speed_limit=3, speed_repeats=1, max_new_tokens=24, max_t5_source=160),
+    "small": _Sizes(alpha_limit=100, speed_limit=20),
+    "paper": _Sizes(alpha_limit=400, speed_limit=100),
 }  # fmt: skip
 
 
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
 
 
-def drafter(settings: Settings, setup: Setup, name: str) -> DrafterSpec | Missing:
+def drafter(settings: Settings, setup: _Setup, name: str) -> DrafterSpec | Missing:
     """A drafter by the paper's name for it, "Unigram" and "Bigram" included."""
     role = setup.ngrams if name in ("Unigram", "Bigram") else setup.drafts[name]
     if role is None:
@@ -126,7 +127,7 @@ def drafter(settings: Settings, setup: Setup, name: str) -> DrafterSpec | Missin
     return DrafterSpec(kind=name.lower() if role == setup.ngrams else "model", model=ModelSpec(name=model))
 
 
-def drafters(settings: Settings, setup: Setup, names: tuple[str, ...]) -> tuple[DrafterSpec, ...]:
+def drafters(settings: Settings, setup: _Setup, names: tuple[str, ...]) -> tuple[DrafterSpec, ...]:
     """Those of the named drafters that the profile has."""
     found = (drafter(settings, setup, name) for name in names)
     return tuple(spec for spec in found if isinstance(spec, DrafterSpec))
@@ -134,17 +135,14 @@ def drafters(settings: Settings, setup: Setup, names: tuple[str, ...]) -> tuple[
 
 def autoregressive(
     settings: Settings,
-    setup: Setup,
+    setup: _Setup,
     temperature: float,
     *,
     timed: str = "",
     probes: tuple[Probe, ...] = (),
 ) -> Experiment:
     """The target alone. ``timed`` names the comparison of a speed measurement, which has another size than one of alpha."""
-    target = model_of(settings, setup.target)
-    if isinstance(target, Missing):
-        raise UsageError(f"target {setup.target!r} in profile {settings.profile!r}: {target.why}; name one for that role")
-    sizes = SIZES[settings.profile]
+    target, sizes = needed_model(ROLES, settings, setup.target), SIZES[settings.profile]
     limit = sizes.speed_limit if timed else sizes.alpha_limits.get(setup.task, sizes.alpha_limit)
     repeats = (settings.repeats or sizes.speed_repeats) if timed else 1
     return plain_decoding(
@@ -163,12 +161,12 @@ def autoregressive(
     )
 
 
-def speculative(baseline: Experiment, draft: DrafterSpec, gamma: int, lenience: float | None = None) -> Experiment:
+def speculative(
+    baseline: Experiment | Missing, draft: DrafterSpec | Missing, gamma: int, lenience: float | None = None
+) -> Experiment | Missing:
     """The same with a draft; ``lenience`` also chooses the lenient rule."""
-    method = MethodSpec.of("speculative", drafter=draft, gamma=gamma)
-    if lenience is not None:
-        method = method.change(rule="lenience", lenience=lenience)
-    return baseline.replace(method=method, probes=())
+    rule: dict[str, Any] = {} if lenience is None else {"rule": "lenience", "lenience": lenience}
+    return with_draft(baseline, draft, gamma=gamma, probes=(), **rule)
 
 
 def overlaps(drafters: tuple[DrafterSpec, ...], leniences: tuple[float, ...] = (1.0,)) -> tuple[OverlapProbe, ...]:
@@ -194,21 +192,22 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
 
 def trace_arms(settings: Settings) -> dict[str, Experiment]:
     """Figure 5: translation at temperature 0 with the small draft at gamma 7 and 3, and without; a few examples once."""
-    setup = SETUPS["EnDe"]
-    plain = autoregressive(settings, setup, 0.0, timed="trace").replace(repeats=1, limit=settings.limit or 5)
-    draft = drafter(settings, setup, "T5-small")
-    if isinstance(draft, Missing):
-        raise UsageError(f"figure leviathan-5 in profile {settings.profile!r}: {draft.why}; name a model for the role t5-small")
-    return {"gamma = 7": speculative(plain, draft, 7), "gamma = 3": speculative(plain, draft, 3), "no draft": plain}
+    plain = autoregressive(settings, SETUPS["EnDe"], 0.0, timed="trace").replace(repeats=1, limit=settings.limit or 5)
+    drafted = {f"gamma = {gamma}": _drawn(settings, "leviathan-5", "EnDe", "T5-small", plain, gamma) for gamma in (7, 3)}
+    return {**drafted, "no draft": plain}
 
 
 def generation_arm(settings: Settings) -> Experiment:
     """Figure 1: text by the GPT-like pair at temperature 1, one example."""
-    setup = SETUPS["GPT-like (97M)"]
-    draft = drafter(settings, setup, "GPT-like (6M)")
-    if isinstance(draft, Missing):
-        raise UsageError(
-            f"figure leviathan-1 in profile {settings.profile!r}: {draft.why}; name a model for the role gpt-draft"
-        )
-    plain = autoregressive(settings, setup, 1.0).replace(limit=1, max_new_tokens=64)
-    return speculative(plain, draft, 5)
+    plain = autoregressive(settings, SETUPS["GPT-like (97M)"], 1.0).replace(limit=1, max_new_tokens=64)
+    return _drawn(settings, "leviathan-1", "GPT-like (97M)", "GPT-like (6M)", plain, 5)
+
+
+def _drawn(settings: Settings, figure: str, key: str, draft: str, plain: Experiment, gamma: int) -> Experiment:
+    """An arm that a figure cannot do without."""
+    setup = SETUPS[key]
+    arm = speculative(plain, drafter(settings, setup, draft), gamma)
+    if isinstance(arm, Missing):
+        role = setup.drafts[draft]
+        raise UsageError(f"figure {figure} in profile {settings.profile!r}: {arm.why}; name a model for the role {role}")
+    return arm

@@ -21,24 +21,17 @@ TARGET = "target alone"
 
 def sections(settings: Settings, name: str = "table_2") -> list[Section]:
     """One section a task and temperature: the target alone, then with each draft. ``name`` is the published table."""
-    rows: dict[tuple[str, str], list[published.Row]] = {}
-    for row in published.read(PAPER, name):
-        rows.setdefault((row["task"], row["temp"]), []).append(row)
-    return [_section(settings, task, temperature, own) for (task, temperature), own in rows.items()]
+    groups = published.groups(PAPER, name, "task", "temp")
+    return [_section(settings, task, temperature, rows) for (task, temperature), rows in groups.items()]
 
 
 def _section(settings: Settings, task: str, temperature: str, rows: Sequence[published.Row]) -> Section:
     setup = SETUPS[task]
     probes = overlaps(drafters(settings, setup, tuple(setup.drafts)))
-    arms: dict[str, Experiment | Missing] = {
-        TARGET: autoregressive(settings, setup, float(temperature), timed="speed", probes=probes)
-    }
-    for row in rows:
-        draft = drafter(settings, setup, row["draft"])
-        arms[row["draft"]] = (
-            draft if isinstance(draft, Missing) else speculative(arms[TARGET], draft, int(row["gamma"]))  # type: ignore[arg-type]
-        )
-    return Section(arms, tuple(Row(row_name(task, row["draft"], temperature), row["draft"], row) for row in rows))
+    plain = autoregressive(settings, setup, float(temperature), timed="speed", probes=probes)
+    drafted = {row["draft"]: speculative(plain, drafter(settings, setup, row["draft"]), int(row["gamma"])) for row in rows}
+    shown = tuple(Row(row_name(task, row["draft"], temperature), row["draft"], row) for row in rows)
+    return Section({TARGET: plain, **drafted}, shown)
 
 
 def costs_of(baseline: Arm, method: Arm) -> dict[str, Estimate | None] | Missing | None:

@@ -5,12 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.settings import Settings
-from harness.measures.pairing import succeeded
 from harness.measures.sentences import peak_mib
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Missing
 from harness.papers.optimized import measures as verification
 from harness.papers.optimized.setup import (
     BASELINE,
@@ -34,10 +32,11 @@ from harness.papers.optimized.setup import (
     ruled,
 )
 from harness.papers.optimized.tiles import draw_exact, draw_sigmoid
+from harness.tables import style
 from harness.tables.base import Figure
 from harness.tables.engine import Known, Result, Row, known_arms, plan_of
 from harness.tables.evidence import Evidence
-from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION, footnote, look, new_figure, not_shown, save
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +53,7 @@ LINES = {
     RELEASED: ("v", VERMILION, ":"),
 }
 ArmsAt = Callable[[Settings, Case, int], Arms]
-Curves = dict[str, dict[int, Estimate]]
+Reasons = dict[str, str]
 Measure = Callable[[Known, Row], Result]
 
 
@@ -90,19 +89,10 @@ def peak(known: Known, row: Row) -> Result:
 
 def curves(
     settings: Settings, case: Case, arms_at: ArmsAt, measure: Measure, evidence: Evidence
-) -> tuple[Curves, dict[str, str]]:
+) -> tuple[style.Lines, Reasons]:
     """The recorded values of a pair by rule and gamma, and why a value must not be shown."""
-    found: Curves = {rule: {} for rule in RULES}
-    refused = {}
-    for gamma in SIZES[settings.profile].gammas:
-        known = known_arms(arms_at(settings, case, gamma), evidence)
-        for rule in [rule for rule in RULES if rule in known and succeeded(known[rule][1])]:
-            result = measure(known, Row(rule, rule))
-            if isinstance(result, Missing):
-                refused[f"{case.pair.target}, {rule}, gamma {gamma}"] = result.why
-            elif result is not None:
-                found[rule][gamma] = result
-    return {rule: values for rule, values in found.items() if values}, refused
+    known_at = {gamma: known_arms(arms_at(settings, case, gamma), evidence) for gamma in SIZES[settings.profile].gammas}
+    return style.measured_lines(known_at, tuple(RULES), measure, f"{case.pair.target}, {{name}}, gamma {{place}}")
 
 
 def _draw(
@@ -113,36 +103,25 @@ def _draw(
         shown = {case: lines for case, (lines, _) in measured.items() if lines}
         refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
         if not shown:
-            why = next(iter(refused.values()), f"nothing is recorded; run `make reproduce-figure-{name}`")
-            raise UsageError(f"figure {name}: {why}")
-        with look():
-            figure = new_figure(1.4 + 4.0 * len(shown), 4.2)
+            raise style.none_to_show(name, refused)
+        with style.look():
+            figure = style.new_figure(1.4 + 4.0 * len(shown), 4.2)
             panels = figure.subplots(1, len(shown), squeeze=False)[0]
             for panel, (case, lines) in zip(panels, shown.items(), strict=True):
                 _panel(panel, case, lines)
             panels[0].set_ylabel(label)
             panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
             figure.suptitle(title, x=0.01, ha="left", y=1.0)
-            footnote(figure, f"{_provenance(settings, list(shown), means)}{not_shown(refused)}")
-            return save(figure, folder, name)
+            style.footnote(figure, f"{_provenance(settings, list(shown), means)}{style.not_shown(refused)}")
+            return style.save(figure, folder, name)
 
     return draw
 
 
-def _panel(axes: "Axes", case: Case, lines: Curves) -> None:
+def _panel(axes: "Axes", case: Case, lines: style.Lines) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for rule, values in lines.items():
-        marker, colour, style = LINES[rule]
-        centre = [one.value for one in values.values()]
-        spread = [
-            [one.value - one.low if one.low is not None else 0 for one in values.values()],
-            [one.high - one.value if one.high is not None else 0 for one in values.values()],
-        ]
-        axes.errorbar(
-            list(values), centre, yerr=[[max(0.0, width) for width in side] for side in spread], fmt=marker, ls=style,
-            color=colour, lw=1.6, markersize=5, elinewidth=0.8, capsize=2, label=rule,
-        )  # fmt: skip
+    style.draw_lines(axes, lines, LINES, markersize=5, elinewidth=0.8)
     axes.set_title(f"{case.data.label}: {case.pair.target} / {case.pair.draft}", fontsize=10)
     axes.set_xlabel("initial number of drafts, gamma")
     axes.set_ylim(bottom=0)
@@ -155,7 +134,7 @@ def _provenance(settings: Settings, cases: Sequence[Case], means: tuple[str, str
     )
     what = means[settings.device.startswith("cuda")]
     return (
-        f"At most {counts}, drawn by the seed; profile {settings.profile}, data {Path(settings.source).name}, on "
+        f"At most {counts}, drawn by the seed; {style.data_of(settings)}, on "
         f"{settings.device}, {settings.dtype}; batch 1,\n{cases[0].sampling}, +2 / -1 heuristic. Bars: 95 % intervals over "
         f"examples. {what}\nPairs are named as the paper's; profiles toy and test have small stand-ins. Pairs without "
         "models are not shown."

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from harness.core.settings import Settings
 from harness.papers.optimized.setup import GAMMA
+from harness.tables import style
 from harness.tables.evidence import Evidence
-from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION, footnote, look, new_figure, save
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,8 +93,8 @@ def draw_sigmoid(settings: Settings, evidence: Evidence, folder: Path) -> list[P
 
 def _draw(panel: Panel, folder: Path) -> list[Path]:
     tiling = Tiling(VOCABULARIES[SHOWN], sizes.TILE)
-    with look():
-        figure = new_figure(11.0, 5.4)
+    with style.look():
+        figure = style.new_figure(11.0, 5.4)
         axes = figure.subplots()
         axes.set(xlim=(0, 110), ylim=(0, 54), title=panel.title)
         axes.axis("off")
@@ -103,8 +104,8 @@ def _draw(panel: Panel, folder: Path) -> list[Path]:
         ratio, positive, _ = panel.written
         _matrix(axes, tiling, f"written: {ratio} and {positive}; used are $\\gamma$ ratios and one row (dark)", 14, GREEN)
         _program(axes, panel)
-        footnote(figure, notes(panel))
-        return save(figure, folder, panel.name)
+        style.footnote(figure, notes(panel))
+        return style.save(figure, folder, panel.name)
 
 
 def _matrix(axes: "Axes", tiling: Tiling, label: str, top: float, colour: str) -> None:

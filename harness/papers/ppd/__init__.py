@@ -1,7 +1,8 @@
 """Predictive Pipelined Decoding: setups, tables, figures, claims."""
 
 from harness.papers.ppd.claims import CLAIMS
-from harness.papers.ppd.figures import PPD_FIGURES as FIGURES
+from harness.papers.ppd.figure_theory import THEORY
+from harness.papers.ppd.figure_timeline import TIMELINES
 from harness.papers.ppd.match import BY_POSITION, MATCH_RATES
 from harness.papers.ppd.pipeline import PIPELINE
 from harness.papers.ppd.sampling import SAMPLING
@@ -11,6 +12,7 @@ __all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]
 
 TITLE = "Predictive Pipelined Decoding"
 SHORT = "PPD"
+FIGURES = (*TIMELINES, *THEORY)
 TABLES = (MATCH_RATES, PIPELINE, SAMPLING, *BY_POSITION)
 INPUTS = (
     InputTable(

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from statistics import mean
 
-from harness.papers.claim import Claim, Line, against, yes
+from harness.papers.claim import Claim, Line, against, line_of, yes
 from harness.tables.published import Row, claim, read
 from methods.ppd import theory
 from methods.ppd.theory import PAPER_DEPTH
@@ -39,8 +39,7 @@ def caption() -> Claim:
         lines=(
             Line("latency reduction", f"{reduction} %", f"{saved:.1f} %", f"100 x {rate:.4f} / 2 = {saved:.2f}",
                  against(reduction, saved)),
-            Line("compute factor", compute, f"{busy:.3f}", f"(3 + 2 - {rate:.4f}) / (2 - {rate:.4f}) = {busy:.3f}",
-                 against(compute, busy)),
+            line_of("compute factor", compute, busy, f"(3 + 2 - {rate:.4f}) / (2 - {rate:.4f}) = {busy:.3f}"),
         ),
         tables=(1,),
         sources=("text_claims.csv", "table_2.csv"),
@@ -128,8 +127,7 @@ def pipeline_latency() -> Claim:
         share = (1 - ratio) / (1 - expected)
         arithmetic = f"{row['latency_s']} / {greedy[row['dataset']]} = {ratio:.3f}; 1 - {_rate(row):.4f} / 2 = {expected:.3f}: "
         arithmetic += f"{share:.0%} of the saving"
-        label = f"{row['dataset']}, k = {row['k']}"
-        lines.append(Line(label, f"{ratio:.3f}", f"{expected:.3f}", arithmetic, against(f"{ratio:.3f}", expected)))
+        lines.append(line_of(f"{row['dataset']}, k = {row['k']}", f"{ratio:.3f}", expected, arithmetic))
     return Claim(
         paper=PAPER,
         title="The measured pipeline against Equation 3",
@@ -149,9 +147,7 @@ def throughput() -> Claim:
         value, printed = tokens / seconds, row["throughput_tok_per_s"]
         low, high = tokens / (seconds + 0.0005), tokens / (seconds - 0.0005)
         label = f"{row['dataset']}, {row['method']}{', k = ' + row['k'] if row['k'] else ''}"
-        lines.append(
-            Line(label, printed, f"{value:.3f}", f"{tokens} / {seconds} = {value:.4f}", against(printed, value, low, high))
-        )
+        lines.append(line_of(label, printed, value, f"{tokens} / {seconds} = {value:.4f}", low, high))
     return Claim(
         paper=PAPER,
         title="Throughput is tokens over latency",

@@ -15,10 +15,12 @@ import numpy as np
 from harness.core.settings import Settings
 from harness.measures.pipelines import match_rate
 from harness.measures.statistics import Estimate
+from harness.papers.ppd.match import MATCH_RATES
 from harness.papers.ppd.setup import PAPER, PROBED, TASKS, depth_of, layers_of, match_arm
-from harness.tables import published
+from harness.tables import published, style
+from harness.tables.base import Figure
 from harness.tables.evidence import Evidence
-from harness.tables.style import BLUE, GREEN, GREY, VERMILION, footnote, legend_line, legends_beside, look, new_figure, save
+from harness.tables.style import BLUE, GREEN, GREY, VERMILION
 from methods.ppd import theory
 from methods.ppd.theory import PAPER_DEPTH
 
@@ -77,16 +79,6 @@ def counts() -> list[int]:
     return sorted({int(row["k"]) for row in published.read(PAPER, "table_2")})
 
 
-def draw_average(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
-    """Figure 3: Eq. 3 against Eq. 5."""
-    return _draw(settings, evidence, folder, "ppd-3", _average, "compute units busy on average")
-
-
-def draw_per_token(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
-    """Figure 4: Eq. 3 against Eq. 6."""
-    return _draw(settings, evidence, folder, "ppd-4", _per_token, "compute per token (greedy decoding's = 1)")
-
-
 def _average(k: int, depth: int, layer: int, rate: float) -> float:
     return float(theory.compute_per_time_unit(depth, layer, k, rate))
 
@@ -95,10 +87,11 @@ def _per_token(k: int, depth: int, layer: int, rate: float) -> float:
     return float(theory.compute_per_token(depth, layer, k, rate))
 
 
-def _draw(settings: Settings, evidence: Evidence, folder: Path, name: str, compute: Compute, label: str) -> list[Path]:
+def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
+    """Latency (Equation 3) against compute (Equation 5 or 6), at the paper's match rates and at ours."""
     measured = measured_curves(settings, evidence)
-    with look():
-        figure = new_figure(10.4, 4.6)
+    with style.look():
+        figure = style.new_figure(10.4, 4.6)
         left, right = figure.subplots(1, 2, sharex=True, sharey=True)
         figure.subplots_adjust(wspace=0.08)
         for axes, title, curves in (
@@ -112,10 +105,10 @@ def _draw(settings: Settings, evidence: Evidence, folder: Path, name: str, compu
             right.text(0.5, 0.5, "not run", transform=right.transAxes, ha="center", va="center", color="#555555")
         datasets = [_handle(colour, marker, "none", dataset) for dataset, (colour, marker) in LOOKS.items()]
         heads = [_handle("black", "o", LINES[head], text, hollow=head == "N") for head, text in HEADS.items()]
-        rates = [legend_line(color=GREY, lw=1, label="match rate 0 (above) to 1")]
-        legends_beside(figure, right, ("dataset", datasets), ("early prediction by", heads), ("at each k", rates))
-        footnote(figure, _provenance(settings, measured))
-        return save(figure, folder, name)
+        rates = [style.legend_line(color=GREY, lw=1, label="match rate 0 (above) to 1")]
+        style.legends_beside(figure, right, ("dataset", datasets), ("early prediction by", heads), ("at each k", rates))
+        style.footnote(figure, _provenance(settings, measured))
+        return style.save(figure, folder, name)
 
 
 def _panel(axes: "Axes", title: str, curves: list[Curve], compute: Compute) -> None:
@@ -164,7 +157,7 @@ def _limits(compute: Compute) -> tuple[float, float]:
 
 def _handle(colour: str, marker: str, line: str, label: str, *, hollow: bool = False) -> "Line2D":
     face = "white" if hollow else colour
-    return legend_line(color=colour, marker=marker, markersize=6, markerfacecolor=face, ls=line, lw=1.4, label=label)
+    return style.legend_line(color=colour, marker=marker, markersize=6, markerfacecolor=face, ls=line, lw=1.4, label=label)
 
 
 def _is(row: published.Row, dataset: str, head: str) -> bool:
@@ -187,6 +180,16 @@ def _provenance(settings: Settings, measured: list[Curve]) -> str:
     place = f", layer {measured[0].layer} of {measured[0].depth}" if measured else ""
     return (
         f"Theory in both panels, at the match rates of Table 2. Paper: Vicuna-13B, layer {HALF} of {PAPER_DEPTH}. "
-        f"Here: profile {settings.profile}, data {Path(settings.source).name}{place}; {shown};\n"
+        f"Here: {style.data_of(settings)}{place}; {shown};\n"
         "bars are 95 % intervals over texts. Heads are not counted; Table 3 has what a real pipeline makes of it."
     )
+
+
+def _figure(name: str, title: str, compute: Compute, label: str) -> Figure:
+    return Figure(name=name, title=title, plan=MATCH_RATES.plan, draw=partial(_draw, name, compute, label))
+
+
+THEORY = (
+    _figure("ppd-3", "latency against compute units busy on average", _average, "compute units busy on average"),
+    _figure("ppd-4", "latency against compute per token", _per_token, "compute per token (greedy decoding's = 1)"),
+)

@@ -9,30 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.core.errors import UsageError
-from harness.core.experiment import Experiment
+from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
-from harness.papers.ppd.pipeline import ROLE, shown_arm
+from harness.papers.ppd.pipeline import ROLE, SHOWN, comparison, shown_arm
 from harness.papers.ppd.setup import depth_of
+from harness.tables import style
+from harness.tables.base import Figure
 from harness.tables.evidence import Evidence
-from harness.tables.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    footnote,
-    legend_line,
-    legend_patch,
-    look,
-    new_figure,
-    printable,
-    save,
-)
-from methods.steps import PARTS, Steps
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
+from methods.steps import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -88,24 +75,24 @@ def draw_overview(settings: Settings, evidence: Evidence, folder: Path) -> list[
     """Figure 1: three candidates a token; the one that proves right is carried on."""
     shown = _choose(settings, evidence, 3, (lambda hits: True in hits and False in hits, any), "ppd-1")
     text = _decoder(shown, evidence)
-    with look():
-        figure = new_figure(11, 3.4)
+    with style.look():
+        figure = style.new_figure(11, 3.4)
         axes = figure.subplots()
         _main_lane(axes, shown, depth_of(settings, ROLE), text)
         for slot in range(3):
             _candidate_lane(axes, shown, slot, text, shared=True)
         _dress(axes, ["main process", *[f"candidate {slot + 1}" for slot in range(3)]], "time (ms)", legend=True)
         axes.set_title("Three candidates begin while the token is still being computed")
-        footnote(figure, _provenance(settings, shown, "The three candidates are one batch of one sub-process."))
-        return save(figure, folder, "ppd-1")
+        style.footnote(figure, _provenance(settings, shown, "The three candidates are one batch of one sub-process."))
+        return style.save(figure, folder, "ppd-1")
 
 
 def draw_flow(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     """Figure 2: a run of matched tokens, measured above and by Algorithm 2 in layers below."""
     shown = _choose(settings, evidence, 1, (all, any), "ppd-2")
     text = _decoder(shown, evidence)
-    with look():
-        figure = new_figure(11, 5.2)
+    with style.look():
+        figure = style.new_figure(11, 5.2)
         above, below = figure.subplots(2, 1)
         figure.subplots_adjust(hspace=0.6)
         _main_lane(above, shown, depth_of(settings, ROLE), text)
@@ -115,8 +102,8 @@ def draw_flow(settings: Settings, evidence: Evidence, folder: Path) -> list[Path
         _simulated(below, shown, depth_of(settings, ROLE))
         _dress(below, ["main process", "sub-process 1"], "time (layers)", legend=False)
         below.set_title("The same rounds by Algorithm 2: a layer is one unit, all else is free")
-        footnote(figure, _provenance(settings, shown, ""))
-        return save(figure, folder, "ppd-2")
+        style.footnote(figure, _provenance(settings, shown, ""))
+        return style.save(figure, folder, "ppd-2")
 
 
 def _choose(
@@ -135,16 +122,14 @@ def _choose(
                 fresh = first == 0 or not steps.matched[first - 1]
                 if fresh and wish([bool(hit) for hit in steps.matched[seen]]) and all(steps.units[seen]):
                     return Shown(experiment, record, first, NUM_SHOWN)
-    raise UsageError(
-        f"figure {name}: no recorded run has {NUM_SHOWN} rounds of the kind it shows; run `make reproduce-figure-{name}`"
-    )
+    raise style.not_recorded(name, f"no recorded run has {NUM_SHOWN} rounds of the kind it shows")
 
 
 def _decoder(shown: Shown, evidence: Evidence) -> Callable[[int], str]:
     decode = evidence.decoder_of(shown.experiment)
 
     def text(token: int) -> str:
-        piece = printable(decode([token]).replace("\n", "\\n")).strip() or "(space)"
+        piece = style.printable(decode([token]).replace("\n", "\\n")).strip() or "(space)"
         return piece if len(piece) <= LONGEST else f"{piece[: LONGEST - 1]}…"
 
     return text
@@ -240,12 +225,12 @@ def _dress(axes: "Axes", lanes: Sequence[str], label: str, *, legend: bool) -> N
     axes.set_yticks([-lane for lane in range(len(lanes))], lanes)
     axes.grid(axis="y", visible=False)
     if legend:
-        handles: list[Artist] = [legend_patch(color=colour, label=text) for colour, text in LABELS.items()]
+        handles: list[Artist] = [style.legend_patch(color=colour, label=text) for colour, text in LABELS.items()]
         handles += [
-            legend_patch(color=RIGHT, label="candidate, right"),
-            legend_patch(color=WRONG, label="candidate, discarded"),
+            style.legend_patch(color=RIGHT, label="candidate, right"),
+            style.legend_patch(color=WRONG, label="candidate, discarded"),
         ]
-        handles += [legend_line(color=ARROW, lw=1.6, marker="^", markersize=5, label="taken over")]
+        handles += [style.legend_line(color=ARROW, lw=1.6, marker="^", markersize=5, label="taken over")]
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.08), handlelength=1.2)
 
 
@@ -256,3 +241,19 @@ def _provenance(settings: Settings, shown: Shown, remark: str) -> str:
         f"({shown.experiment.task}, data {Path(settings.source).name}, profile {settings.profile}); early layer {early}. "
         f"{remark}"
     )
+
+
+def _timed(settings: Settings) -> list[Comparison]:
+    """The comparison of Table 3 that the timelines are taken from."""
+    return [comparison(settings, SHOWN)]
+
+
+TIMELINES = (
+    Figure(
+        name="ppd-1",
+        title="three candidates begin while the token is still being computed",
+        plan=_timed,
+        draw=draw_overview,
+    ),
+    Figure(name="ppd-2", title="a run of matched tokens in the pipeline", plan=_timed, draw=draw_flow),
+)

@@ -3,9 +3,10 @@
 from harness.papers.specdec.blocks import BLOCK_TABLES
 from harness.papers.specdec.claims import CLAIMS
 from harness.papers.specdec.cost import COST_TABLES
-from harness.papers.specdec.figures import SPECDEC_FIGURES as FIGURES
+from harness.papers.specdec.figures import BATCHES, DISTRIBUTION, QUALITY
 from harness.papers.specdec.profile import PROFILE
 from harness.papers.specdec.quality import QUALITY_TABLES
+from harness.papers.specdec.rounds import ITERATION, RELAXED_ITERATION
 from harness.papers.specdec.setup import TITLE
 from harness.papers.specdec.traces import TRACES
 from harness.tables.published import InputTable
@@ -13,6 +14,7 @@ from harness.tables.published import InputTable
 __all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]
 
 SHORT = "SpecDec"
+FIGURES = (ITERATION, QUALITY, RELAXED_ITERATION, DISTRIBUTION, BATCHES)
 TABLES = (*QUALITY_TABLES, *BLOCK_TABLES, *COST_TABLES, PROFILE, TRACES)
 INPUTS = (
     InputTable(

@@ -1,6 +1,6 @@
-"""SpecDec, Figures 1 to 5. Drawn here are Figures 2 and 4 (quality and speed, single sentences) and 5 (batch sizes)."""
+"""SpecDec, Figures 2 and 4 (quality and speed, single sentences) and 5 (batch sizes)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from harness.measures.sentences import sentence_speedups
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.specdec.columns import BY_TITLE, faster_beam
 from harness.papers.specdec.cost import A_SENTENCE, MIN_BATCHES, TIMED_ARMS, arms_at
-from harness.papers.specdec.rounds import draw_relaxed, draw_strict
 from harness.papers.specdec.setup import (
     ALONE,
     BEAM,
@@ -30,25 +29,11 @@ from harness.papers.specdec.setup import (
     arms_of,
     gamma_of,
 )
-from harness.papers.specdec.traces import TRACES
-from harness.tables import published
+from harness.tables import published, style
 from harness.tables.base import Figure
 from harness.tables.engine import Known, Row, known_arms, plan_of
 from harness.tables.evidence import Evidence
-from harness.tables.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    footnote,
-    look,
-    new_figure,
-    not_shown,
-    save,
-)
+from harness.tables.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +59,7 @@ def recorded(settings: Settings, evidence: Evidence, figure: str) -> Known:
     known = known_arms(arms_of(settings, EN_DE), evidence)
     found = Known({name: arm for name, arm in known.items() if succeeded(arm[1])}, evidence)
     if not {GREEDY, BEAM, THEIR_BEAM} <= set(found):
-        raise UsageError(f"figure {figure}: no comparison is recorded; run `make reproduce-figure-{figure}`")
+        raise style.not_recorded(figure, "no comparison is recorded")
     return found
 
 
@@ -96,14 +81,14 @@ def draw_quality(settings: Settings, evidence: Evidence, folder: Path) -> list[P
     """Figure 2. Of the paper's points at most one of two numbers is recovered: lines are its speeds, without a quality."""
     known = recorded(settings, evidence, "specdec-2")
     found, refused = points(known)
-    with look():
-        figure = new_figure(7.6, 4.8)
+    with style.look():
+        figure = style.new_figure(7.6, 4.8)
         axes = figure.subplots()
         for arm, (speed, quality) in found.items():
             marker, colour = MARKS[arm]
             axes.errorbar(
-                speed.value, quality.value, xerr=_error(speed), yerr=_error(quality), fmt=marker, color=colour, markersize=8,
-                ecolor=colour, elinewidth=1, capsize=2, label=arm, zorder=5,
+                speed.value, quality.value, xerr=style.reach(speed), yerr=style.reach(quality), fmt=marker, color=colour,
+                markersize=8, ecolor=colour, elinewidth=1, capsize=2, label=arm, zorder=5,
             )  # fmt: skip
         for arm, speed_x in published_speeds().items():
             axes.axvline(speed_x, color=MARKS[arm][1], lw=1.2, ls=":", zorder=1)
@@ -111,8 +96,10 @@ def draw_quality(settings: Settings, evidence: Evidence, folder: Path) -> list[P
         axes.set(title="Translation quality against speed", xlabel="speed over AT with beam 5 (times)", ylabel="BLEU")
         axes.set_xlim(left=0)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-        footnote(figure, f"{_main_provenance(settings, known)} Bars: 95 % intervals over sentences.{not_shown(refused)}")
-        return save(figure, folder, "specdec-2")
+        style.footnote(
+            figure, f"{_main_provenance(settings, known)} Bars: 95 % intervals over sentences.{style.not_shown(refused)}"
+        )
+        return style.save(figure, folder, "specdec-2")
 
 
 def published_speeds() -> dict[str, float]:
@@ -126,10 +113,10 @@ def draw_distribution(settings: Settings, evidence: Evidence, folder: Path) -> l
     """Figure 4: over beam search as in the paper, and over greedy decoding."""
     known = recorded(settings, evidence, "specdec-4")
     if HIGH_EFFICIENCY not in known:
-        raise UsageError("figure specdec-4: SpecDec++ is not recorded; run `make reproduce-figure-specdec-4`")
+        raise style.not_recorded("specdec-4", "SpecDec++ is not recorded")
     speeds = {name: _speeds(known, arm) for name, arm in (("AT, b = 5", faster_beam(known)), (GREEDY, GREEDY))}
-    with look():
-        figure = new_figure(7.6, 4.4)
+    with style.look():
+        figure = style.new_figure(7.6, 4.4)
         axes = figure.subplots()
         _histogram(axes, speeds)
         low, high = claimed_range()
@@ -147,8 +134,8 @@ def draw_distribution(settings: Settings, evidence: Evidence, folder: Path) -> l
         axes.set_ylim(top=1.2 * axes.get_ylim()[1])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
         summed = " A sentence's repeats are summed." if known[GREEDY][0].repeats > 1 else ""
-        footnote(figure, f"{_main_provenance(settings, known)}{summed} The last bar holds all that are faster.")
-        return save(figure, folder, "specdec-4")
+        style.footnote(figure, f"{_main_provenance(settings, known)}{summed} The last bar holds all that are faster.")
+        return style.save(figure, folder, "specdec-4")
 
 
 def _speeds(known: Known, baseline: str) -> np.ndarray:
@@ -180,18 +167,9 @@ def claimed_range() -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _error(estimate: Estimate) -> list[list[float]] | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return [[max(estimate.value - estimate.low, 0)], [max(estimate.high - estimate.value, 0)]]
-
-
 def _main_provenance(settings: Settings, known: Known) -> str:
     experiment = known[GREEDY][0]
-    return (
-        f"{experiment.limit} sentences of {experiment.task}, profile {settings.profile}, data {Path(settings.source).name}, "
-        f"on {settings.device}, batch 1."
-    )
+    return f"{experiment.limit} sentences of {experiment.task}, {style.data_of(settings)}, on {settings.device}, batch 1."
 
 
 DEVICES = (("cpu", "float32"), ("cuda", "float32"), ("cuda", "bfloat16"), ("cuda", "float16"))
@@ -202,24 +180,19 @@ LINES = {
     STRICT: ("o", BLUE, "-"),
     HIGH_EFFICIENCY: ("P", PURPLE, "-"),
 }
-Latencies = dict[str, dict[int, Estimate]]
 
 
-def latencies(settings: Settings, evidence: Evidence, device: str, dtype: str) -> tuple[Latencies, dict[str, str]]:
+def latencies(settings: Settings, evidence: Evidence, device: str, dtype: str) -> tuple[style.Lines, dict[str, str]]:
     """Milliseconds a sentence by arm and batch size on a device, and the reason of each arm whose times must not be shown."""
-    found: Latencies = {name: {} for name in TIMED_ARMS}
-    refused = {}
+    known_at = {}
     for batch in SIZES[settings.profile].batches:
         arms = arms_at(settings, EN_DE, batch)
         there = {name: arm.replace(device=device, dtype=dtype) for name, arm in arms.items() if isinstance(arm, Experiment)}
-        known = Known({name: arm for name, arm in known_arms(there, evidence).items() if succeeded(arm[1])}, evidence)
-        for name in known if GREEDY in known else ():
-            result = A_SENTENCE.measure(known, Row(name, name))
-            if isinstance(result, Estimate):
-                found[name][batch] = result
-            elif isinstance(result, Missing):
-                refused[f"{name}, at batch size {batch} on {device}, {dtype}"] = result.why
-    return {name: values for name, values in found.items() if values}, refused
+        known = known_arms(there, evidence)
+        if GREEDY in known and succeeded(known[GREEDY][1]):
+            known_at[batch] = known
+    label = f"{{name}}, at batch size {{place}} on {device}, {dtype}"
+    return style.measured_lines(known_at, TIMED_ARMS, A_SENTENCE.measure, label)
 
 
 def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
@@ -229,64 +202,55 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
     found = {place: lines for place, (lines, _) in measured.items() if lines}
     refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
     if not found:
-        why = next(iter(refused.values()), "nothing is recorded; run `make reproduce-figure-specdec-5`")
-        raise UsageError(f"figure specdec-5: {why}")
-    with look():
-        figure = new_figure(1.2 + 4.4 * len(found), 6.6)
+        raise style.none_to_show("specdec-5", refused)
+    with style.look():
+        figure = style.new_figure(1.2 + 4.4 * len(found), 6.6)
         grid = figure.subplots(2, len(found), squeeze=False, sharex=True)
         for column, ((device, dtype), lines) in enumerate(found.items()):
             above, below = grid[0][column], grid[1][column]
-            _panel(above, lines, lambda estimate: estimate)
-            _panel(below, lines, _over(lines, _largest(settings)))
+            batches = sorted({batch for values in lines.values() for batch in values})
+            _panel(above, lines, batches)
+            _panel(below, _speeds_over(lines, _largest(settings)), batches)
             above.set(title=f"{device}, {dtype}", yscale="log")
             below.axhline(1, color="black", lw=0.8)
             below.set(xlabel="batch size")
         grid[0][0].set(ylabel="ms a sentence")
         grid[1][0].set(ylabel=f"speed (AT, b = 5, batch {_largest(settings)} = 1)")
         grid[0][-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-        footnote(figure, _batch_provenance(settings) + not_shown(refused))
-        return save(figure, folder, "specdec-5")
+        style.footnote(figure, _batch_provenance(settings) + style.not_shown(refused))
+        return style.save(figure, folder, "specdec-5")
 
 
 def _largest(settings: Settings) -> int:
     return max(SIZES[settings.profile].batches)
 
 
-def _over(lines: Latencies, batch: int) -> Callable[[Estimate], Estimate | None]:
-    """Speed over the faster beam search at a batch size (the largest is the paper's 1x); its own spread is not in the bars."""
+def _speeds_over(lines: style.Lines, batch: int) -> style.Lines:
+    """Speeds over the faster beam search at a batch size (the largest is the paper's 1x); its own spread is not in the bars."""
     beams = [lines.get(name, {}).get(batch) for name in (BEAM, THEIR_BEAM)]
     times = [one.value for one in beams if one is not None]
-    unit = min(times, default=0.0)
+    if len(times) < len(beams):
+        return {name: {} for name in lines}  # which is the faster is unknown
+    unit = min(times)
 
-    def speed(estimate: Estimate) -> Estimate | None:
-        if len(times) < len(beams):
-            return None  # which is the faster is unknown
-        low, high = (None if bound is None else unit / bound for bound in (estimate.high, estimate.low))
-        return Estimate(unit / estimate.value, low, high, estimate.n, "x")
+    def speed(one: Estimate) -> Estimate:
+        low, high = (None if bound is None else unit / bound for bound in (one.high, one.low))
+        return Estimate(unit / one.value, low, high, one.n, "x")
 
-    return speed
+    return {name: {place: speed(one) for place, one in values.items()} for name, values in lines.items()}
 
 
-def _panel(axes: "Axes", lines: Latencies, quantity: Callable[[Estimate], Estimate | None]) -> None:
+def _panel(axes: "Axes", lines: style.Lines, batches: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
-    for name, values in lines.items():
-        marker, colour, style = LINES[name]
-        shown = {batch: one for batch, estimate in values.items() if (one := quantity(estimate)) is not None}
-        spread = [[one.value - (one.value if one.low is None else one.low) for one in shown.values()]]
-        spread += [[(one.value if one.high is None else one.high) - one.value for one in shown.values()]]
-        axes.errorbar(
-            list(shown), [one.value for one in shown.values()], yerr=spread, marker=marker, color=colour, ls=style, lw=1.6,
-            markersize=6, elinewidth=1, capsize=2, label=name,
-        )  # fmt: skip
-    batches = sorted({batch for values in lines.values() for batch in values})
+    style.draw_lines(axes, lines, LINES, markersize=6, elinewidth=1)
     axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.minorticks_off()
 
 
 def _batch_provenance(settings: Settings) -> str:
     return (
-        f"k = {gamma_of(settings, EN_DE)}, SpecDec++ with {EFFICIENCY}; {EN_DE.task}, profile {settings.profile}, data "
-        f"{Path(settings.source).name}. Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
+        f"k = {gamma_of(settings, EN_DE)}, SpecDec++ with {EFFICIENCY}; {EN_DE.task}, {style.data_of(settings)}. "
+        f"Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
         "one after another. Below, 1 is the faster of our beam search and transformers'."
     )
 
@@ -301,12 +265,8 @@ def _batches(settings: Settings) -> list[Comparison]:
     return plan_of(arms_at(settings, EN_DE, batch) for batch in SIZES[settings.profile].batches)
 
 
-SPECDEC_FIGURES = [
-    Figure(name="specdec-1", title="an iteration: draft, verify, bifurcation", plan=TRACES.plan, draw=draw_strict),
-    Figure(name="specdec-2", title="translation quality against speed", plan=_main, draw=draw_quality),
-    Figure(
-        name="specdec-3", title="the same by SpecDec++: what a relaxed rule lets stand", plan=TRACES.plan, draw=draw_relaxed
-    ),
-    Figure(name="specdec-4", title="how speed-ups of single sentences are distributed", plan=_main, draw=draw_distribution),
-    Figure(name="specdec-5", title="latency and speed by batch size and device", plan=_batches, draw=draw_batches),
-]
+QUALITY = Figure(name="specdec-2", title="translation quality against speed", plan=_main, draw=draw_quality)
+DISTRIBUTION = Figure(
+    name="specdec-4", title="how speed-ups of single sentences are distributed", plan=_main, draw=draw_distribution
+)
+BATCHES = Figure(name="specdec-5", title="latency and speed by batch size and device", plan=_batches, draw=draw_batches)

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.papers.specdec.examples import COLOURS, END, Iteration, trace_of
 from harness.papers.specdec.setup import STRICT
-from harness.papers.specdec.traces import RELAXED, arms, heading, traceable
+from harness.papers.specdec.traces import RELAXED, TRACES, arms, heading, traceable
+from harness.tables import style
+from harness.tables.base import Figure
 from harness.tables.coloured import Kind
 from harness.tables.evidence import Evidence, show_ids
-from harness.tables.style import footnote, legend_patch, look, new_figure, printable, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Picture
 
 NUM_SHOWN = 2
 NUM_KNOWN = 4  # of what stood before, the last so many are shown
@@ -86,10 +86,10 @@ def _draw(
     record, first = _choose(figure_name, records, decode, wishes)
     iterations = trace_of(record, decode, "").iterations[first : first + NUM_SHOWN]
     source = evidence.sources_of(arm).get(record.example) if isinstance(arm, Experiment) else None
-    with look():
+    with style.look():
         figure = _picture(iterations, first, heading(method, settings), source)
-        footnote(figure, _provenance(settings, record, method))
-        return save(figure, folder, figure_name)
+        style.footnote(figure, _provenance(settings, record, method))
+        return style.save(figure, folder, figure_name)
 
 
 def _choose(
@@ -102,10 +102,7 @@ def _choose(
             for index, one in enumerate(trace.iterations[: 1 - NUM_SHOWN]):
                 if wish(one):
                     return record, index
-    raise UsageError(
-        f"figure {figure_name}: no recorded run has an iteration of the kind it shows; "
-        f"run `make reproduce-figure-{figure_name}`"
-    )
+    raise style.not_recorded(figure_name, "no recorded run has an iteration of the kind it shows")
 
 
 def boxes(one: Iteration) -> list[list[Box]]:
@@ -130,24 +127,28 @@ def boxes(one: Iteration) -> list[list[Box]]:
     return [[*prefix, *masks], drafted, choices, [*prefix, *after, *following]]
 
 
-def _picture(iterations: Sequence[Iteration], first: int, title: str, source: str | None) -> "Figure":
+def _picture(iterations: Sequence[Iteration], first: int, title: str, source: str | None) -> "Picture":
     shown = [boxes(one) for one in iterations]
     widths = [_widths(rows) for rows in shown]
     wide = max(sum(GAP + width for width in one.values()) for one in widths) + 1.5
     tall = len(shown) * (len(LABELS) + 0.75) * HEIGHT + 1.2
-    figure = new_figure(wide, tall)
+    figure = style.new_figure(wide, tall)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-1.5, wide - 1.5), ylim=(tall - 0.75, -0.75))
     axes.set_axis_off()
     axes.text(-1.4, -0.55, title, fontsize=12, fontweight="bold", va="center", parse_math=False)
     if source is not None:
-        axes.text(-1.4, -0.22, printable(f"Source: {source}"), fontsize=10, va="center", color="#555555", parse_math=False)
+        axes.text(
+            -1.4, -0.22, style.printable(f"Source: {source}"), fontsize=10, va="center", color="#555555", parse_math=False
+        )
     for number, (rows, width) in enumerate(zip(shown, widths, strict=True)):
         top = number * (len(LABELS) + 0.75) * HEIGHT + 0.3
         axes.text(-1.4, top - 0.12, f"iteration {first + number + 1}", fontsize=9.5, color="#777777", va="center")
         _iteration(axes, top + 0.22, rows, width)
     used = {box.kind for rows in shown for row in rows for box in row}
-    handles = [legend_patch(color=COLOURS[kind], alpha=0.5, label=label) for kind, label in LEGEND.items() if kind in used]
+    handles = [
+        style.legend_patch(color=COLOURS[kind], alpha=0.5, label=label) for kind, label in LEGEND.items() if kind in used
+    ]
     axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 0.0), ncols=3, fontsize=9, handlelength=1.2)
     return figure
 
@@ -199,12 +200,16 @@ def _tick(axes: "Axes", middle: float, height: float, stands: bool) -> None:
 
 
 def _shown(text: str) -> str:
-    return printable(text).strip() or "□"
+    return style.printable(text).strip() or "□"
 
 
 def _provenance(settings: Settings, record: Record, method: str) -> str:
     relaxed = " First choices are given the drafts that stand." if method == RELAXED else ""
-    return (
-        f"Example {record.example}, profile {settings.profile}, data {Path(settings.source).name}, on {settings.device}. "
-        f"A column is a position of the output.{relaxed}"
-    )
+    made = f"Example {record.example}, {style.data_of(settings)}, on {settings.device}."
+    return f"{made} A column is a position of the output.{relaxed}"
+
+
+ITERATION = Figure(name="specdec-1", title="an iteration: draft, verify, bifurcation", plan=TRACES.plan, draw=draw_strict)
+RELAXED_ITERATION = Figure(
+    name="specdec-3", title="the same by SpecDec++: what a relaxed rule lets stand", plan=TRACES.plan, draw=draw_relaxed
+)
