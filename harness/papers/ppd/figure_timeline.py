@@ -19,7 +19,7 @@ from harness.tables import style
 from harness.tables.base import Figure
 from harness.tables.evidence import Evidence
 from harness.tables.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
-from methods.steps import PARTS
+from methods.steps import PARTS, Steps
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
