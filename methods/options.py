@@ -29,7 +29,9 @@ def check_gamma(gamma: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all options, and the options of a part that has none."""
+    """Base of all options, and the options of a part that has none. ``label``: what of them stands behind a rule's name."""
+
+    label: ClassVar[str] = ""
 
     def check(self, *, sampling: SamplingSpec, device: str, num_threads: int | None) -> None:
         """Raise InputError where the part cannot run under these settings of an experiment."""

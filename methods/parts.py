@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from methods.options import MethodOptions, Options, Part, option
 from methods.ppd.options import PipelineOptions
-from methods.specdec.options import BlockOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
+from methods.specdec.options import BlockOptions, BlockwiseOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
 from methods.speculative.options import (
     ConstantOptions,
     HeuristicOptions,
@@ -60,7 +60,7 @@ DRAFTERS: Registry = {
     "random": Part("methods.speculative.drafters:random", Options),
     "hierarchical": Part("methods.speculative.drafters:hierarchical", HierarchicalOptions),
     "block": Part("methods.speculative.drafters:block", BlockOptions),
-    "blockwise": Part("methods.speculative.drafters:blockwise", Options),
+    "blockwise": Part("methods.speculative.drafters:blockwise", BlockwiseOptions),
 }
 METHODS: Registry = {
     "autoregressive": Part("methods.autoregressive:Autoregressive", MethodOptions),

@@ -91,9 +91,8 @@ def _check_words(arguments: Sequence[str]) -> None:
 
 
 def _load_plugins(files: Sequence[str]) -> None:
-    """Load plug-ins, and before them the rooms whose dictionaries they fill; without plug-ins neither, since torch is slow."""
+    """Load plug-ins, and before them the papers, whose tables they add to; without plug-ins neither."""
     if files or any(entry_points(group=f"foretoken.{kind}s") for kind in plugins.NAMES):
-        import_module("harness.run.build")
         import_module("harness.papers")
     plugins.load(files)
 

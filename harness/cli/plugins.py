@@ -4,8 +4,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-import harness.papers
-import harness.run.build  # noqa: F401 - with the line above: every dictionary that plug-ins fill
+import harness.papers  # noqa: F401 - whose tables plug-ins add to
 from harness.core import plugins
 from harness.core.text import text_table
 from harness.exact.contracts import check_entry, find_entries

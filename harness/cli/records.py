@@ -90,7 +90,7 @@ def _facts(path: Path, log: Log) -> dict[str, Any]:
 
 def _described(log: Log) -> str:
     facts = _facts(Path(), log)
-    schedule = "" if facts["schedule"] == "constant" else f" ({facts['schedule']})"
+    schedule = "" if log.experiment.method.has_constant_gamma else f" ({facts['schedule']})"
     return (
         f"{facts['task']}, {facts['target']} with {facts['drafter']}, {facts['rule']}, gamma {facts['gamma']}{schedule}, "
         f"temperature {facts['temperature']:g}; {facts['num_records']} records, {facts['num_failed']} failed"

@@ -27,9 +27,9 @@ from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import measure_run
 from harness.measures.pairing import incomparable
 from harness.models.names import is_encoder_decoder
-from harness.run.assisted import THEIRS
 from harness.run.peers import as_text, measured, with_peers
 from harness.run.plan import print_plan
+from harness.run.refusals import THEIRS
 from harness.run.runner import pin
 from kernels.inputs import SamplingSpec
 from methods.options import options_class
@@ -87,9 +87,8 @@ def _finite(value: Any) -> Any:
 
 def _beam_budget(method: MethodSpec) -> int | None:
     """Contexts that a round of speculative beam search may ask the target for, w + u gamma (Leviathan A.4)."""
-    if method.name != "speculative-beam":
-        return None
-    return int(method.options.num_beams + method.options.draft_width * method.gamma)
+    width = getattr(method.options, "draft_width", None)
+    return None if width is None else int(method.num_beams + width * method.gamma)
 
 
 def _print_metrics(metrics: dict, document: dict) -> None:
@@ -133,8 +132,8 @@ def experiments(args: argparse.Namespace) -> Comparison:
     if args.method == "autoregressive":
         return Comparison((base,))
     method = _method(args, drafter)
-    if method.values.get("num_beams", 1) > 1 and method.name != "beam":
-        base = base.replace(method=MethodSpec.of("beam", num_beams=method.options.num_beams), probes=_memory(args))
+    if method.num_beams > 1 and method.name != "beam":
+        base = base.replace(method=MethodSpec.of("beam", num_beams=method.num_beams), probes=_memory(args))
     plain = base.replace(comparison=comparison_id("run", method.name, method))
     arm = plain.replace(method=method, probes=_memory(args))
     return Comparison((*plain_arms(plain, method), arm))

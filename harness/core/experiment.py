@@ -78,8 +78,18 @@ class DrafterSpec:
         _settle(self, DRAFTERS, self.kind)
 
     @property
+    def is_model(self) -> bool:
+        """Whether a language model drafts, one token after another."""
+        return self.kind == "model"
+
+    @property
     def label(self) -> str:
-        return self.name if self.kind == "model" else self.kind
+        return self.name if self.is_model else self.kind
+
+    @property
+    def model_kind(self) -> str:
+        """What ``model`` names: a "language" model (or an n-gram table), a "block" drafter or trained "heads"."""
+        return getattr(self.options, "model_kind", "language")
 
     @property
     def name(self) -> str:
@@ -254,6 +264,20 @@ class MethodSpec:
         """How many tokens a round drafts at first; 0 where no part has it for an option."""
         return int(self.values.get("gamma", 0))
 
+    @property
+    def has_constant_gamma(self) -> bool:
+        """Whether no schedule changes gamma from round to round."""
+        return self.schedule is None or self.schedule.name == "constant"
+
+    @property
+    def num_beams(self) -> int:
+        return int(self.values.get("num_beams", 1))
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether it is PPD, which alone chooses how it is executed."""
+        return "execution" in self.values
+
 
 def _pop(registry: Registry, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Take the options of a part out of those that were given."""
@@ -396,6 +420,6 @@ def plain_arms(plain: Experiment, method: MethodSpec) -> tuple[Experiment, ...]:
 
     Small models are often faster on one thread than on all; the faster arm is the baseline.
     """
-    if method.name != "ppd" or plain.num_threads is not None or plain.device != "cpu":
+    if not method.is_pipeline or plain.num_threads is not None or plain.device != "cpu":
         return (plain,)
     return (plain, plain.replace(num_threads=1))

@@ -2,7 +2,7 @@
 
 An installed package names them in entry points: group ``foretoken.rules``, say, where an entry's name is the name that the rule
 is known by. A file that ``--plugin`` names has them in dictionaries called as the project's own: TASKS, DRAFTERS, RULES,
-METHODS, TABLES. Both fill the project's dictionaries, which the rooms that own them ``register`` here.
+METHODS, TABLES. Both fill the project's dictionaries; the room of tables, which stands above this one, registers its own.
 """
 
 import hashlib
@@ -14,15 +14,16 @@ from importlib.util import module_from_spec, spec_from_file_location
 from os.path import expanduser, isfile, realpath  # unlike Path's they answer for names that no file can have
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from harness.core.errors import UsageError
-from tasks import BROKEN
-
-if TYPE_CHECKING:
-    from harness.core.experiment import DrafterSpec, Experiment
+from harness.core.experiment import DrafterSpec, Experiment
+from methods.parts import DRAFTERS, METHODS, RULES
+from tasks import BROKEN, TASKS, TRAINING_ONLY, Task
 
 INSTALLED = "installed packages"
+NAMES = ("task", "drafter", "rule", "method", "table")  # of the kinds, in the order in which they are listed
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,36 @@ class Plugin:
         return f"{self.kind} {self.name}: {self.label}, sha256 {self.digest}"
 
 
-NAMES = ("task", "drafter", "rule", "method", "table")  # of the kinds, in the order in which they are listed
-KINDS: dict[str, Kind] = {}
+def _task(name: str, offered: Any) -> tuple[str, Any]:
+    task = offered() if isinstance(offered, type) else offered
+    if not isinstance(task, Task):
+        raise UsageError(f"{offered!r} is no task; expected a tasks.base.Task, or its class")
+    if getattr(task, "name", None) != name:
+        raise UsageError(f"the task calls itself {getattr(task, 'name', None)!r}; expected {name!r}, as it is registered")
+    if name in TRAINING_ONLY:
+        raise UsageError(f"{name!r} exists already; choose another name")
+    return name, task
+
+
+def _callable(name: str, offered: Any) -> tuple[str, Any]:
+    if not callable(offered):
+        raise UsageError(f"{offered!r} cannot be called; expected a class or function that makes one")
+    return name, offered
+
+
+KINDS = {
+    "task": Kind("task", TASKS, _task),
+    "drafter": Kind("drafter", DRAFTERS, _callable),
+    "rule": Kind("rule", RULES, _callable),
+    "method": Kind("method", METHODS, _callable),
+}
 _seen: dict[str, list[Plugin]] = {}  # by source: INSTALLED, or a file's path
 _offers: dict[str, Callable[[Kind], Iterable[Plugin]]] = {}  # by source: takes what it offers of a kind
 
 
 def register(kind: Kind) -> None:
-    """Make a dictionary of the project's known; what the sources seen so far offer of its kind is taken now."""
+    """Make a dictionary of a room above known; what the sources seen so far offer of its kind is taken now."""
     KINDS[kind.name] = kind
-    KINDS.update({name: KINDS.pop(name) for name in NAMES if name in KINDS})
     for source, offer in _offers.items():
         _take(source, offer(kind))
 
@@ -124,7 +145,7 @@ def files() -> list[str]:
 
 
 def given_for(kind: str, name: object) -> list[str]:
-    """The files without which a name is not known: all that were given, where it is one of theirs."""
+    """Return the files without which a name is not known: all that were given, if one of them offers it."""
     plugin = find(kind, name)
     return files() if plugin is not None and plugin.where in files() else []
 
@@ -153,10 +174,18 @@ def refuse_broken(kind: str, name: object) -> None:
         raise UsageError(f"{kind} {name!r}: its plug-in {broken.label} is broken: {broken.error}")
 
 
-def used_by(experiment: "Experiment") -> tuple[str, ...]:
+def choose(kind: str, name: str, registry: dict[str, Value]) -> Value:
+    """Return a part by its name. UsageError for one that no registry knows, or whose plug-in is broken."""
+    if name not in registry:
+        refuse_broken(kind, name)
+        raise UsageError(f"{kind} {name!r}: expected one of {', '.join(sorted(registry))}")
+    return registry[name]
+
+
+def used_by(experiment: Experiment) -> tuple[str, ...]:
     """The identities of the plug-ins that an experiment names, in order: a changed plug-in is another experiment."""
 
-    def of_drafter(spec: "DrafterSpec | None") -> Iterator[Plugin | None]:
+    def of_drafter(spec: DrafterSpec | None) -> Iterator[Plugin | None]:
         if spec is not None:
             yield find("drafter", spec.kind)
             yield from of_drafter(spec.inner)

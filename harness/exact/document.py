@@ -7,13 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.core.labels import key_of
 from harness.core.text import markdown_lines
 from harness.exact.checks import TRANSFORMERS_SHARE, Findings
 from harness.exact.fit import FALSE_ALARM, POWER
 from harness.exact.ground import MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
-from harness.measures.verdicts import GREEN, is_red, summary_of
+from harness.measures.verdicts import GREEN, is_red, key_of, summary_of
 from harness.tables.files import write_whole
 
 

@@ -18,13 +18,13 @@ from harness.core import jobs, plugins
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec
 from harness.core.files import LineFile, whole_lines
 from harness.core.jobs import Job
-from harness.core.labels import shown_sampling
 from harness.core.records import Record
 from harness.exact import checks
 from harness.exact.checks import Finding, Findings
 from harness.exact.controls import CONTROLS, run_control
 from harness.exact.ground import ModelGround, prompts_of
 from harness.exact.subjects import PLAIN, Sizes, Subject
+from harness.measures.verdicts import shown_sampling
 from harness.run.build import build_method, specs_of
 from harness.run.decode import must_equal
 from harness.run.divergence import classify
@@ -111,7 +111,7 @@ def control_part(subjects: Sequence[Subject]) -> Part | None:
     first = [subject for subject in subjects if subject.pair == subjects[0].pair]
     greedy, drawn = ([one.plain for one in first if one.plain.sampling.greedy is wanted] for wanted in (True, False))
     drafters = [one.method.drafter for one in first if one.method.drafter is not None]
-    models = [drafter for drafter in drafters if drafter.kind == "model"]
+    models = [drafter for drafter in drafters if drafter.is_model]
     if not (greedy and drawn and models):
         return None
     return Part(name=CONTROL_PART, ground=_ground_of(greedy[0]), drawn=_ground_of(drawn[0]), draft=models[0])
@@ -200,7 +200,7 @@ def _audit_subject(subject: Subject, ground: ModelGround, runner: Runner, others
 
 def _record(subject: Subject, runner: Runner, others: Sequence[Subject]) -> None:
     """Record all subjects that share this plain arm and are compared by outputs, as one comparison; records are reused."""
-    compared_by_output = [one for one in others if one.plain.sampling.greedy or one.method.name == "ppd"]
+    compared_by_output = [one for one in others if one.plain.sampling.greedy or one.method.is_pipeline]
     plain = pin(subject.plain)
     arms = dict.fromkeys(pin(one.experiment) for one in compared_by_output if one.plain == subject.plain)
     runner.run(Comparison((plain, *(arm for arm in arms if arm != plain))), subject.pair)

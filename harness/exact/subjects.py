@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.core.labels import label_of, shown_sampling
+from harness.measures.verdicts import label_of, shown_sampling
 from harness.models.names import is_encoder_decoder, num_layers
-from harness.run.assisted import EXIT, LOOKUP
+from harness.run.refusals import EXIT, LOOKUP
 from kernels.inputs import SamplingSpec
 from kernels.verify.registry import EXACT
 from methods.ppd.options import EXECUTIONS

@@ -34,6 +34,12 @@ class Log:
         return self.experiment.method.drafter.label if self.experiment.method.drafter is not None else ""
 
     @property
+    def gamma(self) -> int | None:
+        """How many tokens every round may draft; None if no schedule says so, or one that changes it."""
+        method = self.experiment.method
+        return method.gamma if method.schedule is not None and method.has_constant_gamma else None
+
+    @property
     def longest(self) -> int:
         """The most drafts of a round."""
         return max((len(one) for record in succeeded(self.records) if record.steps for one in record.steps.drafted), default=0)
@@ -95,8 +101,7 @@ def _overlap(log: Log) -> Estimate | None:
 
 def _inverted(log: Log) -> Estimate | None:
     """Eq. 1 solved for alpha by bisection; only where every round may draft gamma tokens."""
-    gamma = log.experiment.method.gamma
-    if log.experiment.method.values.get("schedule") != "constant":
+    if (gamma := log.gamma) is None:
         return None
 
     def solved(tokens: float) -> float:
@@ -111,9 +116,9 @@ def _inverted(log: Log) -> Estimate | None:
 
 def _over_configured(log: Log) -> Estimate | None:
     """Drafts that a server is set up for, made or not: gamma a round."""
-    if log.experiment.method.values.get("schedule") != "constant":
+    gamma = log.gamma
+    if gamma is None:
         return None
-    gamma = log.experiment.method.gamma
     return _mapped(pooled(acceptance.accepted_per_step)(log), lambda value: value / gamma)
 
 

@@ -179,7 +179,7 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
     for early in plain.early:
         for layer, k in product(early.layers, NUM_CANDIDATES):
             found[f"match_rate[{early.label}, layer {layer}, k = {k}]"] = match_rate(records[0], early.label, layer, k)
-    if experiment.method.name == "ppd":
+    if experiment.method.is_pipeline:
         depth, simulated = num_layers(experiment.target, experiment.profile), experiment.method.options.execution == "simulated"
         pipeline = account(records[:-1], records[-1], depth, simulated)
         found |= pipeline.estimates if isinstance(pipeline, Account) else untimed(records[-1], depth)

@@ -1,7 +1,7 @@
-"""The verdict of an experiment's method from the stored audits: what a table says beside a speed-up, and whether it may.
+"""The verdict of an experiment's method from the stored audits, which a table shows beside a speed-up or which bars it.
 
-A verdict belongs to what is plugged together (``core.labels.key_of``), not to sizes. Of several subjects with one key
-(models, batches, samplings) the worst counts.
+A verdict belongs to what is plugged together (``key_of``), not to sizes. Of several subjects with one key (models, batches,
+samplings) the worst counts. ``label_of`` is what tables and audits call a method.
 """
 
 import json
@@ -12,14 +12,50 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Experiment
-from harness.core.labels import key_of
+from harness.core.experiment import Experiment, MethodSpec
+from kernels.inputs import SamplingSpec
 
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "audit"  # the repository's own
 ZOO = "zoo-toy"  # the audit that every table reads; one of a user's own models counts for these models
 GREEN = ("identical", "near-tie", "same distribution", "lossy", "no difference found")
 LOSSY = ("lossy", "no difference found")
 Row = Mapping[str, Any]
+
+
+def shown_sampling(sampling: SamplingSpec) -> str:
+    filters = (("top-k", sampling.top_k), ("top-p", sampling.top_p))
+    shown = "".join(f", {name} {value:g}" for name, value in filters if value is not None)
+    return "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}{shown}"
+
+
+def label_of(method: MethodSpec, numbers: bool = True) -> str:
+    """A method with what is plugged into it, as far as that is not the default; ``numbers``: with its rule's."""
+    parts, values = [method.name], method.values
+    if method.drafter is not None:
+        encoder = values.get("encoder", "own")
+        parts.append(method.drafter.kind + (f" ({encoder} encoder)" if encoder != "own" else ""))
+    if method.rule is not None:
+        rule = method.rule.name
+        parts.append(rule + (getattr(method.rule.options, "label", "").format(**values) if numbers else ""))
+        parts += [] if method.has_constant_gamma else [f"schedule {values['schedule']}"]
+        parts += ["printed cap"] if values.get("cap", "released") != "released" else []
+    if method.is_pipeline:
+        parts.append(values["execution"] + (", trained heads" if method.heads is not None else ""))
+    parts += [f"{method.num_beams} beams"] if method.num_beams > 1 else []
+    return " / ".join(parts)
+
+
+def key_of(experiment: Experiment) -> tuple[str, ...]:
+    """What two experiments share if one's verdict is the other's: everything that is plugged in, and whether tokens are drawn.
+
+    Models, sizes and numbers (gamma, lenience) are left out: they move speeds and distances, not whether a path is exact.
+    """
+    method, values = experiment.method, experiment.method.values
+    plugged = () if method.drafter is None else (method.drafter.kind, values.get("encoder", "own"))
+    rule = () if method.rule is None else (method.rule.name, values.get("cap", "released"))
+    execution = (values["execution"],) if method.is_pipeline else ()
+    beams = ("beams",) if method.num_beams > 1 else ()
+    return (method.name, *plugged, *rule, *execution, *beams, "greedy" if experiment.sampling.greedy else "sampled")
 
 
 @dataclass(frozen=True)

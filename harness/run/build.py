@@ -11,15 +11,14 @@ from harness.core.experiment import DrafterSpec, EarlyProbe, Experiment, MethodS
 from harness.models.fit import check_pair, check_role, load_block_heads, load_early_heads, load_ngrams
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import is_ngram_table
-from harness.run.assisted import THEIRS, assistance_of, check_assisted
+from harness.run.refusals import check_assisted, check_reach
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
-from methods.cores import num_cores
 from methods.options import Part, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.adaptive import Adaptive
 from methods.ppd.heads import EarlyHead, OwnHead, check_layers
-from methods.ppd.pipeline import Fixed, Plan, Planner, PredictivePipelinedDecoding, overload
+from methods.ppd.pipeline import Fixed, Plan, Planner, PredictivePipelinedDecoding
 from methods.specdec.alone import DrafterAlone
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
@@ -28,9 +27,9 @@ from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.model import ModelDrafter
+from methods.transformers_assisted import Assistance, Assistant, EarlyExit, PromptLookup
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
-from tasks import TASKS, TRAINING_ONLY, Task
 
 Value = TypeVar("Value")
 ON_ONE_DEVICE = ("ppd", "transformers")  # methods with caches of their own
@@ -50,10 +49,12 @@ class Models:
         check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
         return model
 
-    def draft(self, spec: ModelSpec, target: LoadedModel) -> LoadedModel:
-        """A language model or a block drafter that drafts for ``target``: refused if their vocabularies or kinds differ."""
+    def draft(self, spec: ModelSpec, target: LoadedModel, drafts_blocks: bool | None = None) -> LoadedModel:
+        """A model that drafts for ``target``: refused if their vocabularies or kinds differ, or its role."""
         draft = self._load(spec)
         check_pair(target, draft)
+        if drafts_blocks is not None:
+            check_role(spec.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=drafts_blocks)
         return draft
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
@@ -63,44 +64,34 @@ class Models:
 
 
 def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
-    """Give a drafter what its description names: a draft model's session, a network of blocks, heads or a counted table, and
-    what drafts for it."""
-    session = table = block = heads = None
-    inner: Drafter | None = None
-    if spec.model is not None and spec.kind == "blockwise":
-        heads = load_block_heads(spec.model, target)
-    elif spec.model is not None and is_ngram_table(spec.model):
-        table = load_ngrams(spec.model, target)
-    elif spec.model is not None:
-        draft = models.draft(spec.model, target)
-        check_role(spec.model.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=spec.kind == "block")
-        session, block = (None, draft.stack) if isinstance(draft.stack, BlockStack) else (draft.session(), None)
-    if spec.inner is not None:
-        inside = build_drafter(spec.inner, target, models)
-        if not hasattr(inside, "revise"):
-            raise UsageError(f"drafter {spec.inner.kind!r}: inside another it must take drafts back; expected model")
-        inner = inside
-    parts = DraftParts(
-        vocab_size=target.vocab_size,
-        session=session,
-        table=table,
-        inner=inner,
-        block=block,
-        heads=heads,
-        target=target.stack,
-    )
-    return _choose("drafter", spec.kind, DRAFTERS)(parts, **values_of(spec.options))
+    """Give a drafter what its description names: a model, in whatever form it reads one, and what drafts for it."""
+    inner: Any = None if spec.inner is None else build_drafter(spec.inner, target, models)
+    if spec.inner is not None and not hasattr(inner, "revise"):
+        raise UsageError(f"drafter {spec.inner.kind!r}: inside another it must take drafts back; expected model")
+    read = {} if spec.model is None else _read_model(spec, spec.model, target, models)
+    parts = DraftParts(vocab_size=target.vocab_size, target=target.stack, inner=inner, **read)
+    return plugins.choose("drafter", spec.kind, DRAFTERS)(parts, **values_of(spec.options))
+
+
+def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models: Models) -> dict[str, Any]:
+    """Load a drafter's model as trained heads, a counted table, a network of blocks, or a language model's session."""
+    if spec.model_kind == "heads":
+        return {"heads": load_block_heads(model, target)}
+    if is_ngram_table(model):
+        return {"table": load_ngrams(model, target)}
+    draft = models.draft(model, target, drafts_blocks=spec.model_kind == "block")
+    return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": draft.session()}
 
 
 def build_rule(spec: RuleSpec | None) -> VerifyRule:
     spec = spec or RuleSpec()
-    return _choose("rule", spec.name, RULES)(**values_of(spec.options))
+    return plugins.choose("rule", spec.name, RULES)(**values_of(spec.options))
 
 
 def build_schedule(spec: ScheduleSpec | None) -> Callable[[], Schedule]:
     """A factory: every row of every generation has a schedule of its own."""
     spec = spec or ScheduleSpec()
-    return partial(_choose("schedule", spec.name, SCHEDULES), **values_of(spec.options))
+    return partial(plugins.choose("schedule", spec.name, SCHEDULES), **values_of(spec.options))
 
 
 def _speculative(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
@@ -124,21 +115,12 @@ def _check_gamma(spec: MethodSpec, drafter: Drafter) -> None:
         check_reach(spec, drafter.heads.num_heads, "with as many heads as")
 
 
-def check_reach(spec: MethodSpec, most: int, what: str) -> None:
-    """A drafter of blocks drafts no more than its block; a schedule that only begins at gamma may grow past it."""
-    if spec.gamma > most and spec.values.get("schedule", "constant") == "constant":
-        raise UsageError(
-            f"gamma {spec.gamma}: drafter {_drafter_of(spec).name} drafts {what} {most} tokens; expected 1 to {most}, or a "
-            "drafter that was trained for more"
-        )
-
-
 def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
     drafter = build_drafter(_drafter_of(spec), target, models)
     if not isinstance(drafter, ModelDrafter):
         raise UsageError(f"drafter {_drafter_of(spec).kind!r}: speculative beam search needs a draft model: give --draft")
     width = _checked_beams("draft_beams", spec.options.draft_width, target)
-    return SpeculativeBeamSearch(drafter.session, spec.options.num_beams, width, spec.gamma)
+    return SpeculativeBeamSearch(drafter.session, spec.num_beams, width, spec.gamma)
 
 
 def _checked_beams(name: str, count: int, target: LoadedModel) -> int:
@@ -176,19 +158,26 @@ def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> Predicti
 
 def _transformers(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
     """With a drafter it is assisted generation."""
+    check_assisted(spec)
+    assistance = None if spec.drafter is None else _assistance(spec, spec.drafter, target, models)
+    return TransformersGenerate(_checked_beams("num_beams", spec.num_beams, target), assistance)
 
-    def draft(model: ModelSpec) -> LoadedModel:
-        found = models.draft(model, target)
-        check_role(model.name, is_block=isinstance(found.stack, BlockStack), drafts_blocks=False)
-        return found
 
-    num_beams = _checked_beams("num_beams", spec.options.num_beams, target)
-    return TransformersGenerate(num_beams, assistance_of(spec, target, draft))
+def _assistance(spec: MethodSpec, drafter: DrafterSpec, target: LoadedModel, models: Models) -> Assistance:
+    assert spec.schedule is not None
+    if drafter.model is not None:
+        draft = models.draft(drafter.model, target, drafts_blocks=False)
+        return Assistant(draft.stack, spec.gamma, spec.schedule.name)
+    if spec.options.early_layer is None:
+        return PromptLookup(spec.gamma)
+    early = EarlyExit(spec.options.early_layer, spec.gamma, spec.schedule.name)
+    early.check(target.stack)
+    return early
 
 
 BUILDERS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {
     "autoregressive": lambda spec, target, models: Autoregressive(),
-    "beam": lambda spec, target, models: BeamSearch(_checked_beams("num_beams", spec.options.num_beams, target)),
+    "beam": lambda spec, target, models: BeamSearch(_checked_beams("num_beams", spec.num_beams, target)),
     "drafter-alone": _alone,
     "ppd": build_ppd,
     "speculative": _speculative,
@@ -203,27 +192,8 @@ def build_method(spec: MethodSpec, target: LoadedModel, models: Models) -> Metho
             f"method {spec.name!r}: {target.name} lies on several devices, which its own sessions cannot read; "
             "expected a target on one device, or another method"
         )
-    entry = _choose("method", spec.name, METHODS)
+    entry = plugins.choose("method", spec.name, METHODS)
     return BUILDERS[spec.name](spec, target, models) if isinstance(entry, Part) else entry(spec, target, models)
-
-
-def check_names(spec: MethodSpec) -> None:
-    """Refuse what no registry knows and what the parts themselves refuse, before anything is trained, downloaded or loaded."""
-    _choose("method", spec.name, METHODS)
-    if spec.rule is not None:
-        build_rule(spec.rule)
-    if spec.schedule is not None:
-        build_schedule(spec.schedule)()
-    if spec.name == "transformers":
-        check_assisted(spec)
-    elif spec.drafter is not None:
-        if spec.drafter.kind in THEIRS:
-            raise UsageError(
-                f"drafter {spec.drafter.kind!r}: transformers' own; expected method transformers, or another drafter"
-            )
-        _choose("drafter", spec.drafter.kind, DRAFTERS)
-        if spec.name == "drafter-alone" and (encoder := spec.values.get("encoder", "own")) != "own":
-            raise UsageError(f"encoder {encoder!r}: a drafter that decodes alone has its own only; expected encoder own")
 
 
 def specs_of(experiment: Experiment) -> list[ModelSpec]:
@@ -241,9 +211,9 @@ def specs_of(experiment: Experiment) -> list[ModelSpec]:
 
 
 def heads_of(experiment: Experiment) -> list[ModelSpec]:
-    """The trained heads among them: early ones, and those of drafter "blockwise"."""
+    """The trained heads among them: early ones, and those that a drafter has."""
     drafters = (experiment.method.drafter, *experiment.overlap)
-    blockwise = [drafter.model for drafter in drafters if drafter is not None and drafter.kind == "blockwise"]
+    blockwise = [drafter.model for drafter in drafters if drafter is not None and drafter.model_kind == "heads"]
     early = [experiment.method.heads, *(early.heads for early in experiment.early)]
     return [spec for spec in (*early, *blockwise) if spec is not None]
 
@@ -252,43 +222,3 @@ def _drafter_of(spec: MethodSpec) -> DrafterSpec:
     if spec.drafter is None:
         raise UsageError(f"method {spec.name!r}: expected a drafter; name a model with --draft or a kind with --drafter")
     return spec.drafter
-
-
-def overload_of(spec: MethodSpec) -> str | None:
-    """What it will cost that a pipeline has more processes than there are cores; None where it has not."""
-    if spec.name != "ppd" or spec.options.candidates is None:
-        return None
-    return overload(spec.options.execution, spec.options.candidates, num_cores())
-
-
-def _choose(field_name: str, name: str, known: dict[str, Value]) -> Value:
-    if name not in known:
-        plugins.refuse_broken(field_name, name)
-        raise UsageError(f"{field_name} {name!r}: expected one of {', '.join(sorted(known))}")
-    return known[name]
-
-
-def _task(name: str, offered: Any) -> tuple[str, Any]:
-    task = offered() if isinstance(offered, type) else offered
-    if not isinstance(task, Task):
-        raise UsageError(f"{offered!r} is no task; expected a tasks.base.Task, or its class")
-    if getattr(task, "name", None) != name:
-        raise UsageError(f"the task calls itself {getattr(task, 'name', None)!r}; expected {name!r}, as it is registered")
-    if name in TRAINING_ONLY:
-        raise UsageError(f"{name!r} exists already; choose another name")
-    return name, task
-
-
-def _callable(name: str, offered: Any) -> tuple[str, Any]:
-    if not callable(offered):
-        raise UsageError(f"{offered!r} cannot be called; expected a class or function that makes one")
-    return name, offered
-
-
-for _kind in (
-    plugins.Kind("task", TASKS, _task),
-    plugins.Kind("drafter", DRAFTERS, _callable),
-    plugins.Kind("rule", RULES, _callable),
-    plugins.Kind("method", METHODS, _callable),
-):
-    plugins.register(_kind)

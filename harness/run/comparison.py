@@ -15,11 +15,12 @@ from harness.core.records import Divergence, Key, ProbeRecord, Record
 from harness.models.fit import fits
 from harness.models.loading import LoadedModel
 from harness.models.names import is_ngram_table
-from harness.run.build import Models, build_drafter, build_method, early_reader, heads_of, overload_of, specs_of
+from harness.run.build import Models, build_drafter, build_method, early_reader, heads_of, specs_of
 from harness.run.decode import must_equal
 from harness.run.divergence import classify
 from harness.run.prompts import Prompt, make_prompt
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
+from harness.run.refusals import overload_of
 from tasks import get_task
 from tasks.base import Example
 from tasks.sources.read import read_examples

@@ -93,8 +93,8 @@ def must_equal(baseline: Experiment, experiment: Experiment, method: Method) -> 
     Beams of the same width, whatever is lossless when greedy, and what draws from the target alone also when it samples: at the
     same seeds it draws the same tokens.
     """
-    if baseline.method.name == "beam":
-        exact = experiment.method.name in ("speculative-beam", "transformers")
-        return exact and experiment.method.options.num_beams == baseline.method.options.num_beams
+    if baseline.method.num_beams > 1:
+        other_search = experiment.method.name != baseline.method.name
+        return other_search and experiment.method.num_beams == baseline.method.num_beams
     lossless = method.guarantee == "identical" or (method.guarantee != "lossy" and experiment.sampling.greedy)
     return lossless and experiment is not baseline

@@ -30,7 +30,7 @@ def classify(
     exact = Models(models.device, "float64")
     replays = [_replay(arm, prompt, repeat, exact) for arm in arms]
     agree = replays[0] == replays[1]
-    if arms[0].method.name == "beam":
+    if arms[0].method.num_beams > 1:
         return Divergence(position=position, margin=None, bound=None, replays_agree=agree, kind="near-tie" if agree else "bug")
     margin, bound = margin_at(arms, tokens[0], position, prompt, repeat, models)
     kind: Kind = "near-tie" if margin < bound and agree else "bug"

@@ -14,7 +14,7 @@ from harness.core.records import Record
 from harness.core.text import text_table
 from harness.measures.of_run import speedup, tokens_per_step
 from harness.measures.statistics import Estimate, Missing
-from harness.run.assisted import EXIT, LOOKUP
+from harness.run.refusals import EXIT, LOOKUP
 
 EXPECTED = f"expected generate, assistant, {LOOKUP} or {EXIT}:LAYER"
 Arm = tuple[Experiment, Sequence[Record]]
@@ -51,7 +51,7 @@ def peer_method(name: str, method: MethodSpec, draft: DrafterSpec | None) -> Met
         UsageError: no such name, or no draft model for an assistant.
     """
     if name == "generate":
-        return MethodSpec.of("transformers", num_beams=method.values.get("num_beams", 1))
+        return MethodSpec.of("transformers", num_beams=method.num_beams)
     if name == "assistant":
         if draft is None:
             raise UsageError("peer 'assistant': transformers drafts with a model of its own kind; give --draft")
@@ -65,7 +65,7 @@ def peer_method(name: str, method: MethodSpec, draft: DrafterSpec | None) -> Met
 
 
 def _assisted(drafter: DrafterSpec, method: MethodSpec, **fields: Any) -> MethodSpec:
-    num_beams = method.values.get("num_beams", 1)
+    num_beams = method.num_beams
     return MethodSpec.of("transformers", drafter=drafter, gamma=method.gamma or 5, num_beams=num_beams, **fields)
 
 
@@ -77,7 +77,7 @@ def with_peers(comparison: Comparison, names: Sequence[str]) -> tuple[Comparison
     """The arms of a run, and those of its peers by name: each says what it took turns with, so that times of other runs are
     never mixed with these."""
     plain, method = comparison.arms[0], comparison.arms[-1].method
-    draft = next((one for one in (method.drafter, *plain.overlap) if one is not None and one.kind == "model"), None)
+    draft = next((one for one in (method.drafter, *plain.overlap) if one is not None and one.is_model), None)
     chosen = {name: peer_method(name, method, draft) for name in names}
     if not chosen:
         return comparison, {}

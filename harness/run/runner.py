@@ -21,11 +21,11 @@ from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.pairing import out_of_turn
 from harness.models.names import pin_heads, pin_model
-from harness.run.build import Models, check_names, heads_of, specs_of
+from harness.run.build import Models, heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, chunks_of, examples_of, stages_of
 from harness.run.facts import note_facts
 from harness.run.instruments import quick_collection
-from harness.run.recipe_checks import check_recipes
+from harness.run.refusals import check_names, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.recipes import ZOO, Scale, scale_of
 from tasks import fingerprint, get_task

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import Comparison, Experiment, ModelSpec
-from harness.core.labels import key_of, label_of
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.statistics import Missing
-from harness.measures.verdicts import Verdict, audit_folder, verdict_of
+from harness.measures.verdicts import Verdict, audit_folder, key_of, label_of, verdict_of
 
 Decode = Callable[[Sequence[int]], str]
 Facts = Mapping[str, Any]

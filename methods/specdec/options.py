@@ -29,6 +29,8 @@ class TopOneOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TopBetaOptions(TopOneOptions):
+    label: ClassVar[str] = " beta {beta} tau {tau:g}"
+
     beta: int = option(3, "among the target's best BETA")
     tau: float = option(1.0, "within TAU of its best log-probability")
     score: str = option("verifier", "verifier, or as_described (the drafter's, as printed)", SCORES)
@@ -43,6 +45,8 @@ class TopBetaOptions(TopOneOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(Options):
+    model_kind: ClassVar[str] = "block"
+
     encoder: str = option("own", "own, shared (the target's) or concurrent (beside it)", ENCODERS)
 
     def check(self, *, sampling: SamplingSpec, device: str, num_threads: int | None) -> None:
@@ -51,6 +55,10 @@ class BlockOptions(Options):
                 f"encoder 'concurrent': num_threads {num_threads or 'of all cores'}; on a CPU expected 1: two encoders "
                 "with several threads each keep taking the cores from one another: use one thread (--threads 1)"
             )
+
+
+class BlockwiseOptions(Options):
+    model_kind: ClassVar[str] = "heads"
 
 
 @dataclass(frozen=True, kw_only=True)

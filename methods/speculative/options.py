@@ -11,6 +11,8 @@ DEFAULT_SCALE = 1e3
 
 @dataclass(frozen=True, kw_only=True)
 class LenienceOptions(Options):
+    label: ClassVar[str] = " {lenience:g}"
+
     lenience: float = option(1.0, "l, 0 < l <= 1")
     as_described: bool = option(False, "the paper's printed form where it differs from what it must mean")
 

@@ -9,14 +9,13 @@ import pytest
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.core.labels import key_of
 from harness.core.records import Record
 from harness.exact.run import control_part, split
 from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.measures import verdicts
 from harness.measures.statistics import Estimate
-from harness.measures.verdicts import Verdict, audit_folder, verdict_of
-from harness.run.assisted import THEIRS
+from harness.measures.verdicts import Verdict, audit_folder, key_of, verdict_of
+from harness.run.refusals import THEIRS
 from harness.tables.base import cell_of
 from harness.tables.evidence import Evidence, stored_evidence
 from kernels.verify.registry import KERNELS

@@ -19,7 +19,7 @@ from harness.models.loading import load_model
 from harness.models.names import pin_model
 from harness.papers import TABLES, Table
 from harness.papers.leviathan.setup import ROLES
-from harness.run.recipe_checks import check_recipes
+from harness.run.refusals import check_recipes
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from methods.specdec.blockwise import BlockwiseHeads

@@ -1,0 +1,109 @@
+"""What cannot be run is refused here, by names, options and recipes alone: before anything is trained, downloaded or loaded."""
+
+from harness.core import plugins
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.models.fit import check_role, foreign_heads, no_block_heads
+from harness.models.names import recipe_named
+from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
+from harness.zoo.recipes import ZOO, AnyRecipe
+from methods.cores import num_cores
+from methods.parts import DRAFTERS, METHODS
+from methods.ppd.pipeline import overload
+from methods.transformers_assisted import check_schedule
+
+LOOKUP, EXIT = "prompt-lookup", "early-exit"
+THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has
+
+
+def check_names(spec: MethodSpec) -> None:
+    """Refuse what no registry knows and what the parts themselves refuse, before anything is trained, downloaded or loaded."""
+    plugins.choose("method", spec.name, METHODS)
+    for kind, part, registry in (("rule", spec.rule, RULES), ("schedule", spec.schedule, SCHEDULES)):
+        if part is not None:
+            plugins.choose(kind, part.name, registry)(**values_of(part.options))
+    if spec.name == "transformers":
+        check_assisted(spec)
+    elif spec.drafter is not None:
+        if spec.drafter.kind in THEIRS:
+            raise UsageError(
+                f"drafter {spec.drafter.kind!r}: transformers' own; expected method transformers, or another drafter"
+            )
+        plugins.choose("drafter", spec.drafter.kind, DRAFTERS)
+        if spec.name == "drafter-alone" and (encoder := spec.values.get("encoder", "own")) != "own":
+            raise UsageError(f"encoder {encoder!r}: a drafter that decodes alone has its own only; expected encoder own")
+
+
+def check_assisted(spec: MethodSpec) -> None:
+    """UsageError for what transformers' assisted generation does not have, or what it would leave unread."""
+    kind = None if spec.drafter is None else spec.drafter.kind
+    early_layer, num_beams = spec.options.early_layer, spec.options.num_beams
+    if early_layer is not None and kind != EXIT:
+        raise UsageError(f"early_layer {early_layer}: of method 'transformers' only drafter {EXIT} reads it; leave it out")
+    if spec.drafter is None or kind is None:
+        return
+    if not (spec.drafter.is_model or kind in THEIRS):
+        raise UsageError(
+            f"drafter {kind!r}: transformers' assisted generation needs a draft model (--draft), {LOOKUP} or {EXIT}"
+        )
+    if spec.drafter.is_model and spec.drafter.model is None:
+        raise UsageError(f"drafter {kind!r}: transformers' assisted generation needs a draft model: give --draft")
+    if not spec.drafter.is_model and spec.drafter.model is not None:
+        raise UsageError(f"draft {spec.drafter.model.name!r}: drafter {kind} has no model of its own; leave it out")
+    if kind == EXIT and early_layer is None:
+        raise UsageError(f"drafter {EXIT}: expected the layer behind which the target drafts: give --early-layer")
+    if num_beams > 1:
+        raise UsageError(f"num_beams {num_beams}: transformers' assisted generation has no beams; expected 1, or no drafter")
+    assert spec.schedule is not None
+    check_schedule(spec.schedule.name, drafts_by_lookup=kind == LOOKUP)
+
+
+def check_recipes(experiment: Experiment) -> None:
+    """UsageError for a target that drafts blocks, a drafter of another kind than its model, or a gamma beyond its reach."""
+    target, method = experiment.target, experiment.method
+    check_role(target.name, is_block=isinstance(_recipe_of(target, experiment), DrafterRecipe), drafts_blocks=False)
+    for drafter in (method.drafter, *experiment.overlap):
+        if drafter is not None:
+            _check_drafter(drafter, experiment)
+    if method.drafter is None or method.drafter.model is None:
+        return
+    recipe = _recipe_of(method.drafter.model, experiment)
+    if isinstance(recipe, DrafterRecipe):
+        check_reach(method, recipe.block_size, "blocks of")
+    elif isinstance(recipe, BlockwiseRecipe):
+        check_reach(method, recipe.num_drafts, "with as many heads as")
+
+
+def _check_drafter(drafter: DrafterSpec, experiment: Experiment) -> None:
+    if drafter.inner is not None:
+        _check_drafter(drafter.inner, experiment)
+    recipe = None if drafter.model is None else _recipe_of(drafter.model, experiment)
+    if drafter.model is None or recipe is None:
+        return
+    if drafter.model_kind != "heads":
+        is_block, drafts_blocks = isinstance(recipe, DrafterRecipe), drafter.model_kind == "block"
+        check_role(drafter.model.name, is_block=is_block, drafts_blocks=drafts_blocks)
+    elif not isinstance(recipe, BlockwiseRecipe):
+        raise no_block_heads(drafter.model.name)
+    elif _recipe_of(experiment.target, experiment) not in (None, recipe.verifier):
+        raise foreign_heads(drafter.model.name, experiment.target.name, ZOO + recipe.verifier.name)
+
+
+def _recipe_of(spec: ModelSpec, experiment: Experiment) -> AnyRecipe | None:
+    return recipe_named(spec, experiment.profile, experiment.source)
+
+
+def check_reach(spec: MethodSpec, most: int, what: str) -> None:
+    """A drafter of blocks drafts no more than its block; a schedule that only begins at gamma may grow past it."""
+    if spec.gamma > most and spec.has_constant_gamma and spec.drafter is not None:
+        raise UsageError(
+            f"gamma {spec.gamma}: drafter {spec.drafter.name} drafts {what} {most} tokens; expected 1 to {most}, or a "
+            "drafter that was trained for more"
+        )
+
+
+def overload_of(spec: MethodSpec) -> str | None:
+    """What it will cost that a pipeline has more processes than there are cores; None where it has not."""
+    if not spec.is_pipeline or spec.options.candidates is None:
+        return None
+    return overload(spec.options.execution, spec.options.candidates, num_cores())
