@@ -8,7 +8,8 @@ from harness.models.names import recipe_named
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import ZOO, AnyRecipe
 from methods.cores import num_cores
-from methods.parts import DRAFTERS, METHODS
+from methods.options import values_of
+from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.pipeline import overload
 from methods.transformers_assisted import check_schedule
 

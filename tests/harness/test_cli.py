@@ -115,7 +115,7 @@ def test_ppd_needs_a_decoder_only_model(folders: dict[str, Path], tmp_path: Path
 def test_ppd_warns_of_more_processes_than_cores_and_ends_in_one_line_if_one_dies(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.run.build.num_cores", lambda: 2)
+    monkeypatch.setattr("harness.run.refusals.num_cores", lambda: 2)
     arguments = run_arguments(folders, tmp_path, method="ppd", early_layer="2", candidates="3")
     assert main(arguments) == 0
     out, err = capsys.readouterr()
