@@ -24,6 +24,13 @@ class Estimate:
     n: int
     unit: str = ""
 
+    def mapped(self, change: Callable[[float], float], unit: str = "") -> "Estimate":
+        """A function of it that only rises or only falls: percentile intervals follow any such change."""
+        if self.low is None or self.high is None:
+            return Estimate(change(self.value), None, None, self.n, unit)
+        low, high = sorted((change(self.low), change(self.high)))
+        return Estimate(change(self.value), low, high, self.n, unit)
+
     def as_dict(self) -> dict[str, float | int | str | None]:
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n, "unit": self.unit}
 

@@ -136,6 +136,11 @@ def no_notes(settings: Settings) -> list[str]:
     return []
 
 
+def of_records(measure: Callable[[list[Record]], Result]) -> Callable[[Known, Row], Result]:
+    """A measure of the records of the row's own arm."""
+    return lambda known, row: measure(known[row.arm][1])
+
+
 def plan_of(sets: Iterable[Arms]) -> list[Comparison]:
     """A comparison of each set of arms: those that can be run. Equal comparisons are named once."""
     found = (tuple(dict.fromkeys(arm for arm in arms.values() if isinstance(arm, Experiment))) for arms in sets)

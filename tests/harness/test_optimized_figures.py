@@ -18,7 +18,7 @@ from harness.core.settings import Settings
 from harness.papers import get_figure
 from harness.papers.optimized.figures import SUMMARY_CASES, memory_arms, timed_arms
 from harness.papers.optimized.setup import EXACT, RULES, SIZES
-from harness.papers.optimized.tiles import VOCABULARIES, Tiling
+from harness.papers.optimized.tiles import VOCABULARIES, tile_widths
 from harness.tables.evidence import Evidence
 from kernels.verify.sizes import TILE
 
@@ -49,11 +49,10 @@ def test_nothing_is_drawn_of_nothing(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vocab_size", sorted(VOCABULARIES.values()))
 def test_tiles_cover_a_row_once(vocab_size: int) -> None:
-    tiling = Tiling(vocab_size, TILE)
-    assert sum(tiling.widths) == vocab_size
-    assert len(tiling.widths) == tiling.num_tiles
-    assert set(tiling.widths[:-1]) == {TILE} == {1024}
-    assert 0 < tiling.widths[-1] <= TILE
+    widths = tile_widths(vocab_size)
+    assert sum(widths) == vocab_size
+    assert set(widths[:-1]) == {TILE} == {1024}
+    assert 0 < widths[-1] <= TILE
 
 
 def test_the_drawn_tiles_are_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
 from harness.models.loading import load_model
 from harness.papers import get_table
-from harness.papers.optimized.scaling import arms_of as scaled_arms
 from harness.papers.optimized.setup import (
     BASELINE,
     CLEAN,
@@ -56,6 +55,7 @@ from harness.papers.optimized.setup import (
     Case,
     arms_of,
 )
+from harness.papers.optimized.tables import scaled_arms
 from harness.run.instruments import RANGE, ProfiledRule, device_seconds
 from harness.run.runner import Runner, pin
 from methods.speculative.rules import SigmoidRule

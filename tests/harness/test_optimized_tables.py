@@ -18,9 +18,8 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 from harness.papers import get_table
-from harness.papers.optimized import measures as verification
-from harness.papers.optimized.rules import OUT_OF_DOMAIN
-from harness.papers.optimized.scaling import SWEEP
+from harness.papers.optimized import columns as verification
+from harness.papers.optimized.columns import OUT_OF_DOMAIN
 from harness.papers.optimized.setup import (
     ALL_CASES,
     BASELINE,
@@ -38,6 +37,7 @@ from harness.papers.optimized.setup import (
     arms_of,
     without_profiler,
 )
+from harness.papers.optimized.tables import SWEEP
 from harness.tables import published
 from harness.tables.base import Cell
 from harness.tables.evidence import Evidence

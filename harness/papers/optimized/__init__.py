@@ -1,13 +1,14 @@
 """Optimized Speculative Sampling: setups, tables, figures, claims."""
 
 from harness.papers.optimized.claims import CLAIMS
-from harness.papers.optimized.figures import OPTIMIZED_FIGURES as FIGURES
-from harness.papers.optimized.rules import RULE_TABLES
-from harness.papers.optimized.scaling import SCALING_TABLES
+from harness.papers.optimized.figures import BY_DRAFTS
+from harness.papers.optimized.tables import RULE_TABLES, SCALING_TABLES
+from harness.papers.optimized.tiles import TILES
 
 __all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]
 
 TITLE = "Optimized Speculative Sampling"
 SHORT = "Optimized"
 TABLES = (*RULE_TABLES, *SCALING_TABLES)
+FIGURES = (*TILES, *BY_DRAFTS)
 INPUTS = ()

@@ -1,4 +1,4 @@
-"""Optimized, Figures 1 to 5. Drawn here are 3 to 5: time a call and peak memory by initial number of drafts; a panel a pair."""
+"""Optimized, Figures 3 to 5: time a call and peak memory by initial number of drafts; a panel a pair."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.settings import Settings
 from harness.measures.sentences import peak_mib
 from harness.measures.statistics import Missing
-from harness.papers.optimized import measures as verification
+from harness.papers.optimized import columns
 from harness.papers.optimized.setup import (
     BASELINE,
     CV16,
@@ -26,12 +26,10 @@ from harness.papers.optimized.setup import (
     XSUM,
     Arms,
     Case,
-    models_of,
     num_examples,
     plain_arm,
     ruled,
 )
-from harness.papers.optimized.tiles import draw_exact, draw_sigmoid
 from harness.tables import style
 from harness.tables.base import Figure
 from harness.tables.engine import Known, Result, Row, known_arms, plan_of
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 
 SPEECH_CASES = [Case(data=CV16, pair=pair, sampling=FILTERED) for pair in WHISPERS]
 SUMMARY_CASES = [Case(data=XSUM, pair=pair, sampling=FILTERED) for pair in READERS]
-PEAK = "peak above what is held (MiB)"
-MEMORY = ("Here resident memory of the process.", "What torch's allocator gave out.")  # on a CPU, on CUDA
 LINES = {
     BASELINE: ("s", GREY, "--"),
     EXACT: ("o", BLUE, "-"),
@@ -59,11 +55,9 @@ Measure = Callable[[Known, Row], Result]
 
 def timed_arms(settings: Settings, case: Case, gamma: int) -> Arms:
     """Plain decoding, which shows whether the machine drifted, and every rule."""
-    plain, models = plain_arm(settings, case, f"gamma {gamma}", sampled=True), models_of(settings, case.pair)
-    if isinstance(plain, Missing) or isinstance(models, Missing):
-        return dict.fromkeys(RULES, plain if isinstance(plain, Missing) else Missing("no draft"))
-    plain = plain.replace(probes=())
-    return {PLAIN: plain, **{rule: ruled(plain, case, rule, draft=models[1], gamma=gamma) for rule in RULES}}
+    plain = plain_arm(settings, case, f"gamma {gamma}", sampled=True)
+    rules = {rule: ruled(plain, case, rule, gamma=gamma) for rule in RULES}
+    return {PLAIN: plain if isinstance(plain, Missing) else plain.replace(probes=()), **rules}
 
 
 def memory_arms(settings: Settings, case: Case, gamma: int) -> Arms:
@@ -72,14 +66,10 @@ def memory_arms(settings: Settings, case: Case, gamma: int) -> Arms:
     return {name: arm if isinstance(arm, Missing) else arm.replace(probes=(MemoryProbe(),)) for name, arm in arms}
 
 
-def _plan(arms_at: ArmsAt, cases: Sequence[Case], settings: Settings) -> list[Comparison]:
-    return plan_of(arms_at(settings, case, gamma) for case in cases for gamma in SIZES[settings.profile].gammas)
-
-
 def call_ms(known: Known, row: Row) -> Result:
     """Milliseconds a call, refused where the machine drifted or clocks contradict each other."""
     experiment, own = known[row.arm]
-    return verification.unfair(known[PLAIN][1], experiment, own) or verification.call_ms(own)
+    return columns.unfair(known[PLAIN][1], experiment, own) or columns.call_ms(own)
 
 
 def peak(known: Known, row: Row) -> Result:
@@ -96,26 +86,24 @@ def curves(
 
 
 def _draw(
-    name: str, cases: Sequence[Case], arms_at: ArmsAt, measure: Measure, title: str, label: str, means: tuple[str, str]
-) -> Callable[[Settings, Evidence, Path], list[Path]]:
-    def draw(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
-        measured = {case: curves(settings, case, arms_at, measure, evidence) for case in cases}
-        shown = {case: lines for case, (lines, _) in measured.items() if lines}
-        refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
-        if not shown:
-            raise style.none_to_show(name, refused)
-        with style.look():
-            figure = style.new_figure(1.4 + 4.0 * len(shown), 4.2)
-            panels = figure.subplots(1, len(shown), squeeze=False)[0]
-            for panel, (case, lines) in zip(panels, shown.items(), strict=True):
-                _panel(panel, case, lines)
-            panels[0].set_ylabel(label)
-            panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-            figure.suptitle(title, x=0.01, ha="left", y=1.0)
-            style.footnote(figure, f"{_provenance(settings, list(shown), means)}{style.not_shown(refused)}")
-            return style.save(figure, folder, name)
-
-    return draw
+    name: str, cases: Sequence[Case], arms_at: ArmsAt, measure: Measure, title: str, label: str, means: tuple[str, str],
+    settings: Settings, evidence: Evidence, folder: Path,
+) -> list[Path]:  # fmt: skip
+    measured = {case: curves(settings, case, arms_at, measure, evidence) for case in cases}
+    shown = {case: lines for case, (lines, _) in measured.items() if lines}
+    refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
+    if not shown:
+        raise style.none_to_show(name, refused)
+    with style.look():
+        figure = style.new_figure(1.4 + 4.0 * len(shown), 4.2)
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        for panel, (case, lines) in zip(panels, shown.items(), strict=True):
+            _panel(panel, case, lines)
+        panels[0].set_ylabel(label)
+        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
+        figure.suptitle(title, x=0.01, ha="left", y=1.0)
+        style.footnote(figure, f"{_provenance(settings, list(shown), means)}{style.not_shown(refused)}")
+        return style.save(figure, folder, name)
 
 
 def _panel(axes: "Axes", case: Case, lines: style.Lines) -> None:
@@ -141,37 +129,33 @@ def _provenance(settings: Settings, cases: Sequence[Case], means: tuple[str, str
     )
 
 
-draw_time = _draw(
-    "optimized-3", (*SUMMARY_CASES, *SPEECH_CASES), timed_arms, call_ms, "Profiled time of a call of speculative sampling",
-    "mean time a call (ms)",
-    ("Here CPU time of the process, the rules' CPU paths.", "Sum of device events by torch's profiler."),
-)  # fmt: skip
-draw_summary_memory = _draw(
-    "optimized-4", SUMMARY_CASES, memory_arms, peak, "Peak memory of a generation, summaries", PEAK, MEMORY,
-)  # fmt: skip
-draw_speech_memory = _draw(
-    "optimized-5", SPEECH_CASES, memory_arms, peak, "Peak memory of a generation, speech", PEAK, MEMORY,
-)  # fmt: skip
+def _figure(
+    name: str, title: str, cases: Sequence[Case], arms_at: ArmsAt, measure: Measure, heading: str, label: str,
+    means: tuple[str, str],
+) -> Figure:  # fmt: skip
+    """A figure of a ``measure`` by initial number of drafts; ``means`` say what it is on a CPU and on CUDA."""
 
-OPTIMIZED_FIGURES = [
-    Figure(name="optimized-1", title="tiles of the exact kernel", plan=lambda settings: [], draw=draw_exact),
-    Figure(name="optimized-2", title="tiles of the sigmoid kernel", plan=lambda settings: [], draw=draw_sigmoid),
-    Figure(
-        name="optimized-3",
-        title="time a call by initial number of drafts",
-        plan=partial(_plan, timed_arms, (*SUMMARY_CASES, *SPEECH_CASES)),
-        draw=draw_time,
+    def plan(settings: Settings) -> list[Comparison]:
+        return plan_of(arms_at(settings, case, gamma) for case in cases for gamma in SIZES[settings.profile].gammas)
+
+    draw = partial(_draw, name, cases, arms_at, measure, heading, label, means)
+    return Figure(name=name, title=title, plan=plan, draw=draw)
+
+
+PEAK = "peak above what is held (MiB)"
+MEMORY = ("Here resident memory of the process.", "What torch's allocator gave out.")
+BY_DRAFTS = (
+    _figure(
+        "optimized-3", "time a call by initial number of drafts", (*SUMMARY_CASES, *SPEECH_CASES), timed_arms, call_ms,
+        "Profiled time of a call of speculative sampling", "mean time a call (ms)",
+        ("Here CPU time of the process, the rules' CPU paths.", "Sum of device events by torch's profiler."),
     ),
-    Figure(
-        name="optimized-4",
-        title="peak memory by initial number of drafts, summaries",
-        plan=partial(_plan, memory_arms, SUMMARY_CASES),
-        draw=draw_summary_memory,
+    _figure(
+        "optimized-4", "peak memory by initial number of drafts, summaries", SUMMARY_CASES, memory_arms, peak,
+        "Peak memory of a generation, summaries", PEAK, MEMORY,
     ),
-    Figure(
-        name="optimized-5",
-        title="peak memory by initial number of drafts, speech",
-        plan=partial(_plan, memory_arms, SPEECH_CASES),
-        draw=draw_speech_memory,
+    _figure(
+        "optimized-5", "peak memory by initial number of drafts, speech", SPEECH_CASES, memory_arms, peak,
+        "Peak memory of a generation, speech", PEAK, MEMORY,
     ),
-]
+)  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 from harness.core.experiment import (
     DrafterSpec,
     Experiment,
-    MethodSpec,
     ModelSpec,
     OverlapProbe,
     Probe,
@@ -20,7 +19,7 @@ from harness.core.experiment import (
 )
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
-from harness.tables.roles import Roles, plain_decoding, role_model
+from harness.tables.roles import Roles, plain_decoding, role_model, with_draft
 from kernels.inputs import SamplingSpec
 from tasks.summarization import SUMMARY_TEMPLATE
 
@@ -29,7 +28,7 @@ GAMMA = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSet:
+class _DataSet:
     """A test set of the paper, as its tables name it; ``num_examples`` are those of the whole set."""
 
     name: str
@@ -44,7 +43,7 @@ class DataSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class _Pair:
     """A target and its draft: their names in the paper's tables, and their roles."""
 
     target: str
@@ -53,20 +52,20 @@ class Pair:
     draft_role: str
 
 
-CLEAN = DataSet(name="LibriSpeech", subset="clean", task="librispeech-clean", num_examples=2620, is_speech=True)
-OTHER = DataSet(name="LibriSpeech", subset="other", task="librispeech-other", num_examples=2939, is_speech=True)
-TEDLIUM = DataSet(name="TED-LIUM", subset="release3", task="tedlium", num_examples=1155, is_speech=True)
-CV16 = DataSet(name="CV16", subset="en", task="common-voice", num_examples=16_393, is_speech=True)
-CNNDM = DataSet(name="CNN/DM", task="cnndm", num_examples=11_490)
-XSUM = DataSet(name="XSum", task="xsum", num_examples=11_334)
+CLEAN = _DataSet(name="LibriSpeech", subset="clean", task="librispeech-clean", num_examples=2620, is_speech=True)
+OTHER = _DataSet(name="LibriSpeech", subset="other", task="librispeech-other", num_examples=2939, is_speech=True)
+TEDLIUM = _DataSet(name="TED-LIUM", subset="release3", task="tedlium", num_examples=1155, is_speech=True)
+CV16 = _DataSet(name="CV16", subset="en", task="common-voice", num_examples=16_393, is_speech=True)
+CNNDM = _DataSet(name="CNN/DM", task="cnndm", num_examples=11_490)
+XSUM = _DataSet(name="XSum", task="xsum", num_examples=11_334)
 SPEECH, SUMMARIES = (CLEAN, OTHER, TEDLIUM, CV16), (CNNDM, XSUM)
 
-SMALL_EN = Pair(target="Small.EN", draft="Distil Small.EN", target_role="small.en", draft_role="distil-small.en")
-LARGE_V2 = Pair(target="Large V2", draft="Distil Large V2", target_role="large-v2", draft_role="distil-large-v2")
-LLAMA_7B = Pair(target="Llama2 7B", draft="Sheared Llama 1.3B", target_role="llama2-7b", draft_role="sheared-for-7b")
-LLAMA_13B = Pair(target="Llama2 13B", draft="Sheared Llama 1.3B", target_role="llama2-13b", draft_role="sheared-for-13b")
-QWEN = Pair(target="Qwen 7B", draft="Qwen 0.5B", target_role="qwen-7b", draft_role="qwen-0.5b")
-GEMMA = Pair(target="Gemma 7B", draft="Gemma 2B", target_role="gemma-7b", draft_role="gemma-2b")
+SMALL_EN = _Pair(target="Small.EN", draft="Distil Small.EN", target_role="small.en", draft_role="distil-small.en")
+LARGE_V2 = _Pair(target="Large V2", draft="Distil Large V2", target_role="large-v2", draft_role="distil-large-v2")
+LLAMA_7B = _Pair(target="Llama2 7B", draft="Sheared Llama 1.3B", target_role="llama2-7b", draft_role="sheared-for-7b")
+LLAMA_13B = _Pair(target="Llama2 13B", draft="Sheared Llama 1.3B", target_role="llama2-13b", draft_role="sheared-for-13b")
+QWEN = _Pair(target="Qwen 7B", draft="Qwen 0.5B", target_role="qwen-7b", draft_role="qwen-0.5b")
+GEMMA = _Pair(target="Gemma 7B", draft="Gemma 2B", target_role="gemma-7b", draft_role="gemma-2b")
 WHISPERS, READERS = (SMALL_EN, LARGE_V2), (LLAMA_7B, LLAMA_13B, QWEN, GEMMA)
 
 NO_STAND_IN = Missing("the zoo has no second Whisper pair, no Qwen and no Gemma; name a model for both roles of the pair")
@@ -123,7 +122,7 @@ MAX_NEW_TOKENS = {True: 256, False: 100}  # by whether it is speech
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class _Sizes:
     """How much a profile runs: examples of speech and of summaries, and of their seeded samples (None: all, and a tenth).
 
     ``gammas`` are the initial numbers of drafts in the figures.
@@ -137,10 +136,10 @@ class Sizes:
 
 
 SIZES = {
-    "toy": Sizes(limits=(40, 16), samples=(15, 10), max_article=320, num_threads=1, gammas=(1, 3, 5, 8, 12, 16, 20)),
-    "test": Sizes(limits=(2, 2), samples=(2, 2), max_article=96, num_threads=1, gammas=(1, 20)),
-    "small": Sizes(limits=(200, 100), samples=(50, 25), max_article=1024),
-    "paper": Sizes(max_article=3900),
+    "toy": _Sizes(limits=(40, 16), samples=(15, 10), max_article=320, num_threads=1, gammas=(1, 3, 5, 8, 12, 16, 20)),
+    "test": _Sizes(limits=(2, 2), samples=(2, 2), max_article=96, num_threads=1, gammas=(1, 20)),
+    "small": _Sizes(limits=(200, 100), samples=(50, 25), max_article=1024),
+    "paper": _Sizes(max_article=3900),
 }
 
 
@@ -148,8 +147,8 @@ SIZES = {
 class Case:
     """What a comparison is made for."""
 
-    data: DataSet
-    pair: Pair
+    data: _DataSet
+    pair: _Pair
     sampling: str
 
     @property
@@ -157,7 +156,7 @@ class Case:
         return self.data.label, self.pair.target, self.sampling
 
 
-def cases(*pairs: tuple[Pair, DataSet]) -> list[Case]:
+def cases(*pairs: tuple[_Pair, _DataSet]) -> list[Case]:
     return [Case(data=data, pair=pair, sampling=sampling) for pair, data in pairs for sampling in SAMPLINGS]
 
 
@@ -170,7 +169,7 @@ WITH_UNTRAINED = ((SMALL_EN, CLEAN), (LLAMA_7B, XSUM))
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
 
 
-def models_of(settings: Settings, pair: Pair) -> tuple[ModelSpec, ModelSpec] | Missing:
+def models_of(settings: Settings, pair: _Pair) -> tuple[ModelSpec, ModelSpec] | Missing:
     """Target and draft; what is missing where one is."""
     target, draft = model_of(settings, pair.target_role), model_of(settings, pair.draft_role)
     if isinstance(target, Missing):
@@ -178,7 +177,7 @@ def models_of(settings: Settings, pair: Pair) -> tuple[ModelSpec, ModelSpec] | M
     return draft if isinstance(draft, Missing) else (ModelSpec(name=target), ModelSpec(name=draft))
 
 
-def num_examples(settings: Settings, data: DataSet, sampled: bool) -> int:
+def num_examples(settings: Settings, data: _DataSet, sampled: bool) -> int:
     """Of the whole test set, or of its seeded sample."""
     sizes = SIZES[settings.profile].samples if sampled else SIZES[settings.profile].limits
     if settings.limit is not None:
@@ -212,26 +211,35 @@ def plain_arm(settings: Settings, case: Case, group: str, *, sampled: bool = Fal
 
 
 def ruled(
-    plain: Experiment, case: Case, rule: str, *, draft: ModelSpec, gamma: int = GAMMA, scale: float | None = None,
-    half_logits: bool = False,
-) -> Experiment:  # fmt: skip
-    """Speculative sampling by a rule; the number of drafts begins at gamma, then follows the +2 / -1 heuristic."""
-    lossy = rule in LOSSY
-    scaling: dict[str, Any] = {"scale": scale or SCALES[case.data.is_speech], "half_logits": half_logits} if lossy else {}
-    drafter = DrafterSpec(kind="model", model=draft)
-    method = MethodSpec.of("speculative", drafter=drafter, rule=RULES[rule], schedule="heuristic", gamma=gamma, **scaling)
-    return plain.replace(method=method, probes=(RuleTimesProbe(),))
+    plain: Experiment | Missing, case: Case, rule: str, *, gamma: int = GAMMA, untrained: bool = False,
+    scale: float | None = None, half_logits: bool = False,
+) -> Experiment | Missing:  # fmt: skip
+    """Speculative sampling by a rule; the number of drafts begins at gamma, then follows the +2 / -1 heuristic.
+
+    The draft is the first that ``plain`` measures the overlap with, or the second, which is ``untrained``.
+    """
+    if isinstance(plain, Missing):
+        return plain
+    scaling: dict[str, Any] = {}
+    if rule in LOSSY:
+        scaling = {"scale": scale or SCALES[case.data.is_speech], "half_logits": half_logits}
+    return with_draft(
+        plain,
+        plain.overlap[untrained],
+        probes=(RuleTimesProbe(),),
+        rule=RULES[rule],
+        schedule="heuristic",
+        gamma=gamma,
+        **scaling,
+    )
 
 
 def arms_of(settings: Settings, case: Case) -> Arms:
     """Plain decoding, every rule, and for a pair of each kind some rules with an untrained draft."""
-    plain, models = plain_arm(settings, case, "main"), models_of(settings, case.pair)
-    if isinstance(plain, Missing) or isinstance(models, Missing):
-        return dict.fromkeys(RULES, plain if isinstance(plain, Missing) else NO_STAND_IN)
-    arms: Arms = {PLAIN: plain, **{rule: ruled(plain, case, rule, draft=models[1]) for rule in RULES}}
-    if len(plain.overlap) > 1:
-        fresh = replace(models[1], untrained=True)
-        arms |= {f"{UNTRAINED}{rule}": ruled(plain, case, rule, draft=fresh) for rule in UNTRAINED_RULES}
+    plain = plain_arm(settings, case, "main")
+    arms = {PLAIN: plain, **{rule: ruled(plain, case, rule) for rule in RULES}}
+    if isinstance(plain, Experiment) and len(plain.overlap) > 1:
+        arms |= {f"{UNTRAINED}{rule}": ruled(plain, case, rule, untrained=True) for rule in UNTRAINED_RULES}
     return arms
 
 

@@ -4,18 +4,20 @@ Nothing is run: widths and counts are the kernels' own constants at the vocabula
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.core.settings import Settings
 from harness.papers.optimized.setup import GAMMA
 from harness.tables import style
+from harness.tables.base import Figure
 from harness.tables.evidence import Evidence
 from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION
+from kernels.verify import sizes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from kernels.verify import sizes
 
 VOCABULARIES = {"Llama2": 32_000, "Whisper .en": 51_864, "Qwen1.5": 151_936, "Gemma": 256_000}
 SHOWN = "Llama2"
@@ -26,23 +28,7 @@ CHOSEN = 24  # the tile whose work is shown; any would do
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """A row of V numbers in tiles: K of them, all ``tile`` wide but the last."""
-
-    vocab_size: int
-    tile: int
-
-    @property
-    def num_tiles(self) -> int:
-        return -(-self.vocab_size // self.tile)
-
-    @property
-    def widths(self) -> list[int]:
-        return [min(self.tile, self.vocab_size - start) for start in range(0, self.vocab_size, self.tile)]
-
-
-@dataclass(frozen=True)
-class Panel:
+class _Panel:
     """The texts that differ between the two figures. Steps marked True are the sigmoid's own."""
 
     name: str
@@ -53,7 +39,7 @@ class Panel:
     written: tuple[str, str, str]
 
 
-EXACT = Panel(
+EXACT = _Panel(
     name="optimized-1",
     kernel="exact",
     title="Exact kernel: one program a tile of a draft's row, softmax outside",
@@ -67,7 +53,7 @@ EXACT = Panel(
     ),
     written=(r"$\tau_k$", "$a_k$", "$b_k$"),
 )
-SIGMOID = Panel(
+SIGMOID = _Panel(
     name="optimized-2",
     kernel="sigmoid",
     title="Sigmoid kernel: the same tiles on raw logits, no softmax",
@@ -83,64 +69,62 @@ SIGMOID = Panel(
 )
 
 
-def draw_exact(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
-    return _draw(EXACT, folder)
+def tile_widths(vocab_size: int) -> list[int]:
+    """The widths of a row's tiles: all alike but the last."""
+    return [min(sizes.TILE, vocab_size - start) for start in range(0, vocab_size, sizes.TILE)]
 
 
-def draw_sigmoid(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
-    return _draw(SIGMOID, folder)
-
-
-def _draw(panel: Panel, folder: Path) -> list[Path]:
-    tiling = Tiling(VOCABULARIES[SHOWN], sizes.TILE)
+def _draw(panel: _Panel, settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     with style.look():
         figure = style.new_figure(11.0, 5.4)
         axes = figure.subplots()
         axes.set(xlim=(0, 110), ylim=(0, 54), title=panel.title)
         axes.axis("off")
         for label, top, colour, bend in ((panel.matrices[0], 50, BLUE, -0.1), (panel.matrices[1], 32, ORANGE, 0.3)):
-            _matrix(axes, tiling, label, top, colour)
-            _leads_to_the_program(axes, tiling, top, colour, bend)
+            _draw_matrix(axes, label, top, colour)
+            begin = (LEFT + (CHOSEN + 1) * sizes.TILE * WIDTH / VOCABULARIES[SHOWN], top - (MARKED_ROW + 0.5) * HEIGHT)
+            _draw_arrow(
+                axes,
+                begin,
+                (62.8, 43.3),
+                color=colour,
+                mutation_scale=12,
+                lw=1.3,
+                connectionstyle=f"arc3,rad={bend}",
+                shrinkA=0,
+            )
         ratio, positive, _ = panel.written
-        _matrix(axes, tiling, f"written: {ratio} and {positive}; used are $\\gamma$ ratios and one row (dark)", 14, GREEN)
-        _program(axes, panel)
+        _draw_matrix(axes, f"written: {ratio} and {positive}; used are $\\gamma$ ratios and one row (dark)", 14, GREEN)
+        _draw_program(axes, panel)
         style.footnote(figure, notes(panel))
         return style.save(figure, folder, panel.name)
 
 
-def _matrix(axes: "Axes", tiling: Tiling, label: str, top: float, colour: str) -> None:
+def _draw_matrix(axes: "Axes", label: str, top: float, colour: str) -> None:
     """Gamma rows of V columns, to scale along the vocabulary; marked are one tile, or of what is written the row used."""
     from matplotlib.patches import Rectangle
 
-    width, height, left = WIDTH, HEIGHT, LEFT
-    scale = width / tiling.vocab_size
-    axes.text(left, top + 0.8, label, fontsize=10, va="bottom")
+    size, widths = VOCABULARIES[SHOWN], tile_widths(VOCABULARIES[SHOWN])
+    scale = WIDTH / size
+    axes.text(LEFT, top + 0.8, label, fontsize=10, va="bottom")
     for row in range(GAMMA):
-        start = left
-        for index, tile in enumerate(tiling.widths):
+        start, bottom = LEFT, top - (row + 1) * HEIGHT
+        for index, width in enumerate(widths):
             marked = row == MARKED_ROW and (index == CHOSEN or colour == GREEN)
             face = colour if marked else PALE[colour]
-            axes.add_patch(
-                Rectangle((start, top - (row + 1) * height), tile * scale, height, facecolor=face, edgecolor="white", lw=0.7)
-            )
-            start += tile * scale
-    shape = f"$\\gamma$ = {GAMMA} rows of V = {tiling.vocab_size:,}: K = {tiling.num_tiles} tiles of {tiling.tile:,}"
-    axes.text(left, top - GAMMA * height - 0.5, f"{shape}, the last of {tiling.widths[-1]:,}", fontsize=9, va="top")
+            axes.add_patch(Rectangle((start, bottom), width * scale, HEIGHT, facecolor=face, edgecolor="white", lw=0.7))
+            start += width * scale
+    shape = f"$\\gamma$ = {GAMMA} rows of V = {size:,}: K = {len(widths)} tiles of {sizes.TILE:,}"
+    axes.text(LEFT, top - GAMMA * HEIGHT - 0.5, f"{shape}, the last of {widths[-1]:,}", fontsize=9, va="top")
 
 
-def _leads_to_the_program(axes: "Axes", tiling: Tiling, top: float, colour: str, bend: float) -> None:
+def _draw_arrow(axes: "Axes", begin: tuple[float, float], end: tuple[float, float], **look: Any) -> None:
     from matplotlib.patches import FancyArrowPatch
 
-    begin = (LEFT + (CHOSEN + 1) * tiling.tile * WIDTH / tiling.vocab_size, top - (MARKED_ROW + 0.5) * HEIGHT)
-    bent = f"arc3,rad={bend}"
-    axes.add_patch(
-        FancyArrowPatch(
-            begin, (62.8, 43.3), arrowstyle="-|>", mutation_scale=12, color=colour, lw=1.3, connectionstyle=bent, shrinkA=0
-        )
-    )
+    axes.add_patch(FancyArrowPatch(begin, end, arrowstyle="-|>", **look))
 
 
-def _program(axes: "Axes", panel: Panel) -> None:
+def _draw_program(axes: "Axes", panel: _Panel) -> None:
     """The steps of one program on chip, what it writes back, and what follows."""
     from matplotlib.patches import Rectangle
 
@@ -161,7 +145,7 @@ def _program(axes: "Axes", panel: Panel) -> None:
     cell = (width - 4) / len(panel.written)
     for number, text in enumerate(panel.written):
         x = left + 1 + number * (cell + 1)
-        _arrow(axes, (x + cell / 2, below), (x + cell / 2, below - 3.2))
+        _draw_arrow(axes, (x + cell / 2, below), (x + cell / 2, below - 3.2), color="#555555", mutation_scale=10, lw=1.0)
         axes.add_patch(Rectangle((x, below - 6.6), cell, 3.4, facecolor=PALE[GREEN], edgecolor=GREEN, lw=1.0))
         axes.text(x + cell / 2, below - 4.9, text, fontsize=9.5, ha="center", va="center")
     axes.text(left + 1, below - 7.3, "written to memory", fontsize=9, va="top", color=GREEN)
@@ -171,13 +155,7 @@ def _program(axes: "Axes", panel: Panel) -> None:
     axes.text(left + 1, below - 9.8, after, fontsize=10, va="top", linespacing=1.4)
 
 
-def _arrow(axes: "Axes", begin: tuple[float, float], end: tuple[float, float]) -> None:
-    from matplotlib.patches import FancyArrowPatch
-
-    axes.add_patch(FancyArrowPatch(begin, end, arrowstyle="-|>", mutation_scale=10, color="#555555", lw=1.0))
-
-
-def notes(panel: Panel) -> str:
+def notes(panel: _Panel) -> str:
     """Counts at the papers' vocabularies, and how our kernels differ."""
     tile = sizes.TILE
     counts = ", ".join(
@@ -186,9 +164,15 @@ def notes(panel: Panel) -> str:
     moved = sizes.bytes_moved(panel.kernel, 1, GAMMA, VOCABULARIES[SHOWN], "float32") / 1e6
     red = " Red: what differs from the exact kernel." if any(own for _, own in panel.steps) else ""
     return (
-        f"As configured in kernels/verify/tiles_gpu.py: tiles of {tile:,} numbers (the paper's n = 1,024 threads), "
+        f"As configured in kernels/verify/sizes.py: tiles of {tile:,} numbers (the paper's n = 1,024 threads), "
         f"{sizes.NUM_WARPS} warps of 32 threads, grid K x gamma x B.\nK at the paper's vocabularies, batch 1, gamma {GAMMA}: "
         f"{counts}.\n"
         f"A round of {SHOWN}, FP32, moves {moved:.1f} MB in all. Our fused kernel: tiles of {sizes.FUSED_TILE:,}, "
         f"{2 * GAMMA + 1} rows, and nothing of size V is written.{red}"
     )
+
+
+TILES = (
+    Figure(name="optimized-1", title="tiles of the exact kernel", plan=lambda settings: [], draw=partial(_draw, EXACT)),
+    Figure(name="optimized-2", title="tiles of the sigmoid kernel", plan=lambda settings: [], draw=partial(_draw, SIGMOID)),
+)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from harness.core.experiment import Experiment, ModelSpec
-from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures import of_run as measures
 from harness.measures.pairing import num_near_ties, succeeded
@@ -14,7 +13,7 @@ from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALIT
 from harness.run import comet
 from harness.tables import published
 from harness.tables.base import Table
-from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, no_notes, table
+from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, no_notes, of_records, table
 from harness.tables.published import Published
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
 from harness.zoo.recipes import ZOO, recipes_of, scale_of
@@ -61,10 +60,6 @@ def _papers_arm(known: Known, arm: str) -> str:
     if arm not in beams or not all(beam in known for beam in beams):
         return arm
     return BEAM if arm == faster_beam(known) else THEIR_BEAM
-
-
-def _records(measure: Callable[[Sequence[Record]], Result]) -> Measure:
-    return lambda known, row: measure(known[row.arm][1])
 
 
 def _over_beam(known: Known, row: Row) -> Result:
@@ -158,7 +153,7 @@ def _bleu_note() -> str:
 
 COLUMNS = (
     Column(
-        "iterations", _records(iterations), "rounds", applies=ROUNDS, published="iterations",
+        "iterations", of_records(iterations), "rounds", applies=ROUNDS, published="iterations",
         note="iterations: decoding rounds a sentence, as the paper counts them: steps of the search, tokens of AT, blocks "
         "of the drafter alone, drafts with their verification of SpecDec.",
     ),
@@ -189,7 +184,7 @@ COLUMNS = (
         "the runner replays both in fp64, and anything but a near-tie of two logits bars its speed.",
     ),
     Column(
-        "emitted", _records(measures.tokens_per_step), "tokens", applies=SPECULATIVE, published="mean_accepted_tokens",
+        "emitted", of_records(measures.tokens_per_step), "tokens", applies=SPECULATIVE, published="mean_accepted_tokens",
         note="emitted: tokens a round, the verifier's own included (what the authors' code calls accepted tokens); accepted: "
         "drafted tokens that stood, a round; of verified, of drafted: the same over drafts up to the first refused one, over "
         "all.",
@@ -199,11 +194,11 @@ COLUMNS = (
         note="of base: tokens a round, percent of those of the drafter that the row is a change of, which is its name up to "
         "the last comma, the same sentences.",
     ),
-    Column("accepted", _records(measures.accepted_per_step), "tokens", applies=SPECULATIVE),
-    Column("of verified", _records(measures.accepted_over_verified), applies=SPECULATIVE),
-    Column("of drafted", _records(measures.accepted_over_drafted), applies=SPECULATIVE),
+    Column("accepted", of_records(measures.accepted_per_step), "tokens", applies=SPECULATIVE),
+    Column("of verified", of_records(measures.accepted_over_verified), applies=SPECULATIVE),
+    Column("of drafted", of_records(measures.accepted_over_drafted), applies=SPECULATIVE),
     Column(
-        "repetition", _records(repeated_pct), "%", published="repetition_pct",
+        "repetition", of_records(repeated_pct), "%", published="repetition_pct",
         note="repetition: percent of tokens that repeat the one before them.",
     ),
     Column(
