@@ -1,22 +1,48 @@
-"""Checks of loaded models: what fits a model, which two decode together, and the parts that draft for a target."""
+"""The size of models before they are loaded; what fits a loaded one, which two decode together, and the parts that draft."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
-from harness.models.files import model_path, zoo_model_folder
+from harness.models.files import hub_size, local_folder, model_path, num_weights, zoo_model_folder
 from harness.models.loading import LoadedModel
 from harness.zoo.cache import DONE
-from harness.zoo.recipes import ZOO
+from harness.zoo.networks import num_parameters
+from harness.zoo.recipes import ZOO, Scale, recipe_for
 from methods.errors import InputError
 from methods.options import NGRAM_TABLE
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.speculative.ngram import NGramTable
 
+BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a model in weights and bytes. None where that cannot be known without loading or reaching it."""
+
+    num_parameters: int | None
+    download_bytes: int | None
+    memory_bytes: int | None
+    gated: bool = False
+
+
+def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", source: str = "toy") -> Size:
+    """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
+    count: int | None
+    download: int | None
+    if spec.name.startswith(ZOO):
+        count, download, gated = num_parameters(recipe_for(spec.name.removeprefix(ZOO), scale, source)), 0, False
+    elif (folder := local_folder(spec.name)) is not None:
+        count, download, gated = num_weights(folder), 0, False
+    else:
+        count, download, gated = hub_size(spec)
+    return Size(count, download, None if count is None else count * BYTES_PER_WEIGHT[dtype], gated)
 
 
 def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:

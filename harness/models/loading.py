@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from jaxtyping import Float
+from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
-from harness.models.files import model_path
-from harness.models.hub import hub_arguments, load_config, one_line
-from harness.models.listener import Listener
+from harness.models.files import hub_arguments, load_config, model_path, one_line
 from harness.zoo.cache import quiet
 from methods.errors import InputError
 from methods.models import stack_for
@@ -25,9 +26,39 @@ from methods.session import ModelSession
 from methods.specdec.network import load_network
 from methods.specdec.stack import MODEL_TYPES, BlockStack
 from methods.spread import SpreadSession, spread_stack
+from methods.types import Inputs
+from tasks.base import SAMPLE_RATE, Example, Recording
+from tasks.sound import windows_of
 
+SETTINGS = ("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft")  # of windows of recordings
 HEARS = "whisper"
 CPU_BYTES = 1 << 50  # no limit: where a CPU is asked for, nothing is laid anywhere else
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """A model's feature extractor. ``label`` names the model in errors."""
+
+    extractor: Any
+    label: str
+
+    def __post_init__(self) -> None:
+        if self.extractor.sampling_rate != SAMPLE_RATE:
+            raise UsageError(
+                f"model {self.label}: its feature extractor wants {self.extractor.sampling_rate} Hz; expected {SAMPLE_RATE}"
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self.extractor, name) for name in SETTINGS}
+
+    def windows(self, recording: Recording, opening: tuple[int, ...]) -> tuple[Inputs, ...]:
+        """One row for every window. Raises DataError for a recording that cannot be read."""
+        cut = windows_of(recording.sound().samples, self.extractor.n_samples)
+        return tuple(Inputs((opening,), self.features(samples)) for samples in cut)
+
+    def features(self, samples: np.ndarray) -> Float[Tensor, "1 mels frames"]:
+        return self.extractor(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
 
 
 @dataclass(frozen=True)
@@ -172,3 +203,15 @@ def eos_ids(*sources: Any) -> tuple[int, ...]:
         ids = getattr(source, "eos_token_id", None)
         found += [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
     return tuple(dict.fromkeys(found))
+
+
+def check_task(example: Example, task: str, hears: bool, model: str) -> None:
+    """UsageError for a task of speech with a model that reads, and the other way round."""
+    if hears and example.audio is None:
+        raise UsageError(
+            f"task {task!r}: model {model} hears, and this task has no recordings; expected a task such as tedlium"
+        )
+    if not hears and example.audio is not None:
+        raise UsageError(
+            f"task {task!r}: it is speech, and model {model} reads; expected a Whisper, such as zoo:whisper-target"
+        )

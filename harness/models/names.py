@@ -1,29 +1,23 @@
-"""The meaning of a model's name, found without loading weights: its revision, kind, depth and size.
+"""The meaning of a model's name, found without loading weights: its revision, kind and depth.
 
 A name of the zoo is looked up in the recipes; of others the files' headers, the configuration or the Hub are asked.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
-from harness.models.files import files_hash, folder_hash, heads_file, local_folder, ngram_file, num_weights
-from harness.models.hub import hub_commit, hub_size, load_config
+from harness.models.files import (
+    files_hash,
+    folder_hash,
+    heads_file,
+    hub_commit,
+    load_config,
+    local_folder,
+    ngram_file,
+)
 from harness.zoo.descriptions import HeadRecipe
-from harness.zoo.families import num_parameters
-from harness.zoo.recipes import RECIPES, ZOO, AnyRecipe, Scale, recipe_for, recipe_hash, scale_of
-
-BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
-
-
-@dataclass(frozen=True)
-class Size:
-    """The size of a model in weights and bytes. None where that cannot be known without loading or reaching it."""
-
-    num_parameters: int | None
-    download_bytes: int | None
-    memory_bytes: int | None
-    gated: bool = False
+from harness.zoo.recipes import RECIPES, ZOO, AnyRecipe, recipe_for, recipe_hash, scale_of
 
 
 def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
@@ -88,16 +82,3 @@ def decoder_depth(spec: ModelSpec, profile: str) -> int:
     if recipe is None and load_config(spec).is_encoder_decoder:
         raise UsageError(f"target {spec.name}: it is an encoder-decoder; expected a decoder-only model")
     return num_layers(spec, profile)
-
-
-def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", source: str = "toy") -> Size:
-    """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
-    count: int | None
-    download: int | None
-    if spec.name.startswith(ZOO):
-        count, download, gated = num_parameters(recipe_for(spec.name.removeprefix(ZOO), scale, source)), 0, False
-    elif (folder := local_folder(spec.name)) is not None:
-        count, download, gated = num_weights(folder), 0, False
-    else:
-        count, download, gated = hub_size(spec)
-    return Size(count, download, None if count is None else count * BYTES_PER_WEIGHT[dtype], gated)

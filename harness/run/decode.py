@@ -1,17 +1,21 @@
-"""One batch of prompts decoded as an experiment says, timed; and what must equal what."""
+"""One batch of prompts decoded as an experiment says, timed; and what must equal what.
 
-from collections.abc import Sequence
+A recording that is longer than the model's window is cut into windows that share a third of their length, as transformers'
+pipeline cuts it. They are decoded one after another, each from the forced tokens on; their outputs are kept one behind the
+other, and the text is what remains when the words that two windows share are said once.
+"""
+
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import torch
 
 from harness.core.experiment import Experiment
-from harness.models.listener import joined, merged, parts_of
 from harness.models.loading import LoadedModel
 from harness.run.instruments import clock_for
 from harness.run.prompts import Prompt, seed_of
 from methods.sampling import Sampling, Uniforms
-from methods.types import Generation, Method, Session, Stop
+from methods.types import Generation, Inputs, Method, Session, Stop
 
 
 def generate(
@@ -98,3 +102,47 @@ def must_equal(baseline: Experiment, experiment: Experiment, method: Method) -> 
         return other_search and experiment.method.num_beams == baseline.method.num_beams
     lossless = method.guarantee == "identical" or (method.guarantee != "lossy" and experiment.sampling.greedy)
     return lossless and experiment is not baseline
+
+
+def joined(windows: Sequence[Inputs]) -> Inputs:
+    """Rows of one batch."""
+    features = [one.features for one in windows if one.features is not None]
+    prompts = tuple(prompt for one in windows for prompt in one.prompts)
+    return Inputs(prompts, torch.cat(features) if features else None)
+
+
+def parts_of(tokens: Sequence[int], stop_ids: Collection[int], budget: int) -> list[list[int]]:
+    """The outputs of windows, kept one behind the other: each ends with a stopping token, or is as long as it may be."""
+    parts: list[list[int]] = [[]]
+    for token in tokens:
+        if parts[-1] and (parts[-1][-1] in stop_ids or len(parts[-1]) == budget):
+            parts.append([])
+        parts[-1].append(token)
+    return parts
+
+
+def merged(parts: Sequence[Sequence[int]], special: Collection[int]) -> list[int]:
+    """The tokens of all windows, without special ones, what two neighbours share said once."""
+    texts = [[token for token in part if token not in special] for part in parts]
+    said, last = list[int](), texts[0]
+    for text in texts[1:]:
+        cut_last, cut_text = _change_over(last, text)
+        said, last = said + last[:cut_last], text[cut_text:]
+    return said + last
+
+
+def _change_over(left: list[int], right: list[int]) -> tuple[int, int]:
+    """Where to leave one text and to enter the next: in the middle of where they agree, laid over each other.
+
+    The rule of transformers' pipeline: the share of tokens that agree decides, and of equal shares the longer stretch; a single
+    token that agrees is chance.
+    """
+    best, cut = 0.0, (len(left), 0)
+    for size in range(1, len(left) + len(right)):
+        first, last = max(0, len(left) - size), min(len(left), len(left) + len(right) - size)
+        begin = max(0, size - len(left))
+        agree = sum(a == b for a, b in zip(left[first:last], right[begin:], strict=False))
+        score = agree / size + size / 10_000
+        if agree > 1 and score > best:
+            best, cut = score, ((first + last) // 2, (2 * begin + last - first) // 2)
+    return cut

@@ -11,8 +11,9 @@ from harness.core.experiment import Comparison, Experiment, ModelSpec
 from harness.core.files import replace_file
 from harness.core.notes import Notes
 from harness.models.files import zoo_model_folder
+from harness.models.fit import estimate
 from harness.models.loading import load_tokenizer
-from harness.models.names import estimate, is_ngram_table, recipe_named
+from harness.models.names import is_ngram_table, recipe_named
 from harness.run.build import heads_of
 from harness.zoo.cache import DONE, is_complete, model_folder
 from harness.zoo.descriptions import PairRecipe

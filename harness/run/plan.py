@@ -10,7 +10,8 @@ from harness.core.experiment import Comparison, Experiment, ModelSpec
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.measures.pairing import succeeded
-from harness.models.names import estimate, is_ngram_table
+from harness.models.fit import estimate
+from harness.models.names import is_ngram_table
 from harness.run import comet
 from harness.run.build import heads_of, specs_of
 from harness.run.comparison import examples_of

@@ -7,8 +7,7 @@ from string import Formatter
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
-from harness.models.listener import Listener, check_task
-from harness.models.loading import LoadedModel
+from harness.models.loading import Listener, LoadedModel, check_task
 from methods.types import Inputs
 from tasks.base import Example, Task
 

@@ -13,8 +13,17 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from harness.zoo.descriptions import DrafterRecipe, PairRecipe, Recipe, SpeechCorpus, WhisperRecipe
+from harness.zoo.descriptions import (
+    BlockwiseRecipe,
+    DrafterRecipe,
+    HeadRecipe,
+    PairRecipe,
+    Recipe,
+    SpeechCorpus,
+    WhisperRecipe,
+)
 from harness.zoo.families import FAMILIES
+from methods.specdec.blockwise import BlockwiseHeads
 from methods.specdec.network import block_config, new_network
 
 CONVOLUTION_SCALE = 3.0  # of Whisper's at the start: the sound outweighs the positions that are added to it
@@ -33,6 +42,25 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
             for layer in set(layers) - set(spread(layers, recipe.shallow_layers)):
                 silence(recipe, layer)
     return network.train()
+
+
+def num_parameters(recipe: Recipe | HeadRecipe) -> int:
+    """Count the weights that a recipe has at most: the tokenizer may learn fewer tokens than it is allowed.
+
+    The network is built without memory, on torch's device "meta". A table of counts has no weights.
+    """
+    if isinstance(recipe, HeadRecipe):
+        return len(recipe.layers) * recipe.corpus.vocab_size * recipe.teacher.width
+    if recipe.family == "ngram":
+        return 0
+    ids = {"vocab_size": recipe.corpus.vocab_size, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    with torch.device("meta"):
+        network: nn.Module
+        if isinstance(recipe, BlockwiseRecipe):
+            network = BlockwiseHeads(recipe.width, recipe.num_drafts, recipe.ff_width)
+        else:
+            network = NETWORKS[recipe.family](recipe, ids)
+    return sum(weight.numel() for weight in network.parameters())
 
 
 def spread(layers: nn.ModuleList, count: int) -> nn.ModuleList:
@@ -122,11 +150,9 @@ def _bart_config(recipe: PairRecipe, ids: Ids) -> transformers.BartConfig:
     return transformers.BartConfig(**_pair_settings(recipe, ids))
 
 
-def _pair_settings(recipe: PairRecipe, ids: Ids) -> dict[str, Any]:
-    """Decoding starts with the padding token everywhere in the zoo, as in Marian and T5; no end token is forced."""
-    return ids | {
-        "decoder_start_token_id": ids["pad_token_id"],
-        "forced_eos_token_id": None,
+def _transformer(recipe: Recipe) -> dict[str, Any]:
+    """The sizes of an encoder and a decoder, by the names that Marian, BART and Whisper have for them."""
+    return {
         "d_model": recipe.width,
         "encoder_layers": recipe.num_encoder_layers,
         "decoder_layers": recipe.num_layers,
@@ -134,6 +160,16 @@ def _pair_settings(recipe: PairRecipe, ids: Ids) -> dict[str, Any]:
         "decoder_attention_heads": recipe.num_heads,
         "encoder_ffn_dim": recipe.ff_width,
         "decoder_ffn_dim": recipe.ff_width,
+    }
+
+
+def _pair_settings(recipe: PairRecipe, ids: Ids) -> dict[str, Any]:
+    """Decoding starts with the padding token everywhere in the zoo, as in Marian and T5; no end token is forced."""
+    return {
+        **ids,
+        **_transformer(recipe),
+        "decoder_start_token_id": ids["pad_token_id"],
+        "forced_eos_token_id": None,
         "max_position_embeddings": recipe.position_limit,
         "activation_function": recipe.activation,
         "dropout": recipe.dropout,
@@ -153,16 +189,10 @@ def _whisper(recipe: WhisperRecipe, ids: Ids) -> PreTrainedModel:
     assert isinstance(corpus, SpeechCorpus)
     config = transformers.WhisperConfig(
         **ids,
+        **_transformer(recipe),
         num_mel_bins=corpus.num_mel_bins,
         max_source_positions=corpus.num_frames // 2,
         max_target_positions=recipe.position_limit,
-        d_model=recipe.width,
-        encoder_layers=recipe.num_encoder_layers,
-        decoder_layers=recipe.num_layers,
-        encoder_attention_heads=recipe.num_heads,
-        decoder_attention_heads=recipe.num_heads,
-        encoder_ffn_dim=recipe.ff_width,
-        decoder_ffn_dim=recipe.ff_width,
         decoder_start_token_id=ids["eos_token_id"],
         begin_suppress_tokens=None,
         init_std=0.5 * recipe.width**-0.5,

@@ -24,10 +24,9 @@ from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.models.fit import check_pair
-from harness.models.listener import Listener, joined, merged, parts_of
-from harness.models.loading import LoadedModel, load_model
+from harness.models.loading import Listener, LoadedModel, load_model
 from harness.models.names import pin_model
-from harness.run.decode import generate, outputs_of, text_of
+from harness.run.decode import generate, joined, merged, outputs_of, parts_of, text_of
 from harness.run.prompts import make_prompt, seed_of
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec
-from harness.models import hub
-from harness.models.fit import check_pair, fits, load_ngrams
+from harness.models import files
+from harness.models.fit import Size, check_pair, estimate, fits, load_ngrams
 from harness.models.loading import LoadedModel, load_model
-from harness.models.names import Size, estimate, is_encoder_decoder, is_ngram_table, pin_model
+from harness.models.names import is_encoder_decoder, is_ngram_table, pin_model
 from harness.run.build import Models, build_drafter
 from harness.zoo.build import ensure
 from harness.zoo.recipes import recipe_hash
@@ -236,9 +236,9 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is retried, nothing printed; pinning and estimating say what is known: nothing."""
 
     def offline(*_: object, **__: object) -> None:
-        raise hub.OfflineModeIsEnabled("offline")
+        raise files.OfflineModeIsEnabled("offline")
 
-    hub.hub_answers.cache_clear()
+    files.hub_answers.cache_clear()
     monkeypatch.setattr(huggingface_hub, "get_session", offline)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", offline)
     spec = ModelSpec(name="nobody/none-such")
@@ -247,7 +247,7 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert estimate(spec) == Size(None, None, None)
     with pytest.raises(Unavailable, match="the Hub cannot be reached"):
         load_model(spec)
-    hub.hub_answers.cache_clear()
+    files.hub_answers.cache_clear()
 
 
 def test_gated_and_unknown_models_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,12 +255,12 @@ def test_gated_and_unknown_models_on_the_hub(monkeypatch: pytest.MonkeyPatch) ->
         error = kind.__new__(kind)
         monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: (_ for _ in ()).throw(error))
 
-    answer(hub.GatedRepoError)
+    answer(files.GatedRepoError)
     spec = ModelSpec(name="someone/gated")
     assert estimate(spec).gated
     with pytest.raises(Unavailable, match="it is gated; accept its terms"):
         pin_model(spec, "paper", "hub")
-    answer(hub.RepositoryNotFoundError)
+    answer(files.RepositoryNotFoundError)
     with pytest.raises(Unavailable, match="no such model"):
         pin_model(spec, "paper", "hub")
 

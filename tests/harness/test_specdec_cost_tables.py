@@ -16,7 +16,7 @@ from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
-from harness.models.names import estimate
+from harness.models.fit import estimate
 from harness.papers import get_table
 from harness.papers.specdec.cost import arms_at, peaks_mib, total_peak_mib, weights_mib
 from harness.papers.specdec.profile import CONCURRENT, OWN

@@ -17,9 +17,9 @@ from harness.zoo.batches import BlockBatches, PairBatches
 from harness.zoo.build import ensure
 from harness.zoo.cache import zoo_folder
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
-from harness.zoo.families import FAMILIES, num_parameters
+from harness.zoo.families import FAMILIES
 from harness.zoo.loop import rate_share
-from harness.zoo.networks import NETWORKS, Depth, build_network
+from harness.zoo.networks import NETWORKS, Depth, build_network, num_parameters
 from harness.zoo.recipes import REAL, RECIPES, Scale, digest, recipe_hash
 from harness.zoo.specdec import SHAPE
 from harness.zoo.text import next_token, unigram_entropy

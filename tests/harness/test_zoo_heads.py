@@ -37,7 +37,7 @@ from harness.zoo.early_heads import (
     pieces,
     train_heads,
 )
-from harness.zoo.families import num_parameters
+from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import HEAD_TRAINING, RECIPES, Scale, recipe_hash
 from methods.models import stack_for
 from methods.models.base import Stack

@@ -26,9 +26,8 @@ from harness.zoo.checkpoint import averaged_weights
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
 from harness.zoo.drafting import accepted_by_verifier, count_accepted, greedy_outputs, next_block, read_verifier, start_from
-from harness.zoo.families import num_parameters
 from harness.zoo.loop import averaged_steps, course_of
-from harness.zoo.networks import build_network
+from harness.zoo.networks import build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest
 from harness.zoo.text import smoothed_next_token
 from methods.autoregressive import Autoregressive

@@ -29,7 +29,7 @@ from harness.zoo.descriptions import (
     teachers_of,
 )
 from harness.zoo.distil import beam_outputs
-from harness.zoo.families import num_parameters
+from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import REAL, RECIPES, digest, recipe_for
 from harness.zoo.specdec import BLOCK_SIZES, shape_of
 from methods.autoregressive import Autoregressive

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, RuleTimesProbe
-from harness.models.names import estimate, is_ngram_table
+from harness.models.fit import estimate
+from harness.models.names import is_ngram_table
 from harness.run.build import heads_of, specs_of
 from harness.run.decode import num_threads
 from harness.zoo.recipes import scale_of
