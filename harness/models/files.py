@@ -23,13 +23,13 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
 from safetensors import SafetensorError, safe_open
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import ModelSpec
 from harness.zoo.cache import is_complete, model_folder, unreadable
 from harness.zoo.recipes import ZOO
+from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo
