@@ -8,8 +8,7 @@ from methods.options import MethodOptions, Options, Part, option
 from methods.ppd.options import PipelineOptions
 from methods.specdec.options import BlockOptions, BlockwiseOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
 from methods.speculative.options import (
-    ConstantOptions,
-    HeuristicOptions,
+    GammaOptions,
     HierarchicalOptions,
     LenienceOptions,
     OptimalOptions,
@@ -48,8 +47,8 @@ RULES: Registry = {
     "top-beta": Part("methods.specdec.rules:TopBeta", TopBetaOptions),
 }
 SCHEDULES: Registry = {
-    "constant": Part("methods.speculative.schedules:Constant", ConstantOptions),
-    "heuristic": Part("methods.speculative.schedules:Heuristic", HeuristicOptions),
+    "constant": Part("methods.speculative.schedules:Constant", GammaOptions),
+    "heuristic": Part("methods.speculative.schedules:Heuristic", GammaOptions),
     "optimal": Part("methods.speculative.schedules:Optimal", OptimalOptions),
 }
 DRAFTERS: Registry = {

@@ -1,13 +1,12 @@
 """Drafters of transformers' assisted generation, and the rounds that they led to.
 
 Three of its candidate generators: a draft model, prompt lookup (the text so far), and early exit (the target's first layers).
-Each of them lends, while a context lasts, the arguments that ``generate`` is given for it; ``settings`` are the target's.
+For each a function lends, while a context lasts, the arguments that ``generate`` gets for it; ``settings`` are the target's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,75 +22,57 @@ from methods.steps import Step
 Seen = list[tuple[int, Tensor]]  # how long the text of a round was, and that text with its drafts [1, length]
 
 
-@dataclass(frozen=True)
-class Assistant:
+Assistance = Callable[[Any, GenerationConfig], AbstractContextManager[dict[str, Any]]]  # of a target and its settings
+
+
+@contextmanager
+def lend_model(
+    target: Any, settings: GenerationConfig, *, draft: Stack, gamma: int, schedule: str = "constant"
+) -> Iterator[dict[str, Any]]:
     """A draft model; ``schedule`` is "constant" or "heuristic" (+2 / -1) and begins at ``gamma``.
 
     Differs from transformers: its threshold of confidence, below which a draft ends early, is off, as no drafter here has one.
     """
-
-    stack: Stack
-    gamma: int
-    schedule: str = "constant"
-
-    def __post_init__(self) -> None:
-        check_schedule(self.schedule)
-
-    @contextmanager
-    def lent(self, target: Any, settings: GenerationConfig) -> Iterator[dict[str, Any]]:
-        with drafting(self.stack.model, GenerationConfig(**_how_many(self.gamma, self.schedule))):
-            yield {"generation_config": settings, "assistant_model": self.stack.model}
+    with _drafting(draft.model, GenerationConfig(**_how_many(gamma, schedule))):
+        yield {"generation_config": settings, "assistant_model": draft.model}
 
 
-@dataclass(frozen=True)
-class PromptLookup:
-    """Continues as the text did where its last two tokens, or its last one, occurred first.
+@contextmanager
+def lend_lookup(target: Any, settings: GenerationConfig, *, gamma: int) -> Iterator[dict[str, Any]]:
+    """Continue as the text did where its last two tokens, or its last one, occurred first.
 
     The text is what the decoder has: the prompt and the output of a decoder-only model, the output alone of an encoder-decoder.
     """
-
-    gamma: int
-
-    @contextmanager
-    def lent(self, target: Any, settings: GenerationConfig) -> Iterator[dict[str, Any]]:
-        yield {"generation_config": _changed(settings, prompt_lookup_num_tokens=self.gamma)}
+    yield {"generation_config": _changed(settings, prompt_lookup_num_tokens=gamma)}
 
 
-@dataclass(frozen=True)
-class EarlyExit:
-    """The target's first ``layer`` layers with its own head, which keep a cache of their own (its threshold is off too)."""
+@contextmanager
+def lend_early_exit(
+    target: Any, settings: GenerationConfig, *, layer: int, gamma: int, schedule: str = "constant"
+) -> Iterator[dict[str, Any]]:
+    """The target's first ``layer`` layers with its own head, which keep a cache of their own (its threshold is off too).
 
-    layer: int
-    gamma: int
-    schedule: str = "constant"
-
-    def __post_init__(self) -> None:
-        check_schedule(self.schedule)
-
-    def check(self, stack: Stack) -> None:
-        """Raise InputError for a layer that the model does not have, or a family whose decoder always runs all of them."""
-        if not stack.can_exit_early:
-            raise InputError(
-                f"model type {stack.model.config.model_type!r}: transformers' early exit works where a decoder heeds "
-                "num_hidden_layers while it runs; expected one of llama, mistral, qwen2, gemma"
-            )
-        if not 1 <= self.layer < stack.num_layers:
-            expected = f"1 to {stack.num_layers - 1}" if stack.num_layers > 1 else "a deeper model"
-            raise InputError(f"early layer {self.layer}: the model has {stack.num_layers} layers; expected {expected}")
-
-    @contextmanager
-    def lent(self, target: Any, settings: GenerationConfig) -> Iterator[dict[str, Any]]:
-        """The target drafts by ``generate`` too, which takes what it is not told from the model's settings: were early exit
-        among these, its drafts would be drafted for in turn. A failure may leave it with fewer layers than it has."""
-        num_layers = target.config.num_hidden_layers
-        with drafting(target, _changed(settings, **_how_many(self.gamma, self.schedule))):
-            try:
-                yield {"generation_config": _changed(settings, assistant_early_exit=self.layer)}
-            finally:
-                target.config.num_hidden_layers = num_layers
+    The target drafts by ``generate`` too, which takes what it is not told from the model's settings: were early exit among
+    these, its drafts would be drafted for in turn. A failure may leave it with fewer layers than it has.
+    """
+    num_layers = target.config.num_hidden_layers
+    with _drafting(target, _changed(settings, **_how_many(gamma, schedule))):
+        try:
+            yield {"generation_config": _changed(settings, assistant_early_exit=layer)}
+        finally:
+            target.config.num_hidden_layers = num_layers
 
 
-Assistance = Assistant | PromptLookup | EarlyExit
+def check_early_exit(stack: Stack, layer: int) -> None:
+    """Raise InputError for a layer that the model does not have, or a family whose decoder always runs all of them."""
+    if not stack.can_exit_early:
+        raise InputError(
+            f"model type {stack.model.config.model_type!r}: transformers' early exit works where a decoder heeds "
+            "num_hidden_layers while it runs; expected one of llama, mistral, qwen2, gemma"
+        )
+    if not 1 <= layer < stack.num_layers:
+        expected = f"1 to {stack.num_layers - 1}" if stack.num_layers > 1 else "a deeper model"
+        raise InputError(f"early layer {layer}: the model has {stack.num_layers} layers; expected {expected}")
 
 
 def check_schedule(schedule: str, drafts_by_lookup: bool = False) -> None:
@@ -103,6 +84,7 @@ def check_schedule(schedule: str, drafts_by_lookup: bool = False) -> None:
 
 
 def _how_many(gamma: int, schedule: str) -> dict[str, Any]:
+    check_schedule(schedule)
     return {
         "num_assistant_tokens": gamma,
         "num_assistant_tokens_schedule": schedule,
@@ -129,7 +111,7 @@ def only(model: Any, settings: GenerationConfig) -> Iterator[None]:
 
 
 @contextmanager
-def drafting(model: Any, settings: GenerationConfig) -> Iterator[None]:
+def _drafting(model: Any, settings: GenerationConfig) -> Iterator[None]:
     """A model whose own ``generate`` is called for drafts: its settings say how many, and a Whisper's is the shared loop."""
     with only(model, settings):
         model.generate = partial(transformers.GenerationMixin.generate, model)

@@ -85,7 +85,7 @@ class TransformersGenerate:
         if self.assistance is not None and stack.is_encoder_decoder:
             given["decoder_attention_mask"] = torch.ones(1, skipped, dtype=torch.long, device=stack.device)
         unassisted = nullcontext({"generation_config": settings})
-        asked = unassisted if self.assistance is None else self.assistance.lent(stack.model, settings)
+        asked = unassisted if self.assistance is None else self.assistance(stack.model, settings)
         with only(stack.model, settings), asked as arguments, watched(stack.model, stack.position_limit) as seen:
             outputs = transformers.GenerationMixin.generate(stack.model, **arguments, **given)
         return [_generation(output, budget, stop, seen, skipped) for output in outputs[:, skipped:].tolist()]

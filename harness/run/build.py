@@ -16,9 +16,9 @@ from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.options import Part, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
-from methods.ppd.adaptive import Adaptive
 from methods.ppd.heads import EarlyHead, OwnHead, check_layers
-from methods.ppd.pipeline import Fixed, Plan, Planner, PredictivePipelinedDecoding
+from methods.ppd.pipeline import PredictivePipelinedDecoding
+from methods.ppd.plans import Adaptive, Fixed, Plan, Planner
 from methods.specdec.alone import DrafterAlone
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
@@ -27,7 +27,7 @@ from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.model import ModelDrafter
-from methods.transformers_assisted import Assistance, Assistant, EarlyExit, PromptLookup
+from methods.transformers_assisted import Assistance, check_early_exit, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
 
@@ -167,12 +167,12 @@ def _assistance(spec: MethodSpec, drafter: DrafterSpec, target: LoadedModel, mod
     assert spec.schedule is not None
     if drafter.model is not None:
         draft = models.draft(drafter.model, target, drafts_blocks=False)
-        return Assistant(draft.stack, spec.gamma, spec.schedule.name)
-    if spec.options.early_layer is None:
-        return PromptLookup(spec.gamma)
-    early = EarlyExit(spec.options.early_layer, spec.gamma, spec.schedule.name)
-    early.check(target.stack)
-    return early
+        return partial(lend_model, draft=draft.stack, gamma=spec.gamma, schedule=spec.schedule.name)
+    layer = spec.options.early_layer
+    if layer is None:
+        return partial(lend_lookup, gamma=spec.gamma)
+    check_early_exit(target.stack, layer)
+    return partial(lend_early_exit, layer=layer, gamma=spec.gamma, schedule=spec.schedule.name)
 
 
 BUILDERS: dict[str, Callable[[MethodSpec, LoadedModel, Models], Method]] = {

@@ -35,6 +35,10 @@ class Proposal:
     sampling: Sampling
     log_sum_exp: Float[Tensor, "B n"] | None = None
 
+    def ragged_lengths(self) -> Int[Tensor, "B"] | None:
+        """Return the lengths as a tensor; None where every row drafted all n tokens."""
+        return _ragged(self.lengths, self.tokens)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -71,10 +75,14 @@ class Round(NamedTuple):
         return self.target_logits.shape[-1]
 
     def ragged_lengths(self) -> Int[Tensor, "B"] | None:
-        """None where every row drafted all n tokens."""
-        if not self.lengths or min(self.lengths) == self.tokens.shape[1]:
-            return None
-        return torch.tensor(self.lengths, device=self.tokens.device)
+        """As ``Proposal.ragged_lengths``."""
+        return _ragged(self.lengths, self.tokens)
+
+
+def _ragged(lengths: tuple[int, ...], tokens: Tensor) -> Int[Tensor, "B"] | None:
+    if not lengths or min(lengths) == tokens.shape[1]:
+        return None
+    return torch.tensor(lengths, device=tokens.device)
 
 
 def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Round:
@@ -96,33 +104,18 @@ def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling,
 
 
 def _check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
-    """In one expression where all is well: this is part of every round."""
     batch, num_draft = proposal.tokens.shape
-    rows, vocab_size = (batch, num_draft), target_logits.shape[-1]
-    logits, known, lengths = proposal.logits, proposal.log_sum_exp, proposal.lengths
-    if not (
-        target_logits.shape == (batch, num_draft + 1, vocab_size)
-        and uniforms.shape == (batch, num_draft + 1)
-        and (logits is None or logits.shape == (*rows, vocab_size))
-        and (known is None or known.shape == rows)
-    ):
-        _refuse_shapes(proposal, target_logits, uniforms)
-    if len(lengths) != batch or (batch and not 0 <= min(lengths) <= max(lengths) <= num_draft):
-        raise InputError(f"lengths {lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
-
-
-def _refuse_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
-    batch, num_draft = proposal.tokens.shape
-    vocab_size = target_logits.shape[-1]
-    expected = (
+    vocab_size, lengths = target_logits.shape[-1], proposal.lengths
+    for name, tensor, shape in (
         ("target logits", target_logits, (batch, num_draft + 1, vocab_size)),
         ("draft logits", proposal.logits, (batch, num_draft, vocab_size)),
         ("draft log-sum-exp", proposal.log_sum_exp, (batch, num_draft)),
         ("uniforms", uniforms, (batch, num_draft + 1)),
-    )
-    for name, tensor, shape in expected:
+    ):
         if tensor is not None and tensor.shape != shape:
             raise InputError(f"{name} {list(tensor.shape)}: expected {list(shape)} for {batch} rows of {num_draft} drafts")
+    if len(lengths) != batch or (batch and not 0 <= min(lengths) <= max(lengths) <= num_draft):
+        raise InputError(f"lengths {lengths}: expected {batch} numbers from 0 to {num_draft}, the drafts of each row")
 
 
 def _check_tokens(tokens: Tensor, lengths: tuple[int, ...], vocab_size: int) -> None:

@@ -21,8 +21,8 @@ class BartStack(EncoderDecoderStack):
         self.act = activation(model, config.activation_function)
         self.embedding, self.embed_scale, self.position_table, self.embedding_norm = _embedding(decoder)
         self.encoder_embedding = _embedding(encoder)
-        self.layers = [_layer(layer) for layer in decoder.layers]
-        self.encoder_layers = [_encoder_layer(layer) for layer in encoder.layers]
+        self.layers = [decoder_layer(layer) for layer in decoder.layers]
+        self.encoder_layers = [encoder_layer(layer) for layer in encoder.layers]
         self.encoder_heads = config.encoder_attention_heads
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         self.logits_bias = model.final_logits_bias.detach()
@@ -84,28 +84,26 @@ def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
     return coder.embed_tokens.weight.detach(), float(scaled.embed_scale), positions, norm
 
 
-def _layer(layer: Any) -> tuple:
-    own, other = layer.self_attn, layer.encoder_attn
+def decoder_layer(layer: Any) -> tuple:
+    """Return a decoder layer's weights, as Whisper has them too: of attention, cross-attention and feed-forward, and norms."""
+    other = layer.encoder_attn
+    attention, feed_forward = _halves(layer)
     return (
-        *fuse((own.q_proj, own.k_proj, own.v_proj)),
-        *fuse((own.out_proj,)),
-        norm_of(layer.self_attn_layer_norm),
+        *attention,
         *fuse((other.q_proj,)),
         *fuse((other.out_proj,)),
         norm_of(layer.encoder_attn_layer_norm),
-        *fuse((layer.fc1,)),
-        *fuse((layer.fc2,)),
-        norm_of(layer.final_layer_norm),
+        *feed_forward,
     )
 
 
-def _encoder_layer(layer: Any) -> tuple:
+def encoder_layer(layer: Any) -> tuple:
+    """Return the same of an encoder layer, which has no cross-attention."""
+    attention, feed_forward = _halves(layer)
+    return (*attention, *feed_forward)
+
+
+def _halves(layer: Any) -> tuple[tuple, tuple]:
     own = layer.self_attn
-    return (
-        *fuse((own.q_proj, own.k_proj, own.v_proj)),
-        *fuse((own.out_proj,)),
-        norm_of(layer.self_attn_layer_norm),
-        *fuse((layer.fc1,)),
-        *fuse((layer.fc2,)),
-        norm_of(layer.final_layer_norm),
-    )
+    attention = (*fuse((own.q_proj, own.k_proj, own.v_proj)), *fuse((own.out_proj,)), norm_of(layer.self_attn_layer_norm))
+    return attention, (*fuse((layer.fc1,)), *fuse((layer.fc2,)), norm_of(layer.final_layer_norm))

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from methods.errors import InputError
+from methods.models.bart import decoder_layer, encoder_layer
 from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
-from methods.models.weights import fuse, norm_of
+from methods.models.weights import norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"
 FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the largest number
@@ -33,8 +34,8 @@ class WhisperStack(EncoderDecoderStack):
         self.feature_shape = (config.num_mel_bins, 2 * config.max_source_positions)
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
-        self.layers, self.norm = [_layer(layer) for layer in decoder.layers], norm_of(decoder.layer_norm)
-        self.encoder_layers = [_encoder_layer(layer) for layer in encoder.layers]
+        self.layers, self.norm = [decoder_layer(layer) for layer in decoder.layers], norm_of(decoder.layer_norm)
+        self.encoder_layers = [encoder_layer(layer) for layer in encoder.layers]
         self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, norm_of(encoder.layer_norm)
         self.convolutions = [(conv.weight.detach(), conv.bias.detach(), conv.stride) for conv in (encoder.conv1, encoder.conv2)]
         self.encoder_positions = encoder.embed_positions.weight.detach()
@@ -63,8 +64,8 @@ class WhisperStack(EncoderDecoderStack):
         for layer, keys, values, slot, cross in zip(
             self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
         ):
-            (norm1, qkv, qkv_bias, out, out_bias, norm2, query, query_bias, cross_out, cross_out_bias) = layer[:10]
-            norm3, up, up_bias, down, down_bias = layer[10:]
+            (qkv, qkv_bias, out, out_bias, norm1, query, query_bias, cross_out, cross_out_bias, norm2) = layer[:10]
+            up, up_bias, down, down_bias, norm3 = layer[10:]
             y = addmm(qkv_bias, layer_norm(x, *norm1), qkv).view(batch, num_new, 3 * heads, head_dim)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
@@ -89,7 +90,7 @@ class WhisperStack(EncoderDecoderStack):
         hidden = hidden.transpose(1, 2) + self.encoder_positions
         batch, length, width = hidden.shape
         x, heads, act = hidden.reshape(batch * length, width), self.encoder_heads, self.act
-        for norm1, qkv, qkv_bias, out, out_bias, norm2, up, up_bias, down, down_bias in self.encoder_layers:
+        for qkv, qkv_bias, out, out_bias, norm1, up, up_bias, down, down_bias, norm2 in self.encoder_layers:
             y = torch.addmm(qkv_bias, torch.layer_norm(x, *norm1), qkv).view(batch, length, 3 * heads, -1)
             query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
             x = torch.addmm(out_bias, attend(query, keys.transpose(1, 2), values.transpose(1, 2), None), out).add_(x)
@@ -118,30 +119,3 @@ def forced_tokens(settings: Any) -> tuple[int, ...]:
         forced += [languages[LANGUAGE], tasks[TASK]]
     no_timestamps = getattr(settings, "no_timestamps_token_id", None)
     return (*forced, *([] if no_timestamps is None else [no_timestamps]))
-
-
-def _layer(layer: Any) -> tuple:
-    own, other = layer.self_attn, layer.encoder_attn
-    return (
-        norm_of(layer.self_attn_layer_norm),
-        *fuse((own.q_proj, own.k_proj, own.v_proj)),
-        *fuse((own.out_proj,)),
-        norm_of(layer.encoder_attn_layer_norm),
-        *fuse((other.q_proj,)),
-        *fuse((other.out_proj,)),
-        norm_of(layer.final_layer_norm),
-        *fuse((layer.fc1,)),
-        *fuse((layer.fc2,)),
-    )
-
-
-def _encoder_layer(layer: Any) -> tuple:
-    own = layer.self_attn
-    return (
-        norm_of(layer.self_attn_layer_norm),
-        *fuse((own.q_proj, own.k_proj, own.v_proj)),
-        *fuse((own.out_proj,)),
-        norm_of(layer.final_layer_norm),
-        *fuse((layer.fc1,)),
-        *fuse((layer.fc2,)),
-    )

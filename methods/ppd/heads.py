@@ -9,7 +9,6 @@ for every k at once, and one forward pass over the finished text yields it for e
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,22 +24,13 @@ from methods.types import Inputs, Session
 CHUNK = 64  # positions whose logits are held at once
 
 
-@runtime_checkable
-class EarlyHead(Protocol):
-    """``name`` is the paper's letter."""
-
-    name: str
-
-    def weight(self, layer: int) -> Float[Tensor, "D V"] | None:
-        """Return the projection behind the final norm for hidden states after ``layer`` layers; None: the model's own."""
-
-
 class OwnHead:
-    """The model's own final norm and output projection at every layer ("N")."""
+    """The model's own final norm and output projection at every layer ("N", the paper's letter)."""
 
     name = "N"
 
     def weight(self, layer: int) -> None:
+        """The projection behind the final norm for hidden states after ``layer`` layers; None is the model's own."""
         return None
 
 
@@ -70,6 +60,9 @@ class TrainedHeads:
             known = ", ".join(map(str, self.weights))
             raise InputError(f"trained heads: none for layer {layer}; expected one of {known}, or train it")
         return self.weights[layer]
+
+
+EarlyHead = OwnHead | TrainedHeads
 
 
 def save_heads(weights: Mapping[int, Float[Tensor, "V D"]], folder: Path) -> None:

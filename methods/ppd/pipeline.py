@@ -7,9 +7,7 @@ predicted, every emitted token comes from the last layer, so the output is that 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -20,71 +18,15 @@ from methods.errors import InputError
 from methods.models.base import Stack
 from methods.ppd.heads import EarlyHead
 from methods.ppd.memory import PipelineSession
+from methods.ppd.plans import Execution, Plan, Planner
 from methods.ppd.units import Simulated, SubProcesses, Units
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.steps import Step
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
-Execution = Literal["process", "batched", "simulated"]
-EXECUTIONS: tuple[Execution, ...] = ("process", "batched", "simulated")
 CACHE_BYTES = 64 << 20  # a first cache of this size or of all positions, so that it seldom must grow between two texts
 ANSWER_S = 8.0  # a round takes milliseconds; on a machine that swaps, seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The layer to predict at (``early_layer``, d-bar) and the number of candidates to begin (``num_candidates``, k)."""
-
-    early_layer: int
-    num_candidates: int
-
-    def check(self, stack: Stack) -> None:
-        """Raise InputError for a plan that Algorithm 2 cannot run on this model."""
-        depth = stack.num_layers
-        if not 1 <= self.early_layer < depth:
-            raise InputError(
-                f"early layer {self.early_layer}: the model has {depth} layers; expected {-(-depth // 2)} to {depth - 1}"
-            )
-        if 2 * self.early_layer < depth:
-            raise InputError(
-                f"early layer {self.early_layer} of {depth}: below half the depth a candidate's {depth - self.early_layer} "
-                f"layers would have to pass layer {self.early_layer}, where its own next token is predicted, before the main "
-                f"process is there; expected {-(-depth // 2)} to {depth - 1}"
-            )
-        if not 1 <= self.num_candidates <= stack.vocab_size:
-            raise InputError(
-                f"candidates {self.num_candidates}: expected 1 to the vocabulary's {stack.vocab_size} tokens; lower it"
-            )
-
-
-@runtime_checkable
-class Planner(Protocol):
-    """Chooses a plan for each generation, and may learn from how the last one went."""
-
-    most_candidates: int
-
-    def check(self, stack: Stack) -> None:
-        """Raise InputError for a plan that the model cannot run."""
-
-    def plan(self, stack: Stack) -> Plan: ...
-
-    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
-
-
-class Fixed:
-    """The same plan for all generations."""
-
-    def __init__(self, chosen: Plan) -> None:
-        self.chosen, self.most_candidates = chosen, chosen.num_candidates
-
-    def check(self, stack: Stack) -> None:
-        self.chosen.check(stack)
-
-    def plan(self, stack: Stack) -> Plan:
-        return self.chosen
-
-    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
 
 
 class PredictivePipelinedDecoding:

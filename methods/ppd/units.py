@@ -1,5 +1,6 @@
 """The compute units beside the main process. They run the first layers on candidates for the next token (PPD Algorithm 2).
 
+``post`` starts candidates in slots 0, 1, ...; ``wait`` gives the one that proved right, and the others are ignored.
 ``SubProcesses`` really runs them in parallel: k processes with a candidate each, or one that runs all as a batch. ``Simulated``
 runs them here, one after another, on a clock that pretends they had run side by side.
 """
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,28 +31,8 @@ START_S = 120.0  # a spawned process imports torch, and on a GPU makes a context
 SPINS = 200  # looks at the mailbox, some 20 us, before the core is offered to others
 
 
-@runtime_checkable
-class Units(Protocol):
-    """``post`` starts candidates in slots 0, 1, ...; ``wait`` gives the one that proved right; the others are ignored."""
-
-    storage: Tensor
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def now(self, clock: Clock) -> float: ...
-
-    def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None: ...
-
-    def wait(self, slot: int) -> Float[Tensor, "1 1 D"]: ...
-
-    def times(self) -> list[float]:
-        """Return begin and end of each unit's work for the last post; empty where one has not finished or none was posted."""
-
-
 @dataclass
-class Served:
+class _Served:
     """The data of a sub-process, inherited by fork or pickled by spawn (tensors go as handles, not as copies)."""
 
     stack: Stack
@@ -105,7 +86,7 @@ class SubProcesses:
         self._requests, self._answers = self._mailbox.requests, self._mailbox.answers
         self._wake = [context.Semaphore(0) for _ in range(self.num_units)]
         self._done = [context.Semaphore(0) for _ in range(self.num_units)]
-        served = Served(stack, shared, self._mailbox, num_slots, self._spins, num_threads, os.getpid())
+        served = _Served(stack, shared, self._mailbox, num_slots, self._spins, num_threads, os.getpid())
         self._processes = [
             context.Process(
                 target=_serve,
@@ -171,6 +152,7 @@ class SubProcesses:
         return self._mailbox.hidden[slot].clone().view(1, 1, -1)
 
     def times(self) -> list[float]:
+        """Return begin and end of each unit's work for the last post; empty where one has not finished or none was posted."""
         if self._round == 0 or any(self._answers[unit, Mailbox.ROUND] != self._round for unit in self._posted):
             return []
         return self._mailbox.times[: len(self._posted), :2].flatten().tolist()
@@ -247,6 +229,9 @@ class Simulated:
         return list(self._times)
 
 
+Units = SubProcesses | Simulated
+
+
 def _shared(stack: Stack, capacity: int, num_slots: int, num_units: int, context: BaseContext) -> tuple[SharedTensor, Mailbox]:
     shape = (stack.num_layers, 1, num_slots + capacity, 2 * stack.num_kv_heads, stack.head_dim)
     storage = SharedTensor.zeros(shape, stack.dtype, stack.device, context)
@@ -260,7 +245,7 @@ def _stop(processes: Sequence[Any]) -> None:
         process.join()
 
 
-def _serve(served: Served, unit: int, slots_per_unit: int, wake: Any, done: Any) -> None:
+def _serve(served: _Served, unit: int, slots_per_unit: int, wake: Any, done: Any) -> None:
     """Live as a sub-process: wait for a round, run its candidates, answer. It ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(served.num_threads)
@@ -284,7 +269,7 @@ def _serve(served: Served, unit: int, slots_per_unit: int, wake: Any, done: Any)
             done.release()
 
 
-def _next_round(request: Any, seen: int, served: Served, wake: Any) -> int:
+def _next_round(request: Any, seen: int, served: _Served, wake: Any) -> int:
     """Block, or spin while a generation is under way, until there is a new round."""
     while request[Mailbox.ROUND] == seen:
         if served.spins and request[Mailbox.RUNNING]:

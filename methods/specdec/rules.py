@@ -7,7 +7,6 @@ reading waits for the device, tensor operations decide on all.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,10 +16,10 @@ from kernels.verify.interface import RoundUniforms, TargetLogits
 from kernels.verify.reference import count_accepted
 from methods.errors import InputError
 from methods.sampling import Sampling
+from methods.specdec.options import TopBetaOptions, TopOneOptions, check_greedy
+from methods.speculative.rules import greedy_probs
 from methods.types import Guarantee, Proposal, Verdict
 
-Score = Literal["verifier", "as_described"]
-Cap = Literal["released", "printed"]
 Tolerates = Callable[[int, int, int, int], bool]  # a draft that is not the first choice: its row, position, itself, that choice
 
 
@@ -41,10 +40,10 @@ class TopOne:
     guarantee: Guarantee = "identical"
 
     def __init__(self, cap: str = "released") -> None:
-        self.cap = _known("cap", cap, get_args(Cap))
+        self.cap = TopOneOptions(cap=cap).cap
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
-        _check_greedy("top-1", sampling)
+        check_greedy(sampling)
         best = target_logits.argmax(-1)
         if _is_at_hand(best):
             return _decided_on_host(proposal, best, lambda row, position, token, choice: False, self.cap)
@@ -72,17 +71,13 @@ class TopBeta:
     """
 
     def __init__(self, beta: int = 3, tau: float = 1.0, score: str = "verifier", cap: str = "released") -> None:
-        if beta < 1:
-            raise InputError(f"beta {beta!r}: expected an integer >= 1 (1 is the strict rule)")
-        if not 0 <= tau < float("inf"):
-            raise InputError(f"tau {tau!r}: expected a finite number >= 0 (0 is the strict rule)")
-        self.beta, self.tau = beta, tau
-        self.score, self.cap = _known("score", score, get_args(Score)), _known("cap", cap, get_args(Cap))
+        TopBetaOptions(beta=beta, tau=tau, score=score, cap=cap)  # refuses what cannot be
+        self.beta, self.tau, self.score, self.cap = beta, tau, score, cap
         self.strict = score == "verifier" and (beta == 1 or tau == 0)
         self.guarantee: Guarantee = "identical" if self.strict else "lossy"
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
-        _check_greedy("top-beta", sampling)
+        check_greedy(sampling)
         best = target_logits.argmax(-1)
         if self.score == "verifier" and _is_at_hand(best):
             return _decided_on_host(proposal, best, partial(self._tolerates_one, target_logits), self.cap)
@@ -130,14 +125,12 @@ def _decided_on_host(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], tolera
         is_cut = cap == "printed" and count == length > 0
         counts.append(count - is_cut)
         following.append(tokens[count - 1] if is_cut else own[count])
-    target_probs = (proposal.tokens == best[:, :-1]).float()
-    return Verdict(torch.tensor(counts), torch.tensor(following), target_probs, _draft_probs(proposal, target_probs), best)
+    return Verdict(torch.tensor(counts), torch.tensor(following), *greedy_probs(proposal, best), best)
 
 
 def _decided_on_device(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], stands: Bool[Tensor, "B n"], cap: str) -> Verdict:
     tokens, num_drafted = proposal.tokens, proposal.tokens.shape[1]
-    ragged = min(proposal.lengths) < num_drafted
-    lengths = torch.tensor(proposal.lengths, device=best.device) if ragged else None
+    lengths = proposal.ragged_lengths()
     num_accepted = count_accepted(stands, lengths)
     next_token = best.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
     if cap == "printed" and num_drafted:
@@ -145,15 +138,7 @@ def _decided_on_device(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], stan
         num_accepted = num_accepted - whole.long()
         last = tokens.gather(-1, num_accepted.clamp(max=num_drafted - 1).unsqueeze(-1)).squeeze(-1)
         next_token = torch.where(whole, last, next_token)
-    target_probs = (tokens == best[:, :-1]).float()
-    return Verdict(num_accepted, next_token, target_probs, _draft_probs(proposal, target_probs), best)
-
-
-def _draft_probs(proposal: Proposal, like: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
-    """A greedy draft is a point mass on its own argmax."""
-    if proposal.logits is None or proposal.sampling.greedy:
-        return torch.ones_like(like)
-    return proposal.sampling.probs(proposal.logits).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
+    return Verdict(num_accepted, next_token, *greedy_probs(proposal, best), best)
 
 
 def _draft_logits(proposal: Proposal) -> Float[Tensor, "B n V"]:
@@ -166,16 +151,3 @@ def _draft_logits(proposal: Proposal) -> Float[Tensor, "B n V"]:
 
 def _exact(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def _check_greedy(rule: str, sampling: Sampling) -> None:
-    if not sampling.greedy:
-        raise InputError(
-            f"temperature {sampling.temperature!r}: rule {rule} is defined at temperature 0 only; use rule speculative-sampling"
-        )
-
-
-def _known(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise InputError(f"{name} {value!r}: expected one of {', '.join(known)}")
-    return value

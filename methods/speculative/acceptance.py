@@ -13,58 +13,51 @@ Statistic = tuple[float, float]
 
 def alpha_ratio(steps: Iterable[Step]) -> Statistic:
     """Mean of min(1, target / draft) over the drafts up to and including the first rejection: an alpha of the drafts."""
-    ratios = [min(1.0, target / draft) if draft else 1.0 for step in steps for target, draft in _verified(step)]
-    return float(sum(ratios)), float(len(ratios))
+    pairs = ((step.target_probs, step.draft_probs, _num_verified(step)) for step in steps)
+    drafted = (pair for target, draft, count in pairs for pair in zip(target[:count], draft[:count], strict=True))
+    return _sums((min(1.0, target / draft) if draft else 1.0, 1) for target, draft in drafted)
 
 
 def accepted_over_verified(steps: Iterable[Step]) -> Statistic:
     """Accepted drafts over those up to and including the first rejection: what happened where alpha_ratio has chances."""
-    pairs = [(step.num_accepted, _num_verified(step)) for step in steps]
-    return float(sum(accepted for accepted, _ in pairs)), float(sum(verified for _, verified in pairs))
+    return _sums((step.num_accepted, _num_verified(step)) for step in steps)
 
 
 def accepted_over_drafted(steps: Iterable[Step]) -> Statistic:
     """Accepted over all drafts. Not an alpha: drafts behind a rejection count against it (0.538 at alpha 0.8, gamma 5)."""
-    pairs = [(step.num_accepted, _num_drafted(step)) for step in steps]
-    return float(sum(accepted for accepted, _ in pairs)), float(sum(drafted for _, drafted in pairs))
+    return _sums((step.num_accepted, _num_drafted(step)) for step in steps)
 
 
 def accepted_per_step(steps: Iterable[Step]) -> Statistic:
     """Accepted drafts a run of the target, the token that the target adds left out."""
-    counts = [step.num_accepted for step in steps]
-    return float(sum(counts)), float(len(counts))
+    return _sums((step.num_accepted, 1) for step in steps)
 
 
 def tokens_per_step(steps: Iterable[Step]) -> Statistic:
     """Emitted tokens a run of the target, the one it adds included: what Eq. 1 expects."""
-    counts = [step.emitted for step in steps]
-    return float(sum(counts)), float(len(counts))
+    return _sums((step.emitted, 1) for step in steps)
 
 
 def accepted_over_all_drafted(steps: Iterable[Step]) -> Statistic:
     """Accepted over every draft that was made, those behind a stopping EOS too: what a counter in the drafting loop sees."""
-    pairs = [(step.num_accepted, len(step.drafted)) for step in steps]
-    return float(sum(accepted for accepted, _ in pairs)), float(sum(drafted for _, drafted in pairs))
+    return _sums((step.num_accepted, len(step.drafted)) for step in steps)
 
 
 def accepted_per_drafting_step(steps: Iterable[Step]) -> Statistic:
     """Accepted drafts a round that drafted: plain steps, such as the last before a length limit, are left out."""
-    counts = [step.num_accepted for step in steps if step.drafted]
-    return float(sum(counts)), float(len(counts))
+    return _sums((step.num_accepted, 1) for step in steps if step.drafted)
 
 
 def matches_per_step(steps: Iterable[Step]) -> Statistic:
     """Accepted drafts a round, one less where all drafts stand and the last is a stopping EOS: it counts as the round's own."""
-    counts = [step.num_accepted - _ends_on_last_draft(step) for step in steps]
-    return float(sum(counts)), float(len(counts))
+    return _sums((step.num_accepted - _ends_on_last_draft(step), 1) for step in steps)
 
 
 def position_joint(position: int) -> Callable[[Iterable[Step]], Statistic]:
     """Rounds whose first ``position`` drafts all stand (counted from 1) over rounds that drafted anything."""
 
     def statistic(steps: Iterable[Step]) -> Statistic:
-        drafting = [step for step in steps if step.drafted]
-        return float(sum(step.num_accepted >= position for step in drafting)), float(len(drafting))
+        return _sums((step.num_accepted >= position, 1) for step in steps if step.drafted)
 
     return statistic
 
@@ -73,10 +66,15 @@ def position_conditional(position: int) -> Callable[[Iterable[Step]], Statistic]
     """Rounds whose draft at ``position`` stands over rounds that decided on it: those in which all drafts before it stand."""
 
     def statistic(steps: Iterable[Step]) -> Statistic:
-        decided = [step for step in steps if _num_verified(step) >= position]
-        return float(sum(step.num_accepted >= position for step in decided)), float(len(decided))
+        return _sums((step.num_accepted >= position, 1) for step in steps if _num_verified(step) >= position)
 
     return statistic
+
+
+def _sums(pairs: Iterable[Statistic]) -> Statistic:
+    """Return the sums of numerators and denominators."""
+    found = list(pairs)
+    return float(sum(top for top, _ in found)), float(sum(bottom for _, bottom in found))
 
 
 def _ends_on_last_draft(step: Step) -> bool:
@@ -91,8 +89,3 @@ def _num_drafted(step: Step) -> int:
 
 def _num_verified(step: Step) -> int:
     return min(step.num_accepted + 1, _num_drafted(step))
-
-
-def _verified(step: Step) -> list[tuple[float, float]]:
-    count = _num_verified(step)
-    return list(zip(step.target_probs[:count], step.draft_probs[:count], strict=True))

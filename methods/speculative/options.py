@@ -28,16 +28,13 @@ class SigmoidOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantOptions(Options):
+class GammaOptions(Options):
+    """Of a constant schedule, and of the heuristic one, which begins at ``gamma``."""
+
     gamma: int = option(5, "how many tokens to draft a round")
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeuristicOptions(ConstantOptions):
-    """``gamma`` is where it begins."""
 
 
 @dataclass(frozen=True, kw_only=True)

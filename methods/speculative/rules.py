@@ -14,10 +14,9 @@ from kernels.verify.interface import RoundUniforms, TargetLogits
 from kernels.verify.registry import EXACT as EXACT_KERNELS
 from kernels.verify.registry import KERNELS
 from kernels.verify.sigmoid import Scaling
-from methods.errors import InputError
 from methods.sampling import Sampling
-from methods.speculative.options import DEFAULT_SCALE
-from methods.types import Guarantee, Proposal, Verdict, VerifyRule
+from methods.speculative.options import DEFAULT_SCALE, LenienceOptions
+from methods.types import Guarantee, Proposal, Verdict
 
 
 class SpeculativeSampling:
@@ -46,8 +45,7 @@ class Lenience:
     guarantee: Guarantee = "lossy"
 
     def __init__(self, lenience: float, as_described: bool = False) -> None:
-        if not 0 < lenience <= 1:
-            raise InputError(f"lenience {lenience!r}: expected 0 < lenience <= 1 (1 changes nothing)")
+        LenienceOptions(lenience=lenience)
         self.lenience, self.as_described = lenience, as_described
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
@@ -63,7 +61,7 @@ class Lenience:
         return below_best <= bound if self.as_described else below_best >= bound
 
 
-class KernelRule:
+class _KernelRule:
     """A verification kernel as a rule (``kernels.verify``): PyTorch on a CPU, Triton on CUDA.
 
     At temperature 0 nothing is drawn: there every kernel's drafts are compared with the target's argmax, as in speculative
@@ -80,7 +78,7 @@ class KernelRule:
         return self.kernel(proposal, target_logits, sampling, uniforms)
 
 
-class SigmoidRule(KernelRule):
+class SigmoidRule(_KernelRule):
     """Optimized, Eq. 5, as the paper describes it or as its code was released; alpha and beta are ``-scale`` and ``scale``.
 
     ``half_logits`` rounds both models' logits to fp16 first, as the paper's Whisper gives them: the scaling is then computed in
@@ -98,40 +96,29 @@ class SigmoidRule(KernelRule):
         return super().verify(proposal, target_logits, sampling, uniforms)
 
 
-BASELINE, EXACT, FUSED = (partial(KernelRule, name) for name in ("baseline", "exact", "fused"))
+BASELINE, EXACT, FUSED = (partial(_KernelRule, name) for name in ("baseline", "exact", "fused"))
 SIGMOID_RELEASED = partial(SigmoidRule, as_released=True)
-
-
-def guarantee_of(rule: VerifyRule, sampling: Sampling) -> Guarantee:
-    """What a rule promises under a sampling: a law that is kept is a token that is kept where the law is a point mass."""
-    return "identical" if rule.guarantee == "same_distribution" and sampling.greedy else rule.guarantee
-
-
-def _lengths(proposal: Proposal) -> Int[Tensor, "B"] | None:
-    """None where no row is padded."""
-    if min(proposal.lengths) == proposal.tokens.shape[1]:
-        return None
-    return torch.tensor(proposal.lengths, device=proposal.tokens.device)
-
-
-def _draft_probs(proposal: Proposal) -> Float[Tensor, "B n V"] | None:
-    return None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
 
 
 def _sampled_verdict(
     proposal: Proposal, target_probs: Float[Tensor, "B n_plus_1 V"], uniforms: Float[Tensor, "B n_plus_1"], lenience: float
 ) -> Verdict:
-    draft_probs, tokens = _draft_probs(proposal), proposal.tokens
-    num_accepted, next_token = reference.verify(target_probs, draft_probs, tokens, _lengths(proposal), uniforms, lenience)
+    draft_probs, tokens = None if proposal.logits is None else proposal.sampling.probs(proposal.logits), proposal.tokens
+    lengths = proposal.ragged_lengths()
+    num_accepted, next_token = reference.verify(target_probs, draft_probs, tokens, lengths, uniforms, lenience)
     return Verdict(num_accepted, next_token, *reference.drafted_probs(target_probs, draft_probs, tokens))
 
 
 def _greedy_verdict(proposal: Proposal, best: Int[Tensor, "B n_plus_1"], accepted: Bool[Tensor, "B n"]) -> Verdict:
     """At temperature 0 no number is drawn: what follows the accepted drafts is the target's argmax there."""
-    num_accepted = reference.count_accepted(accepted, _lengths(proposal))
+    num_accepted = reference.count_accepted(accepted, proposal.ragged_lengths())
     next_token = best.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
+    return Verdict(num_accepted, next_token, *greedy_probs(proposal, best))
+
+
+def greedy_probs(proposal: Proposal, best: Int[Tensor, "B n_plus_1"]) -> tuple[Float[Tensor, "B n"], Float[Tensor, "B n"]]:
+    """Return what target and draft gave each drafted token; the target is a point mass, and so is a greedy draft."""
     target_probs = (proposal.tokens == best[:, :-1]).float()
-    if proposal.logits is None or proposal.sampling.greedy:  # a point mass on the draft's own argmax
-        return Verdict(num_accepted, next_token, target_probs, torch.ones_like(target_probs))
-    draft_probs = proposal.sampling.probs(proposal.logits).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
-    return Verdict(num_accepted, next_token, target_probs, draft_probs)
+    if proposal.logits is None or proposal.sampling.greedy:
+        return target_probs, torch.ones_like(target_probs)
+    return target_probs, proposal.sampling.probs(proposal.logits).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)

@@ -1,6 +1,6 @@
 """How many tokens to draft next (Leviathan 3.5); one object a row and generation. methods.parts.SCHEDULES names them all."""
 
-from methods.errors import InputError
+from methods.options import check_gamma
 from methods.speculative import theory
 
 
@@ -8,7 +8,8 @@ class Constant:
     """The same number every round: the paper's gamma."""
 
     def __init__(self, gamma: int) -> None:
-        self.num_draft = _at_least_one("gamma", gamma)
+        check_gamma(gamma)
+        self.num_draft = gamma
 
     def next(self) -> int:
         return self.num_draft
@@ -24,7 +25,8 @@ class Heuristic:
     """
 
     def __init__(self, gamma: int = 5) -> None:
-        self.num_draft = _at_least_one("gamma", gamma)
+        check_gamma(gamma)
+        self.num_draft = gamma
 
     def next(self) -> int:
         return self.num_draft
@@ -34,20 +36,8 @@ class Heuristic:
             self.num_draft = self.num_draft + 2 if num_accepted == num_drafted else max(1, self.num_draft - 1)
 
 
-class Optimal:
+class Optimal(Constant):
     """The number that maximises Theorem 3.8 for a measured alpha and cost ratio; 0 where no drafting pays."""
 
     def __init__(self, alpha: float, cost: float, maximum: int = 64) -> None:
         self.num_draft = theory.optimal_gamma(alpha, cost, maximum)
-
-    def next(self) -> int:
-        return self.num_draft
-
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        """The optimum is of the mean alpha; single rounds do not move it."""
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{name} {value!r}: expected an integer >= 1; to draft nothing use the autoregressive method")
-    return value

@@ -20,7 +20,7 @@ from harness.tables.base import cell_of
 from harness.tables.evidence import Evidence, stored_evidence
 from kernels.verify.registry import KERNELS
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
-from methods.ppd.pipeline import EXECUTIONS
+from methods.ppd.options import EXECUTIONS
 from methods.sampling import Sampling
 from methods.specdec.options import ENCODERS
 

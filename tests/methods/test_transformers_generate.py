@@ -2,6 +2,7 @@
 
 from collections import Counter
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
-from methods.transformers_assisted import Assistant, EarlyExit, PromptLookup
+from methods.transformers_assisted import check_early_exit, check_schedule, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Method, Stop
 
@@ -56,7 +57,7 @@ def ours(draft: Stack, gamma: int, schedule: str = "constant") -> DraftAndVerify
 def test_an_assistant_drafts_and_loses_what_our_loop_does(tiny, family: str, schedule: str) -> None:
     """The same tokens as plain decoding, in the rounds of our own loop with the same two models."""
     session, draft = ModelSession(stack_for(tiny.build(family))), stack_for(tiny.build(family, spread=0.2))
-    method = TransformersGenerate(assistance=Assistant(draft, 3, schedule))
+    method = TransformersGenerate(assistance=partial(lend_model, draft=draft, gamma=3, schedule=schedule))
     stop = Stop(max_new_tokens=14)
     expected, made = generate(session, ours(draft, 3, schedule), PROMPTS, stop), generate(session, method, PROMPTS, stop)
     assert [row.tokens for row in made] == [row.tokens for row in generate(session, Autoregressive(), PROMPTS, stop)]
@@ -82,7 +83,7 @@ def test_early_exit_is_the_first_layers_as_a_draft_model(tiny, family: str) -> N
         layer.register_forward_hook(lambda *_, depth=depth: passes.update([depth]))
         for depth, layer in enumerate(model.model.layers)
     ]
-    made = generate(session, TransformersGenerate(assistance=EarlyExit(2, 3)), PROMPTS, stop)
+    made = generate(session, TransformersGenerate(assistance=partial(lend_early_exit, layer=2, gamma=3)), PROMPTS, stop)
     for hook in hooks:
         hook.remove()
     assert rounds(made) == rounds(generate(session, ours(draft, 3), PROMPTS, stop))
@@ -105,7 +106,7 @@ def test_prompt_lookup_drafts_from_the_decoders_text(tiny, family: str) -> None:
     model = tiny.build(family, spread=0.15 if family in ("llama", "gpt2") else None)
     session, prompts = ModelSession(stack_for(model)), Inputs((*PROMPTS.prompts[:3], (3, 4, 5, 3, 4)))
     stop = Stop(max_new_tokens=14)
-    made = generate(session, TransformersGenerate(assistance=PromptLookup(3)), prompts, stop)
+    made = generate(session, TransformersGenerate(assistance=partial(lend_lookup, gamma=3)), prompts, stop)
     assert [row.tokens for row in made] == [row.tokens for row in generate(session, Autoregressive(), prompts, stop)]
     drafts = 0
     for prompt, row in zip(prompts.prompts, made, strict=True):
@@ -124,8 +125,8 @@ def test_whoever_drafts_a_text_ends_where_plain_decoding_does(tiny, family: str)
     model = tiny.build(family)
     session, stop = ModelSession(stack_for(model)), Stop(max_new_tokens=14, token_ids=ENDS)
     expected = generate(session, Autoregressive(), PROMPTS, stop)
-    drafters = [Assistant(stack_for(tiny.build(family, spread=0.2)), 4), PromptLookup(4)]
-    drafters += [EarlyExit(1, 4)] if family == "llama" else []
+    drafters = [partial(lend_model, draft=stack_for(tiny.build(family, spread=0.2)), gamma=4), partial(lend_lookup, gamma=4)]
+    drafters += [partial(lend_early_exit, layer=1, gamma=4)] if family == "llama" else []
     for drafter in drafters:
         made = generate(session, TransformersGenerate(assistance=drafter), PROMPTS, stop)
         assert [(row.tokens, row.stop_reason) for row in made] == [(row.tokens, row.stop_reason) for row in expected]
@@ -145,7 +146,12 @@ def test_samples_are_of_the_targets_law_and_depend_on_their_seed_alone(tiny, sam
     """Nothing that the law excludes is drawn, a row says the same in a batch, and torch's own generator is left as it was."""
     session, draft = ModelSession(stack_for(tiny.build("llama", spread=0.2))), stack_for(tiny.build("llama", spread=0.15))
     stop, before = Stop(max_new_tokens=6), torch.get_rng_state()
-    for drafter in (None, Assistant(draft, 2), PromptLookup(2), EarlyExit(1, 2)):
+    for drafter in (
+        None,
+        partial(lend_model, draft=draft, gamma=2),
+        partial(lend_lookup, gamma=2),
+        partial(lend_early_exit, layer=1, gamma=2),
+    ):
         method = TransformersGenerate(assistance=drafter)
         made = method.generate(session, PROMPTS, sampling, Uniforms([5, 6, 7, 8], 6), stop)
         alone = method.generate(session, PROMPTS.row(2), sampling, Uniforms([7], 6), stop)
@@ -200,7 +206,7 @@ def test_lookups_end_at_the_position_limit(tiny) -> None:
     session = ModelSession(stack_for(tiny.build("gpt2", limit=12, spread=0.15)))
     prompts, stop = Inputs(((3, 4, 5, 6, 7, 8, 3, 4), (5, 6, 5))), Stop(max_new_tokens=30)
     expected = generate(session, Autoregressive(), prompts, stop)
-    made = generate(session, TransformersGenerate(assistance=PromptLookup(6)), prompts, stop)
+    made = generate(session, TransformersGenerate(assistance=partial(lend_lookup, gamma=6)), prompts, stop)
     assert [row.tokens for row in made] == [row.tokens for row in expected]
     assert made[0].steps[0].drafted == [5, 6, 7, 8]
 
@@ -214,7 +220,12 @@ def test_a_failure_leaves_the_model_as_it_was(tiny, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(AssistedCandidateGenerator, "_generate_candidates", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
-        generate(session, TransformersGenerate(assistance=EarlyExit(1, 2)), PROMPTS, Stop(max_new_tokens=4))
+        generate(
+            session,
+            TransformersGenerate(assistance=partial(lend_early_exit, layer=1, gamma=2)),
+            PROMPTS,
+            Stop(max_new_tokens=4),
+        )
     assert model.config.num_hidden_layers == 3
     assert set(vars(model)) == before
 
@@ -225,15 +236,15 @@ def test_what_it_cannot_do_is_refused(tiny) -> None:
         TransformersGenerate(2).generate(session, one, Sampling(temperature=0.7), Uniforms([0], 1), Stop(max_new_tokens=1))
     with pytest.raises(InputError, match="num_beams 0: expected an integer >= 1"):
         TransformersGenerate(0)
-    assistant = Assistant(session.stack, 2, "constant")
+    assistant = partial(lend_model, draft=session.stack, gamma=2)
     with pytest.raises(InputError, match="num_beams 2: transformers' assisted generation has no beams"):
         TransformersGenerate(2, assistant)
     with pytest.raises(InputError, match="schedule 'optimal': transformers' assisted generation has constant and heuristic"):
-        Assistant(session.stack, 2, "optimal")
+        check_schedule("optimal")
     with pytest.raises(InputError, match="early layer 3: the model has 3 layers; expected 1 to 2"):
-        EarlyExit(3, 2).check(session.stack)
+        check_early_exit(session.stack, 3)
     for family in ("gpt2", "t5", "bart"):
         with pytest.raises(InputError, match=f"model type '{family}': transformers' early exit works where"):
-            EarlyExit(1, 2).check(stack_for(tiny.build(family)))
+            check_early_exit(stack_for(tiny.build(family)), 1)
     with pytest.raises(InputError, match="token 99 is outside the vocabulary"):
         generate(session, TransformersGenerate(), Inputs(((99,),)), Stop(max_new_tokens=1))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.overlap import overlap
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Heuristic
-from methods.transformers_assisted import Assistant
+from methods.transformers_assisted import lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Generation, Inputs, Stop
 
@@ -283,7 +284,11 @@ def test_transformers_generate_is_greedy_decoding_alone_and_with_an_assistant(eo
     stop = Stop(max_new_tokens=18, token_ids=frozenset({common}) if eos is None else eos)
     expected = decode(session, inputs, stop)
     drafts = [stack_for(build(seed, layers=1)) for seed in (0, 1)]
-    assistants = [Assistant(draft, 3, schedule) for draft in drafts for schedule in ("constant", "heuristic")]
+    assistants = [
+        partial(lend_model, draft=draft, gamma=3, schedule=schedule)
+        for draft in drafts
+        for schedule in ("constant", "heuristic")
+    ]
     for assistant in (None, *assistants):
         method = TransformersGenerate(assistance=assistant)
         made = method.generate(session, inputs, GREEDY, Uniforms(range(4), 18), stop)

@@ -17,10 +17,11 @@ from methods.autoregressive import Autoregressive
 from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
-from methods.ppd import adaptive
-from methods.ppd.adaptive import MOST_CANDIDATES, NUM_OBSERVED, Adaptive, measured_costs
+from methods.ppd import plans
 from methods.ppd.heads import EarlyHead, OwnHead, TrainedHeads
-from methods.ppd.pipeline import EXECUTIONS, Execution, Plan, PredictivePipelinedDecoding
+from methods.ppd.options import EXECUTIONS
+from methods.ppd.pipeline import PredictivePipelinedDecoding
+from methods.ppd.plans import MOST_CANDIDATES, NUM_OBSERVED, Adaptive, Execution, Plan, measured_costs
 from methods.ppd.theory import Costs
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -69,7 +70,7 @@ def known_ranks(monkeypatch: pytest.MonkeyPatch, texts: list[Ranks]) -> list[lis
         asked.append(list(layers))
         return torch.tensor([[texts[len(asked) - 1][layer] for layer in layers]])
 
-    monkeypatch.setattr(adaptive, "early_ranks", ranks)
+    monkeypatch.setattr(plans, "early_ranks", ranks)
     return asked
 
 
@@ -205,7 +206,7 @@ def test_costs_are_those_of_the_rounds() -> None:
     steps.append(Step([], 0, 1, early_layer=3))
     for count, like in ((1, 2), (2, 2), (3, 3), (4, 4), (9, 4)):
         found, expected = measured_costs(steps, DEPTH, count), costs_for(like)
-        for name in adaptive.COSTS:
+        for name in plans.COSTS:
             assert getattr(found, name) == pytest.approx(getattr(expected, name)), (name, count)
 
 

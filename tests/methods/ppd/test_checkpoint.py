@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM
 from methods.autoregressive import Autoregressive
 from methods.models import stack_for
 from methods.ppd.heads import OwnHead
-from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, PredictivePipelinedDecoding
+from methods.ppd.options import EXECUTIONS
+from methods.ppd.pipeline import PredictivePipelinedDecoding
+from methods.ppd.plans import Execution, Fixed, Plan
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.types import Inputs, Stop

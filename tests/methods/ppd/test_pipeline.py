@@ -18,7 +18,9 @@ from methods.models.base import Stack
 from methods.ppd import units as units_module
 from methods.ppd.heads import OwnHead, TrainedHeads
 from methods.ppd.memory import Candidates, PipelineSession
-from methods.ppd.pipeline import EXECUTIONS, Execution, Fixed, Plan, PredictivePipelinedDecoding, num_processes, overload
+from methods.ppd.options import EXECUTIONS
+from methods.ppd.pipeline import PredictivePipelinedDecoding, num_processes, overload
+from methods.ppd.plans import Execution, Fixed, Plan
 from methods.ppd.units import SubProcesses
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession

@@ -13,7 +13,7 @@ from methods.parts import RULES
 from methods.sampling import Sampling
 from methods.specdec import rules
 from methods.specdec.rules import TopBeta, TopOne
-from methods.speculative.rules import SpeculativeSampling, guarantee_of
+from methods.speculative.rules import SpeculativeSampling
 from methods.types import Proposal, Verdict
 
 GREEDY = Sampling()
@@ -211,13 +211,13 @@ def test_a_drawn_draft_is_judged_by_the_same_rule_and_reports_its_probability() 
 def test_names_and_guarantees() -> None:
     assert RULES["top-1"].load() is TopOne
     assert RULES["top-beta"].load() is TopBeta
-    assert guarantee_of(TopOne(), GREEDY) == "identical"
+    assert TopOne().guarantee == "identical"
     assert [TopBeta(3, 1.0).guarantee, TopBeta(1, 0.0, "as_described").guarantee] == ["lossy", "lossy"]
 
 
 @pytest.mark.parametrize("rule", [TopOne(), TopBeta()])
 def test_other_temperatures_are_refused(rule: TopOne | TopBeta) -> None:
-    with pytest.raises(InputError, match=r"temperature 0\.7: rule top-.* is defined at temperature 0 only; use rule"):
+    with pytest.raises(InputError, match=r"temperature 0\.7: rules top-.* are defined at temperature 0 only; use rule"):
         rule.verify(proposal_of(0), smooth(0, BATCH, NUM_DRAFT + 1, VOCAB), Sampling(temperature=0.7), torch.zeros(BATCH, 5))
 
 

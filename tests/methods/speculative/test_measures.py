@@ -22,7 +22,7 @@ from methods.speculative.drafters import DraftParts
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.overlap import overlap
 from methods.speculative.per_row import CopyDrafter, PerRow
-from methods.speculative.rules import SpeculativeSampling, guarantee_of
+from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.steps import Step
 from methods.types import Inputs, Stop
@@ -196,8 +196,7 @@ def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:
 
 
 def test_guarantees() -> None:
-    assert guarantee_of(SpeculativeSampling(), GREEDY) == "identical"
-    assert guarantee_of(SpeculativeSampling(), DRAWN) == "same_distribution"
+    assert SpeculativeSampling().guarantee == "same_distribution"
     with pytest.raises(InputError, match="order 3"):
         NGramDrafter(NGramTable.count(TEXTS, VOCAB), 3)
     assert PerRow(CopyDrafter(VOCAB)).row_drafter.vocab_size == VOCAB

@@ -1,12 +1,14 @@
-"""Choose d-bar and k from measurements (not in the paper): the plan whose expected time a token is the least.
+"""Where to predict early and how many candidates to begin: a fixed plan, or one chosen from measurements (not in the paper).
 
-After each of the first generations one forward pass over its text says how often every layer from d / 2 on would have been
-right for every k, and the parts of its rounds say what layers, heads and sub-processes take. Theorem 4.1 with these costs does
-the rest. More candidates cost more (one batch of them, or more processes that share memory), so the first two generations try
-the fewest and the most; what lies between is interpolated.
+That one is the plan whose expected time a token is the least. After each of the first generations one forward pass over its
+text says how often every layer from d / 2 on would have been right for every k, and the parts of its rounds say what layers,
+heads and sub-processes take. Theorem 4.1 with these costs does the rest. More candidates cost more (one batch of them, or more
+processes that share memory), so the first two generations try the fewest and the most; what lies between is interpolated.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,6 @@ from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.ppd.heads import EarlyHead, TrainedHeads, early_ranks
-from methods.ppd.pipeline import Execution, Plan
 from methods.ppd.theory import Costs, expected_latency
 from methods.session import ModelSession
 from methods.steps import PARTS, Step
@@ -23,7 +24,49 @@ from methods.types import Generation, Inputs
 
 MOST_CANDIDATES = 5  # as many as the paper tries
 NUM_OBSERVED = 3  # generations after which the plan stands
+Execution = Literal["process", "batched", "simulated"]
 COSTS = ("layer", "sub_layer", "early_head", "final_head", "request", "hand_over")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The layer to predict at (``early_layer``, d-bar) and the number of candidates to begin (``num_candidates``, k)."""
+
+    early_layer: int
+    num_candidates: int
+
+    def check(self, stack: Stack) -> None:
+        """Raise InputError for a plan that Algorithm 2 cannot run on this model."""
+        depth = stack.num_layers
+        if not 1 <= self.early_layer < depth:
+            raise InputError(
+                f"early layer {self.early_layer}: the model has {depth} layers; expected {-(-depth // 2)} to {depth - 1}"
+            )
+        if 2 * self.early_layer < depth:
+            raise InputError(
+                f"early layer {self.early_layer} of {depth}: below half the depth a candidate's {depth - self.early_layer} "
+                f"layers would have to pass layer {self.early_layer}, where its own next token is predicted, before the main "
+                f"process is there; expected {-(-depth // 2)} to {depth - 1}"
+            )
+        if not 1 <= self.num_candidates <= stack.vocab_size:
+            raise InputError(
+                f"candidates {self.num_candidates}: expected 1 to the vocabulary's {stack.vocab_size} tokens; lower it"
+            )
+
+
+class Fixed:
+    """The same plan for all generations."""
+
+    def __init__(self, chosen: Plan) -> None:
+        self.chosen, self.most_candidates = chosen, chosen.num_candidates
+
+    def check(self, stack: Stack) -> None:
+        self.chosen.check(stack)
+
+    def plan(self, stack: Stack) -> Plan:
+        return self.chosen
+
+    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
 
 
 class Adaptive:
@@ -89,6 +132,9 @@ class Adaptive:
 
         plans = [Plan(early_layer=layer, num_candidates=count) for layer in self._ranks for count in self.counts]
         return min(plans, key=seconds)
+
+
+Planner = Fixed | Adaptive
 
 
 def measured_costs(steps: Sequence[Step], num_layers: int, num_candidates: int) -> Costs:
