@@ -234,7 +234,7 @@ def test_the_measured_lanes_are_the_recorded_times(
         for start, index in zip(starts, shown, strict=True)
     ]
     assert [bar[:2] for bar in subs] == [pytest.approx(pair) for pair in expected]
-    text = ppd_timeline._decoder(ppd_timeline.Shown(experiment, record, 1, 4), Evidence(list, decoder_of=decoder))
+    text = ppd_timeline._decoder(ppd_timeline._Shown(experiment, record, 1, 4), Evidence(list, decoder_of=decoder))
     words = [text(record.tokens[index]) for index in shown]
     assert words == ["$5$", "\\n", "□", "(space)"]
     assert [word for word in texts_of(seen[0]) if word in words][:4] == words
@@ -247,7 +247,7 @@ def test_the_measured_lanes_are_the_recorded_times(
 
 def test_text_is_shortened_and_spaces_are_named(synthetic: SimpleNamespace) -> None:
     experiment = shown_arm(FEW, 1)
-    shown = ppd_timeline.Shown(experiment, synthetic.piped(experiment, "a", 6, (True,), 40, 20), 0, 4)
+    shown = ppd_timeline._Shown(experiment, synthetic.piped(experiment, "a", 6, (True,), 40, 20), 0, 4)
     text = ppd_timeline._decoder(shown, Evidence(list, decoder_of=decoder))
     assert [text(token) for token in (3, 4, 6, 7)] == ["$5$", "\\n", "(space)", "international…"[:13] + "…"]
     assert ppd_timeline._decoder(shown, Evidence(list))(31) == "31"

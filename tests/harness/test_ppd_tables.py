@@ -19,8 +19,7 @@ from harness.measures.pipelines import match_rate, ranks_of
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
 from harness.papers import INPUTS, TABLES, Table, command_of
-from harness.papers.ppd.match import position_of
-from harness.papers.ppd.sampling import middle
+from harness.papers.ppd.match import middle, position_of
 from harness.papers.ppd.setup import (
     DEPTHS,
     ROLES,

@@ -3,9 +3,8 @@
 from harness.papers.ppd.claims import CLAIMS
 from harness.papers.ppd.figure_theory import THEORY
 from harness.papers.ppd.figure_timeline import TIMELINES
-from harness.papers.ppd.match import BY_POSITION, MATCH_RATES
+from harness.papers.ppd.match import BY_POSITION, MATCH_RATES, SAMPLING
 from harness.papers.ppd.pipeline import PIPELINE
-from harness.papers.ppd.sampling import SAMPLING
 from harness.tables.published import InputTable
 
 __all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]

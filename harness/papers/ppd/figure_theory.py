@@ -38,7 +38,7 @@ Compute = Callable[[int, int, int, float], float]
 
 
 @dataclass(frozen=True)
-class Curve:
+class _Curve:
     """The match rates of one dataset and head at half the depth, by k; ``layer`` of ``depth`` is where they were read."""
 
     dataset: str
@@ -51,26 +51,26 @@ class Curve:
         return float(theory.latency_per_token(self.depth, self.layer, rate))
 
 
-def published_curves() -> list[Curve]:
+def published_curves() -> list[_Curve]:
     """The paper's rates (its Table 2)."""
     rows = [row for row in published.read(PAPER, "table_2") if int(row["layer"]) == HALF]
     return [
-        Curve(dataset, head, {int(row["k"]): _exact(row) for row in rows if _is(row, dataset, head)}, PAPER_DEPTH, HALF)
+        _Curve(dataset, head, {int(row["k"]): _exact(row) for row in rows if _is(row, dataset, head)}, PAPER_DEPTH, HALF)
         for dataset in TASKS
         for head in LINES
     ]
 
 
-def measured_curves(settings: Settings, evidence: Evidence) -> list[Curve]:
+def measured_curves(settings: Settings, evidence: Evidence) -> list[_Curve]:
     """Our rates (catalogue table 1), fractions of 1; what has not been measured is left out."""
     depth, layer, found = depth_of(settings, PROBED), layers_of(settings)[HALF], []
     for dataset in TASKS:
         records = evidence.records_of(match_arm(settings, dataset))
         for head in LINES:
             rates = {k: match_rate(records, head, layer, k) for k in counts()}
-            known = {k: _fraction(rate) for k, rate in rates.items() if rate is not None}
+            known = {k: rate.mapped(lambda pct: pct / 100) for k, rate in rates.items() if rate is not None}
             if known:
-                found.append(Curve(dataset, head, known, depth, layer))
+                found.append(_Curve(dataset, head, known, depth, layer))
     return found
 
 
@@ -111,7 +111,7 @@ def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence:
         return style.save(figure, folder, name)
 
 
-def _panel(axes: "Axes", title: str, curves: list[Curve], compute: Compute) -> None:
+def _panel(axes: "Axes", title: str, curves: list[_Curve], compute: Compute) -> None:
     """Theorem 4.1 at half the depth: all rates for each k in grey, the given ones on them, greedy decoding at (1, 1)."""
     for k in counts():
         spent = [compute(k, PAPER_DEPTH, HALF, rate) for rate in RATES]
@@ -127,11 +127,11 @@ def _panel(axes: "Axes", title: str, curves: list[Curve], compute: Compute) -> N
     axes.set_title(title)
 
 
-def _spent(compute: Compute, curve: Curve, k: int, rate: float) -> float:
+def _spent(compute: Compute, curve: _Curve, k: int, rate: float) -> float:
     return compute(k, curve.depth, curve.layer, rate)
 
 
-def _plot(axes: "Axes", curve: Curve, spent: Callable[[int, float], float]) -> None:
+def _plot(axes: "Axes", curve: _Curve, spent: Callable[[int, float], float]) -> None:
     colour, marker = LOOKS[curve.dataset]
     latencies = {k: curve.latency(rate.value) for k, rate in curve.rates.items()}
     spread = [_spread(curve, rate) for rate in curve.rates.values()]
@@ -142,7 +142,7 @@ def _plot(axes: "Axes", curve: Curve, spent: Callable[[int, float], float]) -> N
     )  # fmt: skip
 
 
-def _spread(curve: Curve, rate: Estimate) -> tuple[float, float]:
+def _spread(curve: _Curve, rate: Estimate) -> tuple[float, float]:
     """The reach of the latency's interval, down and up: a higher rate means less latency."""
     if rate.low is None or rate.high is None:
         return 0.0, 0.0
@@ -169,12 +169,7 @@ def _exact(row: published.Row) -> Estimate:
     return Estimate(float(row["match_rate_pct"]) / 100, None, None, 0)
 
 
-def _fraction(percent: Estimate) -> Estimate:
-    low, high = (None if bound is None else bound / 100 for bound in (percent.low, percent.high))
-    return Estimate(percent.value / 100, low, high, percent.n)
-
-
-def _provenance(settings: Settings, measured: list[Curve]) -> str:
+def _provenance(settings: Settings, measured: list[_Curve]) -> str:
     texts = {curve.dataset: next(iter(curve.rates.values())).n for curve in measured}
     shown = f"texts: {', '.join(f'{n} of {dataset}' for dataset, n in texts.items()) or 'none'}"
     place = f", layer {measured[0].layer} of {measured[0].depth}" if measured else ""

@@ -49,7 +49,7 @@ TALL = 0.34  # half the height of a bar, in lanes
 
 
 @dataclass(frozen=True)
-class Shown:
+class _Shown:
     """Consecutive rounds of one generation: ``first`` of ``count``, each with its candidates' work measured."""
 
     experiment: Experiment
@@ -108,7 +108,7 @@ def draw_flow(settings: Settings, evidence: Evidence, folder: Path) -> list[Path
 
 def _choose(
     settings: Settings, evidence: Evidence, candidates: int, wishes: Sequence[Callable[[list[bool]], bool]], name: str
-) -> Shown:
+) -> _Shown:
     """The first stretch of rounds that begins where nothing had been begun early and whose matches (the last round's is not
     seen) fulfil the first wish; where there is none, the second. A text's very first round comes last: it is a cold one."""
     experiment = shown_arm(settings, candidates)
@@ -121,11 +121,11 @@ def _choose(
                 seen = slice(first, first + NUM_SHOWN - 1)
                 fresh = first == 0 or not steps.matched[first - 1]
                 if fresh and wish([bool(hit) for hit in steps.matched[seen]]) and all(steps.units[seen]):
-                    return Shown(experiment, record, first, NUM_SHOWN)
+                    return _Shown(experiment, record, first, NUM_SHOWN)
     raise style.not_recorded(name, f"no recorded run has {NUM_SHOWN} rounds of the kind it shows")
 
 
-def _decoder(shown: Shown, evidence: Evidence) -> Callable[[int], str]:
+def _decoder(shown: _Shown, evidence: Evidence) -> Callable[[int], str]:
     decode = evidence.decoder_of(shown.experiment)
 
     def text(token: int) -> str:
@@ -135,13 +135,13 @@ def _decoder(shown: Shown, evidence: Evidence) -> Callable[[int], str]:
     return text
 
 
-def _starts(shown: Shown) -> list[float]:
+def _starts(shown: _Shown) -> list[float]:
     """When each shown round began, seconds after the first of them."""
     durations = [shown.steps.round_s[index] for index in shown.rounds()]
     return [sum(durations[:index]) for index in range(shown.count)]
 
 
-def _main_lane(axes: "Axes", shown: Shown, depth: int, text: Callable[[int], str]) -> None:
+def _main_lane(axes: "Axes", shown: _Shown, depth: int, text: Callable[[int], str]) -> None:
     steps, whole = shown.steps, sum(shown.steps.round_s[index] for index in shown.rounds())
     for start, index in zip(_starts(shown), shown.rounds(), strict=True):
         early, at = steps.early_layer[index], start
@@ -159,7 +159,7 @@ def _main_lane(axes: "Axes", shown: Shown, depth: int, text: Callable[[int], str
         axes.axvline(at * 1e3, color="#999999", lw=0.7, ls=":", zorder=0)
 
 
-def _candidate_lane(axes: "Axes", shown: Shown, slot: int, text: Callable[[int], str], *, shared: bool) -> None:
+def _candidate_lane(axes: "Axes", shown: _Shown, slot: int, text: Callable[[int], str], *, shared: bool) -> None:
     """The work on each round's candidate of a slot, and an arrow where it was taken over."""
     steps, unit, lane = shown.steps, 0 if shared else slot, slot + 1
     for start, index in zip(_starts(shown), shown.rounds(), strict=True):
@@ -177,7 +177,7 @@ def _candidate_lane(axes: "Axes", shown: Shown, slot: int, text: Callable[[int],
             axes.plot([end, taken], [-lane, -lane], color=ARROW, lw=1.6, zorder=4)
 
 
-def _simulated(axes: "Axes", shown: Shown, depth: int) -> None:
+def _simulated(axes: "Axes", shown: _Shown, depth: int) -> None:
     """Draw Algorithm 2 on the shown matches."""
     hits = [int(bool(shown.steps.matched[index])) for index in shown.rounds()]
     early = shown.steps.early_layer[shown.first]
@@ -234,7 +234,7 @@ def _dress(axes: "Axes", lanes: Sequence[str], label: str, *, legend: bool) -> N
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.08), handlelength=1.2)
 
 
-def _provenance(settings: Settings, shown: Shown, remark: str) -> str:
+def _provenance(settings: Settings, shown: _Shown, remark: str) -> str:
     early = shown.steps.early_layer[shown.first]
     return (
         f"Tokens {shown.first + 1} to {shown.first + shown.count} of example {shown.record.example} "

@@ -1,13 +1,13 @@
-"""PPD, Tables 2, 6, 7 and 8 (catalogue 1, 4, 5 and 6): how often an early layer's candidates hold the final token.
+"""PPD, Tables 2 and 5 to 8 (catalogue 1 and 3 to 6): how often an early layer's candidates hold the final token.
 
-One greedy generation an example, and one forward pass over it, feed all of them.
+One greedy generation an example, and one forward pass over it, feed all but Table 5, where the final token is also sampled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from harness.core.experiment import Experiment
+from harness.core.experiment import EarlyProbe, Experiment
 from harness.core.settings import Settings
 from harness.measures.pipelines import match_rate
 from harness.measures.statistics import Missing
@@ -16,6 +16,8 @@ from harness.papers.ppd.setup import (
     PROBED,
     TASKS,
     data_notes,
+    decoding,
+    depth_of,
     heads_of,
     layer_notes,
     layers_of,
@@ -29,6 +31,8 @@ from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
 from harness.tables.published import Published
+from kernels.inputs import SamplingSpec
+from methods.ppd.theory import PAPER_DEPTH, scaled_layer
 
 Lines = Sequence[published.Row]
 TOTAL = "Total"
@@ -36,7 +40,7 @@ COLUMNS_A_LINE = 3
 
 
 @dataclass(frozen=True)
-class Rates:
+class _Rates:
     """The published lines of a row by column, and the layers here that stand for theirs.
 
     ``remarked`` is the column in which a data set's first row has the remark on its texts; empty in other rows.
@@ -45,10 +49,6 @@ class Rates:
     lines: Mapping[str, published.Row]
     layers: Mapping[str, int]
     remarked: str
-
-    @property
-    def first(self) -> published.Row:
-        return next(iter(self.lines.values()))
 
 
 def column_of(layer: int) -> str:
@@ -85,7 +85,7 @@ def _rate(title: str, positions: range | None, known: Known, row: Row) -> Result
     return Missing("no output reaches these positions") if found is None and positions is not None else found
 
 
-def _printed(key: Rates, title: str) -> Published:
+def _printed(key: _Rates, title: str) -> Published:
     return published.value(key.lines[title], "match_rate_pct")
 
 
@@ -105,19 +105,15 @@ def _section(
     rows: list[Row] = []
     for name, group in groups.items():
         here = {title: layers[int(line["layer"])] for title, line in group.items()}
-        key = Rates(group, here, "" if rows else next(iter(group)))
-        rows.append(Row(name, key.first["trained"], key))
+        key = _Rates(group, here, "" if rows else next(iter(group)))
+        rows.append(Row(name, next(iter(group.values()))["trained"], key))
     return Section(arms, tuple(rows))
 
 
 def _by_layer_sections(settings: Settings) -> list[Section]:
     """Table 2: all positions, a column a layer."""
-    lines, heads = published.read(PAPER, "table_2"), ("dataset", "k", "trained")
-    by_dataset = {dataset: [line for line in lines if line["dataset"] == dataset] for dataset in TASKS}
-    return [
-        _section(settings, dataset, own, heads, lambda line: column_of(int(line["layer"])))
-        for dataset, own in by_dataset.items()
-    ]
+    groups, heads = published.groups(PAPER, "table_2", "dataset"), ("dataset", "k", "trained")
+    return [_section(settings, name, groups[name,], heads, lambda line: column_of(int(line["layer"]))) for name in TASKS]
 
 
 def _by_position_sections(name: str, settings: Settings) -> list[Section]:
@@ -173,3 +169,81 @@ def _by_position(number: int, paper_number: int, title: str) -> Table:
 
 
 BY_POSITION = [_by_position(4, 6, "SQuAD"), _by_position(5, 7, "WMT EN-FR"), _by_position(6, 8, "CNN/DM")]
+
+
+# Table 5
+
+SAMPLED = "llama-2-13b"  # the model of Table 5
+DECODINGS = {"greedy": "Greedy", "top_k": "Top-k sampling", "top_p": "Top-p sampling"}
+
+
+def sampling_of(row: published.Row) -> SamplingSpec:
+    """The sampling of the final token. The paper names no temperature; 1 is taken."""
+    if row["final_sampling"] == "greedy":
+        return SamplingSpec()
+    name, _, value = row["sampling_param"].partition("=")
+    return SamplingSpec(temperature=1.0, top_k=int(value)) if name == "k" else SamplingSpec(temperature=1.0, top_p=float(value))
+
+
+def row_label(row: published.Row) -> str:
+    return " ".join(filter(None, (DECODINGS[row["final_sampling"]], row["sampling_param"].replace("=", " = "))))
+
+
+def middle(settings: Settings) -> int:
+    return scaled_layer(PAPER_DEPTH // 2, depth_of(settings, SAMPLED))
+
+
+def sampled_arm(settings: Settings, row: published.Row) -> Experiment:
+    """Decoding of as many examples as the paper's, with the rank of every token at the middle layer."""
+    known = 4 if settings.profile == "test" else int(row["n_examples"])
+    arm = decoding(settings, row["dataset"], SAMPLED, sampling_of(row), settings.limit or known)
+    return arm.replace(probes=(EarlyProbe(layers=(middle(settings),)),))
+
+
+def _sampled_sections(settings: Settings) -> list[Section]:
+    """An arm a cell: a way to choose the final token, and a data set."""
+    lines = published.read(PAPER, "table_5")
+    return [
+        Section(
+            {"decoding": sampled_arm(settings, line)},
+            (Row(row_label(line), "decoding", line),),
+            (_sampled_column(settings, line["dataset"]),),
+        )
+        for line in lines
+    ]
+
+
+def _sampled_column(settings: Settings, dataset: str) -> Column:
+    def rate(known: Known, row: Row) -> Result:
+        return match_rate(known["decoding"][1], row.key["trained"], middle(settings), int(row.key["early_top_k_hat"]))
+
+    return Column(dataset, rate, "%", published="match_rate_pct", remark=lambda known, row: remark(*known["decoding"]))
+
+
+def _sampled_notes(settings: Settings) -> list[str]:
+    rows = published.read(PAPER, "table_5")
+    k_hat, head, names = rows[0]["early_top_k_hat"], rows[0]["trained"], {row["dataset"] for row in rows}
+    like = {"k": k_hat, "trained": head, "layer": str(PAPER_DEPTH // 2)}
+    vicuna = [row for row in published.read(PAPER, "table_2") if row["dataset"] in names and like.items() <= row.items()]
+    near = ", ".join(f"{row['dataset']} {row['match_rate_pct']} %" for row in vicuna)
+    return [
+        f"Percent of emitted tokens, however drawn, that are among the {k_hat} likeliest of an early layer by the model's own "
+        "norm and head. Tokens are pooled, intervals resample examples; n counts examples.",
+        f"The paper prints no layer here. Taken is the middle one, as in its Algorithm 1 (layer {middle(settings)} of "
+        f"{depth_of(settings, SAMPLED)}); Table 2's rates at that depth are the nearest to the greedy row ({near}). Nor does "
+        "it print the temperature of sampling, taken as 1, or the length of the outputs, taken from its Table 1.",
+        *length_notes(settings),
+        *model_notes(settings, [SAMPLED]),
+    ]
+
+
+SAMPLING = table(
+    number=3,
+    paper=PAPER,
+    paper_number=5,
+    title="match rate where the final token is sampled",
+    row_heads=("final token",),
+    columns=[Column(name) for name in dict.fromkeys(line["dataset"] for line in published.read(PAPER, "table_5"))],
+    sections=_sampled_sections,
+    first_notes=_sampled_notes,
+)

@@ -36,7 +36,7 @@ PUBLISHED = {"match rate": "match_rate_pct", "latency": "latency_s", "throughput
 
 
 @dataclass(frozen=True)
-class Method:
+class _Method:
     """A row of the table and the method behind it; ``key`` is (method, k) of the paper's row, None where it has no such row."""
 
     name: str
@@ -44,15 +44,15 @@ class Method:
     key: tuple[str, str] | None
 
 
-def arms_of(settings: Settings) -> list[Method]:
+def arms_of(settings: Settings) -> list[_Method]:
     """Greedy, the paper's two rows with the model's own head, the same with trained ones, and the plan that adapts itself."""
     depth = depth_of(settings, ROLE)
     pipeline = MethodSpec.of("ppd", early_layer=-(-depth // 2), candidates=1)
     batched = pipeline.change(candidates=3, execution="batched")
     rows = [
-        Method(GREEDY, None, ("greedy", "")),
-        Method("PPD, k = 1, N", pipeline, ("greedy_ppd", "1")),
-        Method("PPD, k = 3, N", batched, ("greedy_ppd", "3")),
+        _Method(GREEDY, None, ("greedy", "")),
+        _Method("PPD, k = 1, N", pipeline, ("greedy_ppd", "1")),
+        _Method("PPD, k = 3, N", batched, ("greedy_ppd", "3")),
     ]
     trained = heads_of(settings, ROLE)
     if isinstance(trained, Missing):
@@ -60,9 +60,9 @@ def arms_of(settings: Settings) -> list[Method]:
     adaptive = batched.change(early_layer=None, candidates=None, heads=trained)
     return [
         *rows,
-        Method("PPD, k = 1, Y", pipeline.change(heads=trained), None),
-        Method("PPD, k = 3, Y", batched.change(heads=trained), None),
-        Method("PPD, adaptive, Y", adaptive, None),
+        _Method("PPD, k = 1, Y", pipeline.change(heads=trained), None),
+        _Method("PPD, k = 3, Y", batched.change(heads=trained), None),
+        _Method("PPD, adaptive, Y", adaptive, None),
     ]
 
 
@@ -114,38 +114,28 @@ def _printed(key: tuple[str, tuple[str, str]], metric: str) -> Published:
 
 def _greedy_columns(plains: tuple[str, ...]) -> list[Column]:
     """The plain arms at their best: the faster rounds of one thread and of all, and the faster prompts."""
-
-    def at_best(*arms: Arm) -> Account | Missing | None:
-        return account([records for _, records in arms], arms[0][1], 1)
+    found = _accounting(plains, 1)
 
     def which(known: Known, row: Row) -> str:
-        found = known.once(at_best, *plains)
-        if not isinstance(found, Account):
+        best = found(known, row)
+        if not isinstance(best, Account):
             return ""
-        threads = "one thread" if known[plains[found.baseline]][0].num_threads == 1 else "all threads"
+        threads = "one thread" if known[plains[best.baseline]][0].num_threads == 1 else "all threads"
         return f"the faster of one thread and all: {threads}"
-
-    def quantity(name: str) -> Callable[[Known, Row], Result]:
-        return lambda known, row: _pick(known.once(at_best, *plains), name)
 
     named = {"latency": "baseline_latency_s", "throughput": "baseline_throughput"}
     return [
-        Column(title, quantity(name), UNITS[name], published=PUBLISHED[title], reads=plains, remark=which)
+        Column(title, _quantity(found, name), UNITS[name], published=PUBLISHED[title], reads=plains, remark=which)
         for title, name in named.items()
     ]
 
 
 def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
-    def compared(*arms: Arm) -> Account | Missing | None:
-        return account([records for _, records in arms[:-1]], arms[-1][1], depth)
-
-    def quantity(name: str) -> Callable[[Known, Row], Result]:
-        return lambda known, row: _pick(known.once(compared, *plains, row.arm), name)
-
+    found = _accounting(plains, depth)
     return [
         Column(
             title,
-            quantity(name),
+            _quantity(found, name),
             UNITS[name],
             published=PUBLISHED.get(title),
             reads=plains,
@@ -156,18 +146,32 @@ def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
     ]
 
 
+def _accounting(plains: tuple[str, ...], depth: int) -> Callable[[Known, Row], Account | Missing | None]:
+    """Account for the row's arm beside the plain ones; the columns of a row share the result."""
+
+    def compared(*arms: Arm) -> Account | Missing | None:
+        own, *others = (records for _, records in arms)
+        return account(others, own, depth)
+
+    return lambda known, row: known.once(compared, row.arm, *plains)
+
+
 def _near_ties(known: Known, row: Row) -> str:
     records = known[row.arm][1]
     count = num_near_ties(records)
     return f"{count} of {len(records)} outputs part from greedy decoding's at a near-tie of two logits" if count else ""
 
 
-def _pick(result: Account | Missing | None, name: str) -> Result:
-    if not isinstance(result, Account):
-        return result
-    if name == "reached_frac" and name not in result.estimates:
-        return Missing("what the matches spare may be no more than what the early head costs: nothing to reach")
-    return result.estimates.get(name)
+def _quantity(found: Callable[[Known, Row], Account | Missing | None], name: str) -> Callable[[Known, Row], Result]:
+    def quantity(known: Known, row: Row) -> Result:
+        result = found(known, row)
+        if not isinstance(result, Account):
+            return result
+        if name == "reached_frac" and name not in result.estimates:
+            return Missing("what the matches spare may be no more than what the early head costs: nothing to reach")
+        return result.estimates.get(name)
+
+    return quantity
 
 
 def notes(settings: Settings) -> list[str]:

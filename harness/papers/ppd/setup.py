@@ -13,7 +13,7 @@ from harness.measures.pairing import succeeded
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
 from harness.tables import published
-from harness.tables.roles import Roles, plain_decoding, role_model
+from harness.tables.roles import Roles, needed_model, plain_decoding, role_model
 from harness.zoo.descriptions import HeadRecipe
 from harness.zoo.recipes import RECIPES, scale_of
 from kernels.inputs import SamplingSpec
@@ -45,7 +45,7 @@ DEPTHS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class _Sizes:
     """How much a profile runs: examples by data set (None: the paper's whole test sets), also of real data where that differs.
 
     Match rates are not timed, and rows of a batch do not influence each other. Prompts are cut to what the zoo's sources were
@@ -60,14 +60,14 @@ class Sizes:
 
 
 SIZES = {
-    "toy": Sizes(
+    "toy": _Sizes(
         limits={"SQUAD": 640, "WMT": 256, "CNN/DM": 192},
         real_limits={"SQUAD": 320, "WMT": 1500, "CNN/DM": 100},  # all of the paper's WMT pairs
         batch=32, max_input=320, timed_limit=20,
     ),
-    "test": Sizes(limits=dict.fromkeys(TASKS, 4), batch=32, max_input=320, timed_limit=2),
-    "small": Sizes(limits={"SQUAD": 1000, "WMT": 500, "CNN/DM": 200}, batch=8, timed_limit=20),
-    "paper": Sizes(batch=4, timed_limit=100),  # a 13B model caches 0.8 MB a token and row in half precision
+    "test": _Sizes(limits=dict.fromkeys(TASKS, 4), batch=32, max_input=320, timed_limit=2),
+    "small": _Sizes(limits={"SQUAD": 1000, "WMT": 500, "CNN/DM": 200}, batch=8, timed_limit=20),
+    "paper": _Sizes(batch=4, timed_limit=100),  # a 13B model caches 0.8 MB a token and row in half precision
 }  # fmt: skip
 MUCH_REPETITION = 0.5
 
@@ -76,10 +76,7 @@ model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the mod
 
 
 def target_of(settings: Settings, role: str) -> ModelSpec:
-    name = model_of(settings, role)
-    if isinstance(name, Missing):
-        raise UsageError(f"target {role!r} in profile {settings.profile!r}: {name.why}; name one for that role")
-    return ModelSpec(name=name)
+    return ModelSpec(name=needed_model(ROLES, settings, role))
 
 
 def heads_of(settings: Settings, role: str = PROBED) -> ModelSpec | Missing:
