@@ -31,7 +31,7 @@ HELP = {
     "show": "show one generation, coloured by what was accepted",
     "report": "write the static site of all tables, figures, claims and records at hand",
     "ledger": "write paper against measured over all tables into one CSV",
-    "plugins": "list the tasks, drafters, rules, methods and tables of plug-ins, broken ones with their error",
+    "plugins": "list the tasks, drafters, rules, schedules, methods and tables of plug-ins, broken ones with their error",
     "check-plugin": "hold a plug-in against the contract of its kind; status 1 where it is broken",
 }
 COMMANDS = {  # by name: what adds its flags, and the module and function beside this one that execute it

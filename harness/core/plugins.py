@@ -1,8 +1,9 @@
-"""Plug-ins: tasks, drafters, verify rules, methods and tables that live outside the project.
+"""Plug-ins: tasks, drafters, verify rules, schedules, methods and tables that live outside the project.
 
 An installed package names them in entry points: group ``foretoken.rules``, say, where an entry's name is the name that the rule
 is known by. A file that ``--plugin`` names has them in dictionaries called as the project's own: TASKS, DRAFTERS, RULES,
-METHODS, TABLES. Both fill the project's dictionaries; the room of tables, which stands above this one, registers its own.
+SCHEDULES, METHODS, TABLES. Both fill the project's dictionaries; the room of tables, which stands above this one, registers
+its own.
 """
 
 import hashlib
@@ -18,11 +19,11 @@ from typing import Any, TypeVar
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment
-from methods.parts import DRAFTERS, METHODS, RULES
+from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from tasks import BROKEN, TASKS, TRAINING_ONLY, Task
 
 INSTALLED = "installed packages"
-NAMES = ("task", "drafter", "rule", "method", "table")  # of the kinds, in the order in which they are listed
+NAMES = ("task", "drafter", "rule", "schedule", "method", "table")  # of the kinds, in the order in which they are listed
 Value = TypeVar("Value")
 
 
@@ -90,6 +91,7 @@ KINDS = {
     "task": Kind("task", TASKS, _task),
     "drafter": Kind("drafter", DRAFTERS, _callable),
     "rule": Kind("rule", RULES, _callable),
+    "schedule": Kind("schedule", SCHEDULES, _callable),
     "method": Kind("method", METHODS, _callable),
 }
 _seen: dict[str, list[Plugin]] = {}  # by source: INSTALLED, or a file's path
@@ -191,7 +193,8 @@ def used_by(experiment: Experiment) -> tuple[str, ...]:
             yield from of_drafter(spec.inner)
 
     method = experiment.method
-    found = [find("task", experiment.task), find("method", method.name), find("rule", method.rule and method.rule.name)]
+    found = [find("task", experiment.task), find("method", method.name)]
+    found += [find("rule", method.rule and method.rule.name), find("schedule", method.schedule and method.schedule.name)]
     for drafter in (method.drafter, *experiment.overlap):
         found += of_drafter(drafter)
     return tuple(sorted({plugin.identity for plugin in found if plugin is not None}))

@@ -1,4 +1,4 @@
-"""The contract of a verify rule (methods/types.py): shapes, purity, independent rows, and its guarantee."""
+"""The contract of a verify rule (methods/types.py): shapes, purity, independent rows, and its guarantee; and of a schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,15 +12,17 @@ from harness.exact.ground import NUM_DRAFT
 from harness.exact.law import LAW_BOUND, largest_deviation
 from harness.exact.toy import Toy, random_table, toy_session
 from methods.errors import InputError
+from methods.options import options_class, values_of
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
+from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
-from methods.types import Proposal, Stop, Verdict, VerifyRule
+from methods.types import Proposal, Schedule, Stop, Verdict, VerifyRule
 
 GREEDY, DRAWN = Sampling(), Sampling(temperature=1.0)
 FILTERED = (Sampling(temperature=0.6, top_k=5), Sampling(temperature=1.0, top_p=0.8))
-VOCAB, EOS, NUM_SAMPLES = 6, 4, 2000
+VOCAB, EOS, NUM_SAMPLES, NUM_ROUNDS = 6, 4, 2000, 60
 LENGTHS = ((3,), (2, 0, 3), (0, 0))
 PROMPTS = ((3,), (1, 2, 3, 1, 2), (5, 0), (0, 0, 1))
 TARGET = random_table(VOCAB, seed=1)
@@ -47,6 +49,30 @@ def check_rule(make: Callable[[], VerifyRule]) -> Iterator[Finding]:
     yield attempt("its law, integrated over its uniforms", lambda: _check_law(rule) if DRAWN in samplings else GREEDY_ONLY)
     if rule.guarantee == "same_distribution":
         yield attempt("sampled, through the loop", lambda: TOY.check_samples(method, NUM_SAMPLES, NUM_DRAFT))
+
+
+def check_schedule(make: Callable[..., Schedule]) -> Iterator[Finding]:
+    def schedule() -> Schedule:
+        return make(**values_of(options_class(make)()))
+
+    made = attempt(
+        "is made with the defaults of its options",
+        lambda: expect(isinstance(schedule(), Schedule), "has no next() or no observe(num_drafted, num_accepted)"),
+    )
+    yield made
+    if made.passed:
+        method = DraftAndVerify(ModelDrafter(toy_session(DRAFT)), SpeculativeSampling(), schedule)
+        yield attempt("asks for 0 drafts or more, whatever stood", lambda: _check_numbers(schedule()))
+        yield attempt("greedy, through the loop", lambda: TOY.check_greedy(method))
+
+
+def _check_numbers(schedule: Schedule) -> str:
+    for number in range(NUM_ROUNDS):
+        wanted = schedule.next()
+        expect(isinstance(wanted, int) and wanted >= 0, f"asks for {wanted!r} drafts; expected an integer >= 0")
+        drafted = min(wanted, NUM_DRAFT)  # near the end of an output fewer are left than it asks for
+        schedule.observe(drafted, drafted if number % 3 else 0)
+    return f"{NUM_ROUNDS} rounds"
 
 
 GREEDY_ONLY = "it is defined at temperature 0 only"

@@ -18,7 +18,7 @@ from harness.core.plugins import KINDS, Plugin
 from harness.core.settings import Settings
 from harness.exact.checks import Finding, attempt, expect, expect_guarantee
 from harness.exact.contract_drafter import check_drafter
-from harness.exact.contract_rule import check_rule
+from harness.exact.contract_rule import check_rule, check_schedule
 from harness.exact.contract_task import check_task
 from harness.exact.toy import Toy, greedy_output, random_llama
 from harness.models.loading import LoadedModel
@@ -86,6 +86,8 @@ def check_entry(entry: Entry) -> Iterator[Finding]:
         yield from check_drafter(part)
     elif entry.kind == "rule":
         yield from check_rule(part)
+    elif entry.kind == "schedule":
+        yield from check_schedule(part)
     elif entry.kind == "method":
         yield from check_method(entry.name, BUILDERS.get(entry.name, part))
     else:

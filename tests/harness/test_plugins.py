@@ -26,12 +26,17 @@ from harness.exact.contract_rule import check_rule
 from harness.exact.contract_task import check_task
 from harness.exact.contracts import Entry, check_entry, check_method, check_table
 from harness.exact.controls import CONTROLS, LenientBy, Unsampled
+from harness.exact.toy import random_table, toy_session
+from harness.run.build import build_schedule
 from harness.run.runner import pin
 from harness.zoo.build import ensure
 from methods.autoregressive import Autoregressive
 from methods.parts import DRAFTERS, RULES
+from methods.sampling import Sampling, Uniforms
+from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
+from methods.types import Inputs, Stop
 from tasks import TASKS
 from tasks.squad import Squad
 from tasks.world.prose import squad_row
@@ -324,6 +329,42 @@ def test_the_example_keeps_its_contracts(capsys: pytest.CaptureFixture) -> None:
     assert status == 0, shown
     assert "contract kept: 31 of 31 checks passed" in shown
     assert "rule among-best (foretoken_example.py)" in shown
+
+
+SCHEDULE = """
+class Growing:
+    def __init__(self, most: int = 4) -> None:
+        self.most, self.wanted = most, 0
+    def next(self) -> int:
+        self.wanted = min(self.most, self.wanted + 1)
+        return self.wanted
+    def observe(self, num_drafted: int, num_accepted: int) -> None: ...
+
+SCHEDULES = {"growing": Growing}
+"""
+
+
+def test_a_schedule_with_a_parameter(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """It is named, asked for with an option of its own, run, and stands in the signature; one that asks for -1 is found."""
+    (path := tmp_path / "someones_growing.py").write_text(SCHEDULE)
+    plugins.load([path])
+    method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), schedule="growing", most=2)
+    schedule = build_schedule(method.schedule)
+    assert [(one := schedule()).next(), one.next(), one.next()] == [1, 2, 2]
+    described = Experiment(task="text", target=ModelSpec(name="zoo:gpt-target"), method=method, profile="test")
+    other = described.replace(method=method.change(most=3))
+    assert described.signature != other.signature
+    assert [identity.split(",")[0] for identity in plugins.used_by(described)] == ["schedule growing: someones_growing.py"]
+    table = random_table(6, seed=1)
+    session = toy_session(table)
+    loop = DraftAndVerify(ModelDrafter(toy_session(table)), SpeculativeSampling(), schedule)
+    [row] = loop.generate(session, Inputs(((3,),)), Sampling(), Uniforms([0], 12), Stop(max_new_tokens=12))
+    assert [len(step.drafted) for step in row.steps[:3]] == [1, 2, 2]
+    assert main(["check-plugin", str(path)]) == 0
+    assert "contract kept: 3 of 3 checks passed" in capsys.readouterr().out
+    (bad := tmp_path / "someones_bad.py").write_text(SCHEDULE.replace("growing", "shrinking").replace("self.wanted + 1", "-1"))
+    assert main(["check-plugin", str(bad)]) == 1
+    assert "asks for -1 drafts; expected an integer >= 0" in capsys.readouterr().out
 
 
 def test_what_is_ours_keeps_them_too() -> None:
