@@ -26,7 +26,6 @@ from harness.papers.specdec.setup import (
     SIZES,
     STRICT,
     TEACHER,
-    Arms,
     Relaxed,
     Setup,
     arms_of,
@@ -69,8 +68,6 @@ def block_sections(settings: Settings) -> list[Section]:
     rows = [Row(row_name(VERIFIER, "b = 5"), BEAM), Row(row_name(VERIFIER, "b = 1"), GREEDY)]
     rows += [Row(row_name(STRICT, k), names[k][0], key) for k in sizes]
     rows += [Row(row_name(f"SpecDec++, {QUALITY}", k), names[k][1]) for k in sizes]
-    if isinstance(plain, Missing):
-        return [Section(dict.fromkeys((row.arm for row in rows), plain), tuple(rows))]
     arms = baselines(plain)
     for k in sizes:
         drafter = drafter_of(settings, f"drafter-k{k}")
@@ -87,11 +84,8 @@ def grid_sections(settings: Settings) -> list[Section]:
     ]
     rows += [Row(row_name(one.beta, f"{one.tau:g}"), str(one), _grid_key(one)) for one in GRID]
     drafter = drafter_of(settings, EN_DE.drafter)
-    if isinstance(plain, Missing):
-        arms: Arms = dict.fromkeys((row.arm for row in rows), plain)
-    else:
-        grid = {str(one): relaxed(plain, drafter, gamma, one) for one in GRID}
-        arms = {**baselines(plain), STRICT: strict(plain, drafter, gamma), **grid}
+    grid = {str(one): relaxed(plain, drafter, gamma, one) for one in GRID}
+    arms = {**baselines(plain), STRICT: strict(plain, drafter, gamma), **grid}
     return [Section(arms, tuple(rows)), Section(arms, _best_row, (_BEST_BLEU,))]
 
 
@@ -142,10 +136,10 @@ def grid_notes(settings: Settings) -> list[str]:
 def big_sections(settings: Settings) -> list[Section]:
     """Table 4: the teachers, and all that verifies with the big model."""
     arms = arms_of(settings, BIG, HEADS)
-    plain, heads = arms[GREEDY], drafter_of(settings, "big-blockwise-heads", "blockwise")
+    heads = drafter_of(settings, "big-blockwise-heads", "blockwise")
     blocks = {k: f"Blockwise, k = {k}" for k in SIZES[settings.profile].blockwise}
     # The verifier's own head is one of a block's k.
-    arms |= {name: plain if isinstance(plain, Missing) else strict(plain, heads, k - 1) for k, name in blocks.items()}
+    arms |= {name: strict(arms[GREEDY], heads, k - 1) for k, name in blocks.items()}
     rows = [Row(row_name("Blockwise decoding", f"k = {k}"), name, ("Blockwise", f"k={k}")) for k, name in blocks.items()]
     return [
         _teacher_section(settings, TEACHER, "EN-DE"),
@@ -154,7 +148,7 @@ def big_sections(settings: Settings) -> list[Section]:
     ]
 
 
-def _teacher_section(settings: Settings, setup: Setup, pair: str) -> Section:
+def _teacher_section(settings: Settings, setting: Setup, pair: str) -> Section:
     row = Row(row_name(f"teacher, {pair}", "b = 5"), BEAM, ("teacher Transformer-big", f"WMT14 {pair}"))
     return Section(beam_alone(settings, setup), (row,))
 
@@ -185,7 +179,7 @@ def drafter_sections(settings: Settings) -> list[Section]:
     return found
 
 
-def _trainings(settings: Settings, name: str, setup: Setup) -> Drafters:
+def _trainings(settings: Settings, name: str, setting: Setup) -> Drafters:
     """A base drafter, the same with glancing or without, and the same on the data's own translations."""
     k = gamma_of(settings, EN_DE)
     switched = f"{name}, {'no' if glancing_in(settings) else 'with'} glancing"
@@ -200,12 +194,10 @@ def _as_printed(settings: Settings) -> Drafters:
     return {arm: (drafter_of(settings, role), k) for arm, role in roles.items()}
 
 
-def _drafters(settings: Settings, setup: Setup, drafters: Drafters) -> Section:
+def _drafters(settings: Settings, setting: Setup, drafters: Drafters) -> Section:
     """Strict SpecDec with each of them. Of a block's k tokens one is the verifier's own where heads draft."""
     plain = greedy(settings, setup, DRAFTERS)
     rows = tuple(Row(row_name(name, f"k = {size}"), name, _size_key(name)) for name, (_, size) in drafters.items())
-    if isinstance(plain, Missing):
-        return Section(dict.fromkeys(drafters, plain), rows)
     arms = {name: strict(plain, drafter, size - ("heads" in name)) for name, (drafter, size) in drafters.items()}
     return Section({**baselines(plain), **arms}, rows)
 

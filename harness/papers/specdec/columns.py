@@ -100,10 +100,7 @@ def _without_heaviest(known: Known, row: Row) -> str:
 
 def _of_base(known: Known, row: Row) -> Result:
     found = measures.memory_access_factor(known[base_of(row.arm)][1], known[row.arm][1])
-    if found is None:
-        return None
-    low, high = (None if end is None else 100 * end for end in (found.low, found.high))
-    return Estimate(100 * found.value, low, high, found.n, "%")
+    return None if found is None else found.mapped(lambda share: 100 * share, "%")
 
 
 def _near_ties(known: Known, row: Row) -> str:

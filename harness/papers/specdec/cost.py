@@ -36,7 +36,6 @@ from harness.papers.specdec.setup import (
     greedy,
     relaxed,
     strict,
-    their_beam,
 )
 from harness.tables import published
 from harness.tables.base import Table
@@ -45,7 +44,6 @@ from harness.tables.published import Published
 
 MIB = 2**20
 MIN_BATCHES = 6  # a bootstrap of fewer batches gives their minimum and maximum, which is no interval
-HELD_ARMS = (GREEDY, BEAM, STRICT, HIGH_EFFICIENCY)
 TIMED_ARMS = (GREEDY, BEAM, THEIR_BEAM, STRICT, HIGH_EFFICIENCY)
 T5 = "T5-large"
 T5_KEY = (T5, "cells")
@@ -69,13 +67,11 @@ def arms_at(settings: Settings, setup: Setup, batch: int, *, memory: bool = Fals
     Where time is measured, transformers' beam search too: the faster of the two searches is the baseline of speeds.
     """
     plain = at_batch(greedy(settings, setup, "batches"), settings, batch, memory)
-    if isinstance(plain, Missing):
-        return dict.fromkeys(HELD_ARMS if memory else TIMED_ARMS, plain)
     drafter, gamma = drafter_of(settings, setup.drafter), gamma_of(settings, setup)
     return {
         GREEDY: plain,
         BEAM: beam(plain),
-        **({} if memory else {THEIR_BEAM: their_beam(plain)}),
+        **({} if memory else {THEIR_BEAM: beam(plain, "transformers")}),
         STRICT: strict(plain, drafter, gamma),
         HIGH_EFFICIENCY: relaxed(plain, drafter, gamma, EFFICIENCY),
     }
@@ -256,8 +252,7 @@ def _milliseconds(seconds: Callable[[Sequence[Record], int], Estimate | None]) -
         over_greedy, found = batch_speedup(known, GREEDY, row.arm), with_spread(seconds(records, experiment.batch_size))
         if isinstance(over_greedy, Missing) or not isinstance(found, Estimate):
             return over_greedy if isinstance(over_greedy, Missing) else found
-        low, high = (None if bound is None else 1e3 * bound for bound in (found.low, found.high))
-        return Estimate(1e3 * found.value, low, high, found.n, "ms")
+        return found.mapped(lambda time: 1e3 * time, "ms")
 
     return measured
 

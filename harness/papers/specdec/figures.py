@@ -232,12 +232,10 @@ def _speeds_over(lines: style.Lines, batch: int) -> style.Lines:
     if len(times) < len(beams):
         return {name: {} for name in lines}  # which is the faster is unknown
     unit = min(times)
-
-    def speed(one: Estimate) -> Estimate:
-        low, high = (None if bound is None else unit / bound for bound in (one.high, one.low))
-        return Estimate(unit / one.value, low, high, one.n, "x")
-
-    return {name: {place: speed(one) for place, one in values.items()} for name, values in lines.items()}
+    return {
+        name: {place: one.mapped(lambda time: unit / time, "x") for place, one in values.items()}
+        for name, values in lines.items()
+    }
 
 
 def _panel(axes: "Axes", lines: style.Lines, batches: Sequence[int]) -> None:

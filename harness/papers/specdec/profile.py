@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import tokens_per_step
@@ -23,15 +24,14 @@ def sections(settings: Settings) -> list[Section]:
     plain, gamma = greedy(settings, EN_DE, "profile"), gamma_of(settings, EN_DE)
     keys = {OWN: PAPER}  # the paper's own row is the first
     rows = tuple(Row(name, name, keys.get(name)) for name in (OWN, CONCURRENT, SHARED))
-    if isinstance(plain, Missing):
-        return [Section(dict.fromkeys((OWN, CONCURRENT, SHARED), plain), rows)]
     drafters = {
         OWN: drafter_of(settings, EN_DE.drafter),
         CONCURRENT: drafter_of(settings, EN_DE.drafter, encoder="concurrent"),
         SHARED: drafter_of(settings, "drafter-shared", encoder="shared"),
     }
-    alone = plain.replace(num_threads=1) if plain.device == "cpu" else plain  # as encoders side by side need it
-    plains = {OWN: plain, CONCURRENT: alone, SHARED: plain}
+    plains = dict.fromkeys(drafters, plain)
+    if isinstance(plain, Experiment) and plain.device == "cpu":
+        plains[CONCURRENT] = plain.replace(num_threads=1)  # as encoders side by side need it
     arms = {name: relaxed(plains[name], drafter, gamma, EFFICIENCY) for name, drafter in drafters.items()}
     return [Section({GREEDY: plain, **arms}, rows)]
 

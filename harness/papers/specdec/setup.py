@@ -11,7 +11,7 @@ from functools import partial
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, comparison_id
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
-from harness.tables.roles import Roles, plain_decoding, role_model
+from harness.tables.roles import Roles, plain_decoding, role_model, with_draft
 from harness.zoo.descriptions import DrafterRecipe, PairRecipe
 from harness.zoo.recipes import RECIPES, Scale, scale_of
 from harness.zoo.specdec import BLOCK_SIZES
@@ -129,7 +129,7 @@ MANY = {MAIN: 400, SINGLE: 400, HEADS: 400, DRAFTERS: 1000}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class _Sizes:
     """How much a profile runs.
 
     Sentences of generated and of real data (which are five times as long) and repeats of each; those of the tables by batch
@@ -152,17 +152,17 @@ class Sizes:
     blockwise: tuple[int, int] = (2, 10)
 
 
-_PUBLIC = Sizes(
+_PUBLIC = _Sizes(
     limit=200, real_limit=200, max_source=256, max_new_tokens=256, max_article=1024, max_summary=142, batch_limit=64,
     memory_limit=64,
 )  # fmt: skip
 SIZES = {
     # Operations of the zoo's models are too small to share: every arm takes as long on one thread as on two.
-    "toy": Sizes(
+    "toy": _Sizes(
         limit=80, real_limit=40, repeats=3, num_threads=1, max_source=160, max_new_tokens=96, max_article=160, max_summary=64,
         batch_limit=192, memory_limit=32,
     ),
-    "test": Sizes(
+    "test": _Sizes(
         limit=4, real_limit=4, num_threads=1, max_source=160, max_new_tokens=32, max_article=96, max_summary=32,
         batches=(1, 2), batch_limit=4, memory_limit=4, trace_limit=4, blockwise=(2, 4),
     ),
@@ -173,7 +173,6 @@ SIZES = {
 # Names of arms, as the tables call them.
 GREEDY, BEAM, THEIR_BEAM = "AT, b = 1", "AT, b = 5", "AT, b = 5, transformers"
 ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY = "NAT drafter", "SpecDec", "SpecDec++ quality", "SpecDec++ efficiency"
-ARMS = (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)
 Arms = dict[str, Experiment | Missing]
 
 
@@ -236,40 +235,24 @@ def _counts(settings: Settings, setup: Setup, group: str) -> tuple[int, int]:
     return limit, settings.repeats or setup.repeats or (1 if once else sizes.repeats)
 
 
-def beam(plain: Experiment) -> Experiment:
-    return plain.replace(method=MethodSpec.of("beam", num_beams=NUM_BEAMS))
+def beam(plain: Experiment | Missing, method: str = "beam") -> Experiment | Missing:
+    """Beam search of the same; with method "transformers" theirs, over the same weights."""
+    return plain if isinstance(plain, Missing) else plain.replace(method=MethodSpec.of(method, num_beams=NUM_BEAMS))
 
 
-def their_beam(plain: Experiment) -> Experiment:
-    """transformers' own beam search over the same weights."""
-    return plain.replace(method=MethodSpec.of("transformers", num_beams=NUM_BEAMS))
-
-
-def alone(plain: Experiment, drafter: DrafterSpec | Missing, gamma: int) -> Experiment | Missing:
-    if isinstance(drafter, Missing):
-        return drafter
-    return plain.replace(method=MethodSpec.of("drafter-alone", drafter=drafter, gamma=gamma))
-
-
-def strict(plain: Experiment, drafter: DrafterSpec | Missing, gamma: int) -> Experiment | Missing:
+def strict(plain: Experiment | Missing, drafter: DrafterSpec | Missing, gamma: int) -> Experiment | Missing:
     """SpecDec: what the drafter proposes stands where it is the verifier's first choice."""
-    if isinstance(drafter, Missing):
-        return drafter
-    return plain.replace(method=MethodSpec.of("speculative", rule="top-1", drafter=drafter, gamma=gamma))
+    return with_draft(plain, drafter, rule="top-1", gamma=gamma)
 
 
-def relaxed(plain: Experiment, drafter: DrafterSpec | Missing, gamma: int, setting: Relaxed) -> Experiment | Missing:
+def relaxed(plain: Experiment | Missing, drafter: DrafterSpec | Missing, gamma: int, setting: Relaxed) -> Experiment | Missing:
     """SpecDec++ (top-beta, tau), scored by the verifier as in the authors' code."""
-    experiment = strict(plain, drafter, gamma)
-    if isinstance(experiment, Missing):
-        return experiment
-    method = experiment.method.change(rule="top-beta", beta=setting.beta, tau=setting.tau)
-    return experiment.replace(method=method)
+    return with_draft(plain, drafter, rule="top-beta", gamma=gamma, beta=setting.beta, tau=setting.tau)
 
 
-def baselines(plain: Experiment) -> Arms:
+def baselines(plain: Experiment | Missing) -> Arms:
     """What speeds are measured against."""
-    return {GREEDY: plain, BEAM: beam(plain), THEIR_BEAM: their_beam(plain)}
+    return {GREEDY: plain, BEAM: beam(plain), THEIR_BEAM: beam(plain, "transformers")}
 
 
 def beam_alone(settings: Settings, setup: Setup) -> Arms:
@@ -280,13 +263,10 @@ def beam_alone(settings: Settings, setup: Setup) -> Arms:
 
 def arms_of(settings: Settings, setup: Setup, group: str = MAIN) -> Arms:
     """The comparison of a setting. The tables of one group share its records."""
-    plain, gamma = greedy(settings, setup, group), gamma_of(settings, setup)
-    if isinstance(plain, Missing):
-        return dict.fromkeys(ARMS, plain)
-    drafter = drafter_of(settings, setup.drafter)
+    plain, drafter, gamma = greedy(settings, setup, group), drafter_of(settings, setup.drafter), gamma_of(settings, setup)
     return {
         **baselines(plain),
-        ALONE: alone(plain, drafter, gamma),
+        ALONE: with_draft(plain, drafter, method="drafter-alone", gamma=gamma),
         STRICT: strict(plain, drafter, gamma),
         HIGH_QUALITY: relaxed(plain, drafter, gamma, QUALITY),
         HIGH_EFFICIENCY: relaxed(plain, drafter, gamma, EFFICIENCY),

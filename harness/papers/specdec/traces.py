@@ -5,6 +5,7 @@ The cells count what the traces show: those of the shown sentences, of all sente
 
 from collections.abc import Callable, Sequence
 
+from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_near_ties, steps_of, succeeded
@@ -52,9 +53,8 @@ NOT_PUBLIC = Missing("the paper's sentence by the paper's models, which are not 
 def arms(settings: Settings) -> Arms:
     """Greedy decoding, which the strict output must equal, and both rules at the table's block size."""
     plain = greedy(settings, EN_DE, "traces")
-    if isinstance(plain, Missing):
-        return {GREEDY: plain, STRICT: plain, RELAXED: plain}
-    plain = plain.replace(limit=settings.limit or SIZES[settings.profile].trace_limit, repeats=1)
+    if isinstance(plain, Experiment):
+        plain = plain.replace(limit=settings.limit or SIZES[settings.profile].trace_limit, repeats=1)
     role, gamma = drafting(settings)
     drafter = drafter_of(settings, role)
     return {GREEDY: plain, STRICT: strict(plain, drafter, gamma), RELAXED: relaxed(plain, drafter, gamma, QUALITY)}
