@@ -9,27 +9,7 @@ from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.settings import Settings
 from harness.measures.sentences import peak_mib
 from harness.measures.statistics import Missing
-from harness.papers.optimized import columns
-from harness.papers.optimized.setup import (
-    BASELINE,
-    CV16,
-    EXACT,
-    FILTERED,
-    FUSED,
-    PLAIN,
-    READERS,
-    RELEASED,
-    RULES,
-    SIGMOID,
-    SIZES,
-    WHISPERS,
-    XSUM,
-    Arms,
-    Case,
-    num_examples,
-    plain_arm,
-    ruled,
-)
+from harness.papers.optimized import columns, setup
 from harness.tables import style
 from harness.tables.base import Figure
 from harness.tables.engine import Known, Result, Row, known_arms, plan_of
@@ -39,37 +19,37 @@ from harness.tables.style import BLUE, GREEN, GREY, ORANGE, VERMILION
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SPEECH_CASES = [Case(data=CV16, pair=pair, sampling=FILTERED) for pair in WHISPERS]
-SUMMARY_CASES = [Case(data=XSUM, pair=pair, sampling=FILTERED) for pair in READERS]
+SPEECH_CASES = [setup.Case(data=setup.CV16, pair=pair, sampling=setup.FILTERED) for pair in setup.WHISPERS]
+SUMMARY_CASES = [setup.Case(data=setup.XSUM, pair=pair, sampling=setup.FILTERED) for pair in setup.READERS]
 LINES = {
-    BASELINE: ("s", GREY, "--"),
-    EXACT: ("o", BLUE, "-"),
-    FUSED: ("^", GREEN, "-"),
-    SIGMOID: ("D", ORANGE, "-"),
-    RELEASED: ("v", VERMILION, ":"),
+    setup.BASELINE: ("s", GREY, "--"),
+    setup.EXACT: ("o", BLUE, "-"),
+    setup.FUSED: ("^", GREEN, "-"),
+    setup.SIGMOID: ("D", ORANGE, "-"),
+    setup.RELEASED: ("v", VERMILION, ":"),
 }
-ArmsAt = Callable[[Settings, Case, int], Arms]
+ArmsAt = Callable[[Settings, setup.Case, int], setup.Arms]
 Reasons = dict[str, str]
 Measure = Callable[[Known, Row], Result]
 
 
-def timed_arms(settings: Settings, case: Case, gamma: int) -> Arms:
+def timed_arms(settings: Settings, case: setup.Case, gamma: int) -> setup.Arms:
     """Plain decoding, which shows whether the machine drifted, and every rule."""
-    plain = plain_arm(settings, case, f"gamma {gamma}", sampled=True)
-    rules = {rule: ruled(plain, case, rule, gamma=gamma) for rule in RULES}
-    return {PLAIN: plain if isinstance(plain, Missing) else plain.replace(probes=()), **rules}
+    plain = setup.plain_arm(settings, case, f"gamma {gamma}", sampled=True)
+    rules = {rule: setup.ruled(plain, case, rule, gamma=gamma) for rule in setup.RULES}
+    return {setup.PLAIN: plain if isinstance(plain, Missing) else plain.replace(probes=()), **rules}
 
 
-def memory_arms(settings: Settings, case: Case, gamma: int) -> Arms:
+def memory_arms(settings: Settings, case: setup.Case, gamma: int) -> setup.Arms:
     """Every rule, for its peak memory."""
-    arms = ((name, arm) for name, arm in timed_arms(settings, case, gamma).items() if name != PLAIN)
+    arms = ((name, arm) for name, arm in timed_arms(settings, case, gamma).items() if name != setup.PLAIN)
     return {name: arm if isinstance(arm, Missing) else arm.replace(probes=(MemoryProbe(),)) for name, arm in arms}
 
 
 def call_ms(known: Known, row: Row) -> Result:
     """Milliseconds a call, refused where the machine drifted or clocks contradict each other."""
     experiment, own = known[row.arm]
-    return columns.unfair(known[PLAIN][1], experiment, own) or columns.call_ms(own)
+    return columns.unfair(known[setup.PLAIN][1], experiment, own) or columns.call_ms(own)
 
 
 def peak(known: Known, row: Row) -> Result:
@@ -78,15 +58,15 @@ def peak(known: Known, row: Row) -> Result:
 
 
 def curves(
-    settings: Settings, case: Case, arms_at: ArmsAt, measure: Measure, evidence: Evidence
+    settings: Settings, case: setup.Case, arms_at: ArmsAt, measure: Measure, evidence: Evidence
 ) -> tuple[style.Lines, Reasons]:
     """The recorded values of a pair by rule and gamma, and why a value must not be shown."""
-    known_at = {gamma: known_arms(arms_at(settings, case, gamma), evidence) for gamma in SIZES[settings.profile].gammas}
-    return style.measured_lines(known_at, tuple(RULES), measure, f"{case.pair.target}, {{name}}, gamma {{place}}")
+    known_at = {gamma: known_arms(arms_at(settings, case, gamma), evidence) for gamma in setup.SIZES[settings.profile].gammas}
+    return style.measured_lines(known_at, tuple(setup.RULES), measure, f"{case.pair.target}, {{name}}, gamma {{place}}")
 
 
 def _draw(
-    name: str, cases: Sequence[Case], arms_at: ArmsAt, measure: Measure, title: str, label: str, means: tuple[str, str],
+    name: str, cases: Sequence[setup.Case], arms_at: ArmsAt, measure: Measure, title: str, label: str, means: tuple[str, str],
     settings: Settings, evidence: Evidence, folder: Path,
 ) -> list[Path]:  # fmt: skip
     measured = {case: curves(settings, case, arms_at, measure, evidence) for case in cases}
@@ -106,7 +86,7 @@ def _draw(
         return style.save(figure, folder, name)
 
 
-def _panel(axes: "Axes", case: Case, lines: style.Lines) -> None:
+def _panel(axes: "Axes", case: setup.Case, lines: style.Lines) -> None:
     from matplotlib.ticker import MaxNLocator
 
     style.draw_lines(axes, lines, LINES, markersize=5, elinewidth=0.8)
@@ -116,9 +96,9 @@ def _panel(axes: "Axes", case: Case, lines: style.Lines) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _provenance(settings: Settings, cases: Sequence[Case], means: tuple[str, str]) -> str:
+def _provenance(settings: Settings, cases: Sequence[setup.Case], means: tuple[str, str]) -> str:
     counts = ", ".join(
-        dict.fromkeys(f"{num_examples(settings, case.data, sampled=True)} of {case.data.label}" for case in cases)
+        dict.fromkeys(f"{setup.num_examples(settings, case.data, sampled=True)} of {case.data.label}" for case in cases)
     )
     what = means[settings.device.startswith("cuda")]
     return (
@@ -130,13 +110,13 @@ def _provenance(settings: Settings, cases: Sequence[Case], means: tuple[str, str
 
 
 def _figure(
-    name: str, title: str, cases: Sequence[Case], arms_at: ArmsAt, measure: Measure, heading: str, label: str,
+    name: str, title: str, cases: Sequence[setup.Case], arms_at: ArmsAt, measure: Measure, heading: str, label: str,
     means: tuple[str, str],
 ) -> Figure:  # fmt: skip
     """A figure of a ``measure`` by initial number of drafts; ``means`` say what it is on a CPU and on CUDA."""
 
     def plan(settings: Settings) -> list[Comparison]:
-        return plan_of(arms_at(settings, case, gamma) for case in cases for gamma in SIZES[settings.profile].gammas)
+        return plan_of(arms_at(settings, case, gamma) for case in cases for gamma in setup.SIZES[settings.profile].gammas)
 
     draw = partial(_draw, name, cases, arms_at, measure, heading, label, means)
     return Figure(name=name, title=title, plan=plan, draw=draw)

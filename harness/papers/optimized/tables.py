@@ -10,33 +10,8 @@ from typing import NamedTuple
 
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
+from harness.papers.optimized import setup
 from harness.papers.optimized.columns import BY_TITLE, COLUMNS, ROUGE, WER, columns_for, printed_value
-from harness.papers.optimized.setup import (
-    ALL_CASES,
-    BASELINE,
-    CV16,
-    FILTERED,
-    GAMMA,
-    LLAMA_7B,
-    LOSSY,
-    MAX_NEW_TOKENS,
-    PAPER,
-    PLAIN,
-    READERS,
-    SCALES,
-    SMALL_EN,
-    WHISPERS,
-    XSUM,
-    Arms,
-    Case,
-    arms_of,
-    cases,
-    from_zoo,
-    num_examples,
-    plain_arm,
-    ruled,
-    without_profiler,
-)
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Row, Section, row_name, table
@@ -47,9 +22,9 @@ RULE_NOTES = (
     "kernel, from logits; sigmoid the paper's 3.2.2, as its text describes it and as its code was released (clamps, and "
     "the row behind the last draft never activated: where every draft stands, the next token is drawn from raw logits). "
     "The paper prints one sigmoid; its number stands beside both.",
-    f"Sigmoid constants: alpha = -{SCALES[True]:g}, beta = {SCALES[True]:g} for speech, -{SCALES[False]:g} and "
-    f"{SCALES[False]:g} for summaries. The text at hand has lost them: from memory, unconfirmed, but for the summaries', which "
-    "the released kernels define.",
+    f"Sigmoid constants: alpha = -{setup.SCALES[True]:g}, beta = {setup.SCALES[True]:g} for speech, "
+    f"-{setup.SCALES[False]:g} and {setup.SCALES[False]:g} for summaries. The text at hand has lost them: from memory, "
+    "unconfirmed, but for the summaries', which the released kernels define.",
     "Sampling: the paper does not say. Temperature 1 with top-k 50 is transformers' default and has the paper's numbers beside "
     "it; unfiltered is temperature 1 alone.",
 )
@@ -69,9 +44,9 @@ def setting_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     )
     return [
         cuda if settings.device.startswith("cuda") else cpu,
-        f"Settings as the paper's: batch 1, {GAMMA} drafts at first, then 2 more after a round in which all stood, else 1 "
-        f"fewer; at most {MAX_NEW_TOKENS[True]} tokens of speech (or what the model has positions for) and "
-        f"{MAX_NEW_TOKENS[False]} of summaries; tiles of 1,024. Here {settings.dtype}; the paper's models were FP16.",
+        f"Settings as the paper's: batch 1, {setup.GAMMA} drafts at first, then 2 more after a round in which all stood, else "
+        f"1 fewer; at most {setup.MAX_NEW_TOKENS[True]} tokens of speech (or what the model has positions for) and "
+        f"{setup.MAX_NEW_TOKENS[False]} of summaries; tiles of 1,024. Here {settings.dtype}; the paper's models were FP16.",
         *_model_notes(arms),
     ]
 
@@ -86,7 +61,7 @@ def _model_notes(arms: Sequence[Experiment]) -> list[str]:
     if not pairs:
         return []
     notes = ["Models here, target and draft: " + "; ".join(f"{target}, {draft}" for target, draft in pairs) + "."]
-    if any(from_zoo(arm.target) for arm in arms):
+    if any(setup.from_zoo(arm.target) for arm in arms):
         notes.append(
             "zoo: small models of the paper's architectures, trained here. Its Llama is prompted as it was trained (PPD's "
             'prompt); other models as in the paper, "Summary:" after the article. Its Whisper hears 3 seconds at a time '
@@ -98,11 +73,13 @@ def _model_notes(arms: Sequence[Experiment]) -> list[str]:
 def _sections(timed: bool, settings: Settings) -> list[Section]:
     """A section a case, a row a rule. The paper's numbers stand in the rows of transformers' default sampling."""
     sections = []
-    for case in ALL_CASES:
-        arms = arms_of(settings, case)
-        shown = [name for name in arms if name != PLAIN]
-        rows = (Row(row_name(*case.heads, name), name, (case, name) if case.sampling == FILTERED else None) for name in shown)
-        arms = without_profiler(settings, arms) if timed else arms
+    for case in setup.ALL_CASES:
+        arms = setup.arms_of(settings, case)
+        shown = [name for name in arms if name != setup.PLAIN]
+        rows = (
+            Row(row_name(*case.heads, name), name, (case, name) if case.sampling == setup.FILTERED else None) for name in shown
+        )
+        arms = setup.without_profiler(settings, arms) if timed else arms
         sections.append(Section(arms, tuple(rows), columns_for(case), printed_only=True))
     return sections
 
@@ -110,7 +87,7 @@ def _sections(timed: bool, settings: Settings) -> list[Section]:
 def _rule_table(number: int, paper_number: int, title: str, blocks: tuple[tuple[str, ...], ...], timed: bool = False) -> Table:
     return table(
         number=number,
-        paper=PAPER,
+        paper=setup.PAPER,
         paper_number=paper_number,
         title=title,
         row_heads=("data", "target", "sampling", "rule"),
@@ -147,8 +124,8 @@ NOTE = (
 )
 SHOWN = (WER, ROUGE, "saved", "fewer calls", "faster calls", "accepted")
 SCALED_COLUMNS = [replace(BY_TITLE[name], note=NOTE if name == WER else "") for name in SHOWN]
-FIRST_TWO = cases((SMALL_EN, CV16), (LLAMA_7B, XSUM))
-ALL_PAIRS = cases(*((pair, CV16) for pair in WHISPERS), *((pair, XSUM) for pair in READERS))
+FIRST_TWO = setup.cases((setup.SMALL_EN, setup.CV16), (setup.LLAMA_7B, setup.XSUM))
+ALL_PAIRS = setup.cases(*((pair, setup.CV16) for pair in setup.WHISPERS), *((pair, setup.XSUM) for pair in setup.READERS))
 
 
 class _Scaled(NamedTuple):
@@ -166,40 +143,40 @@ class _Scaled(NamedTuple):
 def scaled(settings: Settings) -> list[_Scaled]:
     """Logits in the models' own dtype, and rounded to fp16 where that is another."""
     kinds = dict.fromkeys((settings.dtype, HALF))
-    return [_Scaled(rule, logits, scale) for rule in LOSSY for logits in kinds for scale in SWEEP]
+    return [_Scaled(rule, logits, scale) for rule in setup.LOSSY for logits in kinds for scale in SWEEP]
 
 
-def scaled_arms(settings: Settings, case: Case) -> Arms:
+def scaled_arms(settings: Settings, case: setup.Case) -> setup.Arms:
     """Plain decoding, the baseline, and both sigmoids at every scale."""
-    plain = plain_arm(settings, case, "scaling", sampled=True)
-    arms = {PLAIN: plain, BASELINE: ruled(plain, case, BASELINE)}
+    plain = setup.plain_arm(settings, case, "scaling", sampled=True)
+    arms = {setup.PLAIN: plain, setup.BASELINE: setup.ruled(plain, case, setup.BASELINE)}
     for one in scaled(settings):
-        arms[one.name] = ruled(plain, case, one.rule, scale=one.scale, half_logits=one.logits != settings.dtype)
+        arms[one.name] = setup.ruled(plain, case, one.rule, scale=one.scale, half_logits=one.logits != settings.dtype)
     return arms
 
 
-def _scaled_sections(chosen: list[Case], settings: Settings) -> list[Section]:
+def _scaled_sections(chosen: list[setup.Case], settings: Settings) -> list[Section]:
     return [
         Section(scaled_arms(settings, case), _rows(settings, case), columns_for(case, SCALED_COLUMNS), True) for case in chosen
     ]
 
 
-def _rows(settings: Settings, case: Case) -> tuple[Row, ...]:
+def _rows(settings: Settings, case: setup.Case) -> tuple[Row, ...]:
     """The paper's numbers stand beside logits as its models gave them: half precision from Whisper, full from the others."""
     papers_logits = HALF if case.data.is_speech or settings.dtype == HALF else settings.dtype
-    rows = [Row(row_name(case.pair.target, case.sampling, "", BASELINE, ""), BASELINE, (case, None))]
+    rows = [Row(row_name(case.pair.target, case.sampling, "", setup.BASELINE, ""), setup.BASELINE, (case, None))]
     for one in scaled(settings):
         key = (case, one.scale) if one.logits == papers_logits else None
         rows.append(Row(row_name(case.pair.target, case.sampling, one.name), one.name, key))
-    return tuple(rows if case.sampling == FILTERED else (replace(row, key=None) for row in rows))
+    return tuple(rows if case.sampling == setup.FILTERED else (replace(row, key=None) for row in rows))
 
 
-def _printed(name: str, key: tuple[Case, float | None], column: tuple[str, str]) -> Published:
+def _printed(name: str, key: tuple[setup.Case, float | None], column: tuple[str, str]) -> Published:
     """The paper's number at a scale; None is the baseline's."""
     (case, scale), (table_name, metric) = key, column
     if table_name != "table_1":
         return None
-    for line in published.read(PAPER, name):
+    for line in published.read(setup.PAPER, name):
         here = float(line["beta_scale"]) if line["beta_scale"] else None
         if line["target"].removeprefix("Whisper ") != case.pair.target or here != scale:
             continue
@@ -219,7 +196,9 @@ def _first_notes(settings: Settings) -> list[str]:
 
 
 def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
-    sizes = ", ".join(f"{num_examples(settings, data, sampled=True)} of {data.label}" for data in (CV16, XSUM))
+    sizes = ", ".join(
+        f"{setup.num_examples(settings, data, sampled=True)} of {data.label}" for data in (setup.CV16, setup.XSUM)
+    )
     return [
         f"A sample drawn by the seed: at most {sizes}. The paper's is 10 % of the test sets.",
         *RULE_NOTES[:1],
@@ -228,10 +207,10 @@ def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     ]
 
 
-def _scaling_table(number: int, paper_number: int, title: str, chosen: list[Case]) -> Table:
+def _scaling_table(number: int, paper_number: int, title: str, chosen: list[setup.Case]) -> Table:
     return table(
         number=number,
-        paper=PAPER,
+        paper=setup.PAPER,
         paper_number=paper_number,
         title=title,
         row_heads=("target", "sampling", "logits", "rule", "scale"),

@@ -9,41 +9,14 @@ from harness.core.experiment import DrafterSpec
 from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing
+from harness.papers.specdec import setup
 from harness.papers.specdec.columns import BY_TITLE, table_of
 from harness.papers.specdec.quality import ACCEPTANCE, MAIN_KEYS, MODEL, PRINTED, SPEED, TRANSLATION, VERIFIER, rows_of
-from harness.papers.specdec.setup import (
-    BEAM,
-    BIG,
-    CAPTIONS,
-    DE_EN_TEACHER,
-    DEVELOPMENT,
-    DRAFTERS,
-    EN_DE,
-    GREEDY,
-    HEADS,
-    PAPER,
-    QUALITY,
-    SIZES,
-    STRICT,
-    TEACHER,
-    Relaxed,
-    Setup,
-    arms_of,
-    baselines,
-    beam_alone,
-    block_sizes,
-    drafter_of,
-    gamma_of,
-    glancing_in,
-    greedy,
-    relaxed,
-    strict,
-)
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Known, Row, Section, row_name
 
-GRID = [Relaxed(beta, tau) for beta in (2, 3, 4, 5) for tau in (1.0, 2.0, 3.0, 4.0, 5.0)]
+GRID = [setup.Relaxed(beta, tau) for beta in (2, 3, 4, 5) for tau in (1.0, 2.0, 3.0, 4.0, 5.0)]
 TRAINED, ON_CAPTIONS, PRINTED_LOSS = "base, trained in full", "base, Multi30k", "base, Multi30k, printed loss"
 Drafters = dict[str, tuple[DrafterSpec | Missing, int]]  # by the name of an arm, with k
 ONE_TRAINING = "Each drafter is one training: intervals cover sentences, not what another training would have given."
@@ -61,38 +34,38 @@ BEST = ("SpecDec++ k=25", "best cell (beta, tau not stated)")
 
 def block_sections(settings: Settings) -> list[Section]:
     """Table 2: a drafter for each k, all trained alike."""
-    plain = greedy(settings, DEVELOPMENT, "blocks")
-    sizes = block_sizes(settings)
-    names = {k: (f"{STRICT}, k = {k}", f"SpecDec++, k = {k}") for k in sizes}
+    plain = setup.greedy(settings, setup.DEVELOPMENT, "blocks")
+    sizes = setup.block_sizes(settings)
+    names = {k: (f"{setup.STRICT}, k = {k}", f"SpecDec++, k = {k}") for k in sizes}
     key = ("SpecDec-base", "all block sizes, newstest-13")
-    rows = [Row(row_name(VERIFIER, "b = 5"), BEAM), Row(row_name(VERIFIER, "b = 1"), GREEDY)]
-    rows += [Row(row_name(STRICT, k), names[k][0], key) for k in sizes]
-    rows += [Row(row_name(f"SpecDec++, {QUALITY}", k), names[k][1]) for k in sizes]
-    arms = baselines(plain)
+    rows = [Row(row_name(VERIFIER, "b = 5"), setup.BEAM), Row(row_name(VERIFIER, "b = 1"), setup.GREEDY)]
+    rows += [Row(row_name(setup.STRICT, k), names[k][0], key) for k in sizes]
+    rows += [Row(row_name(f"SpecDec++, {setup.QUALITY}", k), names[k][1]) for k in sizes]
+    arms = setup.baselines(plain)
     for k in sizes:
-        drafter = drafter_of(settings, f"drafter-k{k}")
-        arms |= {names[k][0]: strict(plain, drafter, k), names[k][1]: relaxed(plain, drafter, k, QUALITY)}
+        drafter = setup.drafter_of(settings, f"drafter-k{k}")
+        arms |= {names[k][0]: setup.strict(plain, drafter, k), names[k][1]: setup.relaxed(plain, drafter, k, setup.QUALITY)}
     return [Section(arms, tuple(rows))]
 
 
 def grid_sections(settings: Settings) -> list[Section]:
     """Table 3: one drafter, every beta and tau; and the paper's best cell, whose beta and tau it does not name, beside ours."""
-    plain, gamma = greedy(settings, DEVELOPMENT, "grid"), gamma_of(settings, EN_DE)
+    plain, gamma = setup.greedy(settings, setup.DEVELOPMENT, "grid"), setup.gamma_of(settings, setup.EN_DE)
     rows = [
-        Row(row_name(VERIFIER, "greedy"), GREEDY, ("AT verifier", "greedy, newstest-13")),
-        Row(row_name(STRICT, "strict"), STRICT),
+        Row(row_name(VERIFIER, "greedy"), setup.GREEDY, ("AT verifier", "greedy, newstest-13")),
+        Row(row_name(setup.STRICT, "strict"), setup.STRICT),
     ]
     rows += [Row(row_name(one.beta, f"{one.tau:g}"), str(one), _grid_key(one)) for one in GRID]
-    drafter = drafter_of(settings, EN_DE.drafter)
-    grid = {str(one): relaxed(plain, drafter, gamma, one) for one in GRID}
-    arms = {**baselines(plain), STRICT: strict(plain, drafter, gamma), **grid}
+    drafter = setup.drafter_of(settings, setup.EN_DE.drafter)
+    grid = {str(one): setup.relaxed(plain, drafter, gamma, one) for one in GRID}
+    arms = {**setup.baselines(plain), setup.STRICT: setup.strict(plain, drafter, gamma), **grid}
     return [Section(arms, tuple(rows)), Section(arms, _best_row, (_BEST_BLEU,))]
 
 
-def _best(known: Known) -> Relaxed:
+def _best(known: Known) -> setup.Relaxed:
     """The setting with the highest BLEU; the first of the grid where none was measured."""
 
-    def quality(setting: Relaxed) -> float:
+    def quality(setting: setup.Relaxed) -> float:
         arm = str(setting)
         if arm not in known or not succeeded(known[arm][1]):
             return -1.0
@@ -114,7 +87,7 @@ def _chosen(known: Known, row: Row) -> str:
 _BEST_BLEU: Column = replace(BY_TITLE["BLEU"], remark=_chosen)
 
 
-def _grid_key(setting: Relaxed) -> tuple[str, str]:
+def _grid_key(setting: setup.Relaxed) -> tuple[str, str]:
     return "SpecDec++ k=25", f"top-{setting.beta}, tau={setting.tau}"
 
 
@@ -135,28 +108,28 @@ def grid_notes(settings: Settings) -> list[str]:
 
 def big_sections(settings: Settings) -> list[Section]:
     """Table 4: the teachers, and all that verifies with the big model."""
-    arms = arms_of(settings, BIG, HEADS)
-    heads = drafter_of(settings, "big-blockwise-heads", "blockwise")
-    blocks = {k: f"Blockwise, k = {k}" for k in SIZES[settings.profile].blockwise}
+    arms = setup.arms_of(settings, setup.BIG, setup.HEADS)
+    heads = setup.drafter_of(settings, "big-blockwise-heads", "blockwise")
+    blocks = {k: f"Blockwise, k = {k}" for k in setup.SIZES[settings.profile].blockwise}
     # The verifier's own head is one of a block's k.
-    arms |= {name: strict(arms[GREEDY], heads, k - 1) for k, name in blocks.items()}
+    arms |= {name: setup.strict(arms[setup.GREEDY], heads, k - 1) for k, name in blocks.items()}
     rows = [Row(row_name("Blockwise decoding", f"k = {k}"), name, ("Blockwise", f"k={k}")) for k, name in blocks.items()]
     return [
-        _teacher_section(settings, TEACHER, "EN-DE"),
-        _teacher_section(settings, DE_EN_TEACHER, "DE-EN"),
-        Section(arms, (*rows_of(settings, BIG, MAIN_KEYS), *rows)),
+        _teacher_section(settings, setup.TEACHER, "EN-DE"),
+        _teacher_section(settings, setup.DE_EN_TEACHER, "DE-EN"),
+        Section(arms, (*rows_of(settings, setup.BIG, MAIN_KEYS), *rows)),
     ]
 
 
-def _teacher_section(settings: Settings, setting: Setup, pair: str) -> Section:
-    row = Row(row_name(f"teacher, {pair}", "b = 5"), BEAM, ("teacher Transformer-big", f"WMT14 {pair}"))
-    return Section(beam_alone(settings, setup), (row,))
+def _teacher_section(settings: Settings, setting: setup.Setup, pair: str) -> Section:
+    row = Row(row_name(f"teacher, {pair}", "b = 5"), setup.BEAM, ("teacher Transformer-big", f"WMT14 {pair}"))
+    return Section(setup.beam_alone(settings, setting), (row,))
 
 
 def big_notes(settings: Settings) -> list[str]:
-    rows = [row for row in published.read(PAPER, "table_4") if row["model"] == "teacher of Saharia 2020"]
+    rows = [row for row in published.read(setup.PAPER, "table_4") if row["model"] == "teacher of Saharia 2020"]
     known = ", ".join(f"{row['value']} ({row['setting']})" for row in rows)
-    few, many = SIZES[settings.profile].blockwise
+    few, many = setup.SIZES[settings.profile].blockwise
     return [
         f"The paper notes that the teachers of Saharia et al. 2020 are stronger: BLEU {known}.",
         f"Blockwise decoding with k = {few} runs the first {few - 1} of the {many - 1} heads trained for k = {many}; "
@@ -167,39 +140,45 @@ def big_notes(settings: Settings) -> list[str]:
 def drafter_sections(settings: Settings) -> list[Section]:
     """Table 5: drafters of three sizes serve one verifier; and what the base drafter's training is worth, which is ours. The
     latter also on real captions, where there are any: there a teacher writes otherwise than people do."""
-    k = gamma_of(settings, BIG)
+    k = setup.gamma_of(settings, setup.BIG)
     sized = {
-        "heads (Stern 2018)": (drafter_of(settings, "blockwise-heads", "blockwise"), k),
-        "base": (drafter_of(settings, "drafter-sized"), k),
-        "big": (drafter_of(settings, BIG.drafter), k),
+        "heads (Stern 2018)": (setup.drafter_of(settings, "blockwise-heads", "blockwise"), k),
+        "base": (setup.drafter_of(settings, "drafter-sized"), k),
+        "big": (setup.drafter_of(settings, setup.BIG.drafter), k),
     }
-    found = [_drafters(settings, EN_DE, sized | _trainings(settings, TRAINED, EN_DE))]
+    found = [_drafters(settings, setup.EN_DE, sized | _trainings(settings, TRAINED, setup.EN_DE))]
     if settings.profile == "toy" and settings.source != "toy":
-        found.append(_drafters(settings, CAPTIONS, _trainings(settings, ON_CAPTIONS, CAPTIONS) | _as_printed(settings)))
+        found.append(
+            _drafters(settings, setup.CAPTIONS, _trainings(settings, ON_CAPTIONS, setup.CAPTIONS) | _as_printed(settings))
+        )
     return found
 
 
-def _trainings(settings: Settings, name: str, setting: Setup) -> Drafters:
+def _trainings(settings: Settings, name: str, setting: setup.Setup) -> Drafters:
     """A base drafter, the same with glancing or without, and the same on the data's own translations."""
-    k = gamma_of(settings, EN_DE)
-    switched = f"{name}, {'no' if glancing_in(settings) else 'with'} glancing"
-    roles = {name: setup.drafter, switched: f"{setup.drafter}-glancing", f"{name}, no distillation": f"{setup.drafter}-raw"}
-    return {arm: (drafter_of(settings, role), k) for arm, role in roles.items()}
+    k = setup.gamma_of(settings, setup.EN_DE)
+    switched = f"{name}, {'no' if setup.glancing_in(settings) else 'with'} glancing"
+    roles = {
+        name: setting.drafter,
+        switched: f"{setting.drafter}-glancing",
+        f"{name}, no distillation": f"{setting.drafter}-raw",
+    }
+    return {arm: (setup.drafter_of(settings, role), k) for arm, role in roles.items()}
 
 
 def _as_printed(settings: Settings) -> Drafters:
     """The drafter on captions with the paper's loss, where glancing helps; and the same without it."""
-    k, role = gamma_of(settings, EN_DE), f"{CAPTIONS.drafter}-printed"
+    k, role = setup.gamma_of(settings, setup.EN_DE), f"{setup.CAPTIONS.drafter}-printed"
     roles = {PRINTED_LOSS: role, f"{PRINTED_LOSS}, no glancing": f"{role}-plain"}
-    return {arm: (drafter_of(settings, role), k) for arm, role in roles.items()}
+    return {arm: (setup.drafter_of(settings, role), k) for arm, role in roles.items()}
 
 
-def _drafters(settings: Settings, setting: Setup, drafters: Drafters) -> Section:
+def _drafters(settings: Settings, setting: setup.Setup, drafters: Drafters) -> Section:
     """Strict SpecDec with each of them. Of a block's k tokens one is the verifier's own where heads draft."""
-    plain = greedy(settings, setup, DRAFTERS)
+    plain = setup.greedy(settings, setting, setup.DRAFTERS)
     rows = tuple(Row(row_name(name, f"k = {size}"), name, _size_key(name)) for name, (_, size) in drafters.items())
-    arms = {name: strict(plain, drafter, size - ("heads" in name)) for name, (drafter, size) in drafters.items()}
-    return Section({**baselines(plain), **arms}, rows)
+    arms = {name: setup.strict(plain, drafter, size - ("heads" in name)) for name, (drafter, size) in drafters.items()}
+    return Section({**setup.baselines(plain), **arms}, rows)
 
 
 def _size_key(name: str) -> tuple[str, str] | None:
@@ -210,10 +189,10 @@ def drafter_notes(settings: Settings) -> list[str]:
     return [
         f"base and big had equal numbers of updates, behind those of what they began with. {TRAINED}: the base drafter of "
         f"Table 1 and, below it, what becomes of it "
-        f"{'without' if glancing_in(settings) else 'with'} the glancing curriculum, or on the data's own translations in place "
-        "of the teacher's; all three had equal numbers of updates.",
+        f"{'without' if setup.glancing_in(settings) else 'with'} the glancing curriculum, or on the data's own translations in "
+        "place of the teacher's; all three had equal numbers of updates.",
         *([CAPTIONS_NOTE] if settings.source != "toy" else []),
-        *([GLANCING_NOTE] if settings.source == "toy" and not glancing_in(settings) else []),
+        *([GLANCING_NOTE] if settings.source == "toy" and not setup.glancing_in(settings) else []),
         ONE_TRAINING,
     ]
 

@@ -16,27 +16,8 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.sentences import decoded_together, latency_s, peak_mib, sentence_speedup, timed_together
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.papers.specdec import setup
 from harness.papers.specdec.columns import arm_notes, faster_beam, printed_value, which_beam
-from harness.papers.specdec.setup import (
-    BEAM,
-    CNNDM,
-    EFFICIENCY,
-    EN_DE,
-    GREEDY,
-    HIGH_EFFICIENCY,
-    PAPER,
-    SIZES,
-    STRICT,
-    THEIR_BEAM,
-    Arms,
-    Setup,
-    beam,
-    drafter_of,
-    gamma_of,
-    greedy,
-    relaxed,
-    strict,
-)
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Kind, Known, Result, Row, Section, row_name, table
@@ -44,10 +25,10 @@ from harness.tables.published import Published
 
 MIB = 2**20
 MIN_BATCHES = 6  # a bootstrap of fewer batches gives their minimum and maximum, which is no interval
-TIMED_ARMS = (GREEDY, BEAM, THEIR_BEAM, STRICT, HIGH_EFFICIENCY)
+TIMED_ARMS = (setup.GREEDY, setup.BEAM, setup.THEIR_BEAM, setup.STRICT, setup.HIGH_EFFICIENCY)
 T5 = "T5-large"
 T5_KEY = (T5, "cells")
-NAMES = {EN_DE: "base", CNNDM: "BART"}
+NAMES = {setup.EN_DE: "base", setup.CNNDM: "BART"}
 WEIGHTS = "weights"
 
 
@@ -55,25 +36,25 @@ def at_batch(plain: Experiment | Missing, settings: Settings, batch: int, memory
     """The verifier alone, decoding ``batch`` sentences together, for its times or for its ``memory``."""
     if isinstance(plain, Missing):
         return plain
-    sizes = SIZES[settings.profile]
+    sizes = setup.SIZES[settings.profile]
     limit = settings.limit or (sizes.memory_limit if memory else sizes.batch_limit)
     repeats = 1 if memory else settings.repeats or 1
     return plain.replace(batch_size=batch, limit=limit, repeats=repeats, probes=(MemoryProbe(),) if memory else ())
 
 
-def arms_at(settings: Settings, setup: Setup, batch: int, *, memory: bool = False) -> Arms:
+def arms_at(settings: Settings, setting: setup.Setup, batch: int, *, memory: bool = False) -> setup.Arms:
     """AT by both searches, SpecDec and its efficient relaxed setting, decoding ``batch`` sentences together.
 
     Where time is measured, transformers' beam search too: the faster of the two searches is the baseline of speeds.
     """
-    plain = at_batch(greedy(settings, setup, "batches"), settings, batch, memory)
-    drafter, gamma = drafter_of(settings, setup.drafter), gamma_of(settings, setup)
+    plain = at_batch(setup.greedy(settings, setting, "batches"), settings, batch, memory)
+    drafter, gamma = setup.drafter_of(settings, setting.drafter), setup.gamma_of(settings, setting)
     return {
-        GREEDY: plain,
-        BEAM: beam(plain),
-        **({} if memory else {THEIR_BEAM: beam(plain, "transformers")}),
-        STRICT: strict(plain, drafter, gamma),
-        HIGH_EFFICIENCY: relaxed(plain, drafter, gamma, EFFICIENCY),
+        setup.GREEDY: plain,
+        setup.BEAM: setup.beam(plain),
+        **({} if memory else {setup.THEIR_BEAM: setup.beam(plain, "transformers")}),
+        setup.STRICT: setup.strict(plain, drafter, gamma),
+        setup.HIGH_EFFICIENCY: setup.relaxed(plain, drafter, gamma, setup.EFFICIENCY),
     }
 
 
@@ -127,7 +108,7 @@ def with_spread(found: Result) -> Result:
 
 def _extra(measure: Callable[[Known, str], Result], known: Known, row: Row) -> Result:
     """SpecDec++'s number minus AT's; neither has an interval."""
-    more, less = measure(known, row.arm), measure(known, GREEDY)
+    more, less = measure(known, row.arm), measure(known, setup.GREEDY)
     if not isinstance(more, Estimate) or not isinstance(less, Estimate):
         return less if isinstance(more, Estimate) else more
     return Estimate(more.value - less.value, None, None, min(more.n, less.n), "MiB")
@@ -135,7 +116,7 @@ def _extra(measure: Callable[[Known, str], Result], known: Known, row: Row) -> R
 
 def _extra_decoding(known: Known, row: Row) -> Result:
     """Mean over batches of what SpecDec++ held more than AT above the loaded models, batch by batch."""
-    at, method = (decoded_together(records, arm.batch_size) for arm, records in (known[GREEDY], known[row.arm]))
+    at, method = (decoded_together(records, arm.batch_size) for arm, records in (known[setup.GREEDY], known[row.arm]))
     plain = {rows[0].key: rows[0].peak_bytes for rows in at}
     pairs = [(rows[0].example, rows[0].peak_bytes, plain.get(rows[0].key)) for rows in method]
     rows = [(example, (more - less) / MIB, 1.0) for example, more, less in pairs if more is not None and less is not None]
@@ -144,45 +125,45 @@ def _extra_decoding(known: Known, row: Row) -> Result:
 
 def _both(title: str, measure: Callable[[Known, Row], Result], model: str | None = None, kind: Kind = "measured") -> Column:
     """A column of Tables 14 and 15, whose rows show AT and SpecDec++; ``model`` names it in the published files."""
-    return Column(title, measure, "MiB", published=model, reads=(GREEDY,), kind=kind)
+    return Column(title, measure, "MiB", published=model, reads=(setup.GREEDY,), kind=kind)
 
 
 HELD_COLUMNS = (
-    _both("AT", lambda known, row: total_peak_mib(known, GREEDY), "Fairseq (beam1)"),
+    _both("AT", lambda known, row: total_peak_mib(known, setup.GREEDY), "Fairseq (beam1)"),
     _both("SpecDec++", lambda known, row: total_peak_mib(known, row.arm), "SpecDec"),
     _both("extra", partial(_extra, total_peak_mib), "extra"),
-    _both("AT decoding", lambda known, row: decoding_mib(*known[GREEDY])),
+    _both("AT decoding", lambda known, row: decoding_mib(*known[setup.GREEDY])),
     _both("SpecDec++ decoding", lambda known, row: decoding_mib(*known[row.arm])),
     _both("extra decoding", _extra_decoding),
 )
 # The same columns of the weights alone.
 WEIGHT_COLUMNS = (
-    _both("AT", lambda known, row: weights_mib(known, GREEDY), "AT", "planned"),
+    _both("AT", lambda known, row: weights_mib(known, setup.GREEDY), "AT", "planned"),
     _both("SpecDec++", lambda known, row: weights_mib(known, row.arm), "AT+NAT", "planned"),
     _both("extra", partial(_extra, weights_mib), "NAT", "planned"),
 )
 
 
-def held_sections(setup: Setup, settings: Settings) -> list[Section]:
+def held_sections(setting: setup.Setup, settings: Settings) -> list[Section]:
     """Tables 14 and 15. The paper measured summarization at batch 1 only."""
     sections: list[Section] = []
-    for batch in (1,) if setup == CNNDM else SIZES[settings.profile].batches:
-        arms = arms_at(settings, setup, batch, memory=True)
-        if not sections and all(isinstance(arms[name], Experiment) for name in (GREEDY, HIGH_EFFICIENCY)):
-            sections.append(Section(arms, (Row(WEIGHTS, HIGH_EFFICIENCY, ""),), WEIGHT_COLUMNS))
-        sections.append(Section(arms, (Row(str(batch), HIGH_EFFICIENCY, f"batch {batch}"),)))
+    for batch in (1,) if setting == setup.CNNDM else setup.SIZES[settings.profile].batches:
+        arms = arms_at(settings, setting, batch, memory=True)
+        if not sections and all(isinstance(arms[name], Experiment) for name in (setup.GREEDY, setup.HIGH_EFFICIENCY)):
+            sections.append(Section(arms, (Row(WEIGHTS, setup.HIGH_EFFICIENCY, ""),), WEIGHT_COLUMNS))
+        sections.append(Section(arms, (Row(str(batch), setup.HIGH_EFFICIENCY, f"batch {batch}"),)))
     return sections
 
 
 def _held_value(name: str, setting: str, model: str) -> Published:
     """The repository's number, at a batch or of the weights (""); "not recovered" where the paper's is lost."""
-    rows = [row for row in published.read(PAPER, name) if (row["model"], row["setting"]) == (model, setting)]
+    rows = [row for row in published.read(setup.PAPER, name) if (row["model"], row["setting"]) == (model, setting)]
     if rows:
         return published.value(rows[0], "value")
     return "not recovered" if setting else None
 
 
-def _held_notes(setup: Setup, settings: Settings) -> list[str]:
+def _held_notes(setting: setup.Setup, settings: Settings) -> list[str]:
     where = (
         "torch.cuda.max_memory_allocated" if settings.device.startswith("cuda") else "the process's resident memory at its peak"
     )
@@ -191,30 +172,30 @@ def _held_notes(setup: Setup, settings: Settings) -> list[str]:
         "which rule its SpecDec decoded is not said. What the paper's table has (torch.cuda.max_memory_allocated) is not "
         "recovered."
     )
-    setting = f"{EFFICIENCY}, as in the paper" if setup == EN_DE else f"{EFFICIENCY}"
+    rule = f"{setup.EFFICIENCY}, as in the paper" if setting == setup.EN_DE else f"{setup.EFFICIENCY}"
     return [
-        f"MiB. AT is greedy decoding; SpecDec++ has {setting}. Peak: the loaded "
+        f"MiB. AT is greedy decoding; SpecDec++ has {rule}. Peak: the loaded "
         "weights and the most that any batch took above the loaded models; a maximum has no interval. decoding: the mean over "
         "batches of what one took above them, n batches, without an interval where they are fewer than "
         f"{MIN_BATCHES}; extra decoding: the same of the difference, batch by batch. Measured by {where}.",
         "weights: of the verifier, of verifier and drafter, of the drafter, from their recipes.",
         "A CPU's peak also has what the allocator keeps between operations, so small differences are the allocator's.",
-        *([repository] if setup == EN_DE else []),
+        *([repository] if setting == setup.EN_DE else []),
     ]
 
 
-def _held_table(number: int, paper_number: int, title: str, setup: Setup) -> Table:
+def _held_table(number: int, paper_number: int, title: str, setting: setup.Setup) -> Table:
     return table(
         number=number,
-        paper=PAPER,
+        paper=setup.PAPER,
         paper_number=paper_number,
         title=title,
         row_heads=("batch",),
         columns=HELD_COLUMNS,
         blocks=(("AT", "SpecDec++", "extra"), ("AT decoding", "SpecDec++ decoding", "extra decoding")),
-        sections=partial(held_sections, setup),
+        sections=partial(held_sections, setting),
         published=partial(_held_value, f"table_{paper_number}"),
-        first_notes=partial(_held_notes, setup),
+        first_notes=partial(_held_notes, setting),
         last_notes=arm_notes,
     )
 
@@ -224,7 +205,7 @@ def _held_table(number: int, paper_number: int, title: str, setup: Setup) -> Tab
 
 def batch_speedup(known: Known, baseline: str, arm: str) -> Result:
     """Seconds of the baseline over the arm's; the interval resamples batches."""
-    return with_spread(sentence_speedup(*(_as_wholes(*known[name]) for name in (GREEDY, baseline, arm))))
+    return with_spread(sentence_speedup(*(_as_wholes(*known[name]) for name in (setup.GREEDY, baseline, arm))))
 
 
 def _as_wholes(experiment: Experiment, records: Sequence[Record]) -> list[Record]:
@@ -249,7 +230,7 @@ def _milliseconds(seconds: Callable[[Sequence[Record], int], Estimate | None]) -
 
     def measured(known: Known, row: Row) -> Result:
         experiment, records = known[row.arm]
-        over_greedy, found = batch_speedup(known, GREEDY, row.arm), with_spread(seconds(records, experiment.batch_size))
+        over_greedy, found = batch_speedup(known, setup.GREEDY, row.arm), with_spread(seconds(records, experiment.batch_size))
         if isinstance(over_greedy, Missing) or not isinstance(found, Estimate):
             return over_greedy if isinstance(over_greedy, Missing) else found
         return found.mapped(lambda time: 1e3 * time, "ms")
@@ -257,20 +238,22 @@ def _milliseconds(seconds: Callable[[Sequence[Record], int], Estimate | None]) -
     return measured
 
 
-A_SENTENCE = Column("a sentence", _milliseconds(_sentence_s), "ms", reads=(GREEDY,))
+A_SENTENCE = Column("a sentence", _milliseconds(_sentence_s), "ms", reads=(setup.GREEDY,))
 TIMES = (
     Column(
-        "latency", _milliseconds(latency_s), "ms", reads=(GREEDY,), published="latency_s",
+        "latency", _milliseconds(latency_s), "ms", reads=(setup.GREEDY,), published="latency_s",
         note="latency: ms until a batch is done, encoders included; a sentence: the same over its sentences. speed, over "
         "greedy: over AT of the same batch size with beam 5, the faster of our search and transformers', and with b = 1, arms "
         f"interleaved. Intervals resample batches (n); there is none of fewer than {MIN_BATCHES}.",
     ),
     A_SENTENCE,
     Column(
-        "speed", lambda known, row: batch_speedup(known, faster_beam(known), row.arm), "x", reads=(GREEDY, BEAM, THEIR_BEAM),
-        remark=which_beam,
+        "speed", lambda known, row: batch_speedup(known, faster_beam(known), row.arm), "x",
+        reads=(setup.GREEDY, setup.BEAM, setup.THEIR_BEAM), remark=which_beam,
     ),
-    Column("over greedy", lambda known, row: batch_speedup(known, GREEDY, row.arm), "x", reads=(GREEDY, BEAM)),
+    Column(
+        "over greedy", lambda known, row: batch_speedup(known, setup.GREEDY, row.arm), "x", reads=(setup.GREEDY, setup.BEAM),
+    ),
 )  # fmt: skip
 MEMORY = (
     Column(
@@ -283,23 +266,23 @@ MEMORY = (
 )  # fmt: skip
 
 
-def timed_sections(setup: Setup, settings: Settings) -> list[Section]:
+def timed_sections(setting: setup.Setup, settings: Settings) -> list[Section]:
     """Tables 16 and 17: T5-large by greedy decoding, as in the paper, then our arms; each at every batch size."""
-    large, sections = greedy(settings, replace(setup, verifier="t5-large"), "batches"), []
+    large, sections = setup.greedy(settings, replace(setting, verifier="t5-large"), "batches"), []
     for memory, columns in ((False, TIMES), (True, MEMORY)):
-        for batch in SIZES[settings.profile].batches:
-            row = Row(row_name(T5, GREEDY, batch), GREEDY, T5_KEY)
-            sections.append(Section({GREEDY: at_batch(large, settings, batch, memory)}, (row,), columns))
-        for batch in SIZES[settings.profile].batches:
-            arms = arms_at(settings, setup, batch, memory=memory)
-            rows = tuple(Row(row_name(NAMES[setup], name, batch), name) for name in arms)
+        for batch in setup.SIZES[settings.profile].batches:
+            row = Row(row_name(T5, setup.GREEDY, batch), setup.GREEDY, T5_KEY)
+            sections.append(Section({setup.GREEDY: at_batch(large, settings, batch, memory)}, (row,), columns))
+        for batch in setup.SIZES[settings.profile].batches:
+            arms = arms_at(settings, setting, batch, memory=memory)
+            rows = tuple(Row(row_name(NAMES[setting], name, batch), name) for name in arms)
             sections.append(Section(arms, rows, columns))
     return sections
 
 
 def _timed_notes(name: str, settings: Settings) -> list[str]:
     stands_in = " and here a small model of its architecture" if settings.profile in ("toy", "test") else ""
-    rows = [row for row in published.read(PAPER, name) if row["value"]]
+    rows = [row for row in published.read(setup.PAPER, name) if row["value"]]
     text = "; ".join(f"{row['model']}, {row['setting']}: {row['metric']} {row['value']}" for row in rows)
     return [
         f"{T5} is the paper's model{stands_in}, decoded greedily; all that is left of its numbers is in its text: "
@@ -307,16 +290,16 @@ def _timed_notes(name: str, settings: Settings) -> list[str]:
     ]
 
 
-def _timed_table(number: int, paper_number: int, title: str, setup: Setup) -> Table:
+def _timed_table(number: int, paper_number: int, title: str, setting: setup.Setup) -> Table:
     return table(
         number=number,
-        paper=PAPER,
+        paper=setup.PAPER,
         paper_number=paper_number,
         title=title,
         row_heads=("model", "method", "batch"),
         columns=(*TIMES, *MEMORY),
         blocks=tuple(tuple(column.title for column in columns) for columns in (TIMES, MEMORY)),
-        sections=partial(timed_sections, setup),
+        sections=partial(timed_sections, setting),
         published=partial(printed_value, f"table_{paper_number}", ("latency_s", "memory_GB")),
         first_notes=partial(_timed_notes, f"table_{paper_number}"),
         last_notes=arm_notes,
@@ -324,8 +307,8 @@ def _timed_table(number: int, paper_number: int, title: str, setup: Setup) -> Ta
 
 
 COST_TABLES = [
-    _held_table(24, 14, "peak memory, translation", EN_DE),
-    _held_table(25, 15, "peak memory, CNN/DM", CNNDM),
-    _timed_table(26, 16, "latency and memory, translation", EN_DE),
-    _timed_table(27, 17, "latency and memory, CNN/DM", CNNDM),
+    _held_table(24, 14, "peak memory, translation", setup.EN_DE),
+    _held_table(25, 15, "peak memory, CNN/DM", setup.CNNDM),
+    _timed_table(26, 16, "latency and memory, translation", setup.EN_DE),
+    _timed_table(27, 17, "latency and memory, CNN/DM", setup.CNNDM),
 ]

@@ -12,23 +12,9 @@ from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
 from harness.measures.sentences import sentence_speedups
 from harness.measures.statistics import Estimate, Missing
+from harness.papers.specdec import setup
 from harness.papers.specdec.columns import BY_TITLE, faster_beam
 from harness.papers.specdec.cost import A_SENTENCE, MIN_BATCHES, TIMED_ARMS, arms_at
-from harness.papers.specdec.setup import (
-    ALONE,
-    BEAM,
-    EFFICIENCY,
-    EN_DE,
-    GREEDY,
-    HIGH_EFFICIENCY,
-    HIGH_QUALITY,
-    PAPER,
-    SIZES,
-    STRICT,
-    THEIR_BEAM,
-    arms_of,
-    gamma_of,
-)
 from harness.tables import published, style
 from harness.tables.base import Figure
 from harness.tables.engine import Known, Row, known_arms, plan_of
@@ -39,26 +25,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = {
-    BEAM: ("s", GREY),
-    THEIR_BEAM: ("D", GREY),
-    GREEDY: ("o", "black"),
-    ALONE: ("v", VERMILION),
-    STRICT: ("o", BLUE),
-    HIGH_QUALITY: ("^", GREEN),
-    HIGH_EFFICIENCY: ("P", PURPLE),
+    setup.BEAM: ("s", GREY),
+    setup.THEIR_BEAM: ("D", GREY),
+    setup.GREEDY: ("o", "black"),
+    setup.ALONE: ("v", VERMILION),
+    setup.STRICT: ("o", BLUE),
+    setup.HIGH_QUALITY: ("^", GREEN),
+    setup.HIGH_EFFICIENCY: ("P", PURPLE),
 }
 PUBLISHED_SPEEDS = {
-    "SpecDec": STRICT, "SpecDec++ (high-quality)": HIGH_QUALITY, "SpecDec++ (high-efficiency)": HIGH_EFFICIENCY,
-}  # fmt: skip
+    "SpecDec": setup.STRICT,
+    "SpecDec++ (high-quality)": setup.HIGH_QUALITY,
+    "SpecDec++ (high-efficiency)": setup.HIGH_EFFICIENCY,
+}
 BIN = 0.5
 SHOWN_FRAC = 0.99  # of sentences, that the axis reaches
 
 
 def recorded(settings: Settings, evidence: Evidence, figure: str) -> Known:
     """The arms of Table 1's comparison that are recorded, the baselines among them."""
-    known = known_arms(arms_of(settings, EN_DE), evidence)
+    known = known_arms(setup.arms_of(settings, setup.EN_DE), evidence)
     found = Known({name: arm for name, arm in known.items() if succeeded(arm[1])}, evidence)
-    if not {GREEDY, BEAM, THEIR_BEAM} <= set(found):
+    if not {setup.GREEDY, setup.BEAM, setup.THEIR_BEAM} <= set(found):
         raise style.not_recorded(figure, "no comparison is recorded")
     return found
 
@@ -104,7 +92,7 @@ def draw_quality(settings: Settings, evidence: Evidence, folder: Path) -> list[P
 
 def published_speeds() -> dict[str, float]:
     """The speeds in the paper's text, by arm."""
-    rows = {row["model"]: row for row in published.read(PAPER, "table_1") if row["metric"] == "speed_x"}
+    rows = {row["model"]: row for row in published.read(setup.PAPER, "table_1") if row["metric"] == "speed_x"}
     values = {arm: published.value(rows[model], "value") for model, arm in PUBLISHED_SPEEDS.items()}
     return {arm: value for arm, value in values.items() if isinstance(value, float)}
 
@@ -112,9 +100,9 @@ def published_speeds() -> dict[str, float]:
 def draw_distribution(settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     """Figure 4: over beam search as in the paper, and over greedy decoding."""
     known = recorded(settings, evidence, "specdec-4")
-    if HIGH_EFFICIENCY not in known:
+    if setup.HIGH_EFFICIENCY not in known:
         raise style.not_recorded("specdec-4", "SpecDec++ is not recorded")
-    speeds = {name: _speeds(known, arm) for name, arm in (("AT, b = 5", faster_beam(known)), (GREEDY, GREEDY))}
+    speeds = {name: _speeds(known, arm) for name, arm in (("AT, b = 5", faster_beam(known)), (setup.GREEDY, setup.GREEDY))}
     with style.look():
         figure = style.new_figure(7.6, 4.4)
         axes = figure.subplots()
@@ -125,21 +113,21 @@ def draw_distribution(settings: Settings, evidence: Evidence, folder: Path) -> l
             "most sentences,\nin the paper", ((low + high) / 2, 1.0), xycoords=("data", "axes fraction"), ha="center", va="top",
             fontsize=9, color="#30678F", xytext=(0, -4), textcoords="offset points",
         )  # fmt: skip
-        k = gamma_of(settings, EN_DE)
+        k = setup.gamma_of(settings, setup.EN_DE)
         axes.set(
-            title=f"Speed-up of single sentences by SpecDec++ (k = {k}, {EFFICIENCY})", xlabel="speed-up (times)",
+            title=f"Speed-up of single sentences by SpecDec++ (k = {k}, {setup.EFFICIENCY})", xlabel="speed-up (times)",
             ylabel="sentences (%)",
         )  # fmt: skip
         axes.set_xlim(left=0)
         axes.set_ylim(top=1.2 * axes.get_ylim()[1])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-        summed = " A sentence's repeats are summed." if known[GREEDY][0].repeats > 1 else ""
+        summed = " A sentence's repeats are summed." if known[setup.GREEDY][0].repeats > 1 else ""
         style.footnote(figure, f"{_main_provenance(settings, known)}{summed} The last bar holds all that are faster.")
         return style.save(figure, folder, "specdec-4")
 
 
 def _speeds(known: Known, baseline: str) -> np.ndarray:
-    found = sentence_speedups(known[baseline][1], known[HIGH_EFFICIENCY][1])
+    found = sentence_speedups(known[baseline][1], known[setup.HIGH_EFFICIENCY][1])
     if isinstance(found, Missing):
         raise UsageError(f"figure specdec-4: {found.why}")
     return np.array([]) if found is None else found
@@ -162,34 +150,34 @@ def _histogram(axes: "Axes", speeds: Mapping[str, np.ndarray]) -> None:
 
 def claimed_range() -> tuple[float, float]:
     """The range that holds most sentences according to the paper's text."""
-    row = next(row for row in published.read(PAPER, "text_claims") if row["metric"] == "range_x")
+    row = next(row for row in published.read(setup.PAPER, "text_claims") if row["metric"] == "range_x")
     low, high = row["value"].split(" ")[0].split("-")
     return float(low), float(high)
 
 
 def _main_provenance(settings: Settings, known: Known) -> str:
-    experiment = known[GREEDY][0]
+    experiment = known[setup.GREEDY][0]
     return f"{experiment.limit} sentences of {experiment.task}, {style.data_of(settings)}, on {settings.device}, batch 1."
 
 
 DEVICES = (("cpu", "float32"), ("cuda", "float32"), ("cuda", "bfloat16"), ("cuda", "float16"))
 LINES = {
-    BEAM: ("s", GREY, "--"),
-    THEIR_BEAM: ("D", GREY, ":"),
-    GREEDY: ("o", "black", "--"),
-    STRICT: ("o", BLUE, "-"),
-    HIGH_EFFICIENCY: ("P", PURPLE, "-"),
+    setup.BEAM: ("s", GREY, "--"),
+    setup.THEIR_BEAM: ("D", GREY, ":"),
+    setup.GREEDY: ("o", "black", "--"),
+    setup.STRICT: ("o", BLUE, "-"),
+    setup.HIGH_EFFICIENCY: ("P", PURPLE, "-"),
 }
 
 
 def latencies(settings: Settings, evidence: Evidence, device: str, dtype: str) -> tuple[style.Lines, dict[str, str]]:
     """Milliseconds a sentence by arm and batch size on a device, and the reason of each arm whose times must not be shown."""
     known_at = {}
-    for batch in SIZES[settings.profile].batches:
-        arms = arms_at(settings, EN_DE, batch)
+    for batch in setup.SIZES[settings.profile].batches:
+        arms = arms_at(settings, setup.EN_DE, batch)
         there = {name: arm.replace(device=device, dtype=dtype) for name, arm in arms.items() if isinstance(arm, Experiment)}
         known = known_arms(there, evidence)
-        if GREEDY in known and succeeded(known[GREEDY][1]):
+        if setup.GREEDY in known and succeeded(known[setup.GREEDY][1]):
             known_at[batch] = known
     label = f"{{name}}, at batch size {{place}} on {device}, {dtype}"
     return style.measured_lines(known_at, TIMED_ARMS, A_SENTENCE.measure, label)
@@ -222,12 +210,12 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
 
 
 def _largest(settings: Settings) -> int:
-    return max(SIZES[settings.profile].batches)
+    return max(setup.SIZES[settings.profile].batches)
 
 
 def _speeds_over(lines: style.Lines, batch: int) -> style.Lines:
     """Speeds over the faster beam search at a batch size (the largest is the paper's 1x); its own spread is not in the bars."""
-    beams = [lines.get(name, {}).get(batch) for name in (BEAM, THEIR_BEAM)]
+    beams = [lines.get(name, {}).get(batch) for name in (setup.BEAM, setup.THEIR_BEAM)]
     times = [one.value for one in beams if one is not None]
     if len(times) < len(beams):
         return {name: {} for name in lines}  # which is the faster is unknown
@@ -247,20 +235,20 @@ def _panel(axes: "Axes", lines: style.Lines, batches: Sequence[int]) -> None:
 
 def _batch_provenance(settings: Settings) -> str:
     return (
-        f"k = {gamma_of(settings, EN_DE)}, SpecDec++ with {EFFICIENCY}; {EN_DE.task}, {style.data_of(settings)}. "
-        f"Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
+        f"k = {setup.gamma_of(settings, setup.EN_DE)}, SpecDec++ with {setup.EFFICIENCY}; {setup.EN_DE.task}, "
+        f"{style.data_of(settings)}. Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
         "one after another. Below, 1 is the faster of our beam search and transformers'."
     )
 
 
 def _main(settings: Settings) -> list[Comparison]:
     """The comparison of Table 1."""
-    return plan_of([arms_of(settings, EN_DE)])
+    return plan_of([setup.arms_of(settings, setup.EN_DE)])
 
 
 def _batches(settings: Settings) -> list[Comparison]:
     """The timed comparisons of Table 16."""
-    return plan_of(arms_at(settings, EN_DE, batch) for batch in SIZES[settings.profile].batches)
+    return plan_of(arms_at(settings, setup.EN_DE, batch) for batch in setup.SIZES[settings.profile].batches)
 
 
 QUALITY = Figure(name="specdec-2", title="translation quality against speed", plan=_main, draw=draw_quality)

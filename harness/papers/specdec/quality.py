@@ -6,31 +6,8 @@ English to German is one comparison, which Tables 1, 9, 12 and 13 read; so is ev
 from dataclasses import replace
 
 from harness.core.settings import Settings
+from harness.papers.specdec import setup
 from harness.papers.specdec.columns import table_of
-from harness.papers.specdec.setup import (
-    ALONE,
-    BEAM,
-    BIG,
-    BIG_THREE_TEACHERS,
-    CNNDM,
-    DEEP_SHALLOW,
-    EFFICIENCY,
-    EN_DE,
-    GREEDY,
-    HIGH_EFFICIENCY,
-    HIGH_QUALITY,
-    PAIRS,
-    QUALITY,
-    RAW,
-    STRICT,
-    THEIR_BEAM,
-    THREE_TEACHERS,
-    Setup,
-    arms_of,
-    beam_alone,
-    gamma_of,
-    layers_of,
-)
 from harness.tables.engine import Row, Section, row_name
 
 VERIFIER = "AT verifier"
@@ -38,61 +15,61 @@ Keys = dict[str, tuple[str, str]]
 
 # (model, setting) of the published rows.
 MAIN_KEYS: Keys = {
-    BEAM: ("Transformer-base (AT verifier, Seq-KD)", "b=5"),
-    GREEDY: ("Transformer-base (AT verifier, Seq-KD)", "b=1"),
-    ALONE: ("NAT drafter", "k=25"),
-    STRICT: ("SpecDec", "k=25"),
-    HIGH_QUALITY: ("SpecDec++ (high-quality)", "k=25, top-3, tau=1.0"),
-    HIGH_EFFICIENCY: ("SpecDec++ (high-efficiency)", "k=25, top-5, tau=3.0"),
+    setup.BEAM: ("Transformer-base (AT verifier, Seq-KD)", "b=5"),
+    setup.GREEDY: ("Transformer-base (AT verifier, Seq-KD)", "b=1"),
+    setup.ALONE: ("NAT drafter", "k=25"),
+    setup.STRICT: ("SpecDec", "k=25"),
+    setup.HIGH_QUALITY: ("SpecDec++ (high-quality)", "k=25, top-3, tau=1.0"),
+    setup.HIGH_EFFICIENCY: ("SpecDec++ (high-efficiency)", "k=25, top-5, tau=3.0"),
 }
 SUMMARY_KEYS: Keys = {
-    BEAM: ("BART-base AT", "b=5"),
-    GREEDY: ("BART-base AT verifier", "b=1"),
-    STRICT: ("SpecDec", "k=25, top-1"),
-    HIGH_QUALITY: ("SpecDec++", ""),
-    HIGH_EFFICIENCY: ("SpecDec++", ""),
+    setup.BEAM: ("BART-base AT", "b=5"),
+    setup.GREEDY: ("BART-base AT verifier", "b=1"),
+    setup.STRICT: ("SpecDec", "k=25, top-1"),
+    setup.HIGH_QUALITY: ("SpecDec++", ""),
+    setup.HIGH_EFFICIENCY: ("SpecDec++", ""),
 }
 ACCEPTANCE = ("emitted", "accepted", "of verified", "of drafted")
 SPEED = ("iterations", "speed", "over greedy")
 
 
-def rows_of(settings: Settings, setup: Setup, keys: Keys, *heads: str) -> tuple[Row, ...]:
+def rows_of(settings: Settings, setting: setup.Setup, keys: Keys, *heads: str) -> tuple[Row, ...]:
     """The rows that every setting has, behind the heads that tell settings apart."""
-    k = f"k = {gamma_of(settings, setup)}"
+    k = f"k = {setup.gamma_of(settings, setting)}"
     shown = {
-        BEAM: (VERIFIER, "b = 5"),
-        THEIR_BEAM: (VERIFIER, "b = 5, transformers"),
-        GREEDY: (VERIFIER, "b = 1"),
-        ALONE: (ALONE, k),
-        STRICT: (STRICT, k),
-        HIGH_QUALITY: ("SpecDec++", f"{k}, {QUALITY}"),
-        HIGH_EFFICIENCY: ("SpecDec++", f"{k}, {EFFICIENCY}"),
+        setup.BEAM: (VERIFIER, "b = 5"),
+        setup.THEIR_BEAM: (VERIFIER, "b = 5, transformers"),
+        setup.GREEDY: (VERIFIER, "b = 1"),
+        setup.ALONE: (setup.ALONE, k),
+        setup.STRICT: (setup.STRICT, k),
+        setup.HIGH_QUALITY: ("SpecDec++", f"{k}, {setup.QUALITY}"),
+        setup.HIGH_EFFICIENCY: ("SpecDec++", f"{k}, {setup.EFFICIENCY}"),
     }
     return tuple(Row(row_name(*heads, *parts), arm, keys.get(arm)) for arm, parts in shown.items())
 
 
-def section_of(settings: Settings, setup: Setup, keys: Keys, *heads: str) -> Section:
-    return Section(arms_of(settings, setup), rows_of(settings, setup, keys, *heads))
+def section_of(settings: Settings, setting: setup.Setup, keys: Keys, *heads: str) -> Section:
+    return Section(setup.arms_of(settings, setting), rows_of(settings, setting, keys, *heads))
 
 
 def main_sections(settings: Settings) -> list[Section]:
     """Table 1: also the same verifier without distillation."""
-    raw = Row(row_name("AT, no Seq-KD", "b = 5"), BEAM, ("Transformer-base (AT)", "b=5, no Seq-KD"))
-    return [Section(beam_alone(settings, RAW), (raw,)), section_of(settings, EN_DE, MAIN_KEYS)]
+    raw = Row(row_name("AT, no Seq-KD", "b = 5"), setup.BEAM, ("Transformer-base (AT)", "b=5, no Seq-KD"))
+    return [Section(setup.beam_alone(settings, setup.RAW), (raw,)), section_of(settings, setup.EN_DE, MAIN_KEYS)]
 
 
 def one_pair(settings: Settings) -> list[Section]:
-    return [section_of(settings, EN_DE, MAIN_KEYS)]
+    return [section_of(settings, setup.EN_DE, MAIN_KEYS)]
 
 
 def repeating(settings: Settings) -> list[Section]:
     """Table 9, whose caption names the high-quality setting alone."""
-    keys = {arm: key for arm, key in MAIN_KEYS.items() if arm != HIGH_EFFICIENCY}
-    return [section_of(settings, EN_DE, keys)]
+    keys = {arm: key for arm, key in MAIN_KEYS.items() if arm != setup.HIGH_EFFICIENCY}
+    return [section_of(settings, setup.EN_DE, keys)]
 
 
 def summaries(settings: Settings) -> list[Section]:
-    return [section_of(settings, CNNDM, SUMMARY_KEYS)]
+    return [section_of(settings, setup.CNNDM, SUMMARY_KEYS)]
 
 
 def summary_notes(settings: Settings) -> list[str]:
@@ -100,22 +77,33 @@ def summary_notes(settings: Settings) -> list[str]:
 
 
 def pair_sections(settings: Settings) -> list[Section]:
-    return [section_of(settings, setup, MAIN_KEYS, pair) for pair, setup in PAIRS.items()]
+    return [section_of(settings, setting, MAIN_KEYS, pair) for pair, setting in setup.PAIRS.items()]
 
 
 def teacher_sections(settings: Settings) -> list[Section]:
-    settled = {"base, one": EN_DE, "base, three": THREE_TEACHERS, "big, one": BIG, "big, three": BIG_THREE_TEACHERS}
-    return [section_of(settings, setup, MAIN_KEYS, name) for name, setup in settled.items()]
+    settled = {
+        "base, one": setup.EN_DE,
+        "base, three": setup.THREE_TEACHERS,
+        "big, one": setup.BIG,
+        "big, three": setup.BIG_THREE_TEACHERS,
+    }
+    return [section_of(settings, setting, MAIN_KEYS, name) for name, setting in settled.items()]
 
 
 def depth_sections(settings: Settings) -> list[Section]:
     """Table 11: named by the layers that the verifiers have here; the paper's have 6 + 6 and 12 + 2."""
-    named = {"base": EN_DE, "deep-shallow": DEEP_SHALLOW}
-    return [section_of(settings, setup, MAIN_KEYS, f"{name}, {layers_of(settings, setup)}") for name, setup in named.items()]
+    named = {"base": setup.EN_DE, "deep-shallow": setup.DEEP_SHALLOW}
+    return [
+        section_of(settings, setting, MAIN_KEYS, f"{name}, {setup.layers_of(settings, setting)}")
+        for name, setting in named.items()
+    ]
 
 
 def bleu_sections(settings: Settings) -> list[Section]:
-    return [section_of(settings, setup, MAIN_KEYS, pair) for pair, setup in {"EN-DE": EN_DE, "EN-RO": PAIRS["EN-RO"]}.items()]
+    return [
+        section_of(settings, setting, MAIN_KEYS, pair)
+        for pair, setting in {"EN-DE": setup.EN_DE, "EN-RO": setup.PAIRS["EN-RO"]}.items()
+    ]
 
 
 TRANSLATION = ((*SPEED, "over strict"), ("BLEU", "sacreBLEU", "as greedy"), ACCEPTANCE)

@@ -10,6 +10,7 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_near_ties, steps_of, succeeded
 from harness.measures.statistics import Missing, ratio_of_examples
+from harness.papers.specdec import setup
 from harness.papers.specdec.columns import arm_notes
 from harness.papers.specdec.examples import (
     Trace,
@@ -19,22 +20,6 @@ from harness.papers.specdec.examples import (
     printed_trace,
     terminal_examples,
     trace_of,
-)
-from harness.papers.specdec.setup import (
-    EN_DE,
-    GREEDY,
-    PAPER,
-    QUALITY,
-    SIZES,
-    STRICT,
-    TITLE,
-    Arms,
-    block_sizes,
-    drafter_of,
-    gamma_of,
-    greedy,
-    relaxed,
-    strict,
 )
 from harness.tables import published
 from harness.tables.base import Appendix
@@ -50,28 +35,34 @@ MEAN, PAPERS = "mean", "the paper's"
 NOT_PUBLIC = Missing("the paper's sentence by the paper's models, which are not public")
 
 
-def arms(settings: Settings) -> Arms:
+def arms(settings: Settings) -> setup.Arms:
     """Greedy decoding, which the strict output must equal, and both rules at the table's block size."""
-    plain = greedy(settings, EN_DE, "traces")
+    plain = setup.greedy(settings, setup.EN_DE, "traces")
     if isinstance(plain, Experiment):
-        plain = plain.replace(limit=settings.limit or SIZES[settings.profile].trace_limit, repeats=1)
+        plain = plain.replace(limit=settings.limit or setup.SIZES[settings.profile].trace_limit, repeats=1)
     role, gamma = drafting(settings)
-    drafter = drafter_of(settings, role)
-    return {GREEDY: plain, STRICT: strict(plain, drafter, gamma), RELAXED: relaxed(plain, drafter, gamma, QUALITY)}
+    drafter = setup.drafter_of(settings, role)
+    return {
+        setup.GREEDY: plain,
+        setup.STRICT: setup.strict(plain, drafter, gamma),
+        RELAXED: setup.relaxed(plain, drafter, gamma, setup.QUALITY),
+    }
 
 
 def drafting(settings: Settings) -> tuple[str, int]:
     """The role of a drafter that can draft blocks of the table's size, and the size: the base drafter if it can or is the
     user's own, or the first of Table 2 that can; else the base drafter's."""
-    sizes = {EN_DE.drafter: gamma_of(settings, EN_DE)} | {f"drafter-k{k}": k for k in block_sizes(settings)}
+    sizes = {setup.EN_DE.drafter: setup.gamma_of(settings, setup.EN_DE)} | {
+        f"drafter-k{k}": k for k in setup.block_sizes(settings)
+    }
     fitting = [role for role, k in sizes.items() if k >= BLOCK]
-    role = EN_DE.drafter if EN_DE.drafter in dict(settings.models) or not fitting else fitting[0]
+    role = setup.EN_DE.drafter if setup.EN_DE.drafter in dict(settings.models) or not fitting else fitting[0]
     return role, min(BLOCK, sizes[role])
 
 
 def heading(name: str, settings: Settings) -> str:
     k = f"k = {drafting(settings)[1]}"
-    return f"{name}, {k}" if name == STRICT else f"{name}, {k}, {QUALITY}"
+    return f"{name}, {k}" if name == setup.STRICT else f"{name}, {k}, {setup.QUALITY}"
 
 
 def shown(known: Known) -> list[tuple[Record, Record]]:
@@ -80,9 +71,9 @@ def shown(known: Known) -> list[tuple[Record, Record]]:
     They are the first whose relaxed trace has a draft that stands without being the verifier's first choice; where they are too
     few, the first of the others.
     """
-    if STRICT not in known or RELAXED not in known:
+    if setup.STRICT not in known or RELAXED not in known:
         return []
-    strictly = {record.example: record for record in traceable(known[STRICT][1])}
+    strictly = {record.example: record for record in traceable(known[setup.STRICT][1])}
     pairs = [(strictly[record.example], record) for record in traceable(known[RELAXED][1]) if record.example in strictly]
     return sorted(pairs, key=lambda pair: num_relaxed(pair[1]) == 0)[:NUM_SHOWN]
 
@@ -150,7 +141,7 @@ def _rows(known: Known) -> tuple[Row, ...]:
     return tuple(
         Row(row_name(label, name), name, record)
         for label, pair in [*found, (MEAN, (None, None))]
-        for name, record in zip((STRICT, RELAXED), pair, strict=True)
+        for name, record in zip((setup.STRICT, RELAXED), pair, strict=True)
     )
 
 
@@ -169,7 +160,7 @@ def _printed_count(key: Trace | Record, column: str) -> Published:
 
 def printed() -> list[Trace]:
     """The paper's own traces."""
-    rows = published.read(PAPER, "table_19")
+    rows = published.read(setup.PAPER, "table_19")
     variants = dict.fromkeys((row["variant"], row["setting"]) for row in rows)
     return [
         printed_trace([row for row in rows if (row["variant"], row["setting"]) == variant], ", ".join(variant))
@@ -183,11 +174,12 @@ def examples(settings: Settings, evidence: Evidence) -> list[WorkedExample]:
     found, pairs = [WorkedExample("The paper's example", None, tuple(printed()))], shown(known)
     if not pairs:
         return found
-    arm = known[STRICT][0]
+    arm = known[setup.STRICT][0]
     decode, sources = evidence.decoder_of(arm), evidence.sources_of(arm)
     for pair in pairs:
         traces = tuple(
-            trace_of(record, decode, heading(name, settings)) for name, record in zip((STRICT, RELAXED), pair, strict=True)
+            trace_of(record, decode, heading(name, settings))
+            for name, record in zip((setup.STRICT, RELAXED), pair, strict=True)
         )
         found.append(WorkedExample(f"Sentence {pair[0].example}", sources.get(pair[0].example), traces))
     return found
@@ -198,7 +190,7 @@ def appendix(settings: Settings, evidence: Evidence) -> Appendix:
     found = examples(settings, evidence)
     return Appendix(
         markdown=markdown_examples(found),
-        html=html_examples(found, f"{TITLE}, Table {TRACES.paper_number}: {TRACES.title}"),
+        html=html_examples(found, f"{setup.TITLE}, Table {TRACES.paper_number}: {TRACES.title}"),
         terminal=lambda colour: terminal_examples(found, colour),
     )
 
@@ -217,7 +209,7 @@ def notes(settings: Settings) -> list[str]:
 
 TRACES = table(
     number=29,
-    paper=PAPER,
+    paper=setup.PAPER,
     paper_number=19,
     title="worked examples",
     row_heads=("sentence", "method"),
