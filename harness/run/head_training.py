@@ -16,10 +16,10 @@ from harness.models.loading import LoadedModel, load_model
 from harness.models.names import decoder_depth
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, locked, unreadable
-from harness.zoo.checkpoint import CHECKPOINT
 from harness.zoo.descriptions import HeadTraining, Labels
 from harness.zoo.early_heads import Document, HeadData, paper_layers, save_trained, table, train_heads
 from harness.zoo.recipes import HEAD_TRAINING, ZOO
+from harness.zoo.state import CHECKPOINT
 from methods.options import EARLY_HEADS
 from tasks.sources.read import read_examples, training_pairs
 from tasks.text import Text

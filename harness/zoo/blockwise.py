@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.zoo.batches import START, Batch, batches_for
 from harness.zoo.corpus import Encoded, read_corpus
 from harness.zoo.descriptions import BlockwiseRecipe
 from harness.zoo.drafting import accepted_by_verifier, read_verifier
 from harness.zoo.loop import Evaluation, Objective, finish, network_facts, one_thread, train
 from harness.zoo.recipes import digest, folder_of
+from harness.zoo.text import START, Batch, batches_for
 from methods.specdec.blockwise import BlockwiseHeads, blockwise_loss
 
 Project = Callable[[Tensor], Tensor]

@@ -34,7 +34,7 @@ from harness.zoo.drafting import train_drafter
 from harness.zoo.early_heads import train_zoo_heads
 from harness.zoo.recipes import CODE_VERSION, Scale, folder_of, recipe_for
 from harness.zoo.speech import build_speech
-from harness.zoo.text import train_language_model, train_translator
+from harness.zoo.text import train_next_token
 from harness.zoo.whisper import train_whisper
 from methods.options import NGRAM_TABLE
 from methods.speculative.ngram import NGramTable
@@ -149,8 +149,8 @@ MAKERS: dict[type, Maker] = {
     SpeechCorpus: build_speech,
     Distilled: build_distilled,
     EnsembleDistilled: build_distilled,
-    Recipe: train_language_model,
-    PairRecipe: train_translator,
+    Recipe: train_next_token,
+    PairRecipe: train_next_token,
     DrafterRecipe: _train_drafter,
     SharedEncoderRecipe: _train_drafter,
     BlockwiseRecipe: train_blockwise,

@@ -5,9 +5,10 @@ was; word pieces as BERT's; or a public model's.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -26,6 +27,7 @@ from harness.zoo.families import FAMILIES
 from tasks.sources.read import read_examples, training_pairs
 
 DATA = "corpus.safetensors"
+Rows = TypeVar("Rows")
 NUM_TAIL = 24  # tokens kept of the end of a prompt that is too long: where the instruction is
 
 
@@ -53,28 +55,49 @@ class Encoded:
 def build_corpus(corpus: Corpus, folder: Path, source: str, position: int = 0) -> None:
     """Read the tasks' training rows, learn the tokenizer, encode, and write it all to ``folder``."""
     rows = [(index, *pair) for index, part in enumerate(corpus.parts) for pair in documents(part, source, corpus.seed)]
-    if len(rows) <= corpus.num_held_out:
-        raise UsageError(f"data {source!r}: {len(rows)} training rows for {corpus.name}; expected over {corpus.num_held_out}")
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(corpus.seed)).tolist()
-    rows = [rows[i] for i in order]
+    rows = [rows[i] for i in new_order(corpus, len(rows), source)]
     texts = [text for _, prompt, reference in rows for text in (prompt, reference) if text]
     tokenizer = tokenizer_for(corpus, texts)
-    sources = encode_sources(corpus, tokenizer, [prompt for _, prompt, _ in rows])
-    targets = encode_targets(corpus, tokenizer, [reference for *_, reference in rows])
-    tensors = {"part": torch.tensor([index for index, *_ in rows])}
-    for name, lists in (("source", sources), ("target", targets)):
-        tensors[name] = torch.tensor([token for ids in lists for token in ids], dtype=torch.int32)
-        tensors[f"{name}_ends"] = torch.tensor([len(ids) for ids in lists]).cumsum(0)
+    tensors = {
+        "part": torch.tensor([index for index, *_ in rows]),
+        **ragged("source", encode_sources(corpus, tokenizer, [prompt for _, prompt, _ in rows])),
+        **ragged("target", encode_targets(corpus, tokenizer, [reference for *_, reference in rows])),
+    }
+    write_corpus(folder, corpus, source, tensors, tokenizer)
+
+
+def new_order(corpus: Corpus, num_rows: int, source: str) -> list[int]:
+    """Shuffle the rows of a corpus. UsageError where all of them would be held out."""
+    if num_rows <= corpus.num_held_out:
+        raise UsageError(f"data {source!r}: {num_rows} training rows for {corpus.name}; expected over {corpus.num_held_out}")
+    return torch.randperm(num_rows, generator=torch.Generator().manual_seed(corpus.seed)).tolist()
+
+
+def ragged(name: str, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Return all tokens of rows one behind the other, and under ``name``_ends where each row ends."""
+    tokens = torch.tensor([token for ids in rows for token in ids], dtype=torch.int32)
+    return {name: tokens, f"{name}_ends": torch.tensor([len(ids) for ids in rows]).cumsum(0)}
+
+
+def write_corpus(
+    folder: Path, corpus: Corpus, source: str, tensors: dict[str, Tensor], tokenizer: PreTrainedTokenizerFast, **more: Any
+) -> None:
+    """Write the rows, the tokenizer and, last, recipe.json with ``more`` facts."""
     (folder / DATA).write_bytes(save(tensors))
     tokenizer.save_pretrained(folder)
-    facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(rows), "vocab_size": vocab_size(corpus, tokenizer)}
+    facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(tensors["part"])}
+    facts |= {"vocab_size": vocab_size(corpus, tokenizer), **more}
     replace_file(folder / DONE, json.dumps(facts, indent=1))
 
 
 def read_corpus(folder: Path) -> Encoded:
     """Read the rows that ``build_corpus`` wrote; UsageError if they cannot be read."""
+    return read_rows(folder, Encoded)
+
+
+def read_rows(folder: Path, kind: Callable[..., Rows]) -> Rows:
     try:
-        return Encoded(**load_file(folder / DATA))
+        return kind(**load_file(folder / DATA))
     except (OSError, SafetensorError, TypeError) as error:
         raise unreadable(folder / DATA, error) from error
 

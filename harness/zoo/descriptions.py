@@ -274,21 +274,13 @@ class HeadRecipe:
 Description = Corpus | Recipe | HeadRecipe
 
 
-def distilled(teacher: PairRecipe, name: str, **settings: int) -> Distilled:
-    """The corpus that a teacher writes over its own."""
-    return Distilled(**(_inherited(teacher, name) | settings))
-
-
-def distilled_by_all(teachers: Sequence[PairRecipe], name: str, **settings: int) -> EnsembleDistilled:
-    """The corpus that several teachers write together over the one that they share."""
-    return EnsembleDistilled(**(_inherited(teachers[0], name) | {"others": tuple(teachers[1:])} | settings))
+def distilled(teacher: PairRecipe, name: str, *, others: Sequence[PairRecipe] = (), **settings: int) -> Distilled:
+    """The corpus that a teacher writes over its own, or that several write together over the one that they share."""
+    whole: dict[str, Any] = {field.name: getattr(teacher.corpus, field.name) for field in fields(Corpus)}
+    whole |= {"name": name, "teacher": teacher} | settings
+    return EnsembleDistilled(**whole, others=tuple(others)) if others else Distilled(**whole)
 
 
 def teachers_of(corpus: Distilled) -> tuple[PairRecipe, ...]:
     """All teachers that write a corpus, the first one first."""
     return (corpus.teacher, *(corpus.others if isinstance(corpus, EnsembleDistilled) else ()))
-
-
-def _inherited(teacher: PairRecipe, name: str) -> dict[str, Any]:
-    inherited = {field.name: getattr(teacher.corpus, field.name) for field in fields(Corpus)}
-    return inherited | {"name": name, "teacher": teacher}

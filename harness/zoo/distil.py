@@ -7,21 +7,18 @@ Every finished batch is a line of a file, so that a run that was killed goes on 
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from harness.core import environment
 from harness.core.files import replace_file, whole_lines
-from harness.zoo.cache import DONE
-from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
+from harness.zoo.corpus import Encoded, ragged, read_corpus, read_tokenizer, write_corpus
 from harness.zoo.descriptions import Distilled, PairRecipe, teachers_of
 from harness.zoo.loop import device_of, one_thread
 from harness.zoo.recipes import folder_of
@@ -52,8 +49,7 @@ def build_distilled(corpus: Distilled, folder: Path, source: str, position: int 
                 file.flush()
                 targets |= dict(zip(batch, found, strict=True))
                 bar.update(len(batch))
-    tokenizer.save_pretrained(folder)
-    _finish(corpus, rows, [targets[row] for row in range(len(rows))], folder, source, base_folder)
+    _finish(corpus, rows, [targets[row] for row in range(len(rows))], folder, source, tokenizer)
 
 
 def _read_teacher(teacher: PairRecipe, source: str) -> Stack:
@@ -107,26 +103,20 @@ def _decoded(path: Path) -> Iterator[tuple[list[int], list[list[int]]]]:
 
 
 def _finish(
-    corpus: Distilled, rows: Encoded, targets: Sequence[Sequence[int]], folder: Path, source: str, base_folder: Path
+    corpus: Distilled,
+    rows: Encoded,
+    targets: Sequence[Sequence[int]],
+    folder: Path,
+    source: str,
+    tokenizer: PreTrainedTokenizerFast,
 ) -> None:
-    tensors = {
-        "part": rows.part,
-        "source": rows.source,
-        "source_ends": rows.source_ends,
-        "target": torch.tensor([token for target in targets for token in target], dtype=torch.int32),
-        "target_ends": torch.tensor([len(target) for target in targets]).cumsum(0),
-    }
-    (folder / DATA).write_bytes(save(tensors))
+    tensors = {"part": rows.part, "source": rows.source, "source_ends": rows.source_ends, **ragged("target", targets)}
     with (folder / DECODED).open(encoding="utf8") as file:
         cpu_s = sum(json.loads(line)["cpu_s"] for line in file)
-    facts = {
-        "corpus": asdict(corpus),
-        "source": source,
-        "num_rows": len(rows),
-        "vocab_size": json.loads((base_folder / DONE).read_text(encoding="utf8"))["vocab_size"],
+    more = {
         "num_unchanged": sum(rows.row(row)[1].tolist() == list(target) for row, target in enumerate(targets)),
         "decode_cpu_s": cpu_s,
         "environment": environment.describe(),
     }
-    replace_file(folder / DONE, json.dumps(facts, indent=1))
+    write_corpus(folder, corpus, source, tensors, tokenizer, **more)
     (folder / DECODED).unlink()

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
 
-from harness.zoo.batches import START, Batch, batches_for, generator_of
 from harness.zoo.corpus import Encoded
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, SharedEncoderRecipe
 from harness.zoo.loop import Evaluation, Objective, device_of
 from harness.zoo.networks import spread
 from harness.zoo.recipes import folder_of
-from harness.zoo.text import train_model
+from harness.zoo.state import generator_of
+from harness.zoo.text import START, Batch, batches_for, train_model
 from methods.autoregressive import Autoregressive
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms

@@ -18,13 +18,11 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
 from harness.core.errors import UsageError
-from harness.zoo.batches import generator_of
-from harness.zoo.checkpoint import Spent
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import HeadRecipe, HeadTraining
-from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, one_thread, rate_share, run_steps
-from harness.zoo.optimizers import heads_optimizer
+from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, one_thread, run_steps
 from harness.zoo.recipes import ZOO, digest, folder_of
+from harness.zoo.state import Spent, generator_of, heads_optimizer, rate_share
 from methods.models import stack_for
 from methods.models.base import Stack
 from methods.ppd.heads import save_heads
@@ -241,15 +239,10 @@ def save_trained(
 ) -> None:
     """Write heads.safetensors, and recipe.json with each layer's match rate and loss before ("N") and after ("Y")."""
     save_heads({int(layer): weight.cpu() for layer, weight in heads.items()}, folder)
-    first, last = evaluations[0], evaluations[-1]
+    stages = {"_before": evaluations[0], "": evaluations[-1]}
     by_layer = {
-        layer: {
-            "match_frac_before": first["match_frac"][layer],
-            "match_frac": last["match_frac"][layer],
-            "loss_nats_before": first["loss_nats"][layer],
-            "loss_nats": last["loss_nats"][layer],
-        }
-        for layer in sorted(first["match_frac"])
+        layer: {f"{name}{stage}": found[name][layer] for name in ("match_frac", "loss_nats") for stage, found in stages.items()}
+        for layer in sorted(evaluations[0]["match_frac"])
     }
     finish(folder, {**facts, "held_out": by_layer, "evaluations": list(evaluations)}, spent)
 

@@ -12,7 +12,7 @@ T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class _Family:
     """The facts about a kind of network, or about the corpora that it reads, that training depends on.
 
     ``special`` are the special tokens of a learned tokenizer, the padding token first; ``template`` says where they stand
@@ -37,38 +37,38 @@ _MARIAN: dict[str, Any] = {
     "layers": ("model.decoder.layers", "model.encoder.layers"),
     "writers": ("out_proj", "fc2"),
 }
-FAMILIES: dict[str, Family] = {
-    "llama": Family(
+FAMILIES: dict[str, _Family] = {
+    "llama": _Family(
         special=T5_TOKENS | {"bos_token": "<s>"},
         template="<s> $A",
         layers=("model.layers",),
         writers=("o_proj", "down_proj"),
     ),
-    "gpt2": Family(
+    "gpt2": _Family(
         special={"pad_token": "<pad>", "eos_token": END, "bos_token": END},
         layers=("transformer.h",),
         writers=("c_proj",),
         has_prompts=False,
         has_learned_positions=True,
     ),
-    "t5": Family(
+    "t5": _Family(
         is_encoder_decoder=True,
         special=T5_TOKENS,
         template="$A </s>",
         layers=("decoder.block", "encoder.block"),
         writers=("o", "wo"),
     ),
-    "marian": Family(**_MARIAN),
-    "bart": Family(**_MARIAN),
-    "block": Family(**_MARIAN),
-    "bart-block": Family(**_MARIAN),
-    "blockwise": Family(is_encoder_decoder=True),
-    "whisper": Family(
+    "marian": _Family(**_MARIAN),
+    "bart": _Family(**_MARIAN),
+    "block": _Family(**_MARIAN),
+    "bart-block": _Family(**_MARIAN),
+    "blockwise": _Family(is_encoder_decoder=True),
+    "whisper": _Family(
         is_encoder_decoder=True,
         special={"pad_token": END, "eos_token": END, "bos_token": END},
         layers=("model.decoder.layers",),
         writers=("out_proj", "fc2"),
     ),
-    "heads": Family(),
-    "ngram": Family(),
+    "heads": _Family(),
+    "ngram": _Family(),
 }

@@ -6,7 +6,6 @@ in another order; the paper's sizes train on a GPU where there is one.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,13 +19,22 @@ from tqdm import tqdm
 
 from harness.core import environment
 from harness.core.files import replace_file
-from harness.zoo.batches import generator_of
 from harness.zoo.cache import DONE
-from harness.zoo.checkpoint import CHECKPOINT, Checkpoints, Spent, averaged_weights, foreign, save_weights
 from harness.zoo.descriptions import PairRecipe, RateSchedule, Recipe
 from harness.zoo.networks import Depth
-from harness.zoo.optimizers import Optimizers, build_optimizer
 from harness.zoo.recipes import CODE_VERSION
+from harness.zoo.state import (
+    CHECKPOINT,
+    Checkpoints,
+    Optimizers,
+    Spent,
+    averaged_weights,
+    build_optimizer,
+    foreign,
+    generator_of,
+    rate_share,
+    save_weights,
+)
 
 NUM_EVALUATIONS = 4
 CLIP_NORM = 1.0
@@ -99,18 +107,6 @@ def averaged_steps(recipe: PairRecipe) -> frozenset[int]:
     """The numbers of steps after which the weights are kept for the average."""
     steps = (recipe.steps - index * recipe.average_every for index in range(recipe.num_averaged))
     return frozenset(step for step in steps if step > 0)
-
-
-def rate_share(step: int, steps: int, warmup_frac: float, schedule: RateSchedule = "cosine") -> float:
-    """Share of the peak learning rate: a linear rise, then half a cosine down to a hundredth ("cosine"), or a fall with one
-    over the square root of the steps ("inverse-sqrt")."""
-    if schedule == "inverse-sqrt":
-        done_frac = (step + 1) / steps
-        return min(done_frac / warmup_frac, math.sqrt(warmup_frac / done_frac))
-    done_frac = step / steps
-    if done_frac < warmup_frac:
-        return (done_frac + 1e-3) / (warmup_frac + 1e-3)
-    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (done_frac - warmup_frac) / (1 - warmup_frac)))
 
 
 def train(
@@ -216,8 +212,8 @@ def finish(folder: Path, facts: Mapping[str, Any], spent: Spent) -> None:
     whole = {
         **facts,
         "code": CODE_VERSION,
-        "train_s": spent.wall_s,
-        "train_cpu_s": spent.cpu_s,
+        "train_s": spent["wall_s"],
+        "train_cpu_s": spent["cpu_s"],
         "environment": environment.describe(),
     }
     replace_file(folder / DONE, json.dumps(whole, indent=1))

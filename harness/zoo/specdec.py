@@ -26,7 +26,6 @@ from harness.zoo.descriptions import (
     Part,
     SharedEncoderRecipe,
     distilled,
-    distilled_by_all,
 )
 
 Changes = dict[str, Any]
@@ -165,7 +164,8 @@ def _heads(name: str, verifier: PairRecipe, count: int, base: _Scale) -> Blockwi
 def _three_teachers(base: _Scale, *pairs: tuple[PairRecipe, DrafterRecipe]) -> list[PairRecipe]:
     """Verifiers and drafters on what three teachers write, of whom the others differ from the first by their seeds."""
     teachers = [replace(base.teacher, seed=base.teacher.seed + number) for number in range(3)]
-    written, found = distilled_by_all(teachers, "specdec-distilled-3t"), list[PairRecipe]()
+    written = distilled(teachers[0], "specdec-distilled-3t", others=teachers[1:])
+    found: list[PairRecipe] = []
     for verifier, drafter in pairs:
         verifier = replace(verifier, name=f"{verifier.name}-3t", corpus=written)
         found += [verifier, replace(drafter, name=f"{drafter.name}-3t", corpus=written, verifier=verifier)]

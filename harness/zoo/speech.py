@@ -1,24 +1,19 @@
 """Recordings of a corpus as features and token ids: computed once, read by every model of the group."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerFast, WhisperFeatureExtractor
 
 import tasks
 from harness.core.errors import UsageError
-from harness.core.files import replace_file
-from harness.zoo.cache import DONE, unreadable
-from harness.zoo.corpus import DATA, tokenizer_for, vocab_size
+from harness.zoo.corpus import new_order, ragged, read_rows, tokenizer_for, write_corpus
 from harness.zoo.descriptions import SpeechCorpus
 from harness.zoo.recipes import data_of
 from tasks.base import SAMPLE_RATE, Recording
@@ -58,23 +53,17 @@ def build_speech(corpus: SpeechCorpus, folder: Path, source: str, position: int 
     """Read the tasks' training recordings, learn the tokenizer, encode, and write it all to ``folder``."""
     source = data_of(corpus, source)
     rows = list(_recordings(corpus, source, position))
-    if len(rows) <= corpus.num_held_out:
-        raise UsageError(f"data {source!r}: {len(rows)} training rows for {corpus.name}; expected over {corpus.num_held_out}")
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(corpus.seed)).tolist()
+    order = new_order(corpus, len(rows), source)
     texts = [text for _, text, _ in rows]
     tokenizer = speech_tokenizer(corpus, texts)
     encoded = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(texts, add_special_tokens=False).input_ids]
     kept = [index for index in order if len(encoded[index]) <= corpus.max_target]
     tensors = {
         "features": torch.stack([rows[index][2] for index in kept]),
-        "target": torch.tensor([token for index in kept for token in encoded[index]], dtype=torch.int32),
-        "target_ends": torch.tensor([len(encoded[index]) for index in kept]).cumsum(0),
+        **ragged("target", [encoded[index] for index in kept]),
         "part": torch.tensor([rows[index][0] for index in kept]),
     }
-    (folder / DATA).write_bytes(save(tensors))
-    tokenizer.save_pretrained(folder)
-    facts = {"corpus": asdict(corpus), "source": source, "num_rows": len(kept), "vocab_size": vocab_size(corpus, tokenizer)}
-    replace_file(folder / DONE, json.dumps(facts, indent=1))
+    write_corpus(folder, corpus, source, tensors, tokenizer)
 
 
 def _recordings(corpus: SpeechCorpus, source: str, position: int) -> Iterator[tuple[int, str, Float[Tensor, "mels frames"]]]:
@@ -133,7 +122,4 @@ def generation_settings(tokenizer: PreTrainedTokenizerFast, position_limit: int)
 
 def read_speech(folder: Path) -> SpeechRows:
     """Read the rows that ``build_speech`` wrote; UsageError if they cannot be read."""
-    try:
-        return SpeechRows(**load_file(folder / DATA))
-    except (OSError, SafetensorError, TypeError) as error:
-        raise unreadable(folder / DATA, error) from error
+    return read_rows(folder, SpeechRows)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, ctc_loss
 from transformers import PreTrainedTokenizerFast, WhisperForConditionalGeneration
 
-from harness.zoo.batches import generator_of
 from harness.zoo.corpus import read_tokenizer
 from harness.zoo.descriptions import SpeechCorpus, WhisperRecipe
 from harness.zoo.loop import Objective, device_of, finish, network_facts, one_thread, train
 from harness.zoo.networks import build_network, spread
 from harness.zoo.recipes import data_of, folder_of
 from harness.zoo.speech import SpeechRows, feature_extractor, generation_settings, read_speech
+from harness.zoo.state import generator_of
 from methods.autoregressive import Autoregressive
 from methods.models.whisper import WhisperStack, forced_tokens
 from methods.sampling import Sampling, Uniforms

@@ -227,15 +227,12 @@ def _passive_clause(rng: random.Random) -> Clause:
     return Clause("passive", thing, "past", verb, place=place, when=draw_when(rng, "past"))
 
 
-SHARES = (
-    (_object_clause, 9),
-    (_recipient_clause, 4),
-    (_place_clause, 6),
-    (_copula_clause, 2),
-    (_exist_clause, 2),
-    (_passive_clause, 2),
+MAKERS = (
+    *(_object_clause,) * 9,
+    *(_recipient_clause,) * 4,
+    *(_place_clause,) * 6,
+    *(_copula_clause, _copula_clause, _exist_clause, _exist_clause, _passive_clause, _passive_clause),
 )
-MAKERS = tuple(maker for maker, share in SHARES for _ in range(share))
 
 
 def draw_sentence(rng: random.Random) -> Sentence:

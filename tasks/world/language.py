@@ -1,4 +1,4 @@
-"""What English, French, German and Romanian have in common when they say a drawn sentence.
+"""The grammar that English, French, German and Romanian share when they say a drawn sentence.
 
 ``grammar.json`` holds the fixed words of each: numbers, names of days and months, reasons, who lives where and who says what.
 """

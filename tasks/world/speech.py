@@ -36,7 +36,7 @@ ALL_ACCENTS = (*ACCENTS, "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "
 
 @dataclass(frozen=True, kw_only=True)
 class _Condition:
-    """How a dataset is spoken and written. Ranges are inclusive; ``style`` is that of its transcripts."""
+    """The way a dataset is spoken and written. Ranges are inclusive; ``style`` is that of its transcripts."""
 
     accents: tuple[str, ...]
     words_per_minute: tuple[int, int]

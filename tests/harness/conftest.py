@@ -266,10 +266,9 @@ def synthetic() -> SimpleNamespace:
 @pytest.fixture
 def steps_of() -> Callable[..., Any]:
     """The zoo's training loop without the average at its end, which may be interrupted before a step, as by a kill."""
-    from harness.zoo.checkpoint import Checkpoints
     from harness.zoo.loop import course_of, run_steps
     from harness.zoo.networks import Depth
-    from harness.zoo.optimizers import build_optimizer
+    from harness.zoo.state import Checkpoints, build_optimizer
 
     def run(recipe: Any, network: Any, objective: Any, folder: Path, *, before: int | None = None, grown: Any = None) -> Any:
         """Evaluations; None where it was interrupted, with a checkpoint of the last whole step."""

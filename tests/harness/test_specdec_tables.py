@@ -48,9 +48,9 @@ from harness.tables.base import Cell
 from harness.tables.engine import Known, Row
 from harness.tables.evidence import Evidence, stored_evidence
 from harness.tables.published import NOT_RECOVERED
-from harness.zoo.batches import batches_for
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.recipes import RECIPES, folder_of, recipe_for
+from harness.zoo.text import batches_for
 from tasks import get_task
 from tasks.base import Example
 from tasks.sources.read import read_examples

@@ -13,16 +13,15 @@ from transformers import AutoModelForSeq2SeqLM
 
 from harness.core.errors import UsageError
 from harness.zoo import build, cache, recipes
-from harness.zoo.batches import BlockBatches, PairBatches
 from harness.zoo.build import ensure
 from harness.zoo.cache import zoo_folder
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
 from harness.zoo.families import FAMILIES
-from harness.zoo.loop import rate_share
 from harness.zoo.networks import NETWORKS, Depth, build_network, num_parameters
 from harness.zoo.recipes import REAL, RECIPES, Scale, digest, recipe_hash
 from harness.zoo.specdec import SHAPE
-from harness.zoo.text import next_token, unigram_entropy
+from harness.zoo.state import rate_share
+from harness.zoo.text import batches_for, next_token, unigram_entropy
 from methods.options import NGRAM_TABLE
 
 TRAINED = ("gpt-target", "gpt-draft", "t5-xxl", "t5-small", "ngram-gpt", "ngram-t5-cnndm")
@@ -197,19 +196,19 @@ def test_batches_never_show_held_out_rows_and_cover_the_others(folders: dict[str
     """One epoch of pairs is a permutation of all rows but the held-out ones; batches are functions of the step alone."""
     recipe = RECIPES["test"]["t5-xxl"]
     rows = read_corpus(corpus_of(recipe))
-    batches = PairBatches(recipe, rows)
+    batches = batches_for(recipe, rows)
     held_out = recipe.corpus.num_held_out
     assert sorted(row for batch in batches.plan for row in batch) == list(range(held_out, len(rows)))
     late = batches(len(batches.plan) + 3)
-    assert batches(0).labels.tolist() == PairBatches(recipe, rows)(0).labels.tolist()
-    assert batches(len(PairBatches(recipe, rows).plan) + 3).labels.tolist() == late.labels.tolist()
+    assert batches(0).labels.tolist() == batches_for(recipe, rows)(0).labels.tolist()
+    assert batches(len(batches_for(recipe, rows).plan) + 3).labels.tolist() == late.labels.tolist()
     sizes = [batch.labels.numel() + batch.inputs["input_ids"].numel() / 2 for batch in map(batches, range(20))]
     assert max(sizes) <= recipe.batch_tokens
 
 
 def test_pairs_are_fed_shifted_and_padding_counts_nothing(folders: dict[str, Path]) -> None:
     recipe = RECIPES["test"]["t5-xxl"]
-    batch = PairBatches(recipe, read_corpus(corpus_of(recipe)))(0)
+    batch = batches_for(recipe, read_corpus(corpus_of(recipe)))(0)
     assert torch.equal(batch.inputs["decoder_input_ids"][:, 1:], batch.labels[:, :-1])
     assert batch.inputs["decoder_input_ids"][:, 0].eq(0).all()
     assert torch.equal(batch.weights > 0, batch.labels != 0)
@@ -218,7 +217,7 @@ def test_pairs_are_fed_shifted_and_padding_counts_nothing(folders: dict[str, Pat
 
 def test_blocks_are_full_and_positions_reach_the_limit(folders: dict[str, Path]) -> None:
     recipe = RECIPES["test"]["gpt-target"]
-    batches = BlockBatches(recipe, read_corpus(corpus_of(recipe)))
+    batches = batches_for(recipe, read_corpus(corpus_of(recipe)))
     seen = [batches(step) for step in range(40)]
     assert {tuple(batch.labels.shape) for batch in seen} == {(batches.num_rows, recipe.block_length - 1)}
     last = max(int(batch.inputs["position_ids"].max()) for batch in seen)

@@ -22,7 +22,6 @@ from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.zoo import build, early_heads
 from harness.zoo.build import ensure
-from harness.zoo.checkpoint import CHECKPOINT, Checkpoints
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import HeadTraining
 from harness.zoo.early_heads import (
@@ -39,6 +38,7 @@ from harness.zoo.early_heads import (
 )
 from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import HEAD_TRAINING, RECIPES, Scale, recipe_hash
+from harness.zoo.state import CHECKPOINT, Checkpoints
 from methods.models import stack_for
 from methods.models.base import Stack
 from methods.ppd.heads import FILE, load_heads
@@ -308,7 +308,7 @@ def test_the_command_survives_kill_and_repeats_nothing(
     """Killed with SIGKILL once a checkpoint is there, the same command ends with the same bytes as one left alone."""
     arguments = heads_arguments(folders, tmp_path / "killed")
     code = (
-        "import sys, harness.zoo.checkpoint as c; c.CHECKPOINT_S = 0.0\n"
+        "import sys, harness.zoo.state as c; c.CHECKPOINT_S = 0.0\n"
         "from harness.cli.main import main; raise SystemExit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, stderr=subprocess.PIPE, env=os.environ)

@@ -19,17 +19,16 @@ from harness.models.loading import LoadedModel
 from harness.models.names import is_encoder_decoder, pin_model
 from harness.run.build import Models, build_drafter, build_rule
 from harness.zoo import build, distil, drafting, loop
-from harness.zoo.batches import PairBatches
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, is_complete, make
-from harness.zoo.checkpoint import averaged_weights
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
 from harness.zoo.drafting import accepted_by_verifier, count_accepted, greedy_outputs, next_block, read_verifier, start_from
 from harness.zoo.loop import averaged_steps, course_of
 from harness.zoo.networks import build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest
-from harness.zoo.text import smoothed_next_token
+from harness.zoo.state import averaged_weights
+from harness.zoo.text import batches_for, next_token
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.parts import SCHEDULES
@@ -41,7 +40,7 @@ from methods.types import Inputs, Stop
 from tasks.sources.read import read_examples
 
 NAMES = ("specdec-teacher", "specdec-verifier", "specdec-drafter")
-OBJECTIVES: dict[str, Callable[[Any, Encoded], loop.Objective]] = {"marian": smoothed_next_token, "block": next_block}
+OBJECTIVES: dict[str, Callable[[Any, Encoded], loop.Objective]] = {"marian": next_token, "block": next_block}
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +207,7 @@ def test_dropout_is_drawn_anew_each_step_and_leaves_the_global_state_alone(
 ) -> None:
     recipe = dataclasses.replace(recipe_of("specdec-verifier"), steps=2, dropout=0.5)
     rows, tokenizer = read_corpus(corpus_folder("specdec-verifier")), read_tokenizer(corpus_folder("specdec-verifier"))
-    network, objective, seen = build_network(recipe, tokenizer), smoothed_next_token(recipe, rows), []
+    network, objective, seen = build_network(recipe, tokenizer), next_token(recipe, rows), []
 
     def loss(*args: Any) -> torch.Tensor:
         seen.append(torch.rand(4).tolist())
@@ -434,7 +433,7 @@ def test_training_sources_are_what_the_task_prompts(folders: dict[str, Path]) ->
 def test_batches_of_distilled_rows_keep_held_out_rows_apart(folders: dict[str, Path]) -> None:
     recipe: PairRecipe = recipe_of("specdec-verifier")
     rows = read_corpus(corpus_folder("specdec-verifier"))
-    plan = PairBatches(recipe, rows).plan
+    plan = batches_for(recipe, rows).plan
     assert sorted(row for batch in plan for row in batch) == list(range(recipe.corpus.num_held_out, len(rows)))
 
 

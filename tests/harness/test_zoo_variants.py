@@ -17,7 +17,6 @@ from harness.run.build import Models, build_drafter, build_rule
 from harness.zoo import build
 from harness.zoo.blockwise import count_rounds, leading_correct, new_heads, next_tokens
 from harness.zoo.build import ensure
-from harness.zoo.checkpoint import CHECKPOINT
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -25,13 +24,14 @@ from harness.zoo.descriptions import (
     DrafterRecipe,
     EnsembleDistilled,
     PairRecipe,
-    distilled_by_all,
+    distilled,
     teachers_of,
 )
 from harness.zoo.distil import beam_outputs
 from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import REAL, RECIPES, digest, recipe_for
 from harness.zoo.specdec import BLOCK_SIZES, shape_of
+from harness.zoo.state import CHECKPOINT
 from methods.autoregressive import Autoregressive
 from methods.models import stack_for
 from methods.parts import SCHEDULES
@@ -251,7 +251,7 @@ def test_several_teachers_vote_with_their_mean_probability(models: list[Any]) ->
 
 def test_an_ensembles_corpus_is_the_first_teachers_but_for_its_targets() -> None:
     teacher = recipe_of("specdec-teacher")
-    corpus = distilled_by_all([teacher, dataclasses.replace(teacher, seed=1)], "both", num_beams=2)
+    corpus = distilled(teacher, "both", others=[dataclasses.replace(teacher, seed=1)], num_beams=2)
     assert (corpus.name, corpus.num_beams, len(teachers_of(corpus))) == ("both", 2, 2)
     assert corpus.parts == teacher.corpus.parts
     needed = build.dependencies(corpus)

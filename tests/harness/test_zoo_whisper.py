@@ -12,13 +12,13 @@ import torch
 from transformers import AutoFeatureExtractor, AutoTokenizer, WhisperForConditionalGeneration
 
 from harness.core.errors import UsageError
-from harness.zoo.batches import generator_of
 from harness.zoo.build import ensure, missing_of
 from harness.zoo.corpus import DATA, read_tokenizer
 from harness.zoo.descriptions import WhisperRecipe
 from harness.zoo.networks import build_network, num_parameters
 from harness.zoo.recipes import RECIPES, Scale, digest, folder_of, recipe_for
 from harness.zoo.speech import SpeechRows, build_speech, features_of, generation_settings, labelled_windows, read_speech
+from harness.zoo.state import generator_of
 from harness.zoo.whisper import (
     IGNORED,
     alignment_loss,
