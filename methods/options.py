@@ -16,9 +16,9 @@ SCALARS = (bool, int, float, str, bool | None, int | None, float | None, str | N
 EARLY_HEADS, BLOCKWISE_HEADS, NGRAM_TABLE = "heads.safetensors", "blockwise.safetensors", "ngram.safetensors"
 
 
-def option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field of options: its default, and what `foretoken run --help` says of it."""
-    return field(default=default, metadata={"help": text, "choices": choices})
+def option(default: Any, text: str, choices: tuple[str, ...] = (), least: int | None = None) -> Any:
+    """A field of options: its default, what `foretoken run --help` says of it, and its values or the least integer."""
+    return field(default=default, metadata={"help": text, "choices": choices, "least": least})
 
 
 def check_gamma(gamma: int) -> None:
@@ -41,6 +41,9 @@ class Options:
             value, choices = getattr(self, one.name), one.metadata.get("choices", ())
             if choices and value not in choices:
                 raise InputError(f"{one.name} {value!r}: expected one of {', '.join(choices)}")
+            least = one.metadata.get("least")
+            if least is not None and value is not None and value < least:
+                raise InputError(f"{one.name} {value!r}: expected an integer >= {least}")
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,12 @@ class Part:
     """A part by name: its options are known at once, its class is imported when it is first made.
 
     ``path`` is "module:name". ``options`` None reads them off the signature, as for a plug-in, which imports the module.
+    ``reads`` is what a drafter's model is: a "language" model (or an n-gram table), a "block" drafter or trained "heads".
     """
 
     path: str
     options: type[Any] | None = None
+    reads: str = "language"
 
     def load(self) -> Callable[..., Any]:
         module, _, name = self.path.partition(":")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from methods.options import MethodOptions, Options, Part, option
 from methods.ppd.options import PipelineOptions
-from methods.specdec.options import BlockOptions, BlockwiseOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
+from methods.specdec.options import BlockOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
 from methods.speculative.options import (
     GammaOptions,
     HierarchicalOptions,
@@ -20,7 +20,7 @@ from methods.speculative.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class BeamOptions(MethodOptions):
-    num_beams: int = option(4, "width of beam search")
+    num_beams: int = option(4, "width of beam search", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class TransformersOptions(MethodOptions):
 
     takes: ClassVar[tuple[str, ...]] = ("drafter", "schedule")
 
-    num_beams: int = option(1, "width of beam search")
-    early_layer: int | None = option(None, "the layers that early-exit drafts with")
+    num_beams: int = option(1, "width of beam search", least=1)
+    early_layer: int | None = option(None, "the layers that early-exit drafts with", least=1)
 
 
 Registry = dict[str, Callable[..., Any]]
@@ -58,8 +58,8 @@ DRAFTERS: Registry = {
     "copy": Part("methods.speculative.drafters:copy", Options),
     "random": Part("methods.speculative.drafters:random", Options),
     "hierarchical": Part("methods.speculative.drafters:hierarchical", HierarchicalOptions),
-    "block": Part("methods.speculative.drafters:block", BlockOptions),
-    "blockwise": Part("methods.speculative.drafters:blockwise", BlockwiseOptions),
+    "block": Part("methods.speculative.drafters:block", BlockOptions, reads="block"),
+    "blockwise": Part("methods.speculative.drafters:blockwise", Options, reads="heads"),
 }
 METHODS: Registry = {
     "autoregressive": Part("methods.autoregressive:Autoregressive", MethodOptions),

@@ -7,10 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cli.options import model_name
 from harness.core import environment
 from harness.core.errors import UsageError
-from harness.core.settings import checked_device, source_of
+from harness.core.settings import checked_device, model_name, source_of
 from harness.exact.document import build_document, summarise, write_document
 from harness.exact.run import audit, hash_audited_code, models_of
 from harness.exact.subjects import SIZES, own_subjects, zoo_subjects

@@ -3,14 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.cli.options import check_stop_at_eos, settings_of
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.settings import Settings, folder_of
+from harness.core.settings import Settings, checked_device, folder_of, model_name, source_of
 from harness.papers import FIGURES, INPUTS, TABLES, Figure, Table, command_of, get_figure, get_table
 from harness.tables.base import explained
 from harness.tables.evidence import Evidence, stored_evidence
@@ -58,6 +57,33 @@ def execute_figure(args: argparse.Namespace) -> int:
     for path in figure.draw(settings, stored_evidence(args.records), folder_of(settings) / "figures"):
         print(path)
     return 0
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    return Settings(
+        profile=args.profile,
+        source=source_of(args.data, args.profile),
+        limit=args.limit,
+        seed=args.seed,
+        device=checked_device(args.device, getattr(args, "engine", "local")),
+        dtype=args.dtype,
+        models=_replacements(args.model),
+        stop_at_eos=args.stop_at_eos,
+    )
+
+
+def check_stop_at_eos(plan: Callable[[Settings], Sequence[Comparison]], settings: Settings, name: str) -> None:
+    """UsageError where it was asked for and changes nothing."""
+    if settings.stop_at_eos and plan(settings) == plan(replace(settings, stop_at_eos=False)):
+        raise UsageError(f"stop_at_eos: {name} has no fixed lengths, its outputs end at EOS already; leave the flag out")
+
+
+def _replacements(pairs: list[str]) -> tuple[tuple[str, str], ...]:
+    """``ROLE=MODEL`` pairs that put a Hub id or a folder in a role's place."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise UsageError(f"model {pair!r}: expected ROLE=MODEL, for example t5-small=google-t5/t5-small")
+    return tuple((role, model_name(name)) for role, name in (pair.split("=", 1) for pair in pairs))
 
 
 def _run_missing(args: argparse.Namespace, plan: Sequence[Comparison], scores: Sequence[str] = ()) -> bool:

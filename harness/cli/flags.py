@@ -1,33 +1,126 @@
-"""The flags of the commands. Imports nothing heavy, so that help and refusals come at once."""
+"""The flags of all commands but ``foretoken run``. Imports nothing heavy, so that help and refusals come at once."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from harness.cli.options import DATA_HELP, add_catalogue, add_engine, add_plugin, layer_list, positive, threads
 from harness.core.experiment import DTYPES
 from harness.core.settings import RESULTS
 
+MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
 GENERATIONS = 4
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def positive(flag: str, most: int = MOST) -> Callable[[str], int]:
+    """An argparse type: an integer of at least 1 and at most ``most``, refused with the flag's name."""
+
+    def convert(text: str) -> int:
+        value = int(text) if text.isdecimal() and len(text) < 20 else 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{flag} {text[:40]!r}: expected an integer from 1 to {most}")
+        return value
+
+    return convert
+
+
+def layer_list(flag: str) -> Callable[[str], tuple[int, ...]]:
+    """An argparse type: different integers with commas between, in order; which of them a model has is seen later."""
+
+    def convert(text: str) -> tuple[int, ...]:
+        parts = text.split(",")
+        if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
+            raise argparse.ArgumentTypeError(f"{flag} {text!r}: expected different numbers with commas between, such as 10,20")
+        return tuple(sorted(map(int, parts)))
+
+    return convert
+
+
+DATA = '"toy", "hub", a folder or a file (default: hub for small and paper, else toy)'
+SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as argparse has them
+    "--profile": {
+        "choices": ("toy", "small", "paper", "test"),
+        "default": "toy",
+        "help": "which models and sizes (default: toy)",
+    },
+    "--data": {"metavar": "SOURCE", "help": DATA},
+    "--device": {"default": "cpu", "help": "cpu, cuda or cuda:N (default: cpu)"},
+    "--dtype": {"choices": DTYPES, "default": "float32", "help": "weights and arithmetic (default: float32)"},
+    "--limit": {"type": positive("--limit"), "metavar": "N", "help": "how many examples"},
+    "--seed": {"type": int, "default": 0, "help": "of data order and sampling (default: 0)"},
+    "--records": {"type": Path, "default": RESULTS / "records", "metavar": "FOLDER", "help": "where records are kept"},
+    "--quiet": {"action": "store_true", "help": "no progress bars"},
+    "--dry-run": {"action": "store_true", "help": "say what would run, its size and its cost, and run nothing"},
+    "--plugin": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "also know what this Python file offers (repeatable)",
+    },
+    "--again": {
+        "action": "store_true",
+        "help": "record anew what was refused because the machine's speed drifted or arms ran in different processes",
+    },
+    # torch starts as many threads as it is told, or dies of it
+    "--threads": {"type": positive("--threads", 1024), "help": "CPU threads of torch (default: all cores)"},
+    "--json": {"action": "store_true", "help": "print one JSON document instead of lines"},
+    "--reproduce": {"action": "store_true", "help": "run what is missing first"},
+}
+COMMON = (
+    "--profile", "--data", "--device", "--dtype", "--limit", "--seed", "--records", "--quiet", "--dry-run", "--plugin",
+)  # fmt: skip
+
+
+def add(parser: Parser, *flags: str, **changes: Any) -> None:
+    """Add shared flags, with what is different about them here."""
+    for flag in flags:
+        parser.add_argument(flag, **(SHARED[flag] | changes))
+
+
+def add_count(parser: Parser, flag: str, text: str, default: int | None = None, **more: Any) -> None:
+    """Add a flag for an integer of at least 1."""
+    shown = text if default is None else f"{text} (default: {default})"
+    parser.add_argument(flag, type=positive(flag), default=default, help=shown, **more)
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """Add what every command takes that makes records, perhaps on a cluster."""
+    add(parser, *COMMON, "--again")
+    engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="one process (local, the default) or workers"
+    )
+    add_count(engine, "--workers", "of engine ray: at most this many (default: what has room)", metavar="N")
+    engine.add_argument(
+        "--address", metavar="ADDR", help="of engine ray: a running cluster's, or auto (default: start one on this machine)"
+    )
+
+
+def _catalogue(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
+    parser.add_argument("--stop-at-eos", action="store_true", help="end outputs at EOS where the paper ignores it (PPD)")
 
 
 def table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, help="as in the catalogue: `foretoken tables` lists them")
-    parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
-    add_catalogue(parser)
-    add_engine(parser)
+    add(parser, "--reproduce")
+    _catalogue(parser)
+    add_experiment(parser)
 
 
 def figure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="as in the catalogue, such as leviathan-2")
-    parser.add_argument("--reproduce", action="store_true", help="run what is missing first")
-    add_catalogue(parser)
-    add_engine(parser)
+    add(parser, "--reproduce")
+    _catalogue(parser)
+    add_experiment(parser)
 
 
 def tables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
-    add_catalogue(parser)
+    add(parser, "--json")
+    _catalogue(parser)
+    add(parser, *COMMON)
 
 
 def show(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +131,8 @@ def show(parser: argparse.ArgumentParser) -> None:
 def zoo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which models (default: all)")
     parser.add_argument("--scale", choices=("toy", "test", "small", "paper"), default="toy", help="sizes (default: toy)")
-    parser.add_argument("--data", metavar="SOURCE", help=f"what to train on: {DATA_HELP}")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be trained and what is cached")
+    add(parser, "--data", help=f"what to train on: {DATA}")
+    add(parser, "--dry-run", help="say what would be trained and what is cached")
 
 
 def heads(parser: argparse.ArgumentParser) -> None:
@@ -47,101 +140,86 @@ def heads(parser: argparse.ArgumentParser) -> None:
         "Heads of the zoo's own model are trained by `foretoken zoo llama-deep-heads`; those of a Hub model or a folder "
         "(profiles small and paper) by this command, whose output folder --heads then names."
     )
-    add = parser.add_argument
-    add("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME; stays as it is")
-    add("--target-revision", metavar="COMMIT", help="pins a Hub id")
-    add("--task", default="conversations", help="whose training split to learn from (default: conversations, as the paper)")
-    add("--data", metavar="SOURCE", help=DATA_HELP)
-    add(
-        "--layers",
-        type=layer_list("--layers"),
-        metavar="L,L,...",
-        help="default: the paper's fractions of depth, 10,20,30,35,37 of 40",
+    flag = parser.add_argument
+    flag("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME; stays as it is")
+    flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
+    flag("--task", default="conversations", help="whose training split to learn from (default: conversations, as the paper)")
+    layers = "default: the paper's fractions of depth, 10,20,30,35,37 of 40"
+    flag("--layers", type=layer_list("--layers"), metavar="L,L,...", help=layers)
+    flag("--labels", help="the text's next tokens (next) or the final layer's choices (final); default: paper next, toy final")
+    flag(
+        "--output", type=Path, required=True, metavar="FOLDER", help="for heads.safetensors and recipe.json; resumed if killed"
     )
-    add("--labels", help="the text's next tokens (next) or the final layer's choices (final); default: paper next, toy final")
-    add("--profile", choices=("toy", "paper"), default="toy", help="hyper-parameters: paper is PPD Table 4 (default: toy)")
-    add("--limit", type=positive("--limit"), metavar="N", help="how many documents (default: toy 2000; paper all of them)")
-    add("--output", type=Path, required=True, metavar="FOLDER", help="for heads.safetensors and recipe.json; resumed if killed")
-    add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--dtype", choices=DTYPES, default="float32", help="of the frozen model; heads are trained in fp32 (default: float32)")
-    add("--threads", type=threads, default=1, help="CPU threads; other numbers round otherwise (default: 1)")
-    add("--seed", type=int, default=0, help="of data order (default: 0)")
-    add("--dry-run", action="store_true", help="say what would be trained")
-    add_plugin(parser)
+    add(parser, "--data", "--device", "--plugin")
+    add(parser, "--profile", choices=("toy", "paper"), help="hyper-parameters: paper is PPD Table 4 (default: toy)")
+    add(parser, "--limit", help="how many documents (default: toy 2000; paper all of them)")
+    add(parser, "--dtype", help="of the frozen model; heads are trained in fp32 (default: float32)")
+    add(parser, "--threads", default=1, help="CPU threads; other numbers round otherwise (default: 1)")
+    add(parser, "--seed", help="of data order (default: 0)")
+    add(parser, "--dry-run", help="say what would be trained")
 
 
 def bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=("loops", "kernels"), default="loops", help="what is timed (default: loops)")
-    parser.add_argument("--data", metavar="SOURCE", help=f"what the zoo is trained and prompted on: {DATA_HELP}")
-    parser.add_argument("--profile", choices=("toy", "test"), default="toy", help="sizes of the zoo (default: toy)")
     parser.add_argument("--only", choices=("gpt", "llama", "t5"), help="one family of models")
-    parser.add_argument("--gamma", type=positive("--gamma"), default=5, help="drafted tokens a round (default: 5)")
-    parser.add_argument("--prompts", type=positive("--prompts"), default=12, help="how many (default: 12)")
-    parser.add_argument("--repeats", type=positive("--repeats"), default=3, help="of each prompt (default: 3)")
-    parser.add_argument("--tokens", type=positive("--tokens"), default=64, help="generated a prompt, at most (default: 64)")
-    parser.add_argument("--examples", type=positive("--examples"), default=1000, help="of the memory check (default: 1000)")
-    parser.add_argument("--threads", type=threads, help="CPU threads of torch (default: all cores)")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be timed, and which models are cached")
-    parser.add_argument("--records", type=Path, default=RESULTS / "records", metavar="FOLDER", help="where records are kept")
-    parser.add_argument("--again", action="store_true", help="record anew what was refused because the machine's speed drifted")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    add(parser, "--data", help=f"what the zoo is trained and prompted on: {DATA}")
+    add(parser, "--profile", choices=("toy", "test"), help="sizes of the zoo (default: toy)")
+    add_count(parser, "--gamma", "drafted tokens a round", 5)
+    add_count(parser, "--prompts", "how many", 12)
+    add_count(parser, "--repeats", "of each prompt", 3)
+    add_count(parser, "--tokens", "generated a prompt, at most", 64)
+    add_count(parser, "--examples", "of the memory check", 1000)
+    add(parser, "--threads", "--records", "--quiet")
+    add(parser, "--dry-run", help="say what would be timed, and which models are cached")
+    add(parser, "--again", help="record anew what was refused because the machine's speed drifted")
     _kernels(parser.add_argument_group("kernels only (--gamma, --repeats and --threads count there too)"))
 
 
 def _kernels(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--batch", type=positive("--batch"), nargs="+", default=[1], help="rows of a batch (default: 1)")
-    group.add_argument(
-        "--vocab", type=positive("--vocab"), nargs="+", default=[32000, 151936], help="vocabularies (default: 32000 151936)"
-    )
-    group.add_argument(
-        "--acceptance",
-        nargs="+",
-        default=["0.7", "0.8", "all"],
-        help='sum of min(p, q) of the models, or "all" where every draft stands (default: 0.7 0.8 all)',
-    )
-    group.add_argument("--kernels", nargs="+", choices=KERNEL_NAMES, default=list(KERNEL_NAMES), help="default: all")
-    group.add_argument("--rows", type=positive("--rows"), default=300, help="random rounds of a kernel's check (default: 300)")
-    group.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    group.add_argument("--cold", action="store_true", help="sweep the caches near the cores before each call (CPU only)")
-    group.add_argument("--dtype", choices=DTYPES, default="float32", help="of the logits (default: float32)")
+    flag, drafts = group.add_argument, 'sum of min(p, q) of the models, or "all" where every draft stands'
+    flag("--batch", type=positive("--batch"), nargs="+", default=[1], help="rows of a batch (default: 1)")
+    sizes = "vocabularies (default: 32000 151936)"
+    flag("--vocab", type=positive("--vocab"), nargs="+", default=[32000, 151936], help=sizes)
+    flag("--acceptance", nargs="+", default=["0.7", "0.8", "all"], help=f"{drafts} (default: 0.7 0.8 all)")
+    flag("--kernels", nargs="+", choices=KERNEL_NAMES, default=list(KERNEL_NAMES), help="default: all")
+    add_count(group, "--rows", "random rounds of a kernel's check", 300)
+    flag("--cold", action="store_true", help="sweep the caches near the cores before each call (CPU only)")
+    add(group, "--device", help="cpu or cuda (default: cpu)")
+    add(group, "--dtype", help="of the logits (default: float32)")
 
 
 def regress(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--update", metavar="REASON", help="rewrite the baselines; the reason goes into CHANGELOG.md")
-    parser.add_argument("--baselines", type=Path, default=RESULTS / "baselines", metavar="FOLDER", help="the committed numbers")
-    parser.add_argument(
-        "--changelog", type=Path, default=Path("CHANGELOG.md"), metavar="FILE", help="where --update writes why"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    flag = parser.add_argument
+    flag("--update", metavar="REASON", help="rewrite the baselines; the reason goes into CHANGELOG.md")
+    flag("--baselines", type=Path, default=RESULTS / "baselines", metavar="FOLDER", help="the committed numbers")
+    flag("--changelog", type=Path, default=Path("CHANGELOG.md"), metavar="FILE", help="where --update writes why")
+    add(parser, "--quiet")
 
 
 def audit(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--scale", choices=("toy", "test"), default="toy", help="which zoo is audited (default: toy)")
-    add("--target", metavar="MODEL", help="audit your own pair instead: a folder or a Hub id; with --draft")
-    add("--draft", metavar="MODEL", help="what drafts for it")
-    add("--task", default="text", help="whose prompts your own pair is given (default: text)")
-    add("--data", metavar="SOURCE", default="toy", help='"toy", "hub", a folder or a file (default: toy)')
-    add("--only", metavar="WORDS", help="subjects whose name holds these words; writes no report")
-    add("--samples", type=positive("--samples"), metavar="N", help="sampled outputs a subject; more find smaller faults")
-    add("--prompts", type=positive("--prompts"), metavar="N", help="greedy outputs a subject")
-    add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    add("--dtype", choices=DTYPES, default="float32", help="weights and arithmetic (default: float32)")
+    flag = parser.add_argument
+    flag("--scale", choices=("toy", "test"), default="toy", help="which zoo is audited (default: toy)")
+    flag("--target", metavar="MODEL", help="audit your own pair instead: a folder or a Hub id; with --draft")
+    flag("--draft", metavar="MODEL", help="what drafts for it")
+    flag("--task", default="text", help="whose prompts your own pair is given (default: text)")
+    flag("--only", metavar="WORDS", help="subjects whose name holds these words; writes no report")
+    flag("--output", type=Path, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
+    add_count(parser, "--samples", "sampled outputs a subject; more find smaller faults", metavar="N")
+    add_count(parser, "--prompts", "greedy outputs a subject", metavar="N")
     workers = "processes, each with its own models (default: one per core; on a GPU this one alone)"
-    add("--workers", type=positive("--workers"), metavar="N", help=workers)
-    add("--seed", type=int, default=0, help="of prompts and sampling (default: 0)")
-    add("--output", type=Path, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
-    add("--records", type=Path, default=RESULTS / "records", metavar="FOLDER", help="where records and findings are kept")
-    add("--quiet", action="store_true", help="no progress bar")
-    add("--dry-run", action="store_true", help="list what would be audited, and audit nothing")
-    add_plugin(parser)
+    add_count(parser, "--workers", workers, metavar="N")
+    add(parser, "--data", default="toy", help='"toy", "hub", a folder or a file (default: toy)')
+    add(parser, "--device", "--dtype", "--plugin")
+    add(parser, "--seed", help="of prompts and sampling (default: 0)")
+    add(parser, "--records", help="where records and findings are kept")
+    add(parser, "--quiet", help="no progress bar")
+    add(parser, "--dry-run", help="list what would be audited, and audit nothing")
 
 
 def compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("baseline", type=Path, metavar="A", help="a record file: the baseline")
     parser.add_argument("method", type=Path, metavar="B", help="a record file: what is compared with it")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
-    add_plugin(parser)
+    add(parser, "--json", "--plugin")
 
 
 def acceptance(parser: argparse.ArgumentParser) -> None:
@@ -150,30 +228,23 @@ def acceptance(parser: argparse.ArgumentParser) -> None:
 
 
 def report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where tables/ and figures/ lie")
-    parser.add_argument("--records", type=Path, default=RESULTS / "records", metavar="FOLDER", help="where records are kept")
-    parser.add_argument(
-        "--output", type=Path, default=RESULTS / "report", metavar="FOLDER", help="the site; replaced as a whole"
-    )
-    parser.add_argument(
-        "--generations",
-        type=positive("--generations"),
-        default=GENERATIONS,
-        metavar="N",
-        help="generations shown an experiment",
-    )
-    add_plugin(parser)
+    flag = parser.add_argument
+    flag("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where tables/ and figures/ lie")
+    flag("--output", type=Path, default=RESULTS / "report", metavar="FOLDER", help="the site; replaced as a whole")
+    add_count(parser, "--generations", "generations shown an experiment", GENERATIONS, metavar="N")
+    add(parser, "--records", "--plugin")
 
 
 def ledger(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", type=Path, default=RESULTS / "tables", metavar="FOLDER", help="tables as JSON files")
-    parser.add_argument("--output", type=Path, default=RESULTS / "ledger.csv", metavar="FILE", help="the file to write")
-    add_plugin(parser)
+    flag = parser.add_argument
+    flag("--tables", type=Path, default=RESULTS / "tables", metavar="FOLDER", help="tables as JSON files")
+    flag("--output", type=Path, default=RESULTS / "ledger.csv", metavar="FILE", help="the file to write")
+    add(parser, "--plugin")
 
 
 def plugins(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="Python files to look at beside the installed packages")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    add(parser, "--json")
 
 
 def check_plugin(parser: argparse.ArgumentParser) -> None:

@@ -6,15 +6,22 @@ A command imports what it needs at its top, torch too; only the chosen one is im
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from harness.cli import flags, run_flags
-from harness.cli.options import begin_engine
 from harness.core import plugins
 from harness.core.errors import UsageError
+from harness.core.settings import checked_device
 from methods.errors import InputError, WorkerError
 from tasks.base import DataError
+
+if TYPE_CHECKING:
+    from harness.run.ray.cluster import Cluster
+    from harness.run.runner import Runner
 
 HELP = {
     "run": "run one experiment from flags; the last line of the output is one JSON document",
@@ -54,19 +61,21 @@ COMMANDS = {  # by name: what adds its flags, and the module and function beside
 }
 
 
-class Parser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
     """A parser that prints an error as one line and exits with status 2."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         self.exit(2, f"foretoken: {message}; see '{self.prog} --help'\n")
 
 
-def parser() -> Parser:
-    """The whole parser. No command is imported for it, so that help and refusals come at once."""
-    top = Parser(prog="foretoken", description="Measures and reproduces accelerated decoding of language models.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser, with the flags of the chosen command, or of all. No command is imported for it, so help comes at once."""
+    top = _Parser(prog="foretoken", description="Measures and reproduces accelerated decoding of language models.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for name, (add_arguments, _) in COMMANDS.items():
-        add_arguments(commands.add_parser(name, help=HELP[name], description=HELP[name]))
+        command = commands.add_parser(name, help=HELP[name], description=HELP[name])
+        if chosen in (name, None):
+            add_arguments(command)
     return top
 
 
@@ -75,10 +84,46 @@ def _execute(args: argparse.Namespace) -> int:
     if hasattr(args, "plugin"):
         _load_plugins(args.plugin)
     if hasattr(args, "engine"):
-        args.make_runner = begin_engine(args)
+        args.make_runner = _begin_engine(args)
     module, function = COMMANDS[args.command][1].split(".")
     execute: Callable[[argparse.Namespace], int] = getattr(import_module(f"harness.cli.{module}"), function)
     return execute(args)
+
+
+def _begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
+    """What makes the runner, later: a cluster begins to start now, beside the imports, if anything is to run at all.
+
+    UsageError for an engine that is not installed, and for flags that the chosen one does not read.
+    """
+    if args.engine == "local":
+        for flag in ("workers", "address"):
+            if (value := getattr(args, flag)) is not None:
+                raise UsageError(f"--{flag} {value}: engine 'local' does not read it; leave it out, or choose --engine ray")
+        return partial(_local_runner, args)
+    if find_spec("ray") is None:
+        raise UsageError("engine 'ray': the package ray is not installed; run: .venv/bin/pip install -e '.[ray]'")
+    checked_device(args.device, args.engine)
+    if args.dry_run or not vars(args).get("reproduce", True):
+        return partial(_ray_runner, args, None)
+    return partial(_ray_runner, args, _cluster(args))
+
+
+def _local_runner(args: argparse.Namespace) -> "Runner":
+    from harness.run.runner import Runner
+
+    return Runner(args.records, args.quiet, args.again)
+
+
+def _ray_runner(args: argparse.Namespace, cluster: "Cluster | None") -> "Runner":
+    from harness.run.ray.engine import RayRunner
+
+    return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers, args.again)
+
+
+def _cluster(args: argparse.Namespace) -> "Cluster":
+    from harness.run.ray.cluster import Cluster
+
+    return Cluster(args.address, args.quiet)
 
 
 def _check_words(arguments: Sequence[str]) -> None:
@@ -101,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_words(arguments)
-        return _execute(parser().parse_args(arguments))
+        return _execute(parser(next(iter(arguments), "")).parse_args(arguments))
     except (UsageError, InputError, DataError) as error:
         print(f"foretoken: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -30,7 +30,7 @@ def execute_check(args: argparse.Namespace) -> int:
     """Run the contract of its kind on a plug-in or on a part of ours; status 1 where it is broken."""
     num_checks = num_broken = 0
     for entry in find_entries(args.subject):
-        print(entry.label)
+        print(f"{entry.kind} {entry.name} ({entry.label})")
         for finding in check_entry(entry):
             num_checks += 1
             num_broken += not finding.passed

@@ -6,7 +6,6 @@ import math
 import sys
 from typing import Any
 
-from harness.cli.options import model_name
 from harness.cli.run_flags import read_options, refuse_unread, takes_of
 from harness.core.errors import UsageError
 from harness.core.experiment import (
@@ -22,7 +21,7 @@ from harness.core.experiment import (
     comparison_id,
     plain_arms,
 )
-from harness.core.settings import checked_device, source_of
+from harness.core.settings import checked_device, model_name, source_of
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import measure_run
 from harness.measures.pairing import incomparable
@@ -54,14 +53,14 @@ def execute(args: argparse.Namespace) -> int:
         (comparison.arms[0], records[0]),
         records[-1],
         {name: (peer, runner.records(peer)) for name, peer in peers.items()},
-        lambda arms, of_arms: judge_run(arms, of_arms, runner),
+        lambda arms, of_arms: judge_run(arms, of_arms, runner.with_models),
     )
     refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
     document = {
         "signature": method.signature,
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
-        "audit": judge_run(comparison, records, runner),
+        "audit": judge_run(comparison, records, runner.with_models),
         "metrics": {name: _finite(estimate.as_dict()) for name, estimate in metrics.items()},
         "refused": refused.why if refused else None,
         "beam_budget": _beam_budget(method.method),
@@ -148,7 +147,11 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def _rule(args: argparse.Namespace) -> str:
-    return "lenience" if args.lenience != 1.0 else args.rule
+    return "lenience" if _lenience(args) != 1.0 else args.rule
+
+
+def _lenience(args: argparse.Namespace) -> float:
+    return getattr(args, "lenience", 1.0)
 
 
 def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
@@ -171,7 +174,7 @@ def _overlap(args: argparse.Namespace, drafter: DrafterSpec | None) -> tuple[Pro
     """Of the drafter with the target, at lenience 1 and at the rule's; transformers' own drafters have no probabilities."""
     if drafter is None or drafter.kind in THEIRS:
         return ()
-    return (OverlapProbe(drafter=drafter, leniences=tuple(sorted({1.0, args.lenience}, reverse=True))),)
+    return (OverlapProbe(drafter=drafter, leniences=tuple(sorted({1.0, _lenience(args)}, reverse=True))),)
 
 
 def _early(args: argparse.Namespace) -> tuple[Probe, ...]:

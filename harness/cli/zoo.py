@@ -6,9 +6,8 @@ import time
 
 import torch
 
-from harness.cli.options import model_name
 from harness.core.experiment import ModelSpec
-from harness.core.settings import checked_device, source_of
+from harness.core.settings import checked_device, model_name, source_of
 from harness.models.names import pin_model
 from harness.run import head_training
 from harness.zoo.build import ensure

@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from harness.core.codec import made, plain, written
 from harness.core.errors import UsageError
+from harness.core.files import made, plain, written
 from kernels.inputs import SamplingSpec
 from methods.options import Unknown, options_class, unknown_options, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
@@ -89,7 +89,7 @@ class DrafterSpec:
     @property
     def model_kind(self) -> str:
         """What ``model`` names: a "language" model (or an n-gram table), a "block" drafter or trained "heads"."""
-        return getattr(self.options, "model_kind", "language")
+        return getattr(DRAFTERS.get(self.kind), "reads", "language")
 
     @property
     def name(self) -> str:

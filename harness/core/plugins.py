@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Kind:
+class _Kind:
     """What can be plugged in: the project's dictionary, and ``taken``, which makes an entry of what a plug-in offers."""
 
     name: str
@@ -88,19 +88,19 @@ def _callable(name: str, offered: Any) -> tuple[str, Any]:
 
 
 KINDS = {
-    "task": Kind("task", TASKS, _task),
-    "drafter": Kind("drafter", DRAFTERS, _callable),
-    "rule": Kind("rule", RULES, _callable),
-    "schedule": Kind("schedule", SCHEDULES, _callable),
-    "method": Kind("method", METHODS, _callable),
+    "task": _Kind("task", TASKS, _task),
+    "drafter": _Kind("drafter", DRAFTERS, _callable),
+    "rule": _Kind("rule", RULES, _callable),
+    "schedule": _Kind("schedule", SCHEDULES, _callable),
+    "method": _Kind("method", METHODS, _callable),
 }
 _seen: dict[str, list[Plugin]] = {}  # by source: INSTALLED, or a file's path
-_offers: dict[str, Callable[[Kind], Iterable[Plugin]]] = {}  # by source: takes what it offers of a kind
+_offers: dict[str, Callable[[_Kind], Iterable[Plugin]]] = {}  # by source: takes what it offers of a kind
 
 
-def register(kind: Kind) -> None:
+def register(name: str, registry: dict[Any, Any], taken: Callable[[str, Any], tuple[Any, Any]]) -> None:
     """Make a dictionary of a room above known; what the sources seen so far offer of its kind is taken now."""
-    KINDS[kind.name] = kind
+    kind = KINDS[name] = _Kind(name, registry, taken)
     for source, offer in _offers.items():
         _take(source, offer(kind))
 
@@ -200,13 +200,13 @@ def used_by(experiment: Experiment) -> tuple[str, ...]:
     return tuple(sorted({plugin.identity for plugin in found if plugin is not None}))
 
 
-def _installed(kind: Kind) -> Iterator[Plugin]:
+def _installed(kind: _Kind) -> Iterator[Plugin]:
     """What installed packages offer of a kind, in the order of their names."""
     entries = sorted(entry_points(group=kind.group), key=lambda entry: (_package(entry)[0], entry.name))
     return (_of_entry(kind, entry) for entry in entries)
 
 
-def _of_entry(kind: Kind, entry: EntryPoint) -> Plugin:
+def _of_entry(kind: _Kind, entry: EntryPoint) -> Plugin:
     origin, version = _package(entry)
     plugin = Plugin(kind.name, entry.name, origin, entry.value, version)
     try:
@@ -231,7 +231,7 @@ def _load_file(path: Path) -> None:
         return
     digest = _digest([path])
 
-    def offer(kind: Kind) -> list[Plugin]:
+    def offer(kind: _Kind) -> list[Plugin]:
         offered = getattr(module, kind.dictionary, {})
         if offered is kind.registry or not isinstance(offered, dict):  # imported, not declared
             return []
@@ -263,7 +263,7 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _taken(kind: Kind, plugin: Plugin, offered: Any) -> Plugin:
+def _taken(kind: _Kind, plugin: Plugin, offered: Any) -> Plugin:
     """Registered, or with the reason why not. A name that exists already stays what it was."""
     try:
         key, value = kind.taken(plugin.name, offered)

@@ -13,10 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Self, TypeVar
 
-from harness.core.codec import parsed
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, Probe, RuleTimesProbe
-from harness.core.files import LineFile, replace_file, whole_lines
+from harness.core.files import LineFile, parsed, replace_file, whole_lines
 from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
 
 PROBES, REPLACED = "probes", "replaced"
@@ -61,7 +60,7 @@ class RecordFile:
                 names = (folder / f"{path.stem}-{number}.jsonl" for number in count(1))
                 path.rename(next(path for path in names if not path.exists()))
 
-    def open(self, stored: Mapping[Key, Record] | None = None) -> "RecordWriter":
+    def open(self, stored: Mapping[Key, Record] | None = None) -> "_RecordWriter":
         """For appending; ``stored`` is what ``stored()`` returned. The description counts all examples and repeats."""
         stored = self.stored() if stored is None else stored
         experiment = self.experiment
@@ -69,7 +68,7 @@ class RecordFile:
         repeats = max([experiment.repeats, *(repeat + 1 for _, repeat in stored)])
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            writer = RecordWriter(self, stored)
+            writer = _RecordWriter(self, stored)
             replace_file(self.path.with_suffix(".json"), experiment.replace(limit=limit, repeats=repeats).to_json() + "\n")
         except OSError as error:
             raise UsageError(
@@ -78,7 +77,7 @@ class RecordFile:
         return writer
 
 
-class RecordWriter:
+class _RecordWriter:
     """Appends what is new of each record: first what was generated, then what the experiment's probes found."""
 
     def __init__(self, file: RecordFile, stored: Mapping[Key, Record]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from harness.core.codec import made, parsed
+from harness.core.files import made, parsed
 from methods.steps import Steps
 
 Key = tuple[str, int]

@@ -1,6 +1,7 @@
 """What a user chooses for a run of the catalogue, and what the words on the command line mean."""
 
 from dataclasses import dataclass
+from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 
 from harness.core.errors import UsageError
@@ -52,6 +53,12 @@ def checked_device(name: str, engine: str = "local") -> str:
     if not torch.cuda.is_available():
         raise UsageError(f"device {name!r}: no CUDA device is visible; use --device cpu or a machine with a GPU")
     return name
+
+
+def model_name(text: str) -> str:
+    """Return a model's name; a local folder is made absolute, so that a record names the same model from everywhere."""
+    path = Path(expanduser(text))
+    return str(path.resolve()) if path.is_dir() else text
 
 
 def source_of(text: str | None, profile: str = "toy") -> str:

@@ -65,14 +65,14 @@ class Finding:
         return {"verdict": self.verdict, **self.evidence}
 
 
-class Broken(Exception):
+class _Broken(Exception):
     """A property does not hold; the message says how."""
 
 
 def expect(holds: bool, otherwise: str) -> None:
-    """Raise Broken unless the property holds."""
+    """Break the property unless the property holds."""
     if not holds:
-        raise Broken(otherwise)
+        raise _Broken(otherwise)
 
 
 def attempt(check: str, run: Callable[[], Finding | str | None]) -> Finding:
@@ -81,13 +81,13 @@ def attempt(check: str, run: Callable[[], Finding | str | None]) -> Finding:
         found = run()
     except Exception as error:
         message = " ".join(str(error).split())[:300]
-        note = message if isinstance(error, Broken) else f"{type(error).__name__}: {message}".rstrip(": ")
+        note = message if isinstance(error, _Broken) else f"{type(error).__name__}: {message}".rstrip(": ")
         return Finding("broken", note, check=check)
     return replace(found, check=check) if isinstance(found, Finding) else Finding("kept", found or "", check=check)
 
 
 def expect_guarantee(part: Any, protocol: type, methods: str) -> str:
-    """Return the guarantee that a rule or method declares. Broken: it declares none, or lacks one of its ``methods``."""
+    """Return the guarantee that a rule or method declares. Fails where there is none, or one of its ``methods`` is missing."""
     guarantee = getattr(part, "guarantee", None)
     expect(guarantee in get_args(Guarantee), f"guarantee {guarantee!r}: expected one of {', '.join(get_args(Guarantee))}")
     expect(isinstance(part, protocol), f"has no {methods}")

@@ -5,7 +5,6 @@ A method (methods/types.py) is held on a tiny model of random weights: its outpu
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +36,21 @@ Factory = Callable[[MethodSpec, LoadedModel, Models], Method]
 PROFILES = ("toy", "small", "paper")  # under which a table is planned
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A registered name, the project's own or a plug-in's; or a plug-in that is broken."""
+def find_entries(text: str) -> list[Plugin]:
+    """Find what a file or a package offers, or a name (KIND:NAME is unambiguous), the project's own too.
 
-    kind: str
-    name: str
-    plugin: Plugin | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.kind} {self.name} ({'foretoken' if self.plugin is None else self.plugin.label})"
-
-
-def find_entries(text: str) -> list[Entry]:
-    """Find what a file or a package offers, or a name (KIND:NAME is unambiguous). UsageError if there is none."""
+    Raises:
+        UsageError: there is none.
+    """
     if text.endswith(".py") or Path(text).is_file():
         plugins.load([text], strict=False)
-        return [_entry(plugin) for plugin in plugins.of_file(Path(text))]
+        return plugins.of_file(Path(text))
     plugins.load()
-    if of_package := [_entry(plugin) for plugin in plugins.known() if plugin.origin == text]:
+    if of_package := [plugin for plugin in plugins.known() if plugin.origin == text]:
         return of_package
     wanted, colon, name = text.rpartition(":")
-    broken = [_entry(plugin) for plugin in plugins.known() if plugin.error and plugin.name == name]
-    found = [Entry(kind, name, plugins.find(kind, name)) for kind in KINDS if name in map(str, KINDS[kind].registry)]
+    broken = [plugin for plugin in plugins.known() if plugin.error and plugin.name == name]
+    found = [plugins.find(kind, name) or own_part(kind, name) for kind in KINDS if name in map(str, KINDS[kind].registry)]
     chosen = [one for one in (*found, *broken) if not colon or one.kind == wanted]
     if not chosen:
         raise UsageError(
@@ -70,28 +60,26 @@ def find_entries(text: str) -> list[Entry]:
     return chosen
 
 
-def _entry(plugin: Plugin) -> Entry:
-    return Entry(plugin.kind, plugin.name, plugin)
+def own_part(kind: str, name: str) -> Plugin:
+    """Describe a part of the project itself as if it were plugged in."""
+    return Plugin(kind, name, "foretoken", "")
 
 
-def check_entry(entry: Entry) -> Iterator[Finding]:
-    """Yield the findings of the contract of an entry's kind, one check after the other."""
-    if entry.plugin is not None and entry.plugin.error:
-        yield Finding("broken", entry.plugin.error, check="can be imported")
+def check_entry(entry: Plugin) -> Iterator[Finding]:
+    """Yield the findings of the contract of a part's kind, one check after the other."""
+    if entry.error:
+        yield Finding("broken", entry.error, check="can be imported")
         return
     part: Any = {str(key): value for key, value in KINDS[entry.kind].registry.items()}[entry.name]
-    if entry.kind == "task":
-        yield from check_task(entry.name, part)
-    elif entry.kind == "drafter":
-        yield from check_drafter(part)
-    elif entry.kind == "rule":
-        yield from check_rule(part)
-    elif entry.kind == "schedule":
-        yield from check_schedule(part)
-    elif entry.kind == "method":
-        yield from check_method(entry.name, BUILDERS.get(entry.name, part))
-    else:
-        yield from check_table(part)
+    contracts: dict[str, Callable[[], Iterator[Finding]]] = {
+        "task": lambda: check_task(entry.name, part),
+        "drafter": lambda: check_drafter(part),
+        "rule": lambda: check_rule(part),
+        "schedule": lambda: check_schedule(part),
+        "method": lambda: check_method(entry.name, BUILDERS.get(entry.name, part)),
+        "table": lambda: check_table(part),
+    }
+    yield from contracts[entry.kind]()
 
 
 def check_method(name: str, make: Factory) -> Iterator[Finding]:

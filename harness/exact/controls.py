@@ -34,7 +34,7 @@ from methods.speculative.schedules import Constant
 from methods.types import Clock, Drafter, Generation, Guarantee, Inputs, Method, Proposal, Session, Stop, Verdict, VerifyRule
 
 
-class LenientBy:
+class _LenientBy:
     """Speculative sampling with any lenience, also above 1."""
 
     guarantee: Guarantee = "same_distribution"
@@ -80,7 +80,7 @@ class _NextDoor(SpeculativeSampling):
         return replace(verdict, next_token=(verdict.next_token + 1) % target_logits.shape[-1])
 
 
-class Unsampled(ModelDrafter):
+class _Unsampled(ModelDrafter):
     """Draws at ``drawn_at`` times the temperature, but reports the law at the temperature itself."""
 
     def __init__(self, session: Session, drawn_at: float) -> None:
@@ -143,7 +143,7 @@ def _until_round_of(row: Generation, stop: Stop) -> Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control:
+class _Control:
     """What is wrong, in words; the check that must find it; and the wrong parts.
 
     With ``stops``, outputs end at a token that plain decoding emits, and the target drafts for itself, so that the token falls
@@ -161,56 +161,56 @@ class Control:
 
 
 CONTROLS = {
-    "no residual": Control(what="what follows a rejection is drawn from the target itself", check="law", rule=_NoResidual),
-    "lenience 1.02": Control(
+    "no residual": _Control(what="what follows a rejection is drawn from the target itself", check="law", rule=_NoResidual),
+    "lenience 1.02": _Control(
         what="the target's probability is compared with 1.02 times the draft's",
         check="law",
-        rule=partial(LenientBy, 1.02),
+        rule=partial(_LenientBy, 1.02),
     ),
-    "shared noise": Control(
+    "shared noise": _Control(
         what="a draft is drawn, decided on and replaced with one and the same number",
         check="samples",
         uniforms=_SharedNoise,
     ),
-    "unsampled draft probabilities": Control(
+    "unsampled draft probabilities": _Control(
         what="drafts are drawn at half the temperature whose probabilities are reported",
         check="samples",
-        drafter=partial(Unsampled, drawn_at=0.5),
+        drafter=partial(_Unsampled, drawn_at=0.5),
     ),
-    "stale cache": Control(what="the target keeps rejected drafts in its cache", check="greedy", session=_StaleTarget),
-    "uniform reseeded per step": Control(
+    "stale cache": _Control(what="the target keeps rejected drafts in its cache", check="greedy", session=_StaleTarget),
+    "uniform reseeded per step": _Control(
         what="every round begins the same stream of numbers again", check="samples", uniforms=_Reseeded
     ),
-    "bonus token from the draft": Control(
+    "bonus token from the draft": _Control(
         what="where all drafts before it stand, the last draft is emitted unverified", check="samples", rule=_DraftedBonus
     ),
-    "tokens after EOS kept": Control(
+    "tokens after EOS kept": _Control(
         what="what a round emitted behind a stopping token stays", check="greedy", loop=_KeepsOn, stops=True
     ),
-    "neighbouring token": Control(
+    "neighbouring token": _Control(
         what="the target's own token is replaced by its neighbour in the vocabulary", check="greedy", rule=_NextDoor
     ),
 }
 
 
-def run_control(control: Control, greedy: ModelGround, drawn: ModelGround, draft: DrafterSpec) -> dict[str, Any]:
+def run_control(control: _Control, greedy: ModelGround, drawn: ModelGround, draft: DrafterSpec) -> dict[str, Any]:
     """Check a control and say whether it was caught. Both grounds are of one target, at temperature 0 and above."""
     checks = {"law": partial(_by_law, drawn), "samples": partial(_by_samples, drawn), "greedy": partial(_by_outputs, greedy)}
     finding = checks[control.check](control, draft)
     return {"what": control.what, "check": control.check, "caught": not finding.passed, **finding.evidence}
 
 
-def _by_law(ground: ModelGround, control: Control, draft: DrafterSpec) -> Finding:
+def _by_law(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     drafter = build_drafter(draft, ground.target, ground.models)
     return check_law(control.rule(), ground.windows(drafter, WINDOWS, KEPT), ground.sampling)
 
 
-def _by_samples(ground: ModelGround, control: Control, draft: DrafterSpec) -> Finding:
+def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     method = _method(control, ground.models.draft(_model_of(draft), ground.target))
     return check_samples(ground.samples(method, uniforms_of=control.uniforms), ground)
 
 
-def _by_outputs(ground: ModelGround, control: Control, draft: DrafterSpec) -> Finding:
+def _by_outputs(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     """Compare outputs with plain decoding's; a divergence at a small margin is a near-tie."""
     target, plain = ground.target, ground.plain
     drafting = target if control.stops else ground.models.draft(_model_of(draft), target)
@@ -242,7 +242,7 @@ def _stopping(ground: ModelGround) -> LoadedModel:
     return replace(ground.target, eos_token_ids=(max(counts, key=lambda token: (counts[token], -token)),))
 
 
-def _method(control: Control, drafting: LoadedModel) -> Method:
+def _method(control: _Control, drafting: LoadedModel) -> Method:
     return control.loop(control.drafter(ModelSession(drafting.stack)), control.rule(), partial(Constant, NUM_DRAFT))
 
 

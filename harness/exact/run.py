@@ -76,7 +76,7 @@ def audit(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class _Part:
     """Subjects that share a ground: a plain arm that decodes one row at a time.
 
     The controls are a part without subjects. They need the ground of the same target where it ``drawn``s tokens, and the model
@@ -94,19 +94,19 @@ class Part:
         return f"findings-{re.sub('[^a-z0-9.]+', '-', self.name.lower())}.jsonl"
 
 
-def split(subjects: Sequence[Subject]) -> Iterator[Part]:
+def split(subjects: Sequence[Subject]) -> Iterator[_Part]:
     """Yield a part for each ground, of one pair or of pairs that share their plain arms: no two write the same records."""
     by_ground: dict[Experiment, list[Subject]] = {}
     for subject in subjects:
         by_ground.setdefault(_ground_of(subject.plain), []).append(subject)
     for ground, members in by_ground.items():
         pairs = ", ".join(dict.fromkeys(subject.pair for subject in members))
-        yield Part(name=f"{pairs}, {shown_sampling(ground.sampling)}", subjects=tuple(members), ground=ground)
+        yield _Part(name=f"{pairs}, {shown_sampling(ground.sampling)}", subjects=tuple(members), ground=ground)
     if (controls := control_part(subjects)) is not None:
         yield controls
 
 
-def control_part(subjects: Sequence[Subject]) -> Part | None:
+def control_part(subjects: Sequence[Subject]) -> _Part | None:
     """Return the part of the controls, on the first pair; None if that pair lacks anything that controls need."""
     first = [subject for subject in subjects if subject.pair == subjects[0].pair]
     greedy, drawn = ([one.plain for one in first if one.plain.sampling.greedy is wanted] for wanted in (True, False))
@@ -114,7 +114,7 @@ def control_part(subjects: Sequence[Subject]) -> Part | None:
     models = [drafter for drafter in drafters if drafter.is_model]
     if not (greedy and drawn and models):
         return None
-    return Part(name=CONTROL_PART, ground=_ground_of(greedy[0]), drawn=_ground_of(drawn[0]), draft=models[0])
+    return _Part(name=CONTROL_PART, ground=_ground_of(greedy[0]), drawn=_ground_of(drawn[0]), draft=models[0])
 
 
 def _ground_of(plain: Experiment) -> Experiment:
@@ -122,7 +122,7 @@ def _ground_of(plain: Experiment) -> Experiment:
     return plain.replace(method=PLAIN, batch_size=1)
 
 
-def estimate_cost(part: Part, sizes: Sizes) -> float:
+def estimate_cost(part: _Part, sizes: Sizes) -> float:
     """Return a part's time, in greedy subjects."""
     if not part.subjects:
         return DRAWN_COST * len(CONTROLS)
@@ -136,7 +136,7 @@ def read_findings(path: Path) -> Findings:
     return dict(json.loads(line) for line in whole_lines(path)) if path.exists() else {}
 
 
-def work_on(part: Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ...], quiet: bool, line: int) -> None:
+def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ...], quiet: bool, line: int) -> None:
     """Find what is not in the part's file yet; the progress bar stands in a ``line`` of the screen.
 
     A finding that failed, maybe because no memory was left, is tried again.
@@ -156,7 +156,7 @@ def work_on(part: Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ...
         bar.set_description(part.name)
 
 
-def _control_jobs(part: Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def _control_jobs(part: _Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     assert part.drawn is not None
     greedy, drawn = (ModelGround(plain, sizes, runner.models(plain)) for plain in map(pin, (part.ground, part.drawn)))
     draft = pin(part.ground.replace(method=MethodSpec.of("speculative", drafter=part.draft))).method.drafter
@@ -165,7 +165,7 @@ def _control_jobs(part: Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[st
         yield name, partial(run_control, control, greedy, drawn, draft)
 
 
-def _subject_jobs(part: Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def _subject_jobs(part: _Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     plain = pin(part.ground)
     ground = ModelGround(plain, sizes, runner.models(plain))
     for subject in part.subjects:

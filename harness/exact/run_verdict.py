@@ -5,7 +5,7 @@ Sampling: the rule's law on this run's own target and draft laws, integrated ove
 tested if the method has no rule.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,16 +22,16 @@ from harness.exact.law import windows_of
 from harness.models.loading import LoadedModel
 from harness.run.build import Models, build_method
 from harness.run.decode import must_equal, outputs_of
-from harness.run.runner import Runner
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
 
 EXAMPLES, WINDOWS, KEPT = 2, 2, 24
 MAX_RECORDS = 50
+WithModels = Callable[[Experiment, Callable[[Models], Finding]], Finding]  # harness.run.runner.Runner.with_models
 
 
-def judge_run(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict[str, Any]:
+def judge_run(comparison: Comparison, records: list[list[Record]], with_models: WithModels) -> dict[str, Any]:
     """Return the verdict on the last arm, a summary and the evidence, as JSON.
 
     Verdicts: "identical", "near-tie", "bug", "same distribution", "biased", "lossy", "baseline", "unknown".
@@ -39,7 +39,7 @@ def judge_run(comparison: Comparison, records: list[list[Record]], runner: Runne
     if len(comparison.arms) == 1:
         finding = Finding("baseline", "plain decoding is what others are compared with")
     else:
-        finding = runner.with_models(comparison.arms[-1], partial(_judge, comparison, records))
+        finding = with_models(comparison.arms[-1], partial(_judge, comparison, records))
     return {"verdict": finding.verdict, "summary": finding.note, **finding.evidence}
 
 

@@ -79,7 +79,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class _Pair:
     """A target with its drafters, the first of which is mostly a draft model.
 
     ``early_layer`` is the layer behind which the target drafts for itself in transformers' loop; None in families that cannot.
@@ -113,7 +113,7 @@ class Pair:
         return [*methods, *early]
 
 
-def whole(pair: Pair) -> list[Subject]:
+def whole(pair: _Pair) -> list[Subject]:
     """Return every rule and kernel with the draft model, every drafter with speculative sampling, schedules, batches, beams."""
     first, others = pair.method(), [pair.method(drafter) for drafter in pair.drafters[1:]]
     rules = [pair.method(rule=rule) for rule in EXACT_RULES[1:]]
@@ -132,7 +132,7 @@ def whole(pair: Pair) -> list[Subject]:
     ]
 
 
-def short(pair: Pair) -> list[Subject]:
+def short(pair: _Pair) -> list[Subject]:
     """Return the paths that a family of models adds: its sessions, alone and in batches, greedy and sampled, with beams."""
     methods, assisted = [pair.method(drafter) for drafter in pair.drafters], pair.transformers_methods()
     beams = MethodSpec.of("speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
@@ -145,7 +145,7 @@ def short(pair: Pair) -> list[Subject]:
     ]
 
 
-def blocks(pair: Pair) -> list[Subject]:
+def blocks(pair: _Pair) -> list[Subject]:
     """Return a block drafter's paths: strict and relaxed rules, and the drafter alone."""
     relaxed = pair.method(rule="top-beta", beta=3, tau=2.0)
     return [
@@ -157,14 +157,14 @@ def blocks(pair: Pair) -> list[Subject]:
     ]
 
 
-def strict_blocks(pair: Pair) -> list[Subject]:
+def strict_blocks(pair: _Pair) -> list[Subject]:
     """Return the paths of everything that drafts blocks: greedy, alone and in batches, and sampled."""
     strict = [pair.method(drafter, rule="top-1") for drafter in pair.drafters]
     drawn = [pair.method(drafter) for drafter in pair.drafters]
     return [*pair.greedy(*strict), *pair.greedy(*strict, batch=BATCH), *pair.sampled(*drawn)]
 
 
-def pipelines(pair: Pair, early_layer: int, heads: ModelSpec | None = None) -> list[Subject]:
+def pipelines(pair: _Pair, early_layer: int, heads: ModelSpec | None = None) -> list[Subject]:
     """Return PPD's executions. They draw from the target alone, so their samples must also equal plain decoding's."""
     ppd = MethodSpec.of("ppd", early_layer=early_layer, candidates=1)
     each = [ppd.change(execution=one, candidates=1 if one == "process" else 2) for one in EXECUTIONS]
@@ -172,7 +172,7 @@ def pipelines(pair: Pair, early_layer: int, heads: ModelSpec | None = None) -> l
     return [*pair.greedy(*methods), *pair.sampled(*methods)]
 
 
-def hearing(pair: Pair) -> list[Subject]:
+def hearing(pair: _Pair) -> list[Subject]:
     """Return the paths of a speech model: exact and sigmoid verification."""
     rules = [pair.method(rule=rule) for rule in EXACT_RULES]
     return [
@@ -185,10 +185,10 @@ def hearing(pair: Pair) -> list[Subject]:
 def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[Subject]:
     """Return the zoo's subjects. The first pair has every rule, kernel, drafter and schedule; others add their paths."""
 
-    def pair(name: str, session: str, task: str, target: str, *drafters: DrafterSpec) -> Pair:
+    def pair(name: str, session: str, task: str, target: str, *drafters: DrafterSpec) -> _Pair:
         style = "t5" if session == ENCODER_DECODER else "instruction"
         plain = _plain(sizes, task, source, seed, ModelSpec(name=f"zoo:{target}"), style).replace(profile=scale)
-        return Pair(name=name, session=session, plain=plain, drafters=drafters)
+        return _Pair(name=name, session=session, plain=plain, drafters=drafters)
 
     gpt, table = _model("gpt-draft"), ModelSpec(name="zoo:ngram-gpt")
     free = [DrafterSpec(kind="copy"), DrafterSpec(kind="random")]
@@ -223,7 +223,7 @@ def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, 
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
     drafters = (model, stacked, DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
     session = ENCODER_DECODER if both else DECODER
-    pair = Pair(name=Path(target).name, session=session, plain=plain, drafters=drafters)
+    pair = _Pair(name=Path(target).name, session=session, plain=plain, drafters=drafters)
     if both:
         return whole(pair)
     return [*whole(pair), *pipelines(pair, -(-num_layers(spec, "toy") // 2))]

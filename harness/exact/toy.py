@@ -35,7 +35,7 @@ def random_table(vocab_size: int, seed: int, scale: float = 2.0) -> Tensor:
     return scale * torch.randn(STATES, vocab_size, generator=generator, dtype=torch.float64)
 
 
-class TableSession:
+class _TableSession:
     """A session whose logits are rows of a table; ``start_token`` makes it an encoder-decoder, its source the first state."""
 
     num_layers = 1
@@ -48,8 +48,8 @@ class TableSession:
         self.num_forwards = 0
         self.batch_sizes: list[int] = []
 
-    def fresh(self) -> "TableSession":
-        return TableSession(self.table, self.position_limit, self.start_token)
+    def fresh(self) -> "_TableSession":
+        return _TableSession(self.table, self.position_limit, self.start_token)
 
     @property
     def lengths(self) -> list[tuple[int, ...]]:
@@ -108,9 +108,9 @@ class TableSession:
         self.counts, self.states = self.counts[list(rows)], self.states[list(rows)].clone()
 
 
-def toy_session(table: Tensor) -> Session:
+def toy_session(table: Tensor, position_limit: int | None = None, start_token: int | None = None) -> Session:
     """Make a table session, typed as the protocol (whose ``lengths`` is an attribute where this one has a property)."""
-    return cast(Session, TableSession(table))
+    return cast(Session, _TableSession(table, position_limit, start_token))
 
 
 def greedy_output(session: Session, prompt: Sequence[int], max_new_tokens: int, stop_ids: frozenset[int]) -> list[int]:

@@ -100,4 +100,4 @@ def _table(name: str, offered: Any) -> tuple[int, Any]:
     return offered.number, offered
 
 
-plugins.register(plugins.Kind("table", TABLES, _table))
+plugins.register("table", TABLES, _table)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import plugins
-from harness.core.codec import parsed
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
+from harness.core.files import parsed
 from harness.core.settings import Settings
 from harness.papers import FIGURES, TABLES, Figure, Table, command_of
 from harness.report.relation import Judged, judge

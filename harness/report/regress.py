@@ -14,9 +14,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from harness.core.codec import parsed
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.files import parsed
 from harness.exact.run_verdict import judge_run
 from harness.measures import pipelines
 from harness.measures.of_run import measure_run
@@ -119,7 +119,7 @@ def measure(runner: Runner) -> dict[str, dict]:
         metrics = {
             metric: estimate.as_dict() for metric, estimate in measure_run(comparison, records).items() if metric not in TIMED
         }
-        verdict = judge_run(comparison, records, runner)["verdict"]
+        verdict = judge_run(comparison, records, runner.with_models)["verdict"]
         measured[name] = {"verdict": verdict, "weights": weights_hash(comparison), "metrics": metrics}
     return measured
 

@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class _Rounds:
     """Inputs of the kernels, one entry a round."""
 
     proposals: Sequence[Proposal]
@@ -100,7 +100,7 @@ class KernelRow:
         return f"{self.kernel:17s} {self.median_s * 1e6:9.1f} us{spread}  {shown}  ({used})"
 
 
-def make_rounds(setting: Setting) -> Rounds:
+def make_rounds(setting: Setting) -> _Rounds:
     """Draw random logits with the setting's overlap; the proposal has the draft's log-sum-exp, as a model drafter's has."""
     generator = torch.Generator().manual_seed(setting.vocab_size)
     noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size)
@@ -117,7 +117,7 @@ def make_rounds(setting: Setting) -> Rounds:
         proposals.append(Proposal(tokens.to(setting.device), lengths, draft, DRAWN, known))
         targets.append(target)
         uniforms.append(drawn.to(setting.device))
-    return Rounds(proposals, targets, uniforms)
+    return _Rounds(proposals, targets, uniforms)
 
 
 def noise_for(acceptance: float, vocab_size: int) -> float:
@@ -136,7 +136,7 @@ def _models(generator: torch.Generator, batch: int, gamma: int, vocab_size: int,
     return target, target[:, :-1] + noise * torch.randn(batch, gamma, vocab_size, generator=generator)
 
 
-def calls_for(names: Sequence[str], rounds: Rounds) -> dict[str, Callable[[int], object]]:
+def calls_for(names: Sequence[str], rounds: _Rounds) -> dict[str, Callable[[int], object]]:
     """For each kernel, a function that runs it on the i-th round."""
 
     def ours(name: str) -> Callable[[int], object]:

@@ -21,7 +21,7 @@ Arm = tuple[Experiment, Sequence[Record]]
 
 
 @dataclass(frozen=True)
-class Peer:
+class _Peer:
     """One arm of transformers: its speed-up over plain decoding, and ours over it (its seconds a token over ours)."""
 
     name: str
@@ -92,18 +92,18 @@ def measured(
     ours: Sequence[Record],
     peers: Mapping[str, Arm],
     audit: Callable[[Comparison, list[list[Record]]], Mapping[str, Any]],
-) -> list[Peer]:
+) -> list[_Peer]:
     """Compute the speeds of every peer. ``audit`` checks an arm's outputs against its guarantee, given the plain arm's."""
     found = []
     for name, (experiment, records) in peers.items():
         over_plain = speedup(plain[1], records)
         over_it = over_plain if isinstance(over_plain, Missing) else speedup(records, ours)
         verdict = audit(Comparison((plain[0], experiment)), [list(plain[1]), list(records)])
-        found.append(Peer(name, experiment, verdict, over_plain, over_it, tokens_per_step(records)))
+        found.append(_Peer(name, experiment, verdict, over_plain, over_it, tokens_per_step(records)))
     return found
 
 
-def as_text(peers: Sequence[Peer], ours: str, over_plain: Estimate | Missing | None, rounds: Estimate | None) -> str:
+def as_text(peers: Sequence[_Peer], ours: str, over_plain: Estimate | Missing | None, rounds: Estimate | None) -> str:
     """Format a table with a line for each peer, the run itself first."""
     own = ("" if number is None else _shown(number) for number in (over_plain, rounds))  # plain decoding has neither
     rows = [("", "ours over it", "over plain", "tokens a round", "audit"), (ours, "", *own, "")]

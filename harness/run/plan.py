@@ -15,8 +15,7 @@ from harness.models.names import is_ngram_table
 from harness.run import comet
 from harness.run.build import heads_of, specs_of
 from harness.run.comparison import examples_of
-from harness.run.facts import note_facts
-from harness.run.runner import Runner, ensure_models, pin
+from harness.run.runner import Runner, ensure_models, note_facts, pin
 from harness.zoo.cache import is_complete, model_folder
 from harness.zoo.recipes import ZOO, recipe_hash, scale_of
 from tasks.base import DataError

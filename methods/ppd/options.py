@@ -14,6 +14,6 @@ class PipelineOptions(MethodOptions):
 
     takes: ClassVar[tuple[str, ...]] = ("heads",)
 
-    early_layer: int | None = option(None, "where ppd predicts, half the depth or more, or auto")
-    candidates: int | None = option(1, "tokens that ppd begins early, or auto")
+    early_layer: int | None = option(None, "where ppd predicts, half the depth or more, or auto", least=1)
+    candidates: int | None = option(1, "tokens that ppd begins early, or auto", least=1)
     execution: str = option("process", "process (one a candidate), batched (one for all) or simulated", EXECUTIONS)

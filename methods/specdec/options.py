@@ -45,8 +45,6 @@ class TopBetaOptions(TopOneOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(Options):
-    model_kind: ClassVar[str] = "block"
-
     encoder: str = option("own", "own, shared (the target's) or concurrent (beside it)", ENCODERS)
 
     def check(self, *, sampling: SamplingSpec, device: str, num_threads: int | None) -> None:
@@ -55,10 +53,6 @@ class BlockOptions(Options):
                 f"encoder 'concurrent': num_threads {num_threads or 'of all cores'}; on a CPU expected 1: two encoders "
                 "with several threads each keep taking the cores from one another: use one thread (--threads 1)"
             )
-
-
-class BlockwiseOptions(Options):
-    model_kind: ClassVar[str] = "heads"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ class GammaOptions(Options):
     gamma: int = option(5, "how many tokens to draft a round")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_gamma(self.gamma)
 
 
@@ -49,7 +50,7 @@ class OptimalOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalOptions(Options):
-    inner_gamma: int = option(2, "how many tokens the inner drafter drafts")
+    inner_gamma: int = option(2, "how many tokens the inner drafter drafts", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +65,13 @@ class SpeculativeBeamOptions(MethodOptions):
     needs_drafter: ClassVar[bool] = True
 
     gamma: int = option(5, "how many tokens to draft a round")
-    num_beams: int = option(4, "width of beam search")
-    draft_beams: int | None = option(None, "draft width (default: twice the width)")
+    num_beams: int = option(4, "width of beam search", least=1)
+    draft_beams: int | None = option(None, "draft width (default: twice the width)", least=1)
 
     @property
     def draft_width(self) -> int:
         return 2 * self.num_beams if self.draft_beams is None else max(self.draft_beams, self.num_beams)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_gamma(self.gamma)

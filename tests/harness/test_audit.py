@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +32,10 @@ def _models(zoo_cache: Path) -> None:
     ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
 
 
+def judged(comparison: Comparison, records: list[list[Record]], runner: Runner) -> dict[str, Any]:
+    return judge_run(comparison, records, runner.with_models)
+
+
 def run(folder: Path, temperature: float, **method: object) -> tuple[Comparison, list[list[Record]], Runner]:
     return run_method(folder, temperature, MethodSpec.of("speculative", drafter=DRAFT, gamma=3, **method))  # type: ignore[arg-type]
 
@@ -53,10 +58,10 @@ def run_method(folder: Path, temperature: float, spec: MethodSpec) -> tuple[Comp
 
 
 def test_exact_runs_pass(tmp_path: Path) -> None:
-    greedy = judge_run(*run(tmp_path, 0.0))
+    greedy = judged(*run(tmp_path, 0.0))
     assert greedy["verdict"] in ("identical", "near-tie")
     assert greedy["compared"] == 3
-    sampled = judge_run(*run(tmp_path, 1.0))
+    sampled = judged(*run(tmp_path, 1.0))
     assert sampled["verdict"] == "same distribution"
     assert sampled["windows"] >= 2
     assert sampled["largest_deviation"] < 1e-8
@@ -65,7 +70,7 @@ def test_exact_runs_pass(tmp_path: Path) -> None:
 def test_a_wrong_token_is_a_bug_and_shows_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "off-by-one", CONTROLS["neighbouring token"].rule)
     comparison, records, runner = run(tmp_path, 0.0, rule="off-by-one")
-    found = judge_run(comparison, records, runner)
+    found = judged(comparison, records, runner)
     assert found["verdict"] == "bug"
     assert len(found["divergences"]) == 3
     for divergence in found["divergences"]:
@@ -96,7 +101,7 @@ def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, sh
 def test_a_sampled_pipeline_must_draw_plain_decodings_tokens(tmp_path: Path) -> None:
     """At the same seeds; where it does not, the margin is how far the random number was from the border of a token's share."""
     comparison, records, runner = run_method(tmp_path, 1.0, MethodSpec.of("ppd", early_layer=2, candidates=2))
-    assert judge_run(comparison, records, runner)["verdict"] == "identical"
+    assert judged(comparison, records, runner)["verdict"] == "identical"
     arms, models = (comparison.arms[0], comparison.arms[-1]), runner.models(comparison.arms[0])
     target = models.get(arms[0].target)
     example = next(iter(read_examples(get_task("text"), "toy", "test", 3, 0)))
@@ -123,11 +128,11 @@ def test_times_of_different_processes_are_not_compared(tmp_path: Path) -> None:
 
 def test_a_lenient_rule_that_claims_to_be_exact_is_biased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "slightly", CONTROLS["lenience 1.02"].rule)
-    found = judge_run(*run(tmp_path, 1.0, rule="slightly"))
+    found = judged(*run(tmp_path, 1.0, rule="slightly"))
     assert found["verdict"] == "biased"
     assert found["largest_deviation"] > 1e-5
 
 
 def test_lossy_methods_are_called_lossy(tmp_path: Path) -> None:
-    assert judge_run(*run(tmp_path, 1.0, rule="lenience", lenience=0.3))["verdict"] == "lossy"
-    assert judge_run(*run(tmp_path, 1.0))["verdict"] == "same distribution"
+    assert judged(*run(tmp_path, 1.0, rule="lenience", lenience=0.3))["verdict"] == "lossy"
+    assert judged(*run(tmp_path, 1.0))["verdict"] == "same distribution"

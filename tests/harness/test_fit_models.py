@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
-from harness.exact.controls import CONTROLS, Unsampled
+from harness.exact.controls import CONTROLS, _Unsampled
 from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of
 from methods.models import stack_for
 from methods.models.base import Stack
@@ -135,7 +135,7 @@ def test_a_stale_draft_cache_costs_acceptance() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_law_that_was_not_sampled_fails(family: str) -> None:
     target, draft = pair(family)
-    assert "draft 0" in failures(Unsampled(ModelSession(draft), 2.0), ModelSession(target))
+    assert "draft 0" in failures(_Unsampled(ModelSession(draft), 2.0), ModelSession(target))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.exact.controls import CONTROLS, LenientBy, Unsampled
+from harness.exact.controls import CONTROLS, _LenientBy, _Unsampled
 from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of, goodness_of_fit
 from harness.exact.law import emitted_law, largest_deviation
-from harness.exact.toy import TableSession, greedy_output, random_block, random_table
+from harness.exact.toy import greedy_output, random_block, random_table, toy_session
 from methods.parts import DRAFTERS
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
@@ -59,7 +59,7 @@ SAMPLINGS = [
 def test_speculative_sampling_keeps_the_law(logits: tuple[Tensor, Tensor], sampling: Sampling) -> None:
     assert largest_deviation(SpeculativeSampling(), *logits, sampling) < TOLERANCE
     if not sampling.greedy:
-        assert largest_deviation(LenientBy(1.0), *logits, sampling) < TOLERANCE
+        assert largest_deviation(_LenientBy(1.0), *logits, sampling) < TOLERANCE
 
 
 def test_draft_sampling_may_differ_and_point_masses_keep_the_law() -> None:
@@ -71,7 +71,7 @@ def test_draft_sampling_may_differ_and_point_masses_keep_the_law() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [CONTROLS["no residual"].rule(), LenientBy(1.02), Lenience(0.98)], ids=["no residual", "1.02", "0.98"]
+    "rule", [CONTROLS["no residual"].rule(), _LenientBy(1.02), Lenience(0.98)], ids=["no residual", "1.02", "0.98"]
 )
 def test_biased_rules_fail_on_every_law(rule: VerifyRule) -> None:
     for logits in (random_logits(0, 2, 7, 1.0), zipf_logits(24)):
@@ -116,12 +116,12 @@ def test_goodness_of_fit_states_what_it_detects() -> None:
 
 @cache
 def table() -> NGramTable:
-    return NGramTable.count([greedy_output(TableSession(TARGET), [first, 1], 20, frozenset()) for first in range(VOCAB)], VOCAB)
+    return NGramTable.count([greedy_output(toy_session(TARGET), [first, 1], 20, frozenset()) for first in range(VOCAB)], VOCAB)
 
 
 def build(name: str) -> Drafter:
-    inner = ModelDrafter(TableSession(INNER))
-    session, block = TableSession(DRAFT), random_block(VOCAB)
+    inner = ModelDrafter(toy_session(INNER))
+    session, block = toy_session(DRAFT), random_block(VOCAB)
     options = {"inner_gamma": 1} if name == "hierarchical" else {}
     return DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=session, table=table(), inner=inner, block=block), **options)
 
@@ -129,7 +129,7 @@ def build(name: str) -> Drafter:
 def failures(drafter: Drafter, rule: VerifyRule, sampling: Sampling = DRAWN, num_samples: int = 3000) -> list[str]:
     """Which of the per-position, per-place and bonus tests fail, at a family-wise false alarm of 1e-6."""
     method = DraftAndVerify(drafter, rule, partial(Constant, NUM_DRAFT))
-    target = TableSession(TARGET)
+    target = toy_session(TARGET)
     samples = draw_rows(method, target, Inputs(((1, 2, 1),)), sampling, range(num_samples), 4)
     fits = fits_of([samples], Laws(target, sampling), NUM_DRAFT, 4)
     assert {"position 0", "position 3", "draft 0", "bonus"} <= set(fits)
@@ -148,7 +148,7 @@ def test_filtered_sampling_keeps_the_law_end_to_end() -> None:
 
 
 def test_the_drafts_unsampled_law_fails_end_to_end() -> None:
-    assert "draft 0" in failures(Unsampled(TableSession(DRAFT), 0.7), SpeculativeSampling())
+    assert "draft 0" in failures(_Unsampled(toy_session(DRAFT), 0.7), SpeculativeSampling())
 
 
 class OneUniform(SpeculativeSampling):

@@ -24,8 +24,8 @@ from harness.exact.checks import Finding
 from harness.exact.contract_drafter import check_drafter
 from harness.exact.contract_rule import check_rule
 from harness.exact.contract_task import check_task
-from harness.exact.contracts import Entry, check_entry, check_method, check_table
-from harness.exact.controls import CONTROLS, LenientBy, Unsampled
+from harness.exact.contracts import check_entry, check_method, check_table, own_part
+from harness.exact.controls import CONTROLS, _LenientBy, _Unsampled
 from harness.exact.toy import random_table, toy_session
 from harness.run.build import build_schedule
 from harness.run.runner import pin
@@ -371,7 +371,7 @@ def test_what_is_ours_keeps_them_too() -> None:
     ours = [("rule", "speculative-sampling"), ("rule", "top-1"), ("drafter", "model")]
     ours += [("method", "autoregressive"), ("table", "9"), ("task", "squad"), ("task", "text")]
     for kind, name in ours:
-        found = list(check_entry(Entry(kind, name)))
+        found = list(check_entry(own_part(kind, name)))
         assert len(found) >= 4
         assert [one for one in found if not one.passed] == [], name
 
@@ -414,7 +414,7 @@ LAW, LOOP = "its law, integrated over its uniforms", "sampled, through the loop"
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: LenientBy(1.02), {LAW}),
+        (lambda: _LenientBy(1.02), {LAW}),
         (CONTROLS["no residual"].rule, {LAW, LOOP}),
         (OneUniform, {LOOP}),
         (Draws, {"is pure: random numbers are inputs"}),
@@ -450,7 +450,7 @@ class OtherLaw(ModelDrafter):
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda parts: Unsampled(parts.session, 0.7), "draws from the law that it states"),
+        (lambda parts: _Unsampled(parts.session, 0.7), "draws from the law that it states"),
         (lambda parts: Stubborn(parts.session), "drafts nothing where nothing may be drafted"),
         (lambda parts: Forgetful(parts.session), "what it drafts depends on the text alone"),
         (lambda parts: OtherLaw(parts.session), "teacher_probs is the law of the first draft"),

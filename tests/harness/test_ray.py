@@ -26,7 +26,7 @@ from harness.core.experiment import (
 from harness.core.settings import checked_device
 from harness.run.comparison import Chunk
 from harness.run.decode import default_threads
-from harness.run.ray.placement import Node, Request, request_of, room_for
+from harness.run.ray.placement import Share, request_of, room_for
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from methods.errors import WorkerError
@@ -162,7 +162,7 @@ def test_a_folder_that_a_node_does_not_see_is_refused(workers: ray_engine.RayRun
     comparison = pair()
     workers.run(comparison)  # connected, and all there already
     with pytest.raises(UsageError, match=r"does not see what the driver wrote there; .* choose --records"):
-        ray_engine.Worker().run(ray_engine.Setup(tmp_path, default_threads(), ()), ray.cloudpickle.dumps((comparison, chunk)))
+        ray_engine._Worker().run(ray_engine._Setup(tmp_path, default_threads(), ()), ray.cloudpickle.dumps((comparison, chunk)))
 
 
 def test_a_stopped_run_goes_on_where_it_was(folder: Path, workers: ray_engine.RayRunner, tmp_path: Path) -> None:
@@ -200,26 +200,26 @@ def arms(count: int, **changes: object) -> Comparison:
 
 
 def test_timed_arms_take_a_device_and_others_share_it() -> None:
-    nodes = [Node(8, 2), Node(8, 2)]
-    assert request_of(arms(1), nodes, None, None) == Request(2)
-    assert request_of(arms(2), nodes, None, None) == Request(8)
-    assert request_of(Comparison(arms(2).arms, MemoryProbe()), nodes, None, None) == Request(2)
-    assert request_of(arms(1, probes=(RuleTimesProbe(),)), nodes, None, None) == Request(8)
-    assert request_of(arms(1), nodes, 12, None) == Request(1)
-    assert request_of(arms(1), nodes, 32, None) == Request(0.5)
-    assert [room_for(Request(2), nodes), room_for(Request(8), nodes), room_for(Request(0.5), nodes)] == [8, 2, 32]
+    nodes = [Share(8, 2), Share(8, 2)]
+    assert request_of(arms(1), nodes, None, None) == Share(2)
+    assert request_of(arms(2), nodes, None, None) == Share(8)
+    assert request_of(Comparison(arms(2).arms, MemoryProbe()), nodes, None, None) == Share(2)
+    assert request_of(arms(1, probes=(RuleTimesProbe(),)), nodes, None, None) == Share(8)
+    assert request_of(arms(1), nodes, 12, None) == Share(1)
+    assert request_of(arms(1), nodes, 32, None) == Share(0.5)
+    assert [room_for(Share(2), nodes), room_for(Share(8), nodes), room_for(Share(0.5), nodes)] == [8, 2, 32]
     on_gpu = request_of(arms(1, device="cuda"), nodes, None, 80 << 30)
     assert 0 < on_gpu.num_gpus < 0.1
-    assert request_of(arms(2, device="cuda"), nodes, None, 80 << 30) == Request(1, 1)
-    assert [room_for(Request(1, 0.5), nodes), room_for(Request(1, 3), nodes)] == [8, 0]
+    assert request_of(arms(2, device="cuda"), nodes, None, 80 << 30) == Share(1, 1)
+    assert [room_for(Share(1, 0.5), nodes), room_for(Share(1, 3), nodes)] == [8, 0]
 
 
 def test_models_larger_than_a_gpu_are_spread_or_refused() -> None:
     single, small = arms(1, device="cuda"), 1 << 20
     with pytest.raises(UsageError, match=r"zoo:gpt-target: the models of this run take \d+.* --device-map auto"):
-        request_of(single, [Node(8, 4)], None, small)
+        request_of(single, [Share(8, 4)], None, small)
     spread = Comparison((single.arms[0].replace(target=ModelSpec(name="zoo:gpt-target", device_map="auto")),))
-    assert request_of(spread, [Node(8, 4)], None, (1 << 30) // 2).num_gpus == 3
+    assert request_of(spread, [Share(8, 4)], None, (1 << 30) // 2).num_gpus == 3
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,6 @@ def test_flags_that_do_not_fit_are_refused(flags: list[str], said: str, capsys: 
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr("harness.cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("harness.cli.main.find_spec", lambda name: None)
     assert main(["run", "--task", "text", "--target", "zoo:gpt-target", "--engine", "ray"]) == 2
     assert ".venv/bin/pip install -e '.[ray]'" in capsys.readouterr().err

@@ -23,8 +23,8 @@ from harness.core.record_files import RecordFile
 from harness.core.settings import Settings
 from harness.papers import get_table
 from harness.run import plan as run_plan_module
-from harness.run.facts import keep_tokenizer
 from harness.run.plan import run_plan
+from harness.run.runner import keep_tokenizer
 from harness.tables.evidence import stored_evidence
 from harness.zoo.build import ensure
 

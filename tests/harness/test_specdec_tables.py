@@ -40,9 +40,8 @@ from harness.papers.specdec.setup import (
     greedy,
 )
 from harness.run import comet
-from harness.run.facts import model_facts
 from harness.run.plan import run_plan
-from harness.run.runner import Runner, pin
+from harness.run.runner import Runner, model_facts, pin
 from harness.tables import published
 from harness.tables.base import Cell
 from harness.tables.engine import Known, Row

@@ -28,7 +28,7 @@ from harness.run.build import Models
 from harness.run.comparison import Chunk
 from harness.run.decode import default_threads
 from harness.run.ray.cluster import Cluster
-from harness.run.ray.placement import Node, Request, is_timed, request_of, room_for
+from harness.run.ray.placement import Share, is_timed, request_of, room_for
 from harness.run.runner import Runner, Value
 from methods.errors import InputError, WorkerError
 from tasks.base import DataError
@@ -39,7 +39,7 @@ MESSAGES = (UsageError, InputError, DataError, WorkerError)  # errors that the c
 
 
 @dataclass(frozen=True)
-class Setup:
+class _Setup:
     """How a worker must be set up: the driver's folder of records, CPU threads (another number may round sums differently)
     and plug-in files. Sent with every call, because a worker that was started again knows nothing."""
 
@@ -48,15 +48,15 @@ class Setup:
     plugin_files: tuple[str, ...]
 
 
-class Worker:
+class _Worker:
     """An actor of Ray: a process that holds the models of one comparison."""
 
     def __init__(self) -> None:
-        self.setup: Setup | None = None
+        self.setup: _Setup | None = None
         self.comparison: Comparison | None = None
         self.stack = ExitStack()
 
-    def run(self, setup: Setup, packed: bytes) -> list[list[Record]]:
+    def run(self, setup: _Setup, packed: bytes) -> list[list[Record]]:
         """The new records of each arm. Loads, builds and warms up what the comparison takes, unless the last call did.
 
         ``packed``: the comparison and a chunk, which name plug-ins that must be loaded before they are unpickled.
@@ -67,12 +67,12 @@ class Worker:
             self._prepare(comparison)
         return self.prepared.run(chunk)
 
-    def with_models(self, setup: Setup, packed: bytes) -> Any:
+    def with_models(self, setup: _Setup, packed: bytes) -> Any:
         self._set_up(setup)
         experiment, function = cloudpickle.loads(packed)
         return self.runner.with_models(experiment, function)
 
-    def _set_up(self, setup: Setup) -> None:
+    def _set_up(self, setup: _Setup) -> None:
         if setup == self.setup:
             return
         torch.set_num_threads(setup.threads)
@@ -101,7 +101,7 @@ class RayRunner(Runner):
     ) -> None:
         super().__init__(folder.resolve(), quiet, again)
         self.cluster, self.workers = cluster, workers
-        self._request: Request | None = None
+        self._request: Share | None = None
         self._pool: list[Any] = []
 
     def made(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
@@ -125,8 +125,8 @@ class RayRunner(Runner):
         pool = self._pool or self._hire(Comparison((experiment,)), 1)
         return fetch(pool[0].with_models.remote(self._setup(), cloudpickle.dumps((experiment, function))), "a worker")
 
-    def _setup(self) -> Setup:
-        return Setup(self.folder, default_threads(), tuple(plugins.files()))
+    def _setup(self) -> _Setup:
+        return _Setup(self.folder, default_threads(), tuple(plugins.files()))
 
     def _hire(self, comparison: Comparison, num_chunks: int) -> list[Any]:
         """As many workers as there is room and work for. Those of the last comparison stay where they take the same share."""
@@ -145,23 +145,23 @@ class RayRunner(Runner):
             why = "timed arms take a device each" if is_timed(comparison) else "the cluster has no more room"
             print(f"foretoken: note: {wanted} of {self.workers} workers at once: {why}", file=sys.stderr)
         if self.cluster.is_private and on_cpu:  # nobody else takes anything there, so Ray need not reserve what was counted
-            request = Request(0)
+            request = Share(0)
         if request != self._request:
             for worker in self._pool:
                 ray.kill(worker)
             self._pool, self._request = [], request
         options = {"num_cpus": request.num_cpus, "num_gpus": request.num_gpus}
-        hired = ray.remote(Worker).options(**options, max_restarts=-1, max_task_retries=TRIES - 1)
+        hired = ray.remote(_Worker).options(**options, max_restarts=-1, max_task_retries=TRIES - 1)
         self._pool += [hired.remote() for _ in range(wanted - len(self._pool))]
         return self._pool[:wanted]
 
 
-def nodes_here() -> list[Node]:
+def nodes_here() -> list[Share]:
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [Node(resources.get("CPU", 0), resources.get("GPU", 0)) for resources in alive]
+    return [Share(resources.get("CPU", 0), resources.get("GPU", 0)) for resources in alive]
 
 
-def gpu_bytes(nodes: Sequence[Node]) -> int | None:
+def gpu_bytes(nodes: Sequence[Share]) -> int | None:
     """Memory of a GPU of the cluster, which is taken to have one kind of them; None where it has none."""
     if not any(node.num_gpus for node in nodes):
         return None

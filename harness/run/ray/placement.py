@@ -16,13 +16,9 @@ CONTEXT_BYTES = 1 << 30  # that a process takes of a GPU before its first tensor
 
 
 @dataclass(frozen=True)
-class Node:
-    num_cpus: float
-    num_gpus: float = 0
+class Share:
+    """What a node has, or what a worker takes of one."""
 
-
-@dataclass(frozen=True)
-class Request:
     num_cpus: float
     num_gpus: float = 0
 
@@ -37,7 +33,7 @@ def is_timed(comparison: Comparison) -> bool:
     return len(comparison.arms) > 1 or RuleTimesProbe() in comparison.arms[0].probes
 
 
-def request_of(comparison: Comparison, nodes: list[Node], workers: int | None, gpu_bytes: int | None) -> Request:
+def request_of(comparison: Comparison, nodes: list[Share], workers: int | None, gpu_bytes: int | None) -> Share:
     """The share of a node for one worker. ``workers``: how many were asked for; on CPUs they share the nodes. ``gpu_bytes``:
     memory of the smallest GPU.
 
@@ -53,19 +49,19 @@ def request_of(comparison: Comparison, nodes: list[Node], workers: int | None, g
             "several with --device-map auto, or choose a smaller --dtype"
         )
     if share > 1 or is_timed(comparison):
-        return Request(1, max(1, math.ceil(share)))
-    return Request(1, math.ceil(100 * share) / 100)
+        return Share(1, max(1, math.ceil(share)))
+    return Share(1, math.ceil(100 * share) / 100)
 
 
-def _cpus(comparison: Comparison, nodes: list[Node], workers: int | None) -> Request:
+def _cpus(comparison: Comparison, nodes: list[Share], workers: int | None) -> Share:
     """All CPUs of the largest node where times count; else one for each thread, or fewer if more workers are wanted."""
     if is_timed(comparison):
-        return Request(max(node.num_cpus for node in nodes))
+        return Share(max(node.num_cpus for node in nodes))
     wanted: float = max(num_threads(arm) for arm in comparison.arms)
     fair = sum(node.num_cpus for node in nodes) / (workers or 1)
     if workers is not None and fair < wanted:
         wanted = math.floor(fair) if fair >= 1 else math.floor(100 * fair) / 100
-    return Request(wanted)
+    return Share(wanted)
 
 
 def _share(comparison: Comparison, gpu_bytes: int | None) -> float:
@@ -79,10 +75,10 @@ def _share(comparison: Comparison, gpu_bytes: int | None) -> float:
     return (MARGIN * sum(known) + CONTEXT_BYTES) / gpu_bytes
 
 
-def room_for(request: Request, nodes: list[Node]) -> int:
+def room_for(request: Share, nodes: list[Share]) -> int:
     """Count the workers that fit at once."""
 
-    def fit(node: Node) -> int:
+    def fit(node: Share) -> int:
         rooms = [node.num_cpus / request.num_cpus] + ([node.num_gpus / request.num_gpus] if request.num_gpus else [])
         return math.floor(min(rooms) + 1e-9)
 

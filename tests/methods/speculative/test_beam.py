@@ -3,7 +3,7 @@
 import pytest
 from recorded_session import RecordedSession
 
-from harness.exact.toy import TableSession, random_table
+from harness.exact.toy import random_table, toy_session
 from methods.beam import BeamSearch
 from methods.errors import InputError
 from methods.models import stack_for
@@ -40,8 +40,8 @@ def test_identical_to_beam_search(
     monkeypatch.setattr(beam_module._Checker, "check", counted)
     for max_new_tokens in (1, 2, 14):
         stop = Stop(max_new_tokens=max_new_tokens, token_ids=stop_ids)
-        expected = outputs(BeamSearch(num_beams), TableSession(TARGET), PROMPTS, stop)
-        draft, target = RecordedSession(TableSession(DRAFT)), TableSession(TARGET)
+        expected = outputs(BeamSearch(num_beams), toy_session(TARGET), PROMPTS, stop)
+        draft, target = RecordedSession(toy_session(DRAFT)), toy_session(TARGET)
         method = SpeculativeBeamSearch(draft, num_beams, draft_beams, num_draft)
         assert outputs(method, target, PROMPTS, stop) == expected
         assert target.num_forwards == len(contexts)
@@ -53,25 +53,25 @@ def test_drafting_saves_runs() -> None:
     """With the target as its own draft every step but the rounds' own is accepted; with a fair draft, some."""
     stop = Stop(max_new_tokens=20)
     for table, draft_beams, most in ((TARGET, 4, 20 / 4), (DRAFT, 8, 12)):
-        target = TableSession(TARGET)
-        method = SpeculativeBeamSearch(TableSession(table), 4, draft_beams, 3)
+        target = toy_session(TARGET)
+        method = SpeculativeBeamSearch(toy_session(table), 4, draft_beams, 3)
         outputs(method, target, PROMPTS[:1], stop)
         assert target.num_forwards <= most
 
 
 def test_caches_equal_fresh_forwards() -> None:
-    draft, target = RecordedSession(TableSession(DRAFT)), RecordedSession(TableSession(TARGET))
+    draft, target = RecordedSession(toy_session(DRAFT)), RecordedSession(toy_session(TARGET))
     outputs(SpeculativeBeamSearch(draft, 3, 4, 3), target, PROMPTS[1:2], Stop(max_new_tokens=10))
-    assert target.assert_fresh(TableSession(TARGET)) > 10
-    assert draft.assert_fresh(TableSession(DRAFT)) > 10
+    assert target.assert_fresh(toy_session(TARGET)) > 10
+    assert draft.assert_fresh(toy_session(DRAFT)) > 10
 
 
 @pytest.mark.parametrize("limits", [(9, None), (None, 8), (9, 7)])
 def test_position_limits_are_kept(limits: tuple[int | None, int | None]) -> None:
     stop = Stop(max_new_tokens=12)
-    expected = outputs(BeamSearch(3), TableSession(TARGET, limits[0]), PROMPTS[1:2], stop)
-    method = SpeculativeBeamSearch(TableSession(DRAFT, limits[1]), 3, 4, 3)
-    assert outputs(method, TableSession(TARGET, limits[0]), PROMPTS[1:2], stop) == expected
+    expected = outputs(BeamSearch(3), toy_session(TARGET, limits[0]), PROMPTS[1:2], stop)
+    method = SpeculativeBeamSearch(toy_session(DRAFT, limits[1]), 3, 4, 3)
+    assert outputs(method, toy_session(TARGET, limits[0]), PROMPTS[1:2], stop) == expected
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "t5"])
@@ -89,8 +89,8 @@ def test_identical_on_real_architectures(name: str, tiny: object) -> None:
 
 def test_bad_widths_are_named() -> None:
     with pytest.raises(InputError, match="draft_beams 2: expected at least num_beams 3"):
-        SpeculativeBeamSearch(TableSession(DRAFT), 3, 2, 1)
-    method = SpeculativeBeamSearch(TableSession(DRAFT), 1, 1, 1)
+        SpeculativeBeamSearch(toy_session(DRAFT), 3, 2, 1)
+    method = SpeculativeBeamSearch(toy_session(DRAFT), 1, 1, 1)
     stop, drawn = Stop(max_new_tokens=3), Sampling(temperature=1.0)
     with pytest.raises(InputError, match="temperature"):
-        method.generate(TableSession(TARGET), Inputs(((1,),)), drawn, Uniforms([0], 3), stop)
+        method.generate(toy_session(TARGET), Inputs(((1,),)), drawn, Uniforms([0], 3), stop)

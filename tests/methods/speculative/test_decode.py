@@ -9,7 +9,7 @@ import pytest
 import torch
 from recorded_session import RecordedSession
 
-from harness.exact.toy import TableSession, greedy_output, random_block, random_table
+from harness.exact.toy import greedy_output, random_block, random_table, toy_session
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
@@ -40,17 +40,17 @@ SCHEDULE_FACTORIES = {
 
 @cache
 def truth(prompt: tuple[int, ...], max_new_tokens: int, stop_ids: frozenset[int]) -> list[int]:
-    return greedy_output(TableSession(TARGET), prompt, max_new_tokens, stop_ids)
+    return greedy_output(toy_session(TARGET), prompt, max_new_tokens, stop_ids)
 
 
 @cache
 def corpus() -> list[list[int]]:
-    return [greedy_output(TableSession(TARGET), [token, token], 30, frozenset()) for token in range(VOCAB)]
+    return [greedy_output(toy_session(TARGET), [token, token], 30, frozenset()) for token in range(VOCAB)]
 
 
 def parts(position_limit: int | None = None, start_token: int | None = None) -> DraftParts:
-    def session(table: torch.Tensor) -> TableSession:
-        return TableSession(table, position_limit, start_token)
+    def session(table: torch.Tensor) -> toy_session:
+        return toy_session(table, position_limit, start_token)
 
     inner = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=session(INNER)))
     table = NGramTable.count(corpus(), VOCAB)
@@ -76,7 +76,7 @@ def generate(
     seeds: Uniforms | None = None,
 ) -> list:
     method = DraftAndVerify(drafter, SpeculativeSampling(), schedule)
-    target = target or TableSession(TARGET)
+    target = target or toy_session(TARGET)
     return method.generate(target, Inputs(prompts), sampling, seeds or uniforms(len(prompts), stop.max_new_tokens), stop)
 
 
@@ -111,7 +111,7 @@ def test_one_token_is_a_plain_step(drafter: Drafter) -> None:
 
 def test_the_prompts_exercise_what_they_should() -> None:
     """Rows end at different lengths, some by EOS and some by the limit, else the identity test shows little."""
-    lengths = {len(greedy_output(TableSession(TARGET), prompt, 20, frozenset({EOS}))) for prompt in PROMPTS}
+    lengths = {len(greedy_output(toy_session(TARGET), prompt, 20, frozenset({EOS}))) for prompt in PROMPTS}
     assert len(lengths) >= 3
     assert max(lengths) > 5
 
@@ -129,24 +129,24 @@ def test_sampled_batches_equal_single_rows(drafter: Drafter) -> None:
 @pytest.mark.parametrize("start_token", [None, 0], ids=["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("name", ["model", "hierarchical"])
 def test_caches_equal_a_fresh_forward_in_every_round(name: str, start_token: int | None, sampling: Sampling) -> None:
-    target = RecordedSession(TableSession(TARGET, start_token=start_token))
+    target = RecordedSession(toy_session(TARGET, start_token=start_token))
     built = parts(start_token=start_token)
     draft = RecordedSession(built.session)
-    inner = RecordedSession(TableSession(INNER, start_token=start_token))
+    inner = RecordedSession(toy_session(INNER, start_token=start_token))
     nested = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=inner))
     drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=draft, inner=nested))
     stop = Stop(max_new_tokens=16)
     for row in PROMPTS[:3]:
         rows = generate(drafter, (row,), sampling, stop, SCHEDULE_FACTORIES["heuristic"], target)
         assert rows[0].tokens
-    assert target.assert_fresh(TableSession(TARGET, start_token=start_token)) > 10
-    assert draft.assert_fresh(TableSession(DRAFT, start_token=start_token)) > 10
-    assert (inner.assert_fresh(TableSession(INNER, start_token=start_token)) if name == "hierarchical" else 11) > 10
+    assert target.assert_fresh(toy_session(TARGET, start_token=start_token)) > 10
+    assert draft.assert_fresh(toy_session(DRAFT, start_token=start_token)) > 10
+    assert (inner.assert_fresh(toy_session(INNER, start_token=start_token)) if name == "hierarchical" else 11) > 10
 
 
 def test_texts_in_the_caches_are_the_output(drafter: Drafter) -> None:
     """What the target has cached before each round is the prompt and a prefix of what was emitted, in a batch too."""
-    target = RecordedSession(TableSession(TARGET))
+    target = RecordedSession(toy_session(TARGET))
     stop = Stop(max_new_tokens=30)
     rows = generate(drafter, PROMPTS, DRAWN, stop, SCHEDULE_FACTORIES["heuristic"], target)
     for index, prompt in enumerate(PROMPTS):
@@ -160,7 +160,7 @@ def test_texts_in_the_caches_are_the_output(drafter: Drafter) -> None:
 def test_a_model_draft_makes_no_needless_pass() -> None:
     """gamma passes for gamma drafts, none where nothing may be drafted, one run of the target a round."""
     built = parts()
-    target = TableSession(TARGET)
+    target = toy_session(TARGET)
     row = generate(DRAFTERS["model"](built), ((1, 2, 3),), DRAWN, Stop(max_new_tokens=50), target=target)[0]
     assert built.session.num_forwards == sum(len(step.drafted) for step in row.steps)
     assert target.num_forwards == len(row.steps)
@@ -170,18 +170,18 @@ def test_a_model_draft_makes_no_needless_pass() -> None:
 @pytest.mark.parametrize("draft_limit", [3, 6, 11])
 @pytest.mark.parametrize("name", ["model", "hierarchical"])
 def test_drafts_stay_inside_the_draft_models_positions(name: str, draft_limit: int) -> None:
-    """A TableSession raises past its limit; the target goes on with shorter and then with no drafts."""
+    """A toy_session raises past its limit; the target goes on with shorter and then with no drafts."""
     prompts = ((3,), (1, 2, 3), (2, 2))
     rows = generate(DRAFTERS[name](parts(draft_limit)), prompts, GREEDY, Stop(max_new_tokens=20))
-    assert [row.tokens for row in rows] == [greedy_output(TableSession(TARGET), p, 20, frozenset()) for p in prompts]
+    assert [row.tokens for row in rows] == [greedy_output(toy_session(TARGET), p, 20, frozenset()) for p in prompts]
     assert any(step.drafted for step in rows[0].steps) == (draft_limit > 1)
     assert rows[0].steps[-2].drafted == []
 
 
 def test_the_targets_positions_bound_drafts_and_text() -> None:
     drafter = DRAFTERS["model"](parts())
-    expected = greedy_output(TableSession(TARGET), [1, 2, 3], 6, frozenset())
-    target = TableSession(TARGET, position_limit=8)
+    expected = greedy_output(toy_session(TARGET), [1, 2, 3], 6, frozenset())
+    target = toy_session(TARGET, position_limit=8)
     rows = generate(drafter, ((1, 2, 3), (1, 2, 3, 4, 5, 6, 7, 8), (1,) * 9), GREEDY, Stop(max_new_tokens=20), target=target)
     assert rows[0].tokens == expected
     assert [len(row.tokens) for row in rows] == [6, 1, 0]
@@ -207,18 +207,18 @@ def test_greedy_is_identical_on_real_architectures(name: str, tiny: SimpleNamesp
 def test_a_schedule_that_drafts_nothing_is_plain_decoding() -> None:
     built = parts()
     rows = generate(DRAFTERS["model"](built), PROMPTS, GREEDY, Stop(max_new_tokens=8), partial(Optimal, 0.01, 0.5))
-    assert [row.tokens for row in rows] == [greedy_output(TableSession(TARGET), p, 8, frozenset()) for p in PROMPTS]
+    assert [row.tokens for row in rows] == [greedy_output(toy_session(TARGET), p, 8, frozenset()) for p in PROMPTS]
     assert built.session.num_forwards == 0
 
 
 def test_steps_carry_the_probabilities_of_the_drafts() -> None:
-    target = TableSession(TARGET)
+    target = toy_session(TARGET)
     row = generate(DRAFTERS["model"](parts()), ((1, 2),), DRAWN, Stop(max_new_tokens=30))[0]
     output: list[int] = []
     for step in row.steps:
         assert len(step.target_probs) == len(step.draft_probs) == len(step.drafted)
         for table, probs in ((TARGET, step.target_probs), (DRAFT, step.draft_probs)):
-            session = TableSession(table)
+            session = toy_session(table)
             pending = session.prefill(Inputs(((1, 2),)))
             logits = session.extend(torch.tensor([[*pending, *output, *step.drafted]]))[0, len(output) :]
             expected = logits[: len(step.drafted)].softmax(-1)[range(len(step.drafted)), step.drafted]
@@ -233,15 +233,15 @@ def test_lenient_greedy_as_described_accepts_everything() -> None:
     for as_described in (True, False):
         method = DraftAndVerify(drafter, Lenience(1.0, as_described=as_described), partial(Constant, 4))
         assert method.guarantee == "lossy"
-        row = method.generate(TableSession(TARGET), Inputs(((1, 2),)), GREEDY, uniforms(1, 30), stop)[0]
+        row = method.generate(toy_session(TARGET), Inputs(((1, 2),)), GREEDY, uniforms(1, 30), stop)[0]
         everything = all(step.num_accepted == len(step.drafted) for step in row.steps)
         assert everything == as_described
-        assert (row.tokens == greedy_output(TableSession(TARGET), [1, 2], 30, frozenset())) != as_described
+        assert (row.tokens == greedy_output(toy_session(TARGET), [1, 2], 30, frozenset())) != as_described
 
 
 def test_times_are_recorded_only_with_a_clock() -> None:
     method = DraftAndVerify(DRAFTERS["model"](parts()), SpeculativeSampling(), partial(Constant, 3))
-    arguments = (TableSession(TARGET), Inputs(((1, 2),)), GREEDY, uniforms(1, 12), Stop(max_new_tokens=12))
+    arguments = (toy_session(TARGET), Inputs(((1, 2),)), GREEDY, uniforms(1, 12), Stop(max_new_tokens=12))
     silent = method.generate(*arguments)[0]
     assert all(step.round_s != step.round_s for step in silent.steps)
     timed = method.generate(*arguments, clock=perf_counter)[0]
@@ -251,7 +251,7 @@ def test_times_are_recorded_only_with_a_clock() -> None:
 
 def test_what_target_and_drafter_take_for_their_inputs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that a prefill advances by 5 s and the drafter's begin by 7 s; a drafter that starts early is told first."""
-    now, order, drafter, target = [0.0], [], DRAFTERS["model"](parts()), TableSession(TARGET)
+    now, order, drafter, target = [0.0], [], DRAFTERS["model"](parts()), toy_session(TARGET)
 
     def taking(seconds: float, name: str, what: Callable) -> Callable:
         def slow(*arguments: object) -> object:

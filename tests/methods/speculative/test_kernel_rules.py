@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of
-from harness.exact.toy import TableSession, random_table
+from harness.exact.toy import _TableSession, random_table, toy_session
 from kernels.verify.registry import EXACT
 from methods.errors import InputError
 from methods.parts import RULES
@@ -26,19 +26,19 @@ DRAFT = TARGET + random_table(4, seed=2, scale=1.5)
 
 
 def method(rule: str, num_draft: int = NUM_DRAFT) -> DraftAndVerify:
-    return DraftAndVerify(ModelDrafter(TableSession(DRAFT)), RULES[rule](), partial(Constant, num_draft))
+    return DraftAndVerify(ModelDrafter(toy_session(DRAFT)), RULES[rule](), partial(Constant, num_draft))
 
 
 def generate(rule: str, sampling: Sampling, seed: int, num_tokens: int = 40) -> Generation:
     uniforms = Uniforms([seed], num_tokens)
     return method(rule, 3).generate(
-        TableSession(TARGET), Inputs(((1, 2),)), sampling, uniforms, Stop(max_new_tokens=num_tokens)
+        toy_session(TARGET), Inputs(((1, 2),)), sampling, uniforms, Stop(max_new_tokens=num_tokens)
     )[0]
 
 
 def failures(rule: str, num_samples: int = 2000) -> list[str]:
     """Which per-position, per-place and bonus tests fail, at a family-wise false alarm of 1e-6."""
-    target = TableSession(TARGET)
+    target = toy_session(TARGET)
     samples = draw_rows(method(rule), target, Inputs(((1, 2, 1),)), DRAWN, range(num_samples), 4)
     fits = fits_of([samples], Laws(target, DRAWN), NUM_DRAFT, 4)
     return [name for name, fit in fits.items() if not fit.passes(FALSE_ALARM / len(fits))]
@@ -81,7 +81,7 @@ def test_fused_records_the_drafts_that_it_looked_at() -> None:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_model_draft_hands_over_its_log_sum_exp(temperature: float) -> None:
-    drafter, sampling = ModelDrafter(TableSession(DRAFT)), Sampling(temperature=temperature)
+    drafter, sampling = ModelDrafter(toy_session(DRAFT)), Sampling(temperature=temperature)
     drafter.begin(Inputs(((1, 2), (3, 1))), [2, 1], Uniforms([5, 6], 20))
     proposal = drafter.propose([3, 2], [0, 0], sampling)
     assert proposal.logits is not None
@@ -91,7 +91,7 @@ def test_a_model_draft_hands_over_its_log_sum_exp(temperature: float) -> None:
     assert drafter.propose([1, 1], [0, 0], Sampling(temperature=1.0, top_k=2)).log_sum_exp is None
 
 
-class Poisoned(TableSession):
+class Poisoned(_TableSession):
     """A target whose logits hold NaN."""
 
     def extend(self, tokens: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import theory_laws
 import torch
 from torch import Tensor
 
-from harness.exact.toy import TableSession, greedy_output, random_table
+from harness.exact.toy import greedy_output, random_table, toy_session
 from methods.errors import InputError
 from methods.parts import DRAFTERS
 from methods.sampling import Sampling, Uniforms
@@ -39,7 +39,7 @@ def acceptance_statistics(steps: Sequence[Step]) -> dict[str, acceptance.Statist
     return {name: getattr(acceptance, name)(steps) for name in ACCEPTANCE}
 
 
-def next_probs(session: TableSession, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
+def next_probs(session: toy_session, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
     """Return the law of the next token, by a forward pass over the whole text."""
     pending = session.prefill(Inputs((tuple(prompt),)))
     return session.extend(torch.tensor([[*pending, *output]]))[0, -1].softmax(-1)
@@ -94,16 +94,16 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
     monkeypatch.setattr(overlap_module, "CHUNK", 4)
     table = NGramTable.count([[1, 2, 3, 1, 2, 6, 0, 4, 5, 1]], VOCAB)
     inner = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
-    drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=TableSession(DRAFT), table=table, inner=inner))
+    drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=toy_session(DRAFT), table=table, inner=inner))
     prompt, output = (1, 2, 3), [1, 2, 6, 1, 1, 4, 0, 3, 2, 5]
-    [measured] = overlap(TableSession(TARGET), [drafter], Inputs((prompt,)), output, sampling, (1.0, 0.3))
+    [measured] = overlap(toy_session(TARGET), [drafter], Inputs((prompt,)), output, sampling, (1.0, 0.3))
     assert {len(values) for values in measured.values()} == {len(output)}
     for position in range(len(output)):
         text = [*prompt, *output[:position]]
-        raw = next_probs(TableSession(TARGET), prompt, output[:position])
+        raw = next_probs(toy_session(TARGET), prompt, output[:position])
         target = sampling.probs(raw.log())
         draft = {
-            "model": sampling.probs(next_probs(TableSession(DRAFT), prompt, output[:position]).log()),
+            "model": sampling.probs(next_probs(toy_session(DRAFT), prompt, output[:position]).log()),
             "unigram": sampling.probs(table.unigram_log_probs),
             "bigram": sampling.probs(table.bigram_log_probs(text[-1])),
             "random": torch.full((VOCAB,), 1 / VOCAB),
@@ -142,12 +142,12 @@ def test_acceptance_definitions_on_steps_by_hand() -> None:
 def test_nothing_behind_a_stopping_eos_counts() -> None:
     """The draft is the target, so all four drafts stand; the second one of the first row's round is made the EOS."""
     prompts = ((2,), (1,))
-    first, other = (greedy_output(TableSession(TARGET), prompt, 8, frozenset()) for prompt in prompts)
+    first, other = (greedy_output(toy_session(TARGET), prompt, 8, frozenset()) for prompt in prompts)
     assert first[0] != first[1] not in other[:5]
-    drafter = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=TableSession(TARGET)))
+    drafter = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=toy_session(TARGET)))
     method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 4))
     stop = Stop(max_new_tokens=8, token_ids=frozenset({first[1]}))
-    rows = method.generate(TableSession(TARGET), Inputs(prompts), GREEDY, Uniforms([0, 1], 8), stop)
+    rows = method.generate(toy_session(TARGET), Inputs(prompts), GREEDY, Uniforms([0, 1], 8), stop)
     assert (rows[0].tokens, rows[0].stop_reason) == (first[:2], "eos")
     assert rows[0].steps[0].drafted == first[:4]
     assert (rows[0].steps[0].num_accepted, rows[0].steps[0].emitted) == (2, 2)
@@ -158,7 +158,7 @@ def test_nothing_behind_a_stopping_eos_counts() -> None:
         "accepted_per_step": (2.0, 1.0),
         "tokens_per_step": (2.0, 1.0),
     }
-    assert rows[1].tokens == greedy_output(TableSession(TARGET), prompts[1], 8, stop.token_ids)
+    assert rows[1].tokens == greedy_output(toy_session(TARGET), prompts[1], 8, stop.token_ids)
     assert (rows[1].steps[0].num_accepted, rows[1].steps[0].emitted) == (4, 5)
 
 
@@ -180,7 +180,7 @@ def test_acceptance_of_constant_alpha_is_the_closed_form() -> None:
     drafter = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
     method = DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, 3))
     stop = Stop(max_new_tokens=1000)
-    row = method.generate(TableSession(flat), Inputs(((1,),)), DRAWN, Uniforms([0], 1000), stop)[0]
+    row = method.generate(toy_session(flat), Inputs(((1,),)), DRAWN, Uniforms([0], 1000), stop)[0]
     measured = {name: total / count for name, (total, count) in acceptance_statistics(row.steps).items()}
     tokens = float(theory.expected_tokens(alpha, 3))
     expected = {
