@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import shape_checks
 import torch
-from jaxtyping import install_import_hook
 
-hook = install_import_hook(["methods", "kernels"], "beartype.beartype")
+shape_checks.install(["methods", "kernels"])
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

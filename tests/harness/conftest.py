@@ -1,6 +1,5 @@
 """Synthetic records whose every number follows from a few parameters, for tests of what is derived from records."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from probed import write_records
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe

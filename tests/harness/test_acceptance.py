@@ -1,14 +1,10 @@
 """One raw log, every definition: against counts made by hand, and the identities that hold between them."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from probed import write_records
 
 from harness.cli.main import main

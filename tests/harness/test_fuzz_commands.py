@@ -4,19 +4,15 @@ import argparse
 import io
 import json
 import os
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from fuzz_models import save_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cli.main import COMMANDS, main, parser
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fuzz_models import save_models
 
 FUZZED = {"deadline": None, "derandomize": True, "database": None}
 NUMBERS = ("0", "-1", "1", "3", "-0", "+1", "1_000", " 3", "²", "٣", "1e3", "1.5", "nan", "inf", "-inf", "", "x", "0x10", "--5")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fuzz_models import save_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +28,6 @@ from harness.report.items import read_table
 from harness.report.regress import read_baseline
 from methods.speculative.acceptance import alpha_ratio
 from methods.steps import Step
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fuzz_models import save_models
 
 SHARED = [HealthCheck.function_scoped_fixture]  # every example writes its files anew
 FUZZED = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": SHARED}

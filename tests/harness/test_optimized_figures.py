@@ -1,16 +1,12 @@
 """Optimized's figures: tiles are the kernels' own, points are the records' numbers, and nothing is drawn of nothing."""
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import optimized_runs as runs
 import pytest
 from matplotlib.figure import Figure
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import optimized_runs as runs
 
 from harness.core.errors import UsageError
 from harness.core.experiment import RuleTimesProbe

@@ -1,17 +1,12 @@
 """Optimized's tables: every printed number stands beside the right measurement, and gains are split as they arose."""
 
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import optimized_runs as runs
+import pytest
 
 from harness.core.experiment import Experiment, RuleTimesProbe
 from harness.core.records import Record

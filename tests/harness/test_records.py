@@ -3,15 +3,11 @@
 import os
 import resource
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from probed import with_probe_records
 
 from harness.core.errors import UsageError

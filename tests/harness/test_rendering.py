@@ -3,15 +3,11 @@
 import json
 import os
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from probed import write_records
 from transformers import AutoTokenizer
 

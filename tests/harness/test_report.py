@@ -1,13 +1,9 @@
 """The static site: complete, linked, escaped, bounded, and the same from the same input."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from report_site import HOSTILE, LIMIT, ROOT, Page, build, made_up, parse
 
 from harness.cli.main import main

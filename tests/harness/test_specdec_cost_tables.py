@@ -1,15 +1,10 @@
 """SpecDec's tables of memory, latency, time by module and worked examples: what was counted, beside what was published."""
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import specdec_runs as runs
 
 from harness.core.experiment import Experiment

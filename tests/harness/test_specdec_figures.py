@@ -1,18 +1,14 @@
 """SpecDec's figures: boxes are a record's tokens, points and bars the tables' numbers, and nothing is drawn of nothing."""
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import specdec_runs as runs
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import specdec_runs as runs
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment

@@ -1,15 +1,11 @@
 """Worked examples: the paper's own trace comes out of its text and out of a record of the same rounds, token for token."""
 
 import re
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import specdec_runs as runs
 
 from harness.core.errors import UsageError

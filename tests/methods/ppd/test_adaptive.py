@@ -1,16 +1,11 @@
 """The adaptive planner finds the plan that is fastest at known ranks and costs, and changes nothing in what is emitted."""
 
 import random
-import sys
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from ppd_events import simulate
 
 from methods.autoregressive import Autoregressive

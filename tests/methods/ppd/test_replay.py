@@ -1,13 +1,7 @@
 """Measured matches: what dependence changes and what it does not, exactly."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from ppd_events import simulate
 from ppd_replay import replay, run_lengths
 

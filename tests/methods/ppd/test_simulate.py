@@ -1,18 +1,13 @@
 """The event simulation against Theorem 4.1, against sequences worked by hand, and against what units can physically do."""
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
+import ppd_laws
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import ppd_laws
 from ppd_events import Simulation, draw_matches, simulate
 
 from harness.papers.ppd.figure_timeline import algorithm_2

@@ -1,7 +1,6 @@
 """The closed forms of PPD against enumeration of every match sequence, and against the paper's printed numbers."""
 
 import csv
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -9,11 +8,8 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import ppd_laws
+import pytest
 
 from methods.errors import InputError
 from methods.ppd import theory

@@ -1,12 +1,6 @@
 """Puts the helper module of these tests on the path; the trained pair."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import toy_blocks
 
 
