@@ -126,7 +126,8 @@ def test_killed_worker_changes_nothing(folder: Path, workers: ray_engine.RayRunn
     calls = [line.split(" ", 2) for line in (folder / "log").read_text().splitlines()]
     prompts = Counter(prompt for _, number, prompt in calls if number != "1")  # each process warms up first
     batches = 10
-    assert sum(prompts.values()) == batches + 1  # once more: the batch in flight
+    # Once more: the batch in flight, and the one before it if its records had not left the process when it was killed.
+    assert batches + 1 <= sum(prompts.values()) <= batches + 2
     assert str(os.getpid()) not in {pid for pid, _, _ in calls}
 
 
