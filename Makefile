@@ -31,11 +31,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP) ## run the tests (2 processes)
-	$(VENV)/bin/python -m pytest -n 2
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 coverage: $(STAMP) ## run the tests and print which lines of methods/, kernels/ and harness/ they ran, worst first
 	rm -f .coverage .coverage.*
-	$(VENV)/bin/python -m coverage run -m pytest -n 2
+	$(VENV)/bin/python -m coverage run -m pytest -n 2 --dist loadgroup
 	$(VENV)/bin/python -m coverage combine --quiet
 	$(VENV)/bin/python -m coverage report --skip-covered --sort=cover
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 from harness.core.errors import UsageError
 from harness.papers import get_figure
@@ -37,28 +38,41 @@ def test_they_are_committed_without_outputs() -> None:
         assert all(not cell.metadata for cell in notebook.cells), path
 
 
+@pytest.fixture(scope="module")
+def outputs(zoo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[NotebookNode]]:
+    """The outputs of every notebook, run in one Python that imports libraries once; each begins with no name and no record."""
+    folder, whole, ends = tmp_path_factory.mktemp("notebooks"), nbformat.v4.new_notebook(), {}
+    for name in NAMES:
+        start = f"%reset_selective -f '^(?!_|In$|Out$|get_ipython$|exit$|quit$|open$)'\nimport os\nos.environ['RECORDS'] = {str(folder / name)!r}"
+        whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
+        ends[name] = len(whole.cells)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in {"IPYTHONDIR": folder / "ipython", "OMP_NUM_THREADS": "1"}.items():
+            patch.setenv(variable, str(value))
+        for variable in ("PROFILE", "TARGET", "DRAFT", "TASK", "DATA"):
+            patch.delenv(variable, raising=False)
+        resources = {"metadata": {"path": str(FOLDER)}}
+        NotebookClient(whole, timeout=300, kernel_name="python3", resources=resources, allow_errors=True).execute()
+    assert all(list((folder / name).glob("*.jsonl")) for name in NAMES)
+    starts = [0, *ends.values()]
+    return {
+        name: [output for cell in whole.cells[start:end] if cell.cell_type == "code" for output in cell.outputs]
+        for (name, end), start in zip(ends.items(), starts, strict=False)
+    }
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_it_runs_from_nothing_and_answers(name: str, zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in {
-        "RECORDS": tmp_path / "records",
-        "FORETOKEN_CACHE": zoo_cache,
-        "IPYTHONDIR": tmp_path / "ipython",
-        "OMP_NUM_THREADS": "1",
-    }.items():
-        monkeypatch.setenv(variable, str(value))
-    for variable in ("PROFILE", "TARGET", "DRAFT", "TASK", "DATA"):
-        monkeypatch.delenv(variable, raising=False)
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+def test_it_runs_from_nothing_and_answers(name: str, outputs: dict[str, list[NotebookNode]]) -> None:
+    written = outputs[name]
+    failed = [output for output in written if output.output_type == "error"]
+    assert not failed, "\n".join(failed[0].traceback)
+    printed = "".join(output.text for output in written if output.output_type == "stream" and output.name == "stdout")
     answer, num_pictures = ANSWERS[name]
     assert re.search(answer, printed), printed
-    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    pictures = [output for output in written if "image/png" in output.get("data", {})]
     assert len(pictures) >= num_pictures
-    warned = [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"]
+    warned = [output.text for output in written if output.output_type == "stream" and output.name == "stderr"]
     assert "Warning" not in "".join(warned), warned
-    assert list((tmp_path / "records").glob("*.jsonl"))
 
 
 def test_a_profile_that_is_named_is_not_run_behind_the_users_back(tmp_path: Path) -> None:

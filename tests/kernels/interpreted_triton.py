@@ -20,6 +20,7 @@ from kernels.verify.registry import KERNELS
 PLAIN = Sampling(temperature=1.0)
 EXACT_TRITON = ("exact", "fused")
 NUM_ROWS = {"exact": 300, "fused": 300, "sigmoid": 60, "sigmoid-released": 60}
+NUM_ROWS_HALF = NUM_ROWS | {"fused": 120}  # the types differ in how logits are loaded; the many branches are float32's to try
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,9 +56,10 @@ def run(kernel: str, given: Case) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kernel", NUM_ROWS)
 def test_random_rounds(kernel: str, dtype: str) -> None:
-    report = check(kernel, random_cases(NUM_ROWS[kernel], DTYPES[dtype], seed=1), DTYPES[dtype], "triton")
+    num_rows = (NUM_ROWS if dtype == "float32" else NUM_ROWS_HALF)[kernel]
+    report = check(kernel, random_cases(num_rows, DTYPES[dtype], seed=1), DTYPES[dtype], "triton")
     print(report.as_text())
-    assert report.num_rows == NUM_ROWS[kernel]
+    assert report.num_rows == num_rows
     assert report.passed, report.as_text()
 
 
