@@ -15,18 +15,10 @@ SHARED = ROOT.parent / "shared"
 
 
 # Modules whose shared fixtures cost more than their tests: where tests run in several processes, one runs all of them.
-TOGETHER = (
-    "notebooks",
-    "audit_run",
-    "ray",
-    "zoo_heads",
-    "zoo_specdec",
-    "zoo_variants",
-    "specdec_run",
-    "blockwise",
-    "hearing",
-    "report",
-)
+TOGETHER = {
+    *("audit_run", "blockwise", "hearing", "notebooks", "ray", "report", "specdec_run"),
+    *("zoo_heads", "zoo_specdec", "zoo_variants"),
+}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,7 @@ import torch
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
 from harness.zoo.blockwise import train_blockwise
-from harness.zoo.cache import DONE, is_complete, make, quiet, unreadable
+from harness.zoo.cache import DONE, explained, is_complete, make, quiet, unreadable, zoo_folder
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -57,6 +57,9 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
     """
     recipes = {name: recipe_for(name, scale, source) for name in names}
     missing = missing_of(list(recipes.values()), source)
+    if missing:
+        with explained(zoo_folder()):  # before processes are started for it
+            zoo_folder().mkdir(parents=True, exist_ok=True)
     with quiet():
         run({folder: job_of(one, source, missing) for folder, one in missing.items()}, workers)
     return {name: folder_of(recipe, source) for name, recipe in recipes.items()}

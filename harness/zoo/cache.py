@@ -23,6 +23,7 @@ FULL_OR_FORBIDDEN = {
     errno.EACCES,
     errno.EPERM,
     errno.ENOTDIR,
+    errno.EEXIST,
     errno.EFBIG,
 }
 

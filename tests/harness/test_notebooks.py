@@ -13,6 +13,7 @@ from harness.papers import get_figure
 from harness.report.notebooks import recorded
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+FORGET = "%reset_selective -f '^(?!_|In$|Out$|get_ipython$|exit$|quit$|open$)'"  # every name that a notebook gave
 NAMES = ("leviathan", "optimized", "ppd", "specdec", "your_own_pair")
 # What each must end up saying and drawing: a line of its answer, and how many pictures it has at least.
 ANSWERS = {
@@ -43,7 +44,7 @@ def outputs(zoo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """The outputs of every notebook, run in one Python that imports libraries once; each begins with no name and no record."""
     folder, whole, ends = tmp_path_factory.mktemp("notebooks"), nbformat.v4.new_notebook(), {}
     for name in NAMES:
-        start = f"%reset_selective -f '^(?!_|In$|Out$|get_ipython$|exit$|quit$|open$)'\nimport os\nos.environ['RECORDS'] = {str(folder / name)!r}"
+        start = f"{FORGET}\nimport os\nos.environ['RECORDS'] = {str(folder / name)!r}"
         whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
         ends[name] = len(whole.cells)
     with pytest.MonkeyPatch.context() as patch:
