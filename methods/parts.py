@@ -19,12 +19,12 @@ from methods.speculative.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeamOptions(MethodOptions):
+class _BeamOptions(MethodOptions):
     num_beams: int = option(4, "width of beam search", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformersOptions(MethodOptions):
+class _TransformersOptions(MethodOptions):
     """``early_layer`` is of drafter early-exit."""
 
     takes: ClassVar[tuple[str, ...]] = ("drafter", "schedule")
@@ -63,10 +63,10 @@ DRAFTERS: Registry = {
 }
 METHODS: Registry = {
     "autoregressive": Part("methods.autoregressive:Autoregressive", MethodOptions),
-    "beam": Part("methods.beam:BeamSearch", BeamOptions),
+    "beam": Part("methods.beam:BeamSearch", _BeamOptions),
     "drafter-alone": Part("methods.specdec.alone:DrafterAlone", DrafterAloneOptions),
     "ppd": Part("methods.ppd.pipeline:PredictivePipelinedDecoding", PipelineOptions),
     "speculative": Part("methods.speculative.decode:DraftAndVerify", SpeculativeOptions),
     "speculative-beam": Part("methods.speculative.beam:SpeculativeBeamSearch", SpeculativeBeamOptions),
-    "transformers": Part("methods.transformers_generate:TransformersGenerate", TransformersOptions),
+    "transformers": Part("methods.transformers_generate:TransformersGenerate", _TransformersOptions),
 }

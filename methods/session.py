@@ -49,8 +49,8 @@ class ModelSession:
                 that the model does not hear, of another shape than it hears, or none.
         """
         stack = self.stack
-        check_inputs(stack, inputs)
-        once = inputs.row(0) if _are_alike(inputs) else inputs
+        inputs.check(stack.input_vocab_size, stack.prompt_limit, stack.feature_shape)
+        once = inputs.row(0) if inputs.are_alike else inputs
         self._prompt_lengths = [len(prompt) for prompt in once.prompts]
         self.lengths = [(0,) * once.batch] * self.num_layers
         self._cache = self._empty_cache(once.batch)
@@ -214,7 +214,7 @@ class Source:
         """``encoded``: the encoder's states of these inputs, where another session has them already. Rows that are all alike
         are encoded once."""
         device, batch = stack.device, inputs.batch
-        inputs = inputs.row(0) if _are_alike(inputs) else inputs
+        inputs = inputs.row(0) if inputs.are_alike else inputs
         tokens, mask = _padded(inputs, device) if inputs.features is None else (None, None)
         self._heads = stack.num_kv_heads
         if encoded is not None:
@@ -285,47 +285,3 @@ def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: lis
     """Apply a change to every layer's lengths, once where layers agree."""
     changed = {old: change(old) for old in set(lengths)}
     return [changed[old] for old in lengths]
-
-
-def _are_alike(inputs: Inputs) -> bool:
-    """Return whether several rows have one prompt and, as far as is known without reading them, the same features."""
-    features = inputs.features
-    return inputs.batch > 1 and len(set(inputs.prompts)) == 1 and (features is None or features.stride(0) == 0)
-
-
-def check_inputs(stack: Stack, inputs: Inputs) -> None:
-    """Raise InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit.
-
-    So it does for features that the model does not hear, of another shape than it hears, or none.
-    """
-    vocab_size, limit = stack.input_vocab_size, stack.source_limit if stack.encodes_prompts else stack.position_limit
-    if not inputs.prompts:
-        raise InputError("prompts (): expected at least one row; give a prompt")
-    for row, prompt in enumerate(inputs.prompts):
-        if not prompt:
-            raise InputError(f"prompt of row {row}: it has 0 tokens, expected at least 1; begin it with the model's BOS token")
-        if min(prompt) < 0 or max(prompt) >= vocab_size:
-            token = next(token for token in prompt if not 0 <= token < vocab_size)
-            raise InputError(
-                f"prompt of row {row}: token {token} is outside the vocabulary of {vocab_size}; use the model's own tokenizer"
-            )
-        if limit is not None and len(prompt) > limit:
-            raise InputError(
-                f"prompt of row {row}: it has {len(prompt)} tokens, the model's position limit is {limit}; "
-                "shorten the prompt or choose a model with a larger limit"
-            )
-    _check_features(inputs, stack.feature_shape)
-
-
-def _check_features(inputs: Inputs, shape: tuple[int, int] | None) -> None:
-    if shape is None and inputs.features is not None:
-        raise InputError(f"features {tuple(inputs.features.shape)}: this model does not hear, expected none; choose a Whisper")
-    if shape is None:
-        return
-    if inputs.features is None:
-        raise InputError(f"features None: this model hears, expected [{inputs.batch}, {shape[0]}, {shape[1]}]; give it audio")
-    if tuple(inputs.features.shape) != (inputs.batch, *shape):
-        raise InputError(
-            f"features {tuple(inputs.features.shape)}: expected [rows, mels, frames] ({inputs.batch}, {shape[0]}, {shape[1]}); "
-            "make them with the model's own feature extractor"
-        )

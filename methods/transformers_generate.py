@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from methods.errors import InputError
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
-from methods.session import ModelSession, check_inputs
+from methods.session import ModelSession
 from methods.steps import Step
 from methods.transformers_assisted import Assistance, Seen, only, random_numbers, rounds, watched
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
@@ -53,7 +53,7 @@ class TransformersGenerate:
         if not isinstance(target, ModelSession):
             raise InputError(f"target {type(target).__name__}: transformers' generate needs the model of a ModelSession")
         stack = target.stack
-        check_inputs(stack, inputs)
+        inputs.check(stack.input_vocab_size, stack.prompt_limit, stack.feature_shape)
         # As Stop.budgets has it behind a prefill, which would cost time here.
         cached = [0 if stack.encodes_prompts else len(prompt) - 1 for prompt in inputs.prompts]
         budgets = [max(0, stop.room(length, stack.position_limit)) for length in cached]

@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.verify.interface import Proposal as Proposal
 from kernels.verify.interface import RoundUniforms, TargetLogits
 from kernels.verify.interface import Verdict as Verdict
+from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step, StopReason
 
@@ -40,6 +41,48 @@ class Inputs:
 
     def row(self, index: int) -> "Inputs":
         return Inputs((self.prompts[index],), None if self.features is None else self.features[index : index + 1])
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether several rows have one prompt and, as far as is known without reading them, the same features."""
+        features = self.features
+        return self.batch > 1 and len(set(self.prompts)) == 1 and (features is None or features.stride(0) == 0)
+
+    def check(self, vocab_size: int, limit: int | None, feature_shape: tuple[int, int] | None = None) -> None:
+        """Raise InputError for no prompt, an empty one, a token outside the vocabulary, or one longer than the limit.
+
+        So it does for features that the model does not hear (``feature_shape`` None), of another shape, or none.
+        """
+        if not self.prompts:
+            raise InputError("prompts (): expected at least one row; give a prompt")
+        for row, prompt in enumerate(self.prompts):
+            name = f"prompt of row {row}"
+            if not prompt:
+                raise InputError(f"{name}: it has 0 tokens, expected at least 1; begin it with the model's BOS token")
+            if min(prompt) < 0 or max(prompt) >= vocab_size:
+                token = next(token for token in prompt if not 0 <= token < vocab_size)
+                raise InputError(
+                    f"{name}: token {token} is outside the vocabulary of {vocab_size}; use the model's own tokenizer"
+                )
+            if limit is not None and len(prompt) > limit:
+                raise InputError(
+                    f"{name}: it has {len(prompt)} tokens, the model's position limit is {limit}; "
+                    "shorten the prompt or choose a model with a larger limit"
+                )
+        self._check_features(feature_shape)
+
+    def _check_features(self, shape: tuple[int, int] | None) -> None:
+        given = None if self.features is None else tuple(self.features.shape)
+        if shape is None:
+            if given is not None:
+                raise InputError(f"features {given}: this model does not hear, expected none; choose a Whisper")
+        elif given is None:
+            raise InputError(f"features None: this model hears, expected [{self.batch}, {shape[0]}, {shape[1]}]; give it audio")
+        elif given != (self.batch, *shape):
+            raise InputError(
+                f"features {given}: expected [rows, mels, frames] ({self.batch}, {shape[0]}, {shape[1]}); "
+                "make them with the model's own feature extractor"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

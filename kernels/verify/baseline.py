@@ -8,27 +8,27 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from kernels.verify.interface import Proposal, Round, RoundUniforms, TargetLogits, Verdict, checked, refuse_undrawn
-from kernels.verify.reference import Sampling, adjusted_probs, drafted_probs, inverse_cdf
+from kernels.verify.interface import Round, Verdict, refuse_undrawn
+from kernels.verify.reference import adjusted_probs, drafted_probs, inverse_cdf
 
 
-def verify(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
+def decide(round: Round) -> Verdict:
     """Leviathan's Algorithm 1 (the paper's Eqs. 1 to 3), operation by operation.
 
     Differs from transformers: the uniforms are inputs, the last token is drawn by inverting the cumulative sum instead of
     ``multinomial``, no host decision is made between (rows of a batch accept different numbers of drafts), and where draft
     and target are equal, so that no residual is left, the target row stands in.
     """
-    round = checked(proposal, target_logits, sampling, uniforms)
-    target_probs = adjusted_probs(target_logits, sampling)
+    target_probs = adjusted_probs(round.target_logits, round.target)
     draft_probs = None if round.draft_logits is None else adjusted_probs(round.draft_logits, round.draft)
     drafted_target, drafted_draft = drafted_probs(target_probs, draft_probs, round.tokens)
-    num_accepted = leading_true(uniforms[:, :-1] <= drafted_target / drafted_draft, round)
+    num_accepted = leading_true(round.uniforms[:, :-1] <= drafted_target / drafted_draft, round)
     row = at(target_probs, num_accepted)
     if round.tokens.shape[1]:
         residual = _residual(row, draft_probs, round, num_accepted)
         row = max_norm(residual, residual.sum(-1, keepdim=True), row, was_rejected(num_accepted, round))
-    return refuse_undrawn(Verdict(num_accepted, drawn(row, uniforms[:, -1]), drafted_target, drafted_draft), round.vocab_size)
+    next_token = drawn(row, round.uniforms[:, -1])
+    return refuse_undrawn(Verdict(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)
 
 
 def _residual(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from kernels.verify.bounds import reference_decisions
@@ -32,16 +31,7 @@ DRAFTS = (0, 1, 1, 1, 1, 2, 2, 3, 5)
 SPREADS = (0.5, 2.0, 6.0)  # standard deviations of the target's logits
 NOISES = (0.0, 0.05, 0.5, 2.0)  # and of what the draft's add to them
 KINDS = ("logits", "log-sum-exp", "point mass")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A batch of rows: what a rule's ``verify`` takes."""
-
-    proposal: Proposal
-    target_logits: Float[Tensor, "B n_plus_1 V"]
-    sampling: Sampling
-    uniforms: Float[Tensor, "B n_plus_1"]
+Case = tuple[Proposal, Tensor, Sampling, Tensor]  # a batch of rows: what a rule's ``verify`` takes
 
 
 def random_cases(
@@ -88,7 +78,7 @@ def _case(generator: torch.Generator, target: Tensor, draft: Tensor, sampling: S
     uniforms = torch.rand(batch, num_draft + 1, generator=generator, dtype=torch.float64)
     known = scaled.logsumexp(-1) if kind == "log-sum-exp" else None
     proposal = Proposal(tokens, lengths, None if kind == "point mass" else draft, sampling, known)
-    return Case(proposal, target, sampling, uniforms)
+    return proposal, target, sampling, uniforms
 
 
 @dataclass(frozen=True)
@@ -143,17 +133,17 @@ def running(
         yield report
 
 
-def _moved(case: Case, device: str) -> tuple:
-    proposal = case.proposal
+def _moved(case: Case, device: str) -> Case:
+    proposal, target_logits, sampling, uniforms = case
     if device != "cpu":
         logits, known = (None if part is None else part.to(device) for part in (proposal.logits, proposal.log_sum_exp))
         proposal = replace(proposal, tokens=proposal.tokens.to(device), logits=logits, log_sum_exp=known)
-    return proposal, case.target_logits.to(device), case.sampling, case.uniforms.to(device)
+    return proposal, target_logits.to(device), sampling, uniforms.to(device)
 
 
 def expected_decisions(kernel: str, case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Accepted counts, next tokens and rows inside the bound, of the reference of this kernel's own rule."""
-    round = checked(case.proposal, case.target_logits, case.sampling, case.uniforms)
+    round = checked(*case)
     if kernel in EXACT:
         return reference_decisions(round)
     return _expected_sigmoid(round, RELEASED if kernel == "sigmoid-released" else DEFAULT)

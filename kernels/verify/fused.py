@@ -15,19 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels.verify.interface import (
-    Backend,
-    Proposal,
-    Round,
-    RoundUniforms,
-    TargetLogits,
-    Verdict,
-    checked,
-    refuse_token,
-    refuse_undrawn,
-    use_triton,
-)
-from kernels.verify.reference import BELOW_ONE, Sampling, adjusted_probs
+from kernels.verify.interface import Backend, Round, Verdict, refuse_token, refuse_undrawn, use_triton
+from kernels.verify.reference import BELOW_ONE, adjusted_probs
 
 if sys.platform == "linux":  # where Triton is installed
     from kernels.verify import fused_gpu
@@ -36,19 +25,16 @@ PARTS = 32  # of the vocabulary, summed over before any token in them is looked 
 Known = tuple[list[list[float]], list[float]]  # a row's drafted tokens: their logits (each in a list), and log-sum-exps
 
 
-def verify(
-    proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms, backend: Backend | None = None
-) -> Verdict:
+def decide(round: Round, backend: Backend | None = None) -> Verdict:
     """Algorithm 1's decisions and Eq. 3's draw (README.md, Eqs. 8 to 13).
 
     Logits that no decision depends on are not read: rows behind the first rejection (on CUDA they are, but do not count).
     """
-    round = checked(proposal, target_logits, sampling, uniforms)
-    if use_triton(target_logits, backend):
+    if use_triton(round.target_logits, backend):
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
     told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known(round), strict=True)
     rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]
-    dtype = torch.float64 if target_logits.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if round.target_logits.dtype == torch.float64 else torch.float32
     if not rows:
         none = round.tokens.new_empty(0)
         return Verdict(none, none, round.tokens.to(dtype), round.tokens.to(dtype))

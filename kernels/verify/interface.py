@@ -1,7 +1,8 @@
 """What every verification kernel takes and gives. B: rows of a batch, n: drafted tokens, V: vocabulary size.
 
-The signature is that of a VerifyRule: ``verify(proposal, target_logits, sampling, uniforms)``, raw logits in. ``backend`` picks
-the Triton kernels or the vectorised PyTorch path; None is Triton for tensors on CUDA and PyTorch elsewhere.
+The signature of those in ``registry.KERNELS`` is a VerifyRule's: ``verify(proposal, target_logits, sampling, uniforms)``, raw
+logits in. The module of a kernel has ``decide(round)``. ``backend`` picks Triton kernels or the vectorised PyTorch path; None
+is Triton for tensors on CUDA and PyTorch elsewhere.
 """
 
 import os
@@ -34,6 +35,11 @@ class Proposal:
     logits: Float[Tensor, "B n V"] | None
     sampling: Sampling
     log_sum_exp: Float[Tensor, "B n"] | None = None
+
+    @classmethod
+    def nothing(cls, num_rows: int, sampling: Sampling, device: torch.device) -> "Proposal":
+        """Draft no token for any row."""
+        return cls(torch.zeros(num_rows, 0, dtype=torch.long, device=device), (0,) * num_rows, None, sampling)
 
     def ragged_lengths(self) -> Int[Tensor, "B"] | None:
         """Return the lengths as a tensor; None where every row drafted all n tokens."""

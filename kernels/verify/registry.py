@@ -2,16 +2,31 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from kernels.verify import baseline, exact, fused, sigmoid
-from kernels.verify.interface import Verdict
+from kernels.verify.interface import Proposal, RoundUniforms, TargetLogits, Verdict, checked
+from kernels.verify.reference import Sampling
+
+
+def _verify(
+    decide: Callable[..., Verdict],
+    proposal: Proposal,
+    target_logits: TargetLogits,
+    sampling: Sampling,
+    uniforms: RoundUniforms,
+    **options: Any,
+) -> Verdict:
+    """Check a round, then let a kernel decide it; ``options`` are the kernel's own: ``backend``, ``scaling``."""
+    return decide(checked(proposal, target_logits, sampling, uniforms), **options)
+
 
 RELEASED = sigmoid.Scaling(as_released=True)
 KERNELS: dict[str, Callable[..., Verdict]] = {
-    "baseline": baseline.verify,
-    "exact": exact.verify,
-    "fused": fused.verify,
-    "sigmoid": sigmoid.verify,
-    "sigmoid-released": partial(sigmoid.verify, scaling=RELEASED),
+    "baseline": partial(_verify, baseline.decide),
+    "exact": partial(_verify, exact.decide),
+    "fused": partial(_verify, fused.decide),
+    "sigmoid": partial(_verify, sigmoid.decide),
+    "sigmoid-released": partial(_verify, sigmoid.decide, scaling=RELEASED),
 }
 EXACT = ("baseline", "exact", "fused")

@@ -13,17 +13,7 @@ from torch import Tensor
 
 from kernels.inputs import InputError
 from kernels.verify.baseline import at, leading_true, was_rejected
-from kernels.verify.interface import (
-    Backend,
-    Proposal,
-    Round,
-    RoundUniforms,
-    TargetLogits,
-    Verdict,
-    checked,
-    refuse_undrawn,
-    use_triton,
-)
+from kernels.verify.interface import Backend, Round, Verdict, refuse_undrawn, use_triton
 from kernels.verify.reference import Sampling, adjusted_logits, inverse_cdf
 
 if sys.platform == "linux":  # where Triton is installed
@@ -69,14 +59,7 @@ def arithmetic(dtype: torch.dtype) -> torch.dtype:
 DEFAULT = Scaling()
 
 
-def verify(
-    proposal: Proposal,
-    target_logits: TargetLogits,
-    sampling: Sampling,
-    uniforms: RoundUniforms,
-    scaling: Scaling = DEFAULT,
-    backend: Backend | None = None,
-) -> Verdict:
+def decide(round: Round, scaling: Scaling = DEFAULT, backend: Backend | None = None) -> Verdict:
     """Accept where uniform <= sigmoid ratio, else draw from max_norm of the sigmoids' difference (README.md, Eqs. 5 to 7).
 
     The probabilities in the decisions are the sigmoids: they do not sum to 1. Where Eq. 5 has overflowed, nothing is left to
@@ -85,9 +68,8 @@ def verify(
     Differs from the paper: a point mass drafts with sigmoid 1 at its token and 0 elsewhere; the paper has model drafts only.
     Differs from the released code: sums are fp32 also for half logits, and whole where the last tile is no power of two.
     """
-    round = checked(proposal, target_logits, sampling, uniforms)
     target, draft = warped(round)
-    if use_triton(target_logits, backend) and draft is not None:
+    if use_triton(round.target_logits, backend) and draft is not None:
         mode = 2 if scaling.as_released else 1
         ratio, residual, sums = tiles_gpu.partials(target, draft, mode, scaling.alpha, scaling.beta)
         drafted_ratio = ratio.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
@@ -98,10 +80,10 @@ def verify(
         residual = torch.sub(activated, own).clamp_(min=0)  # NaN, where Eq. 5 has overflowed, stays until a row is drawn from
         drafted_ratio = _rounded(_gathered(activated, round) / _gathered(own, round), target.dtype)
         totals = residual.sum(-1)
-    num_accepted = leading_true(uniforms[:, :-1] <= drafted_ratio, round)
+    num_accepted = leading_true(round.uniforms[:, :-1] <= drafted_ratio, round)
     weights = _last_token_weights(round, target, residual, totals, num_accepted, scaling)
     refused = at(target, num_accepted).isnan().any(-1)  # a NaN logit, not Eq. 5's overflow
-    next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, uniforms[:, -1]))
+    next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, round.uniforms[:, -1]))
     drafted_target = scaling.activate(_gathered(target[:, :-1], round))
     drafted_draft = torch.ones_like(drafted_target) if draft is None else scaling.activate(_gathered(draft, round))
     return refuse_undrawn(Verdict(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)

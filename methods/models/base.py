@@ -98,6 +98,11 @@ class Stack(ABC):
         """Whether a prompt is an encoder's source. A Whisper's encoder hears, and its decoder begins with the prompt."""
         return self.is_encoder_decoder and self.feature_shape is None
 
+    @property
+    def prompt_limit(self) -> int | None:
+        """How many tokens a prompt may have."""
+        return self.source_limit if self.encodes_prompts else self.position_limit
+
     def __reduce__(self) -> tuple:
         """Pickle a stack as its model, so that another process makes its own over the same weights."""
         return type(self), (self.model,)

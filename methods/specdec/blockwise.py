@@ -142,8 +142,7 @@ class BlockwiseDrafter:
         lengths = tuple(max(0, min(count, most)) for count in num_draft)
         longest = max(lengths)
         if self.state is None or longest == 0:
-            tokens = torch.zeros(len(lengths), 0, dtype=torch.long, device=self.stack.device)
-            return Proposal(tokens, lengths, None, sampling)
+            return Proposal.nothing(len(lengths), sampling, self.stack.device)
         logits = self.stack.head(self.heads(self.state)[:, :longest])
         tokens = logits.argmax(-1) if sampling.greedy else sampling.draw(logits, self.uniforms.draft(positions, longest))
         return Proposal(tokens, lengths, logits, sampling)

@@ -11,7 +11,7 @@ from torch import Tensor
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
-from methods.session import ModelSession, Source, check_inputs
+from methods.session import ModelSession, Source
 from methods.specdec.stack import BlockStack, block_inputs
 from methods.types import Inputs, Outcome, Proposal, Session
 
@@ -49,7 +49,7 @@ class BlockDrafter:
     @torch.inference_mode()
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
         stack = self.stack
-        check_inputs(stack, inputs)
+        inputs.check(stack.input_vocab_size, stack.prompt_limit)
         self.uniforms, self.source = uniforms, self._encode(inputs)
         self.lengths = [1] * inputs.batch
         self.text: Int[Tensor, "B capacity"] = torch.zeros(inputs.batch, CAPACITY, dtype=torch.long, device=stack.device)
@@ -62,8 +62,7 @@ class BlockDrafter:
         lengths = self._fitting(num_draft)
         longest = max(lengths)
         if longest == 0:
-            tokens = torch.zeros(len(lengths), 0, dtype=torch.long, device=self.stack.device)
-            self.proposal = Proposal(tokens, lengths, None, sampling)
+            self.proposal = Proposal.nothing(len(lengths), sampling, self.stack.device)
             return self.proposal
         logits = block_logits(self.stack, self.source, self.text, self.lengths)[:, :longest]
         tokens = logits.argmax(-1) if sampling.greedy else sampling.draw(logits, self.uniforms.draft(positions, longest))
@@ -170,7 +169,7 @@ class ConcurrentBlockDrafter(BlockDrafter):
         self._started: tuple[Inputs, Future[Source]] | None = None
 
     def start(self, inputs: Inputs) -> None:
-        check_inputs(self.stack, inputs)
+        inputs.check(self.stack.input_vocab_size, self.stack.prompt_limit)
         if self._stream is not None:
             # What the last source's memory is still read for comes first.
             self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))

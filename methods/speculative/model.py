@@ -81,7 +81,7 @@ class ModelDrafter:
     def _draw(self, lengths: tuple[int, ...], positions: Sequence[int], sampling: Sampling) -> Proposal:
         longest = max(lengths)
         if longest == 0:
-            return Proposal(torch.zeros(len(lengths), 0, dtype=torch.long, device=self.session.device), lengths, None, sampling)
+            return Proposal.nothing(len(lengths), sampling, self.session.device)
         uniforms = self.uniforms.draft(positions, longest)
         logits, tokens, probs = [self._first(lengths)], list[Tensor](), list[Tensor]()
         for step in range(longest):

@@ -20,7 +20,7 @@ UNIFORM = Sampling(temperature=1.0)
 
 
 @runtime_checkable
-class RowDrafter(Protocol):
+class _RowDrafter(Protocol):
     """``vocab_size`` is V; ``uniforms`` has one number for each token that may be drafted."""
 
     vocab_size: int
@@ -31,7 +31,7 @@ class RowDrafter(Protocol):
 class PerRow:
     """A Drafter from a row drafter."""
 
-    def __init__(self, row_drafter: RowDrafter) -> None:
+    def __init__(self, row_drafter: _RowDrafter) -> None:
         self.row_drafter = row_drafter
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
@@ -42,7 +42,7 @@ class PerRow:
     def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
         uniforms = self.uniforms.draft(positions, max(num_draft))
         proposals = [
-            self.row_drafter.propose(text, count, row[:count], sampling) if count else _nothing(row, sampling)
+            self.row_drafter.propose(text, count, row[:count], sampling) if count else Proposal.nothing(1, sampling, row.device)
             for text, count, row in zip(self.texts, num_draft, uniforms, strict=True)
         ]
         self.drafted = [one.tokens[0].tolist() for one in proposals]
@@ -81,10 +81,6 @@ def opening(prompt: Sequence[int], pending: int) -> list[int]:
 def point_mass(tokens: Sequence[int], sampling: Sampling, device: torch.device) -> Proposal:
     """Propose one row of tokens that were chosen, not drawn."""
     return Proposal(torch.tensor([tokens], dtype=torch.long, device=device), (len(tokens),), None, sampling)
-
-
-def _nothing(row: Float[Tensor, "n"], sampling: Sampling) -> Proposal:
-    return point_mass([], sampling, row.device)
 
 
 def _first_law(proposal: Proposal, vocab_size: int) -> Float[Tensor, "1 V"]:

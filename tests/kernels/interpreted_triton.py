@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.inputs import InputError
-from kernels.verify import fused, reference
+from kernels.verify import reference
 from kernels.verify.check import DTYPES, Case, check, patched_once, random_cases
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Proposal
@@ -43,11 +43,11 @@ def case(
     known: Tensor | None = None,
 ) -> Case:
     lengths = (tokens.shape[1],) * len(tokens) if lengths is None else lengths
-    return Case(Proposal(tokens, lengths, draft, sampling, known), target, sampling, uniforms)
+    return Proposal(tokens, lengths, draft, sampling, known), target, sampling, uniforms
 
 
 def run(kernel: str, given: Case) -> tuple[list[int], list[int]]:
-    decisions = KERNELS[kernel](given.proposal, given.target_logits, given.sampling, given.uniforms, backend="triton")
+    decisions = KERNELS[kernel](*given, backend="triton")
     assert not decisions.target_probs.isnan().any()
     assert not decisions.draft_probs.isnan().any()
     return decisions.num_accepted.tolist(), decisions.next_token.tolist()
@@ -201,8 +201,7 @@ def test_the_law_is_the_targets() -> None:
 
 def test_interpreted_and_vectorised_agree_on_what_they_report() -> None:
     given = next(iter(random_cases(10, torch.float32, seed=11)))
-    arguments = (given.proposal, given.target_logits, given.sampling, given.uniforms)
-    ours, theirs = (fused.verify(*arguments, backend=backend) for backend in ("triton", "torch"))
+    ours, theirs = (KERNELS["fused"](*given, backend=backend) for backend in ("triton", "torch"))
     looked_at = ~theirs.target_probs.isnan()
     for name in ("target_probs", "draft_probs"):
         torch.testing.assert_close(getattr(ours, name)[looked_at], getattr(theirs, name)[looked_at], rtol=1e-5, atol=1e-7)

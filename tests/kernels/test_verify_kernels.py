@@ -12,15 +12,14 @@ from transformers.generation.utils import _speculative_sampling
 
 from harness.exact.law import largest_deviation
 from kernels.inputs import InputError
-from kernels.verify import baseline, fused, reference
 from kernels.verify import check as checking
+from kernels.verify import fused, reference
 from kernels.verify.bounds import Law
 from kernels.verify.check import DTYPES, Case, check, expected_decisions, random_cases
 from kernels.verify.interface import Proposal, Verdict
 from kernels.verify.reference import Sampling, adjusted_probs
 from kernels.verify.registry import EXACT, KERNELS
 from kernels.verify.sigmoid import LEAST_WEIGHT, Scaling
-from kernels.verify.sigmoid import verify as sigmoid_verify
 from methods.parts import RULES
 
 DRAWN = Sampling(temperature=1.0)
@@ -60,15 +59,15 @@ def test_the_check_turns_red(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lenient(proposal: object, target: Tensor, sampling: Sampling, uniforms: Tensor, **_: object) -> Verdict:
         shrunk = torch.cat((uniforms[:, :-1] / 1.02, uniforms[:, -1:]), 1)
-        return baseline.verify(proposal, target, sampling, shrunk)
+        return KERNELS["baseline"](proposal, target, sampling, shrunk)
 
     def from_target(proposal: object, target: Tensor, sampling: Sampling, uniforms: Tensor, **_: object) -> Verdict:
-        decisions = baseline.verify(proposal, target, sampling, uniforms)
+        decisions = KERNELS["baseline"](proposal, target, sampling, uniforms)
         row = adjusted_probs(target, sampling)[torch.arange(len(target)), decisions.num_accepted]
         return replace(decisions, next_token=reference.inverse_cdf(row, uniforms[:, -1]))
 
     def one_more(*arguments: object, **_: object) -> Verdict:
-        decisions = baseline.verify(*arguments)
+        decisions = KERNELS["baseline"](*arguments)
         return replace(decisions, num_accepted=decisions.num_accepted + 1)
 
     for wrong in (lenient, from_target, one_more):
@@ -174,7 +173,7 @@ def test_a_goal_that_rounding_puts_behind_a_part_is_its_last_token_that_weighs()
 def test_vocabularies_of_many_parts(vocab_size: int) -> None:
     proposal, target, uniforms = rows(1, 40, 2, vocab_size)
     given = Proposal(proposal.tokens, proposal.lengths, proposal.logits, DRAWN, proposal.log_sum_exp)
-    report = check("fused", [Case(given, target, DRAWN, uniforms)], torch.float32, "torch")
+    report = check("fused", [(given, target, DRAWN, uniforms)], torch.float32, "torch")
     assert report.num_wrong == 0
     assert report.num_inside <= 8  # of 40: the bound grows with the vocabulary
 
@@ -182,7 +181,7 @@ def test_vocabularies_of_many_parts(vocab_size: int) -> None:
 def test_rows_behind_the_first_rejection_are_not_read() -> None:
     """They are NaN here; the draft's rows are looked at for the residual alone, since its log-sum-exp is handed over."""
     proposal, target, uniforms = rows(0, 40, 4, 50)
-    expected = fused.verify(proposal, target, DRAWN, uniforms, backend="torch")
+    expected = KERNELS["fused"](proposal, target, DRAWN, uniforms, backend="torch")
     draft = proposal.logits.clone()
     threads = torch.get_num_threads()
     for entry, accepted in enumerate(expected.num_accepted.tolist()):
@@ -191,7 +190,7 @@ def test_rows_behind_the_first_rejection_are_not_read() -> None:
         rest = [position for position in range(4) if position != accepted]
         draft[entry, rest] = float("nan")
         draft[entry].scatter_(-1, proposal.tokens[entry].unsqueeze(-1), keep)
-    found = fused.verify(replace(proposal, logits=draft), target, DRAWN, uniforms, backend="torch")
+    found = KERNELS["fused"](replace(proposal, logits=draft), target, DRAWN, uniforms, backend="torch")
     for name in ("num_accepted", "next_token", "target_probs", "draft_probs"):
         mine, other = getattr(found, name), getattr(expected, name)
         assert torch.equal(mine.nan_to_num(7), other.nan_to_num(7))
@@ -206,7 +205,7 @@ def test_sigmoid_by_the_papers_formulas_one_number_at_a_time() -> None:
     seen = set()
     for released in (False, True):
         scaling = Scaling(-2.0, 2.0, released)
-        found = sigmoid_verify(proposal, target, DRAWN, uniforms, scaling)
+        found = KERNELS["sigmoid"](proposal, target, DRAWN, uniforms, scaling=scaling)
         for entry in range(60):
             expected = by_hand(target[entry], proposal.logits[entry], proposal.tokens[entry], uniforms[entry], scaling)
             assert (int(found.num_accepted[entry]), int(found.next_token[entry])) == expected
@@ -244,13 +243,13 @@ def test_sigmoid_accepts_whatever_the_models_say() -> None:
     """At +-1e3 nearly every draft of an unrelated model stands; in fp16 a scale of 1e5 overflows and none does."""
     proposal, _, uniforms = rows(8, 200, 3, 100)
     unrelated = 2 * torch.randn(200, 4, 100, generator=torch.Generator().manual_seed(9))
-    exact = fused.verify(proposal, unrelated, DRAWN, uniforms).num_accepted.float().mean()
-    wide = sigmoid_verify(proposal, unrelated, DRAWN, uniforms).num_accepted.float().mean()
+    exact = KERNELS["fused"](proposal, unrelated, DRAWN, uniforms).num_accepted.float().mean()
+    wide = KERNELS["sigmoid"](proposal, unrelated, DRAWN, uniforms).num_accepted.float().mean()
     assert float(exact) < 0.5
     assert float(wide) > 2.9
     half = replace(proposal, logits=proposal.logits.half(), log_sum_exp=None)
     for released in (False, True):
-        overflowed = sigmoid_verify(half, unrelated.half(), DRAWN, uniforms, Scaling(-1e5, 1e5, released))
+        overflowed = KERNELS["sigmoid"](half, unrelated.half(), DRAWN, uniforms, scaling=Scaling(-1e5, 1e5, released))
         assert int(overflowed.num_accepted.sum()) == 0
         assert torch.equal(overflowed.next_token, (uniforms[:, -1] * 100).long())  # every token as likely
 
@@ -291,13 +290,13 @@ def test_scales_must_be_ordered() -> None:
 
 def test_random_rounds_see_what_they_should() -> None:
     cases: list[Case] = list(random_cases(900, torch.float32, seed=0, filtered_every=4))
-    assert sum(len(case.uniforms) for case in cases) == 900
-    assert {case.target_logits.shape[-1] for case in cases} >= {2, 63, 777, 1024}
-    assert any(case.proposal.logits is None for case in cases)
-    assert any(case.proposal.log_sum_exp is not None for case in cases)
-    assert any(case.target_logits.isinf().any() for case in cases)
-    assert any(case.sampling.top_k and case.sampling.top_p for case in cases)
-    assert any(min(case.proposal.lengths) < case.proposal.tokens.shape[1] for case in cases)
+    assert sum(len(uniforms) for _, _, _, uniforms in cases) == 900
+    assert {target.shape[-1] for _, target, _, _ in cases} >= {2, 63, 777, 1024}
+    assert any(proposal.logits is None for proposal, *_ in cases)
+    assert any(proposal.log_sum_exp is not None for proposal, *_ in cases)
+    assert any(target.isinf().any() for _, target, _, _ in cases)
+    assert any(sampling.top_k and sampling.top_p for _, _, sampling, _ in cases)
+    assert any(min(proposal.lengths) < proposal.tokens.shape[1] for proposal, *_ in cases)
     accepted = torch.cat([expected_decisions("fused", case)[0] for case in cases])
     assert set(accepted.tolist()) >= {0, 1, 2, 3, 5}
     assert checking.MOST_INSIDE == 0.01

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kernels.inputs import InputError
-from kernels.verify import fused
 from kernels.verify.check import random_cases
+from kernels.verify.registry import KERNELS
 
 FILE = Path(__file__).with_name("interpreted_triton.py")
 GROUPS = {"fused rounds": ("test_random_rounds and fused", 3), "all else": ("not (test_random_rounds and fused)", 30)}
@@ -35,4 +35,4 @@ def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     given = next(iter(random_cases(1, torch.float32, seed=0)))
     with pytest.raises(InputError, match="TRITON_INTERPRET=1"):
-        fused.verify(given.proposal, given.target_logits, given.sampling, given.uniforms, backend="triton")
+        KERNELS["fused"](*given, backend="triton")
