@@ -131,9 +131,9 @@ class ModelSession:
             self._cache = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
         self._cache[:, :, :used].copy_(chosen)
         self.lengths = _map_same(lambda lengths: tuple(lengths[row] for row in rows), self.lengths)
-        self._prompt_lengths = [self._prompt_lengths[row] for row in rows]
         if self._source is not None:
             self._source.select(rows)
+            self._prompt_lengths = [self._prompt_lengths[row] for row in rows]
 
     def _suppress(self, logits: Float[Tensor, "B n V"]) -> None:
         """Take what never begins an output out of the logits that draw a row's first token."""
