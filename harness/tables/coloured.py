@@ -4,9 +4,9 @@ Needs a record and a way from ids to text; the colours mean the same in the term
 """
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from harness.core.errors import UsageError
 from harness.core.records import Record
@@ -23,14 +23,14 @@ COLOURS: dict[Kind, str] = {
     "corrected": "#0072B2",
     "bonus": "#CC79A7",
 }
-_ANSI: dict[Kind, str] = {
+ANSI: dict[Kind, str] = {
     "accepted": "\x1b[32m",
     "rejected": "\x1b[31;9m",
     "dropped": "\x1b[2;9m",
     "corrected": "\x1b[34;1m",
     "bonus": "\x1b[35;4m",
 }
-_MARKS: dict[Kind, tuple[str, str]] = {
+MARKS: dict[Kind, tuple[str, str]] = {
     "accepted": ("", ""),
     "rejected": ("[-", "-]"),
     "dropped": ("[~", "~]"),
@@ -102,11 +102,11 @@ def to_terminal(record: Record, decode: Decode, colour: bool = True) -> str:
 
 
 def _ansi(token: Token) -> str:
-    return f"{_ANSI[token.kind]}{token.text}\x1b[0m"
+    return f"{ANSI[token.kind]}{token.text}\x1b[0m"
 
 
 def _marked(token: Token) -> str:
-    before, after = _MARKS[token.kind]
+    before, after = MARKS[token.kind]
     return f"{before}{token.text}{after}"
 
 
@@ -117,21 +117,22 @@ def summary(rounds: Sequence[Sequence[Token]]) -> str:
 
 
 def to_html(record: Record, decode: Decode, heading: str = "A generation, round by round") -> str:
-    """A page of its own, no script, no outside resource."""
+    """Write the rounds as a page."""
     rounds = coloured_rounds(record, decode)
-    styles = "".join(f".{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
-    lines = "\n".join(f"<li>{''.join(map(_span, tokens))}</li>" for tokens in rounds)
-    legend = " &nbsp; ".join(_span(Token(MEANINGS[kind], kind)) for kind in COLOURS)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f"<title>{html.escape(heading)}</title>\n"
-        "<style>body{font:16px/1.7 sans-serif;margin:2em;max-width:60em}li{white-space:pre-wrap}"
-        f"{styles}.rejected,.dropped{{text-decoration:line-through}}.corrected{{font-weight:bold}}"
-        ".bonus{text-decoration:underline}</style>\n"
-        f"<h1>{html.escape(heading)}</h1>\n<p>{html.escape(summary(rounds))}</p>\n"
-        f"<ol>\n{lines}\n</ol>\n<p>{legend}</p>\n</html>\n"
+    return page("rounds.html", heading, COLOURS, MEANINGS, rounds=rounds, summary=summary(rounds))
+
+
+def page(template: str, heading: str, colours: Mapping[Kind, str], meanings: Mapping[Kind, str], **values: Any) -> str:
+    """Write a page of its own from one of the templates here; it has no script and no outside resource."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # where a page is written: naming a table needs none
+
+    made = Environment(
+        loader=PackageLoader("harness.tables"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
 
+    def span(token: Token) -> str:
+        return f'<span class="{token.kind}" title="{meanings[token.kind]}">{html.escape(token.text)}</span>'
 
-def _span(token: Token) -> str:
-    return f'<span class="{token.kind}" title="{MEANINGS[token.kind]}">{html.escape(token.text)}</span>'
+    made.filters |= {"text": html.escape, "span": span}
+    legend = [Token(meanings[kind], kind) for kind in meanings]
+    return made.get_template(template).render(heading=heading, colours=colours, legend=legend, **values)

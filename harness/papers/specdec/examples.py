@@ -10,7 +10,6 @@ what stood before is highlighted, bifurcation positions are red blocks, candidat
 a bifurcation are struck out.
 """
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -158,24 +157,13 @@ MEANINGS: dict[Kind, str] = {
     "bonus": "the verifier's own token behind a whole block",
     "dropped": "discarded",
 }
-_ANSI: dict[Kind, str] = {
+_ANSI: dict[Kind, str] = coloured.ANSI | {
     "before": "\x1b[2m",
-    "accepted": "\x1b[32m",
     "candidate": "\x1b[36;1m",
     "rejected": "\x1b[41;97m",
     "corrected": "\x1b[44;97m",
-    "bonus": "\x1b[35;4m",
-    "dropped": "\x1b[2;9m",
 }
-_MARKS: dict[Kind, tuple[str, str]] = {
-    "before": ("", " |"),
-    "accepted": ("", ""),
-    "candidate": ("[=", "=]"),
-    "rejected": ("[-", "-]"),
-    "corrected": ("[+", "+]"),
-    "bonus": ("[*", "*]"),
-    "dropped": ("[~", "~]"),
-}
+_MARKS: dict[Kind, tuple[str, str]] = coloured.MARKS | {"before": ("", " |"), "candidate": ("[=", "=]")}
 
 
 def terminal_examples(examples: Sequence[WorkedExample], colour: bool) -> str:
@@ -191,21 +179,8 @@ def markdown_examples(examples: Sequence[WorkedExample]) -> str:
 
 
 def html_examples(examples: Sequence[WorkedExample], heading: str) -> str:
-    """Write a page with the methods side by side; it has no script and no outside resource."""
-    styles = "".join(f".{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
-    sections = "\n".join(map(_section, examples))
-    legend = " &nbsp; ".join(_span(Token(MEANINGS[kind], kind)) for kind in MEANINGS)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f"<title>{html.escape(heading)}</title>\n"
-        "<style>body{font:15px/1.6 sans-serif;margin:2em}.pair{display:flex;gap:3em}.pair>div{flex:1;min-width:0}"
-        "dl{display:grid;grid-template-columns:max-content 1fr;gap:0 .6em}dd{margin:0;white-space:pre-wrap}dt{color:#777}"
-        f"dd.V{{margin-bottom:.7em}}{styles}.before{{background:#fff3c4}}.candidate{{background:#dff1fb;color:#0b6ba8}}"
-        ".rejected,.corrected{color:#fff;border-radius:3px}"
-        f".rejected{{background:{COLOURS['rejected']}}}.corrected{{background:{COLOURS['corrected']}}}"
-        ".dropped{text-decoration:line-through}.bonus{text-decoration:underline}</style>\n"
-        f"<h1>{html.escape(heading)}</h1>\n<p>{legend}</p>\n{sections}\n</html>\n"
-    )
+    """Write a page with the methods side by side."""
+    return coloured.page("examples.html", heading, COLOURS, MEANINGS, examples=examples, summary=summary)
 
 
 def summary(trace: Trace) -> str:
@@ -254,24 +229,3 @@ def _between(before: str, text: str, after: str) -> str:
 def _legend(colour: bool) -> str:
     paint = _ansi if colour else _marked
     return "\n".join(paint(meaning, kind) for kind, meaning in MEANINGS.items())
-
-
-def _section(example: WorkedExample) -> str:
-    source = "" if example.source is None else f"<p>{html.escape(example.source)}</p>\n"
-    traces = "\n".join(map(_column, example.traces))
-    return f'<h2>{html.escape(example.title)}</h2>\n{source}<div class="pair">\n{traces}\n</div>'
-
-
-def _column(trace: Trace) -> str:
-    lines = "\n".join(_iteration(number, one) for number, one in enumerate(trace.iterations, start=1))
-    heading = f"<h3>{html.escape(trace.heading)}</h3>\n<p>{html.escape(summary(trace))}</p>"
-    return f"<div>{heading}\n<dl>\n{lines}\n</dl></div>"
-
-
-def _iteration(number: int, one: Iteration) -> str:
-    drafter, verifier = ("".join(map(_span, tokens)) for tokens in (one.drafter, one.verifier))
-    return f'<dt>{number} D</dt><dd class="D">{drafter}</dd>\n<dt>V</dt><dd class="V">{verifier}</dd>'
-
-
-def _span(token: Token) -> str:
-    return f'<span class="{token.kind}" title="{MEANINGS[token.kind]}">{html.escape(token.text)}</span>'
