@@ -19,8 +19,8 @@ from harness.core.settings import Settings
 from harness.measures.of_run import of_task
 from harness.measures.sentences import sentence_speedup
 from harness.papers import TABLES, Table
-from harness.papers.specdec.blocks import GRID
 from harness.papers.specdec.columns import trained_on
+from harness.papers.specdec.quality import GRID
 from harness.papers.specdec.setup import (
     ALONE,
     BEAM,

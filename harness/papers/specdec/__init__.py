@@ -1,6 +1,5 @@
 """SpecDec (Xia et al.): setups, tables, figures, worked examples, claims."""
 
-from harness.papers.specdec.blocks import BLOCK_TABLES
 from harness.papers.specdec.claims import CLAIMS
 from harness.papers.specdec.cost import COST_TABLES
 from harness.papers.specdec.figures import BATCHES, DISTRIBUTION, QUALITY
@@ -15,7 +14,7 @@ __all__ = ["CLAIMS", "FIGURES", "INPUTS", "SHORT", "TABLES", "TITLE"]
 
 SHORT = "SpecDec"
 FIGURES = (ITERATION, QUALITY, RELAXED_ITERATION, DISTRIBUTION, BATCHES)
-TABLES = (*QUALITY_TABLES, *BLOCK_TABLES, *COST_TABLES, PROFILE, TRACES)
+TABLES = (*QUALITY_TABLES, *COST_TABLES, PROFILE, TRACES)
 INPUTS = (
     InputTable(
         paper="specdec",
