@@ -15,7 +15,7 @@ from harness.core.records import Record
 from harness.measures.of_run import num_tokens, tokens_per_step
 from harness.measures.pairing import incomparable, num_near_ties, paired, succeeded
 from harness.measures.statistics import Estimate, Missing, of_sums
-from harness.papers.leviathan.costs import account
+from harness.papers.leviathan.speed import account
 from harness.run.build import Models, build_method
 from harness.run.comparison import examples_of
 from harness.run.decode import generate

@@ -11,7 +11,7 @@ from harness.core.records import Divergence, Record
 from harness.measures import of_run as measures
 from harness.measures.pairing import num_near_ties
 from harness.measures.statistics import Estimate, Missing
-from harness.papers.leviathan.costs import account
+from harness.papers.leviathan.speed import account
 from methods.speculative import theory
 from tasks import get_task
 
