@@ -23,7 +23,6 @@ from harness.zoo.descriptions import (
     WhisperRecipe,
 )
 from harness.zoo.families import FAMILIES
-from methods.specdec.blockwise import BlockwiseHeads
 from methods.specdec.network import block_config, new_network
 
 CONVOLUTION_SCALE = 3.0  # of Whisper's at the start: the sound outweighs the positions that are added to it
@@ -53,13 +52,12 @@ def num_parameters(recipe: Recipe | HeadRecipe) -> int:
         return len(recipe.layers) * recipe.corpus.vocab_size * recipe.teacher.width
     if recipe.family == "ngram":
         return 0
+    if isinstance(recipe, BlockwiseRecipe):  # two layers with biases: to a hidden state for every head, and back
+        hidden, outputs = recipe.num_drafts * recipe.ff_width, recipe.num_drafts * recipe.width
+        return recipe.width * hidden + hidden + hidden * outputs + outputs
     ids = {"vocab_size": recipe.corpus.vocab_size, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     with torch.device("meta"):
-        network: nn.Module
-        if isinstance(recipe, BlockwiseRecipe):
-            network = BlockwiseHeads(recipe.width, recipe.num_drafts, recipe.ff_width)
-        else:
-            network = NETWORKS[recipe.family](recipe, ids)
+        network = NETWORKS[recipe.family](recipe, ids)
     return sum(weight.numel() for weight in network.parameters())
 
 
