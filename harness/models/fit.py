@@ -1,9 +1,8 @@
 """The size of models before they are loaded; what fits a loaded one, which two decode together, and the parts that draft."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
@@ -22,8 +21,7 @@ BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
-@dataclass(frozen=True)
-class Size:
+class _Size(NamedTuple):
     """The size of a model in weights and bytes. None where that cannot be known without loading or reaching it."""
 
     num_parameters: int | None
@@ -32,7 +30,7 @@ class Size:
     gated: bool = False
 
 
-def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", source: str = "toy") -> Size:
+def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", source: str = "toy") -> _Size:
     """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
     count: int | None
     download: int | None
@@ -42,7 +40,7 @@ def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", sour
         count, download, gated = num_weights(folder), 0, False
     else:
         count, download, gated = hub_size(spec)
-    return Size(count, download, None if count is None else count * BYTES_PER_WEIGHT[dtype], gated)
+    return _Size(count, download, None if count is None else count * BYTES_PER_WEIGHT[dtype], gated)
 
 
 def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:

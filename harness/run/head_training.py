@@ -113,8 +113,8 @@ def _facts(job: Job, data: HeadData, device: str) -> dict[str, Any]:
         "identity": job.identity,
         "base": {"name": job.target.name, "revision": job.target.revision},
         **{name: value for name, value in asdict(job).items() if name != "target"},
-        "num_documents": len(data.seen),
-        "num_held_out": len(data.held_out),
+        "num_documents": len(data[0]),
+        "num_held_out": len(data[1]),
         "device": device,
     }
 
@@ -126,7 +126,7 @@ def read_data(job: Job, model: LoadedModel) -> HeadData:
     num_held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT_FRAC * len(documents))))
     if len(documents) < 2:
         raise UsageError(f"data {job.source!r}: {len(documents)} documents of task {job.task!r}; expected at least 2")
-    return HeadData(seen=documents[num_held_out:], held_out=documents[:num_held_out])
+    return documents[num_held_out:], documents[:num_held_out]
 
 
 def _texts(job: Job) -> list[tuple[str, str]]:

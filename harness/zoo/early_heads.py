@@ -8,6 +8,7 @@ each as if it were alone. The paper names no schedule: the rate rises linearly a
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -45,12 +46,7 @@ class Document:
         return self.tokens[self.first :]
 
 
-@dataclass(frozen=True)
-class HeadData:
-    """The documents to learn from and those held out."""
-
-    seen: Sequence[Document]
-    held_out: Sequence[Document]
+HeadData = tuple[Sequence[Document], Sequence[Document]]  # the documents to learn from and those held out
 
 
 def train_zoo_heads(recipe: HeadRecipe, folder: Path, source: str, position: int = 0) -> None:
@@ -59,7 +55,7 @@ def train_zoo_heads(recipe: HeadRecipe, folder: Path, source: str, position: int
     pairs = map(rows.row, range(len(rows)))
     documents = [Document(torch.cat(pair).long(), max(1, len(pair[0]))) for pair in pairs]
     cut = recipe.corpus.num_held_out
-    data, identity = HeadData(seen=documents[cut:], held_out=documents[:cut]), digest(recipe, source)
+    data, identity = (documents[cut:], documents[:cut]), digest(recipe, source)
     with one_thread():
         base = AutoModelForCausalLM.from_pretrained(folder_of(recipe.teacher, source))
         stack = stack_for(base.eval().requires_grad_(False))
@@ -132,7 +128,7 @@ def next_choice(stack: Stack, training: HeadTraining, data: HeadData, seed: int)
     Documents come in a new order each epoch; which ones a step sees depends on the seed and the step alone.
     """
     session = ModelSession(stack)
-    documents, held_out = (pieces(part, stack, training) for part in (data.seen[: training.max_documents], data.held_out))
+    documents, held_out = (pieces(part, stack, training) for part in (data[0][: training.max_documents], data[1]))
     size = training.batch_size
     per_epoch = -(-len(documents) // size)
 
@@ -224,14 +220,10 @@ def show_means(evaluations: Sequence[Evaluation]) -> str:
     gains = {layer: now["match_frac"][layer] - before["match_frac"][layer] for layer in now["match_frac"]}
     least = min(gains, key=lambda layer: gains[layer])
     return (
-        f"loss {_mean(now['loss_nats']):.3f} (before {_mean(before['loss_nats']):.3f}), "
-        f"match rate {_mean(now['match_frac']):.4f} (before {_mean(before['match_frac']):.4f}), "
+        f"loss {fmean(now['loss_nats'].values()):.3f} (before {fmean(before['loss_nats'].values()):.3f}), "
+        f"match rate {fmean(now['match_frac'].values()):.4f} (before {fmean(before['match_frac'].values()):.4f}), "
         f"least gain {gains[least]:+.4f} at layer {least}"
     )
-
-
-def _mean(values: Mapping[int, float]) -> float:
-    return sum(values.values()) / len(values)
 
 
 def save_trained(

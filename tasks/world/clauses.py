@@ -15,6 +15,10 @@ Tense = Literal["past", "present", "future", "want", "must", "can"]
 TENSES: tuple[Tense, ...] = ("past", "past", "past", "past", "present", "future", "want", "must", "can")
 STATE_TENSES: tuple[Tense, ...] = ("past", "present")
 PLAIN_TENSES: tuple[Tense, ...] = ("past", "past", "present", "future")
+MASS_NOUNS = {"bread", "cheese", "soup"}
+PASSIVE_VERBS = {"repair", "paint", "sell", "open", "close", "build", "clean"}
+STATE_NAMES = {"old", "young", "tired", "sick", "happy", "poor", "rich"}
+STATES = tuple(item for item in lexicon.ADJECTIVES_BY_CLASS["p"] if item.english[0][0] in STATE_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,6 @@ class Sentence:
 
 def is_plural(subject: Person | Phrase) -> bool:
     return isinstance(subject, Phrase) and subject.plural
-
-
-MASS_NOUNS = {"bread", "cheese", "soup"}
 
 
 def draw_person(rng: random.Random) -> Person:
@@ -216,9 +217,6 @@ def _exist_clause(rng: random.Random) -> Clause:
     return Clause("exist", things, tense, place=draw_place(rng), when=_maybe_when(rng, tense, 0.3))
 
 
-PASSIVE_VERBS = {"repair", "paint", "sell", "open", "close", "build", "clean"}
-
-
 def _passive_clause(rng: random.Random) -> Clause:
     verb = pick(rng, [item for item in lexicon.VERBS_WITH_OBJECT if item.english[0][0] in PASSIVE_VERBS])
     thing = draw_phrase(rng, pick(rng, verb.classes), owner_share=0.3)
@@ -249,7 +247,3 @@ def draw_sentence(rng: random.Random) -> Sentence:
     home = pick(rng, CITIES) if isinstance(clause.subject, Phrase) and clause.subject.noun_class == "p" else ""
     says_home = clause.kind in {"object", "recipient"} and rng.random() < 0.35
     return Sentence(clause, time_first, home=home if says_home else "", lives_there=rng.random() < 0.5)
-
-
-STATE_NAMES = {"old", "young", "tired", "sick", "happy", "poor", "rich"}
-STATES = tuple(item for item in lexicon.ADJECTIVES_BY_CLASS["p"] if item.english[0][0] in STATE_NAMES)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec
 from harness.models import files
-from harness.models.fit import Size, check_pair, estimate, fits, load_ngrams
+from harness.models.fit import check_pair, estimate, fits, load_ngrams
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import is_encoder_decoder, is_ngram_table, pin_model
 from harness.run.build import Models, build_drafter
@@ -244,7 +244,7 @@ def test_hub_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = ModelSpec(name="nobody/none-such")
     assert pin_model(spec, "paper", "hub").revision == "main"
     assert pin_model(dataclasses.replace(spec, revision="abc"), "paper", "hub").revision == "abc"
-    assert estimate(spec) == Size(None, None, None)
+    assert estimate(spec) == (None, None, None, False)
     with pytest.raises(Unavailable, match="the Hub cannot be reached"):
         load_model(spec)
     files.hub_answers.cache_clear()

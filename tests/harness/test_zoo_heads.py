@@ -64,7 +64,7 @@ def stack(folders: dict[str, Path]) -> Stack:
 def data(folders: dict[str, Path]) -> HeadData:
     rows = read_corpus(build.folder_of(RECIPES["test"]["llama-deep"].corpus, "toy"))
     documents = [Document(torch.cat(pair).long(), max(1, len(pair[0]))) for pair in map(rows.row, range(60))]
-    return HeadData(seen=documents[12:], held_out=documents[:12])
+    return documents[12:], documents[:12]
 
 
 def test_defaults_are_the_papers() -> None:
@@ -155,7 +155,7 @@ def test_match_rate_rises_with_depth(folders: dict[str, Path]) -> None:
 
 def test_states_are_those_of_transformers(stack: Stack, data: HeadData) -> None:
     """Its hidden states [l] are those after l layers; the last is behind the final norm, so it is compared by its logits."""
-    document = data.held_out[0]
+    document = data[1][0]
     states = layer_states(ModelSession(stack), document, PAPER)
     whole = stack.model(document.tokens[None, :-1], output_hidden_states=True)
     for layer in PAPER:
@@ -166,7 +166,7 @@ def test_states_are_those_of_transformers(stack: Stack, data: HeadData) -> None:
 
 
 def test_a_head_begins_as_the_models_own(stack: Stack, data: HeadData) -> None:
-    states = layer_states(ModelSession(stack), data.held_out[0], PAPER)
+    states = layer_states(ModelSession(stack), data[1][0], PAPER)
     heads = initial_heads(stack, PAPER)
     for layer in PAPER:
         assert torch.equal(head_logits(stack, states[layer], heads[str(layer)]), stack.head(states[layer])[0])
@@ -178,7 +178,7 @@ def test_a_step_follows_the_gradient_of_its_labels(stack: Stack, data: HeadData,
     heads = initial_heads(stack, (20,))
     before = heads["20"].detach().clone()
     optimizer = torch.optim.AdamW(heads.parameters(), lr=1e-3, weight_decay=0.0)
-    documents = data.seen[:2]
+    documents = data[0][:2]
     loss = float(heads_loss(ModelSession(stack), heads, documents, labels == "final"))
     optimizer.step()
     gradient, expected, count = torch.zeros_like(before), 0.0, sum(len(document.labels) for document in documents)
