@@ -32,7 +32,7 @@ Number = Estimate | Missing | None
 
 
 @dataclass(frozen=True)
-class Family:
+class _Family:
     """Models of the zoo that share a tokenizer, the target first and the smallest draft last, and the task of their prompts."""
 
     models: tuple[str, ...]
@@ -40,9 +40,9 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family(("llama-target", "llama-draft-large", "llama-draft-small"), "text"),
-    "t5": Family(("t5-xxl", "t5-large", "t5-base", "t5-small"), "wmt-en-de"),
-    "gpt": Family(("gpt-target", "gpt-draft"), "text"),
+    "llama": _Family(("llama-target", "llama-draft-large", "llama-draft-small"), "text"),
+    "t5": _Family(("t5-xxl", "t5-large", "t5-base", "t5-small"), "wmt-en-de"),
+    "gpt": _Family(("gpt-target", "gpt-draft"), "text"),
 }
 
 
@@ -79,7 +79,7 @@ class Row:
         return f"{self.name:44s} {value} (goal {self.goal}: {'met' if self.met else 'MISSED'}); {self.detail}"
 
 
-def plan(family: Family, sizes: Sizes, profile: str, source: str, num_threads: int | None) -> dict[str, Comparison]:
+def plan(family: _Family, sizes: Sizes, profile: str, source: str, num_threads: int | None) -> dict[str, Comparison]:
     """The comparisons of a family: "lengths" and "eos" of its pair (past EOS; up to it), and one for each other model."""
     pair = _pair(family, sizes, profile, source, num_threads)
     comparisons = {
@@ -97,7 +97,7 @@ def _with(comparison: Comparison, *peers: str) -> Comparison:
     return Comparison(tuple(pin(arm) for arm in (*own.arms, *others.values())))
 
 
-def _pair(family: Family, sizes: Sizes, profile: str, source: str, num_threads: int | None) -> Comparison:
+def _pair(family: _Family, sizes: Sizes, profile: str, source: str, num_threads: int | None) -> Comparison:
     plain = Experiment(
         task=family.task,
         source=source,

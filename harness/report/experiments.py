@@ -16,7 +16,7 @@ from harness.tables.evidence import Decode, show_ids, stored_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class _Use:
     """A table that shows an experiment's records, and its command; ``page`` is None for runs that are not committed."""
 
     name: str
@@ -26,7 +26,7 @@ class Use:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class _Generation:
     """One record as a reader sees it. ``rounds`` is empty where nothing was drafted."""
 
     number: int
@@ -46,8 +46,8 @@ class ExperimentItem:
     undecoded: str = ""
     counts: Mapping[str, int | float] | None = None
     environments: tuple[Mapping[str, str | int], ...] = ()
-    generations: tuple[Generation, ...] = ()
-    uses: tuple[Use, ...] = ()
+    generations: tuple[_Generation, ...] = ()
+    uses: tuple[_Use, ...] = ()
 
     @property
     def page(self) -> str:
@@ -82,11 +82,11 @@ def experiment_items(folder: Path, tables: Sequence[TableItem], runs: Path, limi
     return [_item(path, uses.get(path.name, ()), limit) for path in sorted(folder.glob("*.jsonl"))]
 
 
-def uses_of(tables: Sequence[TableItem], runs: Path) -> dict[str, tuple[Use, ...]]:
+def uses_of(tables: Sequence[TableItem], runs: Path) -> dict[str, tuple[_Use, ...]]:
     """The tables that name a record file in their header, by file: committed ones, and those of other profiles in ``runs``."""
-    found: dict[str, list[Use]] = defaultdict(list)
+    found: dict[str, list[_Use]] = defaultdict(list)
     for table in tables:
-        use = Use(name=str(table.number), title=table.title, command=table.command, page=table.page)
+        use = _Use(name=str(table.number), title=table.title, command=table.command, page=table.page)
         for name in table.record_files:
             found[name].append(use)
     for path in sorted(runs.glob("*/tables/*.json")):
@@ -96,20 +96,20 @@ def uses_of(tables: Sequence[TableItem], runs: Path) -> dict[str, tuple[Use, ...
     return {name: tuple(uses) for name, uses in found.items()}
 
 
-def _other_use(path: Path) -> tuple[Use, list[str]]:
+def _other_use(path: Path) -> tuple[_Use, list[str]]:
     """Read a table of another profile and the names of its record files."""
     document = read_json(path)
     try:
         header = document["header"]
         name = f"{path.stem} of {path.parts[-3]}"
-        return Use(name=name, title=document["title"], command=header["command"], page=None), list(header["record_files"])
+        return _Use(name=name, title=document["title"], command=header["command"], page=None), list(header["record_files"])
     except (KeyError, TypeError) as error:
         raise UsageError(
             f"table {path}: not as `foretoken table` writes it ({error!r}); remove it, or write it again"
         ) from error
 
 
-def _item(path: Path, uses: tuple[Use, ...], limit: int) -> ExperimentItem:
+def _item(path: Path, uses: tuple[_Use, ...], limit: int) -> ExperimentItem:
     """Read one record file. One that cannot be read becomes an item with its problem, so that the others keep their pages."""
     try:
         experiment, records = load_experiment(path), load_records(path)
@@ -148,18 +148,18 @@ def _counts(records: Sequence[Record]) -> dict[str, int | float]:
     }
 
 
-def generations(records: Sequence[Record], decode: Decode, limit: int) -> list[Generation]:
+def generations(records: Sequence[Record], decode: Decode, limit: int) -> list[_Generation]:
     """Choose at most ``limit`` records: failures and divergences first, then in the order of the file."""
     numbered = list(enumerate(records, start=1))
     numbered.sort(key=lambda pair: pair[1].status == "ok" and pair[1].divergence is None)
     return [_generation(number, record, decode) for number, record in numbered[:limit]]
 
 
-def _generation(number: int, record: Record, decode: Decode) -> Generation:
+def _generation(number: int, record: Record, decode: Decode) -> _Generation:
     drafted = record.status == "ok" and record.steps is not None and any(record.steps.drafted)
     if not drafted:
         count = len(record.tokens or ())
         text = f"{count} tokens, nothing drafted" if record.status == "ok" else f"failed: {record.error}"
-        return Generation(number=number, record=record, rounds=(), summary=text)
+        return _Generation(number=number, record=record, rounds=(), summary=text)
     rounds = coloured_rounds(record, decode)
-    return Generation(number=number, record=record, rounds=rounds, summary=summary(rounds))
+    return _Generation(number=number, record=record, rounds=rounds, summary=summary(rounds))

@@ -25,7 +25,7 @@ SMALL = "test"  # the zoo's smallest models: trained and run in seconds
 
 
 @dataclass(frozen=True)
-class Recorded:
+class _Recorded:
     """The records of a plan in a folder. ``told`` says in a sentence which they are."""
 
     plan: Plan
@@ -47,7 +47,7 @@ class Recorded:
             return next(path for path in paths if path.suffix == ".png").read_bytes()
 
 
-def recorded(plan: Plan, folder: str | Path, profile: str | None = None) -> Recorded:
+def recorded(plan: Plan, folder: str | Path, profile: str | None = None) -> _Recorded:
     """The records of a plan under a profile. None takes "toy" where it was run whole; otherwise records of "test" are made now.
 
     Raises:
@@ -68,4 +68,4 @@ def recorded(plan: Plan, folder: str | Path, profile: str | None = None) -> Reco
         raise UsageError(
             f"profile {chosen!r}: nothing of it is recorded in {folder}; run it with make, or leave the profile out"
         )
-    return Recorded(plan, settings, folder, f"Records of profile {chosen!r}: {state}.")
+    return _Recorded(plan, settings, folder, f"Records of profile {chosen!r}: {state}.")

@@ -31,7 +31,7 @@ MARKS = {"agrees": "=", "above": "▲", "below": "▼", "not comparable": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
+class _Content:
     """Everything that the pages show."""
 
     tables: list[TableItem]
@@ -43,13 +43,13 @@ class Content:
     limit: int = 4
 
 
-def collect(results: Path, records: Path, limit: int) -> Content:
+def collect(results: Path, records: Path, limit: int) -> _Content:
     """Read what lies under ``results`` and ``records``. Either may lack anything; the pages say what is missing."""
     if not results.is_dir():
         raise UsageError(f"results {results}: not a folder; expected the one with tables/ and figures/, as a checkout has it")
     tables = table_items(results / "tables")
     claims, unchecked = claims_here()
-    return Content(
+    return _Content(
         tables=tables,
         figures=figure_items(results / "figures", tables),
         claims=claims,
@@ -60,7 +60,7 @@ def collect(results: Path, records: Path, limit: int) -> Content:
     )
 
 
-def write_site(content: Content, output: Path) -> int:
+def write_site(content: _Content, output: Path) -> int:
     """Write all pages and return their number. The folder is replaced as a whole, and only if it is a report or missing.
 
     Raises:
@@ -81,7 +81,7 @@ def write_site(content: Content, output: Path) -> int:
     return count
 
 
-def _fill(content: Content, folder: Path) -> int:
+def _fill(content: _Content, folder: Path) -> int:
     shutil.copytree(STATIC, folder / "static")
     (folder / MARKER).write_text("made by `foretoken report`, which replaces this folder\n", encoding="utf8")
     (folder / "ledger.csv").write_text(ledger_text(content.tables), encoding="utf8")
@@ -97,7 +97,7 @@ def _fill(content: Content, folder: Path) -> int:
     return count
 
 
-def copied(content: Content) -> dict[str, list[Path]]:
+def copied(content: _Content) -> dict[str, list[Path]]:
     """The files that pages link to, by the folder into which they are copied."""
     return {
         "tables": [path for table in content.tables for path in _beside(table)],
@@ -111,7 +111,7 @@ def _beside(table: TableItem) -> list[Path]:
     return [] if file is None else [path for ending in TABLE_ENDINGS if (path := file.with_suffix(ending)).exists()]
 
 
-def pages(content: Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def pages(content: _Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """File name, template and values of every page."""
     yield "index.html", "index.html", {}
     for paper in papers_of(content.tables):
@@ -140,7 +140,7 @@ def _environment() -> Environment:
     return made
 
 
-def _common(content: Content) -> dict[str, Any]:
+def _common(content: _Content) -> dict[str, Any]:
     """The values that every template sees."""
     return {
         "content": content,

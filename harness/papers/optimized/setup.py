@@ -4,7 +4,7 @@ A comparison is all the arms that share a data set, a target and a sampling: pla
 alpha of the pair is measured, then one arm for each verify rule. Tables that read the same comparison share its records.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ from harness.core.experiment import (
     Experiment,
     ModelSpec,
     OverlapProbe,
-    Probe,
     RuleTimesProbe,
     comparison_id,
 )
@@ -151,10 +150,6 @@ class Case:
     pair: _Pair
     sampling: str
 
-    @property
-    def heads(self) -> tuple[str, str, str]:
-        return self.data.label, self.pair.target, self.sampling
-
 
 def cases(*pairs: tuple[_Pair, _DataSet]) -> list[Case]:
     return [Case(data=data, pair=pair, sampling=sampling) for pair, data in pairs for sampling in SAMPLINGS]
@@ -169,14 +164,6 @@ WITH_UNTRAINED = ((SMALL_EN, CLEAN), (LLAMA_7B, XSUM))
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
 
 
-def models_of(settings: Settings, pair: _Pair) -> tuple[ModelSpec, ModelSpec] | Missing:
-    """Target and draft; what is missing where one is."""
-    target, draft = model_of(settings, pair.target_role), model_of(settings, pair.draft_role)
-    if isinstance(target, Missing):
-        return target
-    return draft if isinstance(draft, Missing) else (ModelSpec(name=target), ModelSpec(name=draft))
-
-
 def num_examples(settings: Settings, data: _DataSet, sampled: bool) -> int:
     """Of the whole test set, or of its seeded sample."""
     sizes = SIZES[settings.profile].samples if sampled else SIZES[settings.profile].limits
@@ -189,21 +176,25 @@ def num_examples(settings: Settings, data: _DataSet, sampled: bool) -> int:
 
 def plain_arm(settings: Settings, case: Case, group: str, *, sampled: bool = False) -> Experiment | Missing:
     """Plain decoding at batch 1; its times belong to the comparison that ``group`` names."""
-    models, sizes, data = models_of(settings, case.pair), SIZES[settings.profile], case.data
-    if isinstance(models, Missing):
-        return models
-    drafters = [models[1]] + ([replace(models[1], untrained=True)] if (case.pair, data) in WITH_UNTRAINED else [])
+    target, draft = model_of(settings, case.pair.target_role), model_of(settings, case.pair.draft_role)
+    if isinstance(target, Missing):
+        return target
+    if isinstance(draft, Missing):
+        return draft
+    verifier, sizes, data = ModelSpec(name=target), SIZES[settings.profile], case.data
+    drafters = [ModelSpec(name=draft)]
+    drafters += [ModelSpec(name=draft, untrained=True)] if (case.pair, data) in WITH_UNTRAINED else []
     return plain_decoding(
         settings,
         task=data.task,
-        target=models[0],
+        target=verifier,
         sampling=SAMPLINGS[case.sampling],
         limit=num_examples(settings, data, sampled),
         repeats=settings.repeats or 1,
         max_new_tokens=MAX_NEW_TOKENS[data.is_speech],
         max_input_tokens=None if data.is_speech else sizes.max_article,
         prompt_style="t5" if data.is_speech else "instruction",
-        prompt_template=None if data.is_speech or from_zoo(models[0]) else SUMMARY_TEMPLATE,
+        prompt_template=None if data.is_speech or from_zoo(verifier) else SUMMARY_TEMPLATE,
         comparison=comparison_id(PAPER, f"{group} {case.pair.target}", settings.models),
         probes=tuple(OverlapProbe(drafter=DrafterSpec(kind="model", model=model)) for model in drafters),
         num_threads=sizes.num_threads,
@@ -247,11 +238,11 @@ def without_profiler(settings: Settings, arms: Arms) -> Arms:
     """The same arms for times by the clock alone: torch's profiler, which only CUDA needs, takes time of its own."""
     if not settings.device.startswith("cuda"):
         return arms
-    return {name: arm if isinstance(arm, Missing) else arm.replace(probes=_untimed(arm)) for name, arm in arms.items()}
 
+    def untimed(arm: Experiment) -> Experiment:
+        return arm.replace(probes=tuple(probe for probe in arm.probes if probe != RuleTimesProbe()))
 
-def _untimed(arm: Experiment) -> tuple[Probe, ...]:
-    return tuple(probe for probe in arm.probes if probe != RuleTimesProbe())
+    return {name: arm if isinstance(arm, Missing) else untimed(arm) for name, arm in arms.items()}
 
 
 def from_zoo(model: ModelSpec) -> bool:

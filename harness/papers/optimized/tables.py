@@ -77,7 +77,12 @@ def _sections(timed: bool, settings: Settings) -> list[Section]:
         arms = setup.arms_of(settings, case)
         shown = [name for name in arms if name != setup.PLAIN]
         rows = (
-            Row(row_name(*case.heads, name), name, (case, name) if case.sampling == setup.FILTERED else None) for name in shown
+            Row(
+                row_name(case.data.label, case.pair.target, case.sampling, name),
+                name,
+                (case, name) if case.sampling == setup.FILTERED else None,
+            )
+            for name in shown
         )
         arms = setup.without_profiler(settings, arms) if timed else arms
         sections.append(Section(arms, tuple(rows), columns_for(case), printed_only=True))

@@ -22,7 +22,6 @@ from harness.tables.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 from methods.steps import PARTS, Steps
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 COLOURS = {
@@ -34,6 +33,7 @@ COLOURS = {
     "wait": GREY,
     "adopt": PURPLE,
 }
+RIGHT, WRONG, ARROW = "#8FBF8F", "#E8D8D8", "#1B5E20"
 LABELS = {
     BLUE: "layers up to the early one",
     ORANGE: "early head",
@@ -41,8 +41,9 @@ LABELS = {
     GREEN: "head: the token",
     GREY: "waiting",
     PURPLE: "request, hand-over",
+    RIGHT: "candidate, right",
+    WRONG: "candidate, discarded",
 }
-RIGHT, WRONG, ARROW = "#8FBF8F", "#E8D8D8", "#1B5E20"
 NUM_SHOWN = 4
 LONGEST = 14  # characters of a token
 TALL = 0.34  # half the height of a bar, in lanes
@@ -81,7 +82,7 @@ def draw_overview(settings: Settings, evidence: Evidence, folder: Path) -> list[
         _main_lane(axes, shown, depth_of(settings, ROLE), text)
         for slot in range(3):
             _candidate_lane(axes, shown, slot, text, shared=True)
-        _dress(axes, ["main process", *[f"candidate {slot + 1}" for slot in range(3)]], "time (ms)", legend=True)
+        _label_axes(axes, ["main process", *[f"candidate {slot + 1}" for slot in range(3)]], "time (ms)", legend=True)
         axes.set_title("Three candidates begin while the token is still being computed")
         style.footnote(figure, _provenance(settings, shown, "The three candidates are one batch of one sub-process."))
         return style.save(figure, folder, "ppd-1")
@@ -97,10 +98,10 @@ def draw_flow(settings: Settings, evidence: Evidence, folder: Path) -> list[Path
         figure.subplots_adjust(hspace=0.6)
         _main_lane(above, shown, depth_of(settings, ROLE), text)
         _candidate_lane(above, shown, 0, text, shared=False)
-        _dress(above, ["main process", "sub-process 1"], "time (ms)", legend=True)
+        _label_axes(above, ["main process", "sub-process 1"], "time (ms)", legend=True)
         above.set_title("A run of the pipeline: measured")
         _simulated(below, shown, depth_of(settings, ROLE))
-        _dress(below, ["main process", "sub-process 1"], "time (layers)", legend=False)
+        _label_axes(below, ["main process", "sub-process 1"], "time (layers)", legend=False)
         below.set_title("The same rounds by Algorithm 2: a layer is one unit, all else is free")
         style.footnote(figure, _provenance(settings, shown, ""))
         return style.save(figure, folder, "ppd-2")
@@ -219,41 +220,31 @@ def _layers(first: int, last: int) -> str:
     return f"{first}\N{EN DASH}{last}" if first < last else str(last)
 
 
-def _dress(axes: "Axes", lanes: Sequence[str], label: str, *, legend: bool) -> None:
+def _label_axes(axes: "Axes", lanes: Sequence[str], label: str, *, legend: bool) -> None:
     axes.set(xlabel=label, ylim=(-len(lanes) + 0.45, 0.85))
     axes.set_xlim(0, axes.dataLim.x1)
     axes.set_yticks([-lane for lane in range(len(lanes))], lanes)
     axes.grid(axis="y", visible=False)
     if legend:
-        handles: list[Artist] = [style.legend_patch(color=colour, label=text) for colour, text in LABELS.items()]
-        handles += [
-            style.legend_patch(color=RIGHT, label="candidate, right"),
-            style.legend_patch(color=WRONG, label="candidate, discarded"),
-        ]
-        handles += [style.legend_line(color=ARROW, lw=1.6, marker="^", markersize=5, label="taken over")]
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.08), handlelength=1.2)
+        fields = [style.legend_patch(color=colour, label=text) for colour, text in LABELS.items()]
+        arrow = style.legend_line(color=ARROW, lw=1.6, marker="^", markersize=5, label="taken over")
+        axes.legend(handles=[*fields, arrow], loc="upper left", bbox_to_anchor=(1.0, 1.08), handlelength=1.2)
 
 
 def _provenance(settings: Settings, shown: _Shown, remark: str) -> str:
-    early = shown.steps.early_layer[shown.first]
-    return (
-        f"Tokens {shown.first + 1} to {shown.first + shown.count} of example {shown.record.example} "
-        f"({shown.experiment.task}, data {Path(settings.source).name}, profile {settings.profile}); early layer {early}. "
-        f"{remark}"
-    )
+    tokens = f"Tokens {shown.first + 1} to {shown.first + shown.count} of example {shown.record.example}"
+    made = f"{shown.experiment.task}, data {Path(settings.source).name}, profile {settings.profile}"
+    return f"{tokens} ({made}); early layer {shown.steps.early_layer[shown.first]}. {remark}"
 
 
-def _timed(settings: Settings) -> list[Comparison]:
+def _plan(settings: Settings) -> list[Comparison]:
     """The comparison of Table 3 that the timelines are taken from."""
     return [comparison(settings, SHOWN)]
 
 
 TIMELINES = (
     Figure(
-        name="ppd-1",
-        title="three candidates begin while the token is still being computed",
-        plan=_timed,
-        draw=draw_overview,
+        name="ppd-1", title="three candidates begin while the token is still being computed", plan=_plan, draw=draw_overview
     ),
-    Figure(name="ppd-2", title="a run of matched tokens in the pipeline", plan=_timed, draw=draw_flow),
+    Figure(name="ppd-2", title="a run of matched tokens in the pipeline", plan=_plan, draw=draw_flow),
 )

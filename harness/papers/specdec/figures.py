@@ -54,9 +54,7 @@ def recorded(settings: Settings, evidence: Evidence, figure: str) -> Known:
 def points(known: Known) -> tuple[dict[str, tuple[Estimate, Estimate]], dict[str, str]]:
     """Return (speed over beam search, BLEU) of arms that have both, and why a speed must not be shown of the others."""
     found, refused = {}, {}
-    for arm in MARKS:
-        if arm not in known:
-            continue
+    for arm in (name for name in MARKS if name in known):
         speed, quality = (BY_TITLE[column].measure(known, Row(arm, arm)) for column in ("speed", "BLEU"))
         if isinstance(speed, Missing):
             refused[arm] = speed.why
@@ -191,6 +189,7 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
     refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
     if not found:
         raise style.none_to_show("specdec-5", refused)
+    largest = max(setup.SIZES[settings.profile].batches)
     with style.look():
         figure = style.new_figure(1.2 + 4.4 * len(found), 6.6)
         grid = figure.subplots(2, len(found), squeeze=False, sharex=True)
@@ -198,19 +197,20 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
             above, below = grid[0][column], grid[1][column]
             batches = sorted({batch for values in lines.values() for batch in values})
             _panel(above, lines, batches)
-            _panel(below, _speeds_over(lines, _largest(settings)), batches)
+            _panel(below, _speeds_over(lines, largest), batches)
             above.set(title=f"{device}, {dtype}", yscale="log")
             below.axhline(1, color="black", lw=0.8)
             below.set(xlabel="batch size")
         grid[0][0].set(ylabel="ms a sentence")
-        grid[1][0].set(ylabel=f"speed (AT, b = 5, batch {_largest(settings)} = 1)")
+        grid[1][0].set(ylabel=f"speed (AT, b = 5, batch {largest} = 1)")
         grid[0][-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-        style.footnote(figure, _batch_provenance(settings) + style.not_shown(refused))
+        style.footnote(
+            figure,
+            f"k = {setup.gamma_of(settings, setup.EN_DE)}, SpecDec++ with {setup.EFFICIENCY}; {setup.EN_DE.task}, "
+            f"{style.data_of(settings)}. Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
+            f"one after another. Below, 1 is the faster of our beam search and transformers'.{style.not_shown(refused)}",
+        )
         return style.save(figure, folder, "specdec-5")
-
-
-def _largest(settings: Settings) -> int:
-    return max(setup.SIZES[settings.profile].batches)
 
 
 def _speeds_over(lines: style.Lines, batch: int) -> style.Lines:
@@ -233,26 +233,18 @@ def _panel(axes: "Axes", lines: style.Lines, batches: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def _batch_provenance(settings: Settings) -> str:
-    return (
-        f"k = {setup.gamma_of(settings, setup.EN_DE)}, SpecDec++ with {setup.EFFICIENCY}; {setup.EN_DE.task}, "
-        f"{style.data_of(settings)}. Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
-        "one after another. Below, 1 is the faster of our beam search and transformers'."
-    )
-
-
-def _main(settings: Settings) -> list[Comparison]:
+def _plan_main(settings: Settings) -> list[Comparison]:
     """The comparison of Table 1."""
     return plan_of([setup.arms_of(settings, setup.EN_DE)])
 
 
-def _batches(settings: Settings) -> list[Comparison]:
-    """The timed comparisons of Table 16."""
-    return plan_of(arms_at(settings, setup.EN_DE, batch) for batch in setup.SIZES[settings.profile].batches)
-
-
-QUALITY = Figure(name="specdec-2", title="translation quality against speed", plan=_main, draw=draw_quality)
+QUALITY = Figure(name="specdec-2", title="translation quality against speed", plan=_plan_main, draw=draw_quality)
 DISTRIBUTION = Figure(
-    name="specdec-4", title="how speed-ups of single sentences are distributed", plan=_main, draw=draw_distribution
+    name="specdec-4", title="how speed-ups of single sentences are distributed", plan=_plan_main, draw=draw_distribution
 )
-BATCHES = Figure(name="specdec-5", title="latency and speed by batch size and device", plan=_batches, draw=draw_batches)
+BATCHES = Figure(
+    name="specdec-5",
+    title="latency and speed by batch size and device",
+    plan=lambda settings: plan_of(arms_at(settings, setup.EN_DE, batch) for batch in setup.SIZES[settings.profile].batches),
+    draw=draw_batches,
+)

@@ -40,7 +40,7 @@ Wish = Callable[[Iteration], bool]
 
 
 @dataclass(frozen=True)
-class Box:
+class _Box:
     """A token in a column; ``kind`` None is a mask."""
 
     column: int
@@ -105,14 +105,14 @@ def _choose(
     raise style.not_recorded(figure_name, "no recorded run has an iteration of the kind it shows")
 
 
-def boxes(one: Iteration) -> list[list[Box]]:
+def boxes(one: Iteration) -> list[list[_Box]]:
     """The four rows of an iteration. Columns count positions; -1 is what comes before those that are shown."""
     known = [token for token in one.drafter if token.kind == "before"]
     cut = max(len(known) - NUM_KNOWN, 0)
-    prefix = [Box(-1, MORE if cut else BEGIN, "before")]
-    prefix += [Box(column, token.text, "before") for column, token in enumerate(known[cut:])]
+    prefix = [_Box(-1, MORE if cut else BEGIN, "before")]
+    prefix += [_Box(column, token.text, "before") for column, token in enumerate(known[cut:])]
     start = len(prefix) - 1
-    drafted = [Box(start + i, token.text, token.kind) for i, token in enumerate(one.drafter[len(known) :])]
+    drafted = [_Box(start + i, token.text, token.kind) for i, token in enumerate(one.drafter[len(known) :])]
     made = [token for token in one.verifier[len(known) :] if token.kind != "dropped"]
     # The verifier's choice is taken over where it made the token; a draft that stands in its place discards it.
     kinds: list[Kind] = ["dropped" if token.kind == "candidate" else "accepted" for token in made]
@@ -120,10 +120,10 @@ def boxes(one: Iteration) -> list[list[Box]]:
         kinds[-1] = "corrected"
     ended = made[-1].text == END
     seen = one.choices[: len(made) if ended else len(drafted) + 1]
-    choices = [Box(start + i, text, kinds[i] if i < len(kinds) else "dropped") for i, text in enumerate(seen)]
-    masks = [Box(box.column, MASK, None) for box in drafted]
-    after = [Box(start + i, token.text, "before") for i, token in enumerate(made)]
-    following = [Box(start + i, MASK, None) for i in range(len(made), len(made) if ended else len(drafted) + 1)]
+    choices = [_Box(start + i, text, kinds[i] if i < len(kinds) else "dropped") for i, text in enumerate(seen)]
+    masks = [_Box(box.column, MASK, None) for box in drafted]
+    after = [_Box(start + i, token.text, "before") for i, token in enumerate(made)]
+    following = [_Box(start + i, MASK, None) for i in range(len(made), len(made) if ended else len(drafted) + 1)]
     return [[*prefix, *masks], drafted, choices, [*prefix, *after, *following]]
 
 
@@ -153,7 +153,7 @@ def _picture(iterations: Sequence[Iteration], first: int, title: str, source: st
     return figure
 
 
-def _widths(rows: Sequence[Sequence[Box]]) -> dict[int, float]:
+def _widths(rows: Sequence[Sequence[_Box]]) -> dict[int, float]:
     """Inches of every column."""
     columns = sorted({box.column for row in rows for box in row})
     return {
@@ -162,7 +162,7 @@ def _widths(rows: Sequence[Sequence[Box]]) -> dict[int, float]:
     }
 
 
-def _iteration(axes: "Axes", top: float, rows: Sequence[Sequence[Box]], widths: dict[int, float]) -> None:
+def _iteration(axes: "Axes", top: float, rows: Sequence[Sequence[_Box]], widths: dict[int, float]) -> None:
     left, at = {}, 0.0
     for column, width in widths.items():
         left[column], at = at, at + width + GAP
@@ -176,7 +176,7 @@ def _iteration(axes: "Axes", top: float, rows: Sequence[Sequence[Box]], widths: 
                 _tick(axes, left[box.column] + widths[box.column] / 2, height + HEIGHT / 2, box.kind != "rejected")
 
 
-def _box(axes: "Axes", left: float, height: float, width: float, box: Box) -> None:
+def _box(axes: "Axes", left: float, height: float, width: float, box: _Box) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     colour = "#BBBBBB" if box.kind is None else COLOURS[box.kind]
