@@ -114,9 +114,11 @@ def test_odd_values_in_records_and_descriptions(stored: SimpleNamespace, data: s
         paths = write(stored, lines)
     else:
         paths = write(stored, **{arm: altered(data, getattr(stored, arm).to_json().encode())})
+    before = [path.read_bytes() for path in paths]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.report.experiments.stored_decoder", lambda folder, target: str)
         read_everything(*paths, Quiet(patch))
+    assert [path.read_bytes() for path in paths] == before
 
 
 class Quiet:
