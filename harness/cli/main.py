@@ -50,14 +50,14 @@ COMMANDS = {  # by name: what adds its flags, and the module and function beside
     "heads": (flags.heads, "zoo.execute_heads"),
     "bench": (flags.bench, "bench.execute"),
     "regress": (flags.regress, "bench.execute_regress"),
-    "audit": (flags.audit, "audit.execute"),
+    "audit": (flags.audit, "exact.execute_audit"),
     "compare": (flags.compare, "records.execute_compare"),
     "acceptance": (flags.acceptance, "records.execute_acceptance"),
     "show": (flags.show, "records.execute_show"),
     "report": (flags.report, "report.execute"),
     "ledger": (flags.ledger, "report.execute_ledger"),
-    "plugins": (flags.plugins, "plugins.execute"),
-    "check-plugin": (flags.check_plugin, "plugins.execute_check"),
+    "plugins": (flags.plugins, "exact.execute_plugins"),
+    "check-plugin": (flags.check_plugin, "exact.execute_check"),
 }
 
 

@@ -13,7 +13,7 @@ subjects are audited.
 Distance: how far a lossy method is from the target, with intervals over examples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -75,7 +75,11 @@ def expect(holds: bool, otherwise: str) -> None:
         raise _Broken(otherwise)
 
 
-def attempt(check: str, run: Callable[[], Finding | str | None]) -> Finding:
+Check = Callable[[], Finding | str | None]  # None or a note is a property that holds
+Contract = Iterator[tuple[str, Check]]
+
+
+def _attempt(check: str, run: Check) -> Finding:
     """Run one check. Any exception of a plug-in's code breaks this property and no other one."""
     try:
         found = run()
@@ -84,6 +88,15 @@ def attempt(check: str, run: Callable[[], Finding | str | None]) -> Finding:
         note = message if isinstance(error, _Broken) else f"{type(error).__name__}: {message}".rstrip(": ")
         return Finding("broken", note, check=check)
     return replace(found, check=check) if isinstance(found, Finding) else Finding("kept", found or "", check=check)
+
+
+def hold(contract: Contract) -> Iterator[Finding]:
+    """Run the checks of a contract, one after the other. Where the first is broken, no other one means anything."""
+    for number, (check, run) in enumerate(contract):
+        finding = _attempt(check, run)
+        yield finding
+        if number == 0 and not finding.passed:
+            return
 
 
 def expect_guarantee(part: Any, protocol: type, methods: str) -> str:

@@ -1,13 +1,13 @@
 """The contract of a drafter (methods/types.py): proposals that fit, greedy identity, and laws that drafts are drawn from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from harness.exact.checks import Finding, attempt, expect
+from harness.exact.checks import Contract, expect
 from harness.exact.fit import FALSE_ALARM, goodness_of_fit
 from harness.exact.ground import NUM_DRAFT
 from harness.exact.toy import Toy, greedy_output, random_block, random_table, toy_session
@@ -31,22 +31,19 @@ TOY = Toy(lambda: toy_session(TARGET), PROMPTS, Stop(max_new_tokens=LENGTH, toke
 Factory = Callable[[DraftParts], Drafter]
 
 
-def check_drafter(make: Factory) -> Iterator[Finding]:
+def check_drafter(make: Factory) -> Contract:
     def drafter() -> Drafter:
         return make(toy_parts())
 
-    made = attempt("is made of the parts of an experiment", lambda: _check_protocol(drafter()))
-    yield made
-    if not made.passed:
-        return
-    yield attempt("proposes what fits, alone and in batches", lambda: _check_proposals(drafter()))
-    yield attempt("drafts nothing where nothing may be drafted", lambda: _check_single_tokens(drafter()))
-    yield attempt("greedy output is the target's", lambda: TOY.check_greedy(_method(drafter())))
-    yield attempt("what it drafts depends on the text alone", lambda: _check_text_alone(drafter))
-    yield attempt("drafts for every row by itself", lambda: TOY.check_rows(_method(drafter()), DRAWN))
-    yield attempt("draws from the law that it states", lambda: _check_drawn_law(drafter()))
-    yield attempt("sampled output is the target's", lambda: TOY.check_samples(_method(drafter()), NUM_SAMPLES, NUM_DRAFT))
-    yield attempt("teacher_probs is the law of the first draft", lambda: _check_teacher_probs(drafter()))
+    yield "is made of the parts of an experiment", lambda: _check_protocol(drafter())
+    yield "proposes what fits, alone and in batches", lambda: _check_proposals(drafter())
+    yield "drafts nothing where nothing may be drafted", lambda: _check_single_tokens(drafter())
+    yield "greedy output is the target's", lambda: TOY.check_greedy(_method(drafter()))
+    yield "what it drafts depends on the text alone", lambda: _check_text_alone(drafter)
+    yield "drafts for every row by itself", lambda: TOY.check_rows(_method(drafter()), DRAWN)
+    yield "draws from the law that it states", lambda: _check_drawn_law(drafter())
+    yield "sampled output is the target's", lambda: TOY.check_samples(_method(drafter()), NUM_SAMPLES, NUM_DRAFT)
+    yield "teacher_probs is the law of the first draft", lambda: _check_teacher_probs(drafter())
 
 
 def toy_parts() -> DraftParts:

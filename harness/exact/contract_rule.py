@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harness.exact.checks import Finding, attempt, expect, expect_guarantee
+from harness.exact.checks import Contract, expect, expect_guarantee
 from harness.exact.ground import NUM_DRAFT
 from harness.exact.law import LAW_BOUND, largest_deviation
 from harness.exact.toy import Toy, random_table, toy_session
@@ -31,39 +31,32 @@ TOY = Toy(lambda: toy_session(TARGET), PROMPTS, Stop(max_new_tokens=16, token_id
 Round = tuple[Proposal, Tensor, Sampling, Tensor]
 
 
-def check_rule(make: Callable[[], VerifyRule]) -> Iterator[Finding]:
+def check_rule(make: Callable[[], VerifyRule]) -> Contract:
     signature = "verify(proposal, target_logits, sampling, uniforms)"
-    made = attempt(
-        "is made without arguments and declares its guarantee", lambda: expect_guarantee(make(), VerifyRule, signature)
-    )
-    yield made
-    if not made.passed:
-        return
+    yield "is made without arguments and declares its guarantee", lambda: expect_guarantee(make(), VerifyRule, signature)
     rule = make()
     samplings = (GREEDY, DRAWN) if _can_sample(rule) else (GREEDY,)
     method = DraftAndVerify(ModelDrafter(toy_session(DRAFT)), rule, partial(Constant, NUM_DRAFT))
-    yield attempt("decides within the round", lambda: _check_shapes(rule, samplings))
-    yield attempt("is pure: random numbers are inputs", lambda: _check_purity(rule, samplings))
-    yield attempt("decides every row by itself", lambda: _check_rows(rule, samplings))
-    yield attempt("greedy, through the loop", lambda: _check_steps(method) or TOY.check_greedy(method))
-    yield attempt("its law, integrated over its uniforms", lambda: _check_law(rule) if DRAWN in samplings else GREEDY_ONLY)
+    yield "decides within the round", lambda: _check_shapes(rule, samplings)
+    yield "is pure: random numbers are inputs", lambda: _check_purity(rule, samplings)
+    yield "decides every row by itself", lambda: _check_rows(rule, samplings)
+    yield "greedy, through the loop", lambda: _check_steps(method) or TOY.check_greedy(method)
+    yield "its law, integrated over its uniforms", lambda: _check_law(rule) if DRAWN in samplings else GREEDY_ONLY
     if rule.guarantee == "same_distribution":
-        yield attempt("sampled, through the loop", lambda: TOY.check_samples(method, NUM_SAMPLES, NUM_DRAFT))
+        yield "sampled, through the loop", lambda: TOY.check_samples(method, NUM_SAMPLES, NUM_DRAFT)
 
 
-def check_schedule(make: Callable[..., Schedule]) -> Iterator[Finding]:
+def check_schedule(make: Callable[..., Schedule]) -> Contract:
     def schedule() -> Schedule:
         return make(**values_of(options_class(make)()))
 
-    made = attempt(
-        "is made with the defaults of its options",
-        lambda: expect(isinstance(schedule(), Schedule), "has no next() or no observe(num_drafted, num_accepted)"),
-    )
-    yield made
-    if made.passed:
-        method = DraftAndVerify(ModelDrafter(toy_session(DRAFT)), SpeculativeSampling(), schedule)
-        yield attempt("asks for 0 drafts or more, whatever stood", lambda: _check_numbers(schedule()))
-        yield attempt("greedy, through the loop", lambda: TOY.check_greedy(method))
+    def check_made() -> None:
+        expect(isinstance(schedule(), Schedule), "has no next() or no observe(num_drafted, num_accepted)")
+
+    yield "is made with the defaults of its options", check_made
+    method = DraftAndVerify(ModelDrafter(toy_session(DRAFT)), SpeculativeSampling(), schedule)
+    yield "asks for 0 drafts or more, whatever stood", lambda: _check_numbers(schedule())
+    yield "greedy, through the loop", lambda: TOY.check_greedy(method)
 
 
 def _check_numbers(schedule: Schedule) -> str:

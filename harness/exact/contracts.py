@@ -15,7 +15,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, MethodSpec
 from harness.core.plugins import KINDS, Plugin
 from harness.core.settings import Settings
-from harness.exact.checks import Finding, attempt, expect, expect_guarantee
+from harness.exact.checks import Contract, Finding, expect, expect_guarantee, hold
 from harness.exact.contract_drafter import check_drafter
 from harness.exact.contract_rule import check_rule, check_schedule
 from harness.exact.contract_task import check_task
@@ -71,7 +71,7 @@ def check_entry(entry: Plugin) -> Iterator[Finding]:
         yield Finding("broken", entry.error, check="can be imported")
         return
     part: Any = {str(key): value for key, value in KINDS[entry.kind].registry.items()}[entry.name]
-    contracts: dict[str, Callable[[], Iterator[Finding]]] = {
+    contracts: dict[str, Callable[[], Contract]] = {
         "task": lambda: check_task(entry.name, part),
         "drafter": lambda: check_drafter(part),
         "rule": lambda: check_rule(part),
@@ -79,10 +79,10 @@ def check_entry(entry: Plugin) -> Iterator[Finding]:
         "method": lambda: check_method(entry.name, BUILDERS.get(entry.name, part)),
         "table": lambda: check_table(part),
     }
-    yield from contracts[entry.kind]()
+    yield from hold(contracts[entry.kind]())
 
 
-def check_method(name: str, make: Factory) -> Iterator[Finding]:
+def check_method(name: str, make: Factory) -> Contract:
     target = random_llama(VOCAB)
     toy = Toy(target.session, PROMPTS, Stop(max_new_tokens=LENGTH))
     takes = getattr(options_class(METHODS[name]), "takes", ("drafter",)) if name in METHODS else ("drafter",)
@@ -92,19 +92,15 @@ def check_method(name: str, make: Factory) -> Iterator[Finding]:
         return make(spec, target, Models())
 
     signature = "generate(target, inputs, sampling, uniforms, stop, clock)"
-    found = attempt(
-        "is made of an experiment's method and declares its guarantee", lambda: expect_guarantee(made(), Method, signature)
-    )
-    yield found
-    if not found.passed:
-        return
+    declared = "is made of an experiment's method and declares its guarantee"
+    yield declared, lambda: expect_guarantee(made(), Method, signature)
     guarantee = made().guarantee
-    yield attempt("emits what was asked for", lambda: _check_stops(made(), toy))
+    yield "emits what was asked for", lambda: _check_stops(made(), toy)
     if guarantee != "lossy":
-        yield attempt("greedy output is plain decoding's", lambda: toy.check_greedy(made()))
-    yield attempt("draws from the numbers that it is given", lambda: _check_repeats(made(), toy))
+        yield "greedy output is plain decoding's", lambda: toy.check_greedy(made())
+    yield "draws from the numbers that it is given", lambda: _check_repeats(made(), toy)
     if guarantee != "lossy":
-        yield attempt("sampled output has the target's law", lambda: toy.check_samples(made(), NUM_SAMPLES, 0))
+        yield "sampled output has the target's law", lambda: toy.check_samples(made(), NUM_SAMPLES, 0)
 
 
 def _check_stops(method: Method, toy: Toy) -> str:
@@ -130,12 +126,12 @@ def _check_repeats(method: Method, toy: Toy) -> None:
     expect(outputs[0] == outputs[1], "other tokens from the same seeds: it draws random numbers of its own")
 
 
-def check_table(table: Table) -> Iterator[Finding]:
-    yield attempt("names what it shows", lambda: _check_names(table))
+def check_table(table: Table) -> Contract:
+    yield "names what it shows", lambda: _check_names(table)
     for profile in PROFILES:
         settings = Settings(profile=profile, source="toy" if profile == "toy" else "hub")
-        yield attempt(f"plans under profile {profile}", lambda settings=settings: _check_plan(table, settings))  # type: ignore[misc]
-        yield attempt(f"says what is missing under profile {profile}", lambda settings=settings: _check_cells(table, settings))  # type: ignore[misc]
+        yield f"plans under profile {profile}", lambda: _check_plan(table, settings)
+        yield f"says what is missing under profile {profile}", lambda: _check_cells(table, settings)
 
 
 def _check_names(table: Table) -> str:

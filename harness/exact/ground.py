@@ -11,6 +11,7 @@ from harness.exact.law import Window, windows_of
 from harness.exact.subjects import Sizes
 from harness.models.loading import LoadedModel
 from harness.run.build import Models
+from harness.run.comparison import examples_of
 from harness.run.decode import default_threads
 from harness.run.prompts import Prompt, make_prompt, seed_of
 from kernels.inputs import SamplingSpec
@@ -18,7 +19,6 @@ from methods.autoregressive import Autoregressive
 from methods.sampling import Sampling, Uniforms
 from methods.types import Drafter, Inputs, Method, Session
 from tasks import get_task
-from tasks.sources.read import read_examples
 
 MAX_TESTS = 2000
 TEST_LEVEL = FALSE_ALARM / MAX_TESTS
@@ -137,6 +137,5 @@ class ModelGround(Ground):
 def prompts_of(experiment: Experiment, target: LoadedModel, chosen: Container[str] | None = None) -> dict[str, Prompt]:
     """Read an experiment's examples, or the chosen ones, and return their prompts by example id."""
     task = get_task(experiment.task)
-    examples = read_examples(task, experiment.source, "test", experiment.limit, experiment.seed)
-    wanted = (example for example in examples if chosen is None or example.id in chosen)
+    wanted = (example for example in examples_of(experiment) if chosen is None or example.id in chosen)
     return {example.id: make_prompt(task, example, experiment, target) for example in wanted}

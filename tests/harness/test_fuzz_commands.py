@@ -212,7 +212,7 @@ def test_what_the_machine_refuses_is_one_line(
     def fails(args: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr("harness.cli.plugins.execute", fails)
+    monkeypatch.setattr("harness.cli.exact.execute_plugins", fails)
     assert main(["plugins"]) == status
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(said)
@@ -222,7 +222,7 @@ def test_an_error_that_names_no_file_is_not_hidden(monkeypatch: pytest.MonkeyPat
     def fails(args: argparse.Namespace) -> int:
         raise OSError("a fault of ours")
 
-    monkeypatch.setattr("harness.cli.plugins.execute", fails)
+    monkeypatch.setattr("harness.cli.exact.execute_plugins", fails)
     with pytest.raises(OSError, match="a fault of ours"):
         main(["plugins"])
 

@@ -20,7 +20,7 @@ from harness.cli.main import main
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
-from harness.exact.checks import Finding
+from harness.exact.checks import Contract, hold
 from harness.exact.contract_drafter import check_drafter
 from harness.exact.contract_rule import check_rule
 from harness.exact.contract_task import check_task
@@ -376,9 +376,9 @@ def test_what_is_ours_keeps_them_too() -> None:
         assert [one for one in found if not one.passed] == [], name
 
 
-def broken(found: Iterator[Finding], expected: set[str]) -> set[str]:
+def broken(contract: Contract, expected: set[str]) -> set[str]:
     """The broken ones among the expected; what comes behind the last of them is not run."""
-    seen: set[str] = set()
+    found, seen = hold(contract), set[str]()
     while seen != expected and (one := next(found, None)) is not None:
         seen |= {one.check} & expected if not one.passed else set()
     return seen

@@ -1,21 +1,28 @@
-"""``foretoken audit``: check that exact methods are exact, and measure how far off lossy ones are; status 1 where not."""
+"""``foretoken audit``, ``foretoken check-plugin`` and ``foretoken plugins``: is it exact, and what is plugged in?
+
+An audit checks that exact methods are exact, and measures how far off lossy ones are. A contract holds a part, of a plug-in or
+of ours, against what its kind must satisfy. Both end with status 1 where something is broken.
+"""
 
 import argparse
 import hashlib
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from harness.core import environment
+import harness.papers  # noqa: F401 - whose tables plug-ins add to
+from harness.core import environment, plugins
 from harness.core.errors import UsageError
 from harness.core.settings import checked_device, model_name, source_of
+from harness.core.text import text_table
+from harness.exact.contracts import check_entry, find_entries
 from harness.exact.document import build_document, summarise, write_document
 from harness.exact.run import audit, hash_audited_code, models_of
 from harness.exact.subjects import SIZES, own_subjects, zoo_subjects
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute_audit(args: argparse.Namespace) -> int:
     if (args.target is None) != (args.draft is None):
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     source, where = source_of(args.data), {"device": checked_device(args.device), "dtype": args.dtype}
@@ -65,3 +72,38 @@ def _command(args: argparse.Namespace) -> str:
     given = {"samples": None, "prompts": None, "device": "cpu", "dtype": "float32", "seed": 0}
     flags += [f"--{name} {getattr(args, name)}" for name, default in given.items() if getattr(args, name) != default]
     return " ".join(["foretoken audit", *flags])
+
+
+def execute_plugins(args: argparse.Namespace) -> int:
+    plugins.load(args.files, strict=False)
+    kinds = ("file", *plugins.NAMES)
+    found = sorted(plugins.known(), key=lambda plugin: kinds.index(plugin.kind))
+    if args.json:
+        print(json.dumps([asdict(plugin) for plugin in found], ensure_ascii=False))
+        return 0
+    if not found:
+        print("no plug-in: no installed package has an entry point of foretoken's; CONTRIBUTING.md shows how to write one")
+        return 0
+    heads = ("kind", "name", "from", "version", "object or file", "state")
+    rows = [heads, *(_row(plugin) for plugin in found)]
+    print("\n".join(text_table(rows)))
+    return 0
+
+
+def execute_check(args: argparse.Namespace) -> int:
+    """Run the contract of its kind on a plug-in or on a part of ours; status 1 where it is broken."""
+    num_checks = num_broken = 0
+    for entry in find_entries(args.subject):
+        print(f"{entry.kind} {entry.name} ({entry.label})")
+        for finding in check_entry(entry):
+            num_checks += 1
+            num_broken += not finding.passed
+            note = f": {finding.note}" if finding.note else ""
+            print(f"  {'ok  ' if finding.passed else 'FAIL'}  {finding.check}{note}", flush=True)
+    print(f"contract {'broken' if num_broken else 'kept'}: {num_checks - num_broken} of {num_checks} checks passed")
+    return 1 if num_broken else 0
+
+
+def _row(plugin: plugins.Plugin) -> tuple[str, ...]:
+    state = f"broken: {plugin.error}" if plugin.error else f"sha256 {plugin.digest}"
+    return (plugin.kind, plugin.name, plugin.origin, plugin.version or "-", plugin.where, state)
