@@ -140,14 +140,14 @@ def experiments(args: argparse.Namespace) -> Comparison:
 
 def check_flags(args: argparse.Namespace) -> None:
     drafter = _drafter(args)
-    kind = None if drafter is None else drafter.kind
-    takes = takes_of(args.method)
-    rule, schedule = _rule(args) if "rule" in takes else None, args.schedule if "schedule" in takes else None
-    refuse_unread(args, {"method": args.method, "rule": rule, "schedule": schedule, "drafter": kind})
+    refuse_unread(args, _chosen(args) | {"drafter": None if drafter is None else drafter.kind})
 
 
-def _rule(args: argparse.Namespace) -> str:
-    return "lenience" if _lenience(args) != 1.0 else args.rule
+def _chosen(args: argparse.Namespace) -> dict[str, str | None]:
+    """The names of the method, its rule and its schedule. A lenience chooses its rule."""
+    takes, rule = takes_of(args.method), "lenience" if _lenience(args) != 1.0 else args.rule
+    schedule = args.schedule if "schedule" in takes else None
+    return {"method": args.method, "rule": rule if "rule" in takes else None, "schedule": schedule}
 
 
 def _lenience(args: argparse.Namespace) -> float:
@@ -156,13 +156,15 @@ def _lenience(args: argparse.Namespace) -> float:
 
 def _method(args: argparse.Namespace, drafter: DrafterSpec | None) -> MethodSpec:
     """Every part takes its options from the flags of their names."""
-    takes = takes_of(args.method)
-    rule, schedule = _rule(args) if "rule" in takes else None, args.schedule if "schedule" in takes else None
-    chosen = {"method": args.method, "rule": rule, "schedule": schedule}
+    takes, chosen = takes_of(args.method), _chosen(args)
     options = {one: value for kind, name in chosen.items() for one, value in read_options(args, kind, name).items()}
-    heads = _heads(args) if "heads" in takes else None
     return MethodSpec.of(
-        args.method, drafter=drafter if "drafter" in takes else None, heads=heads, rule=rule, schedule=schedule, **options
+        args.method,
+        drafter=drafter if "drafter" in takes else None,
+        heads=_heads(args) if "heads" in takes else None,
+        rule=chosen["rule"],
+        schedule=chosen["schedule"],
+        **options,
     )
 
 

@@ -105,10 +105,18 @@ def register(name: str, registry: dict[Any, Any], taken: Callable[[str, Any], tu
         _take(source, offer(kind))
 
 
+def _look_at(source: str, offer: Callable[[_Kind], Iterable[Plugin]]) -> None:
+    _seen[source], _offers[source] = [], offer
+    for kind in KINDS.values():
+        _take(source, offer(kind))
+
+
 def _take(source: str, plugins: Iterable[Plugin]) -> None:
+    """Tasks are looked up in a room that knows nothing of plug-ins, so it is told of broken ones."""
     for plugin in plugins:  # one at a time: the next is told whose name it has
         _seen[source].append(plugin)
-        _note_broken_tasks([plugin])
+        if plugin.kind == "task" and plugin.error:
+            BROKEN[plugin.name] = f"its plug-in {plugin.label} is broken: {plugin.error}"
 
 
 def load(files: Iterable[str | Path] = (), strict: bool = True) -> None:
@@ -118,22 +126,13 @@ def load(files: Iterable[str | Path] = (), strict: bool = True) -> None:
     by being given, raises UsageError instead.
     """
     if INSTALLED not in _seen:
-        _seen[INSTALLED], _offers[INSTALLED] = [], _installed
-        for kind in KINDS.values():
-            _take(INSTALLED, _installed(kind))
+        _look_at(INSTALLED, _installed)
     for path in (Path(realpath(expanduser(file))) for file in files):
         if str(path) not in _seen:
             _load_file(path)
         broken = next((plugin for plugin in _seen[str(path)] if plugin.error), None)
         if strict and broken:
             raise UsageError(f"plug-in {path.name}: {broken.kind} {broken.name!r}: {broken.error}")
-
-
-def _note_broken_tasks(plugins: Iterable[Plugin]) -> None:
-    """Tasks are looked up in a room that knows nothing of plug-ins."""
-    broken = [plugin for plugin in plugins if plugin.kind == "task" and plugin.error]
-    if broken:
-        BROKEN.update({plugin.name: f"its plug-in {plugin.label} is broken: {plugin.error}" for plugin in broken})
 
 
 def known() -> list[Plugin]:
@@ -238,9 +237,7 @@ def _load_file(path: Path) -> None:
         named = [(Plugin(kind.name, str(name), path.name, str(path), digest=digest), value) for name, value in offered.items()]
         return [_taken(kind, plugin, value) for plugin, value in named]
 
-    _seen[str(path)], _offers[str(path)] = [], offer
-    for kind in KINDS.values():
-        _take(str(path), offer(kind))
+    _look_at(str(path), offer)
     if not _seen[str(path)]:
         expected = ", ".join(kind.dictionary for kind in KINDS.values())
         _seen[str(path)] = [replace(whole, error=f"offers nothing; expected a dictionary of entries called one of {expected}")]

@@ -5,6 +5,7 @@ A method (methods/types.py) is held on a tiny model of random weights: its outpu
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,8 @@ def check_table(table: Table) -> Contract:
     yield "names what it shows", lambda: _check_names(table)
     for profile in PROFILES:
         settings = Settings(profile=profile, source="toy" if profile == "toy" else "hub")
-        yield f"plans under profile {profile}", lambda: _check_plan(table, settings)
-        yield f"says what is missing under profile {profile}", lambda: _check_cells(table, settings)
+        yield f"plans under profile {profile}", partial(_check_plan, table, settings)
+        yield f"says what is missing under profile {profile}", partial(_check_cells, table, settings)
 
 
 def _check_names(table: Table) -> str:
