@@ -141,7 +141,7 @@ def catalogue_rows(settings: Settings, evidence: Evidence) -> list[dict[str, Any
 
 
 def plan_of(item: Table | Figure, settings: Settings) -> tuple[list[Comparison], dict[str, UnknownRole]]:
-    """The plan of a table or figure, and those of the given roles that its paper does not have."""
+    """Return the plan of a table or figure, and those of the given roles that its paper does not have."""
     unknown: dict[str, UnknownRole] = {}
     while True:
         try:

@@ -56,7 +56,7 @@ def _log(path: Path) -> Log:
 
 
 def _plain(path: Path, experiment: Any) -> list[Any]:
-    """The records in the same folder in which this drafter's overlap with the target was measured, on the same prompts."""
+    """Find records in the same folder in which this drafter's overlap was measured, on the same prompts."""
     if experiment.method.drafter is None:
         return []
     same = {"method": experiment.method, "plugins": (), "num_threads": None, "comparison": ""}
@@ -163,7 +163,7 @@ def execute_compare(args: argparse.Namespace) -> int:
 
 
 def _difference(experiments: Sequence[Experiment], records: Sequence[list[Record]]) -> dict[str, Any]:
-    """Every metric of both sides, the paired speed-up, and what else differs between them.
+    """Return every metric of both sides, the paired speed-up, and what else differs between them.
 
     Raises:
         UsageError: the two share no example that succeeded, so that nothing can be paired.

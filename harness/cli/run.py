@@ -102,7 +102,7 @@ def _print_metrics(metrics: dict, document: dict) -> None:
 
 
 def experiments(args: argparse.Namespace) -> Comparison:
-    """The plain arm, on whose output alpha is measured, and the arm that was asked for."""
+    """Return the plain arm, on whose output alpha is measured, and the arm that was asked for."""
     task = get_task(args.task)
     target = ModelSpec(name=model_name(args.target), revision=args.target_revision, device_map=args.device_map)
     drafter = _drafter(args)
@@ -144,7 +144,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def _chosen(args: argparse.Namespace) -> dict[str, str | None]:
-    """The names of the method, its rule and its schedule. A lenience chooses its rule."""
+    """Return the names of the method, its rule and its schedule. A lenience chooses its rule."""
     takes, rule = takes_of(args.method), "lenience" if _lenience(args) != 1.0 else args.rule
     schedule = args.schedule if "schedule" in takes else None
     return {"method": args.method, "rule": rule if "rule" in takes else None, "schedule": schedule}
@@ -180,7 +180,7 @@ def _overlap(args: argparse.Namespace, drafter: DrafterSpec | None) -> tuple[Pro
 
 
 def _early(args: argparse.Namespace) -> tuple[Probe, ...]:
-    """The model's own head, and the trained ones where some are named."""
+    """Return the model's own head, and the trained ones where some are named."""
     if not args.match_layers:
         return ()
     heads = _heads(args)

@@ -131,7 +131,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def read_options(args: argparse.Namespace, kind: str, name: str | None) -> dict[str, Any]:
-    """What was given for the options of a part, by its flags or by --option; what was not given keeps its default."""
+    """Return what was given for the options of a part, by its flags or by --option; what was not given keeps its default."""
     known = option_types(kind, name)
     found = {one: getattr(args, one) for one in known if hasattr(args, one)}
     for option, text in _pairs(args):

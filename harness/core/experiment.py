@@ -22,7 +22,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def _reduced(spec: Any) -> tuple[Any, tuple[()]]:
-    """How a spec is pickled: its options by name, because the class of a plug-in's options exists in one process alone."""
+    """Pickle a spec with its options by name, because the class of a plug-in's options exists in one process alone."""
     kind: Callable[..., Any] = type(spec)
     values = {one.name: getattr(spec, one.name) for one in fields(spec)}
     return partial(kind, **values | {"options": plain(spec.options)}), ()
@@ -114,7 +114,7 @@ class Probe:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """A probe of this kind from what its JSON holds."""
+        """Return a probe of this kind from what its JSON holds."""
         return made(cls, values)
 
     @property
@@ -222,7 +222,7 @@ class MethodSpec:
         schedule: str | None = None,
         **options: Any,
     ) -> Self:
-        """A method with its parts by name; each option goes to the method, the schedule or the rule that reads it.
+        """Make a method of parts by name; each option goes to the method, the schedule or the rule that reads it.
 
         >>> MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), rule="top-beta", beta=5, gamma=4)
         """
@@ -241,7 +241,7 @@ class MethodSpec:
         return spec
 
     def change(self, **changes: Any) -> Self:
-        """A copy with other parts or options. Another rule or schedule begins with its own defaults."""
+        """Return a copy with other parts or options. Another rule or schedule begins with its own defaults."""
         kept: dict[str, Any] = {"name": self.name, "drafter": self.drafter, "heads": self.heads, **values_of(self.options)}
         for part in ("rule", "schedule"):
             if (spec := getattr(self, part)) is not None:
@@ -409,14 +409,14 @@ class Comparison:
 
 
 def comparison_id(paper: str, name: str, *chosen: object) -> str:
-    """A short name for a comparison of a paper; with a hash of what was ``chosen`` for it in place of the defaults."""
+    """Return a short name for a comparison of a paper; with a hash of what was ``chosen`` for it in place of the defaults."""
     words = re.sub("[^a-z0-9.]+", "-", f"{paper} {name}".lower()).strip("-")
     told = [repr(one) for one in chosen if one]
     return f"{words}-{hashlib.sha256('/'.join(told).encode()).hexdigest()[:8]}" if told else words
 
 
 def plain_arms(plain: Experiment, method: MethodSpec) -> tuple[Experiment, ...]:
-    """What a method is timed against: plain decoding, and for a pipeline of one-threaded processes also on one thread.
+    """Return what a method is timed against: plain decoding, and for a pipeline of one-threaded processes also on one thread.
 
     Small models are often faster on one thread than on all; the faster arm is the baseline.
     """

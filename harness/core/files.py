@@ -94,7 +94,7 @@ def parsed(text: str | bytes) -> Any:
 
 
 def made(kind: type[Made], values: Any) -> Made:
-    """An object of a dataclass from what JSON holds of it; ValueError, naming the field, where it does not fit."""
+    """Make an object of a dataclass from what JSON holds of it; ValueError, naming the field, where it does not fit."""
     if isinstance(values, Mapping):
         _refuse_names(kind, values)
     found = msgspec.convert(values, kind)

@@ -67,7 +67,7 @@ class _Queue:
                 self._chains[need] = max(self._chains[need], self._chains[key])
 
     def take(self, count: int) -> list[Hashable]:
-        """At most ``count`` jobs, which count as started."""
+        """Return at most ``count`` jobs, which count as started."""
         if self._order.is_active():
             self._ready += self._order.get_ready()
         self._ready.sort(key=self._chains.__getitem__, reverse=True)

@@ -61,7 +61,7 @@ class Notes:
         return self.folder / "texts" / f"{pinned.task}-{pinned.source_fingerprint or 'unknown'}.jsonl"
 
     def tokenizer(self, digest: str) -> Path:
-        """The file of a tokenizer, or its folder if the light library cannot read it."""
+        """Return the file of a tokenizer, or its folder if the light library cannot read it."""
         return self.folder / "tokenizers" / digest
 
     def scores(self, pinned: Experiment, metric: str) -> Line:

@@ -136,12 +136,12 @@ def load(files: Iterable[str | Path] = (), strict: bool = True) -> None:
 
 
 def known() -> list[Plugin]:
-    """Every plug-in that was looked at, broken ones too."""
+    """Return every plug-in that was looked at, broken ones too."""
     return [plugin for plugins in _seen.values() for plugin in plugins]
 
 
 def files() -> list[str]:
-    """Those that were given and offer something: what another process must load to know the same names."""
+    """Return the files that were given and offer something, which another process must load to know the same names."""
     return [source for source, found in _seen.items() if source != INSTALLED and not all(plugin.error for plugin in found)]
 
 
@@ -152,19 +152,19 @@ def given_for(kind: str, name: object) -> list[str]:
 
 
 def warn_of_broken(kind: str) -> None:
-    """A line each of those that could not be taken, for what shows all that there is."""
+    """Print a warning for each part of a kind that could not be taken."""
     for one in known():
         if one.kind == kind and one.error:
             print(f"foretoken: warning: plug-in {one.label}: {kind} {one.name!r} is broken: {one.error}", file=sys.stderr)
 
 
 def of_file(path: Path) -> list[Plugin]:
-    """What a file that was loaded offers."""
+    """Return what a file that was loaded offers."""
     return _seen.get(realpath(expanduser(path)), [])
 
 
 def find(kind: str, name: object) -> Plugin | None:
-    """The plug-in that a name stands for; None for the project's own."""
+    """Return the plug-in that a name stands for; None for the project's own."""
     return next((one for one in known() if (one.kind, one.name) == (kind, str(name)) and not one.error), None)
 
 
@@ -184,7 +184,7 @@ def choose(kind: str, name: str, registry: dict[str, Value]) -> Value:
 
 
 def used_by(experiment: Experiment) -> tuple[str, ...]:
-    """The identities of the plug-ins that an experiment names, in order: a changed plug-in is another experiment."""
+    """Return the identities of the plug-ins that an experiment names, in order: a changed plug-in is another experiment."""
 
     def of_drafter(spec: DrafterSpec | None) -> Iterator[Plugin | None]:
         if spec is not None:
@@ -200,7 +200,7 @@ def used_by(experiment: Experiment) -> tuple[str, ...]:
 
 
 def _installed(kind: _Kind) -> Iterator[Plugin]:
-    """What installed packages offer of a kind, in the order of their names."""
+    """Return what installed packages offer of a kind, in the order of their names."""
     entries = sorted(entry_points(group=kind.group), key=lambda entry: (_package(entry)[0], entry.name))
     return (_of_entry(kind, entry) for entry in entries)
 
@@ -275,7 +275,7 @@ def _taken(kind: _Kind, plugin: Plugin, offered: Any) -> Plugin:
 
 
 def _modules(name: str) -> Sequence[Path]:
-    """The source of a module, or of all modules of the package that it lies in."""
+    """Return the source of a module, or of all modules of the package that it lies in."""
     top = sys.modules[name.split(".")[0]]
     if hasattr(top, "__path__"):
         return sorted(path for folder in top.__path__ for path in Path(folder).rglob("*.py"))
@@ -283,7 +283,7 @@ def _modules(name: str) -> Sequence[Path]:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """Of names and contents, so that a file says the same wherever it lies, installed or not."""
+    """Hash names and contents, so that a file has the same digest wherever it lies."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -291,6 +291,6 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """One line."""
+    """Return an error's message in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, UsageError) else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -41,7 +41,7 @@ class RecordFile:
         return [record.with_probes([record.probes[name] for name in probes if name in record.probes]) for record in done]
 
     def stored(self) -> dict[Key, Record]:
-        """Everything that is recorded, in its order; ``probes`` of a record has what the experiment's probes found."""
+        """Return everything that is recorded, in its order; ``probes`` of a record has what the experiment's probes found."""
         found = _by_key(read_records(self.path) if self.path.exists() else ())
         for probe in self.experiment.probes:
             for key, one in _of_probe(self.probe_path(probe), found).items():
@@ -120,7 +120,7 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def _of_probe(path: Path, generated: Mapping[Key, Record]) -> dict[Key, ProbeRecord]:
-    """What a probe found, by key, where something is generated. Refused where it measured another text."""
+    """Return what a probe found, by key, where something is generated. Refused where it measured another text."""
     found: dict[Key, ProbeRecord] = {}
     for one in _read(path, ProbeRecord.from_line) if path.exists() else ():
         if one.key in generated:
@@ -155,7 +155,7 @@ def _by_key(records: Iterable[Record]) -> dict[Key, Record]:
 
 
 def record_files(path: str | Path) -> list[Path]:
-    """A record file itself, or every one of a folder."""
+    """Return a record file itself, or every one of a folder."""
     path = Path(path)
     if not path.exists():
         raise UsageError(f"records {path}: not there; expected a .jsonl file or a folder of them, as a run leaves")
@@ -163,7 +163,7 @@ def record_files(path: str | Path) -> list[Path]:
 
 
 def load_records(path: str | Path) -> list[Record]:
-    """The records of a file, or of every ``.jsonl`` in a folder, with what any probe found; of each key the first."""
+    """Return the records of a file, or of every ``.jsonl`` in a folder, with what any probe found; of each key the first."""
     found = []
     for file in record_files(path):
         records = _by_key(read_records(file))
@@ -173,7 +173,7 @@ def load_records(path: str | Path) -> list[Record]:
 
 
 def load_experiment(path: Path) -> Experiment:
-    """The description that lies beside a record file."""
+    """Return the description that lies beside a record file."""
     try:
         return Experiment.from_dict(parsed(path.with_suffix(".json").read_text(encoding="utf8")))
     except (OSError, ValueError, RecursionError) as error:

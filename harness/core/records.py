@@ -134,7 +134,7 @@ class Record:
         return self.example, self.repeat
 
     def to_line(self) -> str:
-        """What was generated, without what probes found."""
+        """Return what was generated, without what probes found."""
         return _line({name: value for name, value in asdict(self).items() if name not in (*MEASURED, "probes")})
 
     @classmethod
@@ -149,7 +149,7 @@ class Record:
         return record
 
     def with_probes(self, found: list[ProbeRecord]) -> "Record":
-        """The record with what probes found in its fields. One that failed makes it a failure, which has no numbers."""
+        """Return the record with what probes found in its fields. One that failed makes it a failure, which has no numbers."""
         if failed := next((one for one in found if one.error is not None), None):
             kept = ("signature", "example", "repeat", "prompt_tokens", "run", "environment")
             return Record(status="failed", error=failed.error, **{name: getattr(self, name) for name in kept})
@@ -164,12 +164,12 @@ class Record:
 
 
 def text_hash(tokens: list[int] | None) -> str:
-    """What a probe's record remembers of the tokens that it measured."""
+    """Return what a probe's record remembers of the tokens that it measured."""
     return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:
-    """Every key once: the first record of an example and repeat counts."""
+    """Return every key once: the first record of an example and repeat counts."""
     found: dict[Key, Record] = {}
     for record in records:
         found.setdefault(record.key, record)

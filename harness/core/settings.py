@@ -31,7 +31,7 @@ class Settings:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Where a run's tables and figures go: the committed place for the default run, else one of its own."""
+    """Say where a run's tables and figures go: the committed place for the default run, else one of its own."""
     if settings == Settings():
         return RESULTS
     source = Path(settings.source).name

@@ -58,12 +58,12 @@ class Definition:
 
 
 def pooled(statistic: Statistic) -> Callable[[Log], Estimate | None]:
-    """The ratio of sums over all rounds of all examples."""
+    """Return the ratio of sums over all rounds of all examples."""
     return lambda log: ratio_of_examples(_rows(log, statistic))
 
 
 def mean_of_means(statistic: Statistic) -> Callable[[Log], Estimate | None]:
-    """The mean over examples of each one's own ratio (its repeats pooled); examples that count nothing are left out."""
+    """Return the mean over examples of each one's own ratio (its repeats pooled); examples that count nothing are left out."""
 
     def measure(log: Log) -> Estimate | None:
         totals: dict[str, list[float]] = {}
@@ -76,7 +76,7 @@ def mean_of_means(statistic: Statistic) -> Callable[[Log], Estimate | None]:
 
 
 def plus_one(measure: Callable[[Log], Estimate | None]) -> Callable[[Log], Estimate | None]:
-    """With the token that the target adds to every round, also to one that a stop has cut."""
+    """Count the token that the target adds to every round, also to one that a stop has cut."""
     return lambda log: _mapped(measure(log), lambda value: value + 1)
 
 
@@ -244,7 +244,7 @@ DEFINITIONS = [
 
 
 def of_positions(longest: int) -> list[Definition]:
-    """Two a position: of all rounds, and of those that got there."""
+    """Return two definitions a position: of all rounds, and of those that got there."""
     found = []
     for position in range(1, longest + 1):
         first = f"first {position} drafts stand" if position > 1 else "first draft stands"
@@ -270,7 +270,7 @@ def of_positions(longest: int) -> list[Definition]:
 
 
 def definitions_of(logs: Sequence[Log]) -> list[Definition]:
-    """All of them, as far as the longest round of these logs."""
+    """Return all definitions; those by position reach as far as the longest round of these logs."""
     lenient = next((log.experiment.method for log in logs if "lenience" in log.experiment.method.values), None)
     chosen = list(DEFINITIONS)
     if lenient is not None:

@@ -102,7 +102,7 @@ def _flat(prefix: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _known_settings() -> Iterator[str]:
-    """The names that every frame has: an experiment's own, and the options of every part."""
+    """Return the names that every frame has: an experiment's own, and the options of every part."""
     yield "signature"
     yield from settings_of(Experiment(task="", target=ModelSpec(name=""), method=MethodSpec(name="autoregressive")))
     for registry in (METHODS, SCHEDULES, RULES):

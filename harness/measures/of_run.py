@@ -99,7 +99,7 @@ def operations_factor(records: Sequence[Record]) -> Estimate | None:
 
 
 def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Missing | None:
-    """The baseline's seconds per token over the method's, totals over examples that both arms completed.
+    """Return the baseline's seconds per token over the method's, totals over examples that both arms completed.
 
     Where both emit the same tokens this is exactly the ratio of total times. With sampling, or a lossy rule, their lengths
     differ and only time per token compares like with like. Refused as pairing.incomparable says.
@@ -122,7 +122,7 @@ def _accepted(
 
 
 def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
-    """The task's own metrics over the examples that succeeded (first repeat), resampled from their stored statistics."""
+    """Return the task's own metrics over the examples that succeeded (first repeat), resampled from their stored statistics."""
     statistics = [record.statistics for record in succeeded(records) if record.repeat == 0 and record.statistics is not None]
     if not statistics:
         return {}
@@ -134,7 +134,7 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
 
 
 def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
-    """Every acceptance number of a draft-and-verify arm."""
+    """Return every acceptance number of a draft-and-verify arm."""
     measures = (alpha_ratio, accepted_over_verified, accepted_over_drafted, accepted_per_step, tokens_per_step)
     return {measure.__name__: measure(records) for measure in measures}
 
@@ -160,7 +160,7 @@ def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
 
 
 def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, Estimate]:
-    """The metrics of ``foretoken run``: the method's, with alpha and the speed-up over the plain arm beside them."""
+    """Return the metrics of ``foretoken run``: the method's, with alpha and the speed-up over the plain arm beside them."""
     experiment = comparison.arms[-1]
     task = get_task(experiment.task)
     found: dict[str, Estimate | None] = {}

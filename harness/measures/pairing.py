@@ -21,7 +21,7 @@ def num_failed(records: Sequence[Record]) -> int:
 
 
 def overlap_of(record: Record, drafter: str, lenience: float = 1.0) -> list[float] | None:
-    """A record's overlap at every output position; None where this drafter or lenience was not asked for."""
+    """Return a record's overlap at every output position; None where this drafter or lenience was not asked for."""
     for overlap in record.overlap:
         if overlap.drafter == drafter:
             return overlap.by_lenience.get(repr(float(lenience)))
@@ -29,7 +29,7 @@ def overlap_of(record: Record, drafter: str, lenience: float = 1.0) -> list[floa
 
 
 def steps_of(record: Record) -> list[Step]:
-    """A record's rounds as the objects that the methods room works with."""
+    """Return a record's rounds as the objects that the methods room works with."""
     return [] if record.steps is None else record.steps.rounds(record.stop_reason)
 
 
@@ -53,21 +53,21 @@ def drifted(baseline: Sequence[Record]) -> Missing | None:
 
 
 def _round_s(record: Record) -> float:
-    """Seconds of a typical round; of a token on average where a method reports no rounds' times."""
+    """Return seconds of a typical round; of a token on average where a method reports no rounds' times."""
     if record.steps is not None and record.steps.round_s:
         return float(np.median(record.steps.round_s))
     return (record.wall_s or np.nan) / max(1, len(record.tokens or ()))
 
 
 def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
-    """Why no speed may be shown: a wrong output, a drifting machine, arms in different processes."""
+    """Say why no speed may be shown: a wrong output, a drifting machine, arms in different processes."""
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
         return Missing(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
     return out_of_turn(baseline, method)
 
 
 def out_of_turn(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
-    """Why times cannot be compared that could be, were both arms recorded anew: a drifting machine, different processes."""
+    """Say why times must be recorded anew to be compared: the machine drifted, or the arms ran in different processes."""
     if refusal := drifted(baseline):
         return refusal
     runs = {record.key: record.run for record in succeeded(baseline)}

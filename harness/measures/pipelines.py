@@ -94,7 +94,7 @@ def account(
 
 
 def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
-    """Those of UNITS that no clock decides, which are there also where times must not be compared."""
+    """Return the quantities of UNITS that no clock decides, which are there also where times must not be compared."""
     if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
         return {}
     statistics = {**_named("plain", sums[0]), **_named("piped", sums[0])}
@@ -107,7 +107,7 @@ FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead",
 
 
 def _at_its_best(plains: Sequence[np.ndarray], fastest: int) -> np.ndarray:
-    """The fastest arm's sums, with the prompts' time of whichever arm reads them fastest."""
+    """Return the fastest arm's sums, with the prompts' time of whichever arm reads them fastest."""
     prompts = min((arm[WALL] - arm[ROUNDS] for arm in plains), key=lambda seconds: seconds.sum())
     best = plains[fastest].copy()
     best[WALL] = best[ROUNDS] + prompts
@@ -119,7 +119,7 @@ def _named(arm: str, sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _values(record: Record, num_layers: int, simulated: bool) -> tuple[float, ...]:
-    """What is summed of one generation; ``ahead`` are the layers that its matches spared the main process."""
+    """Return what is summed of one generation; ``ahead`` are the layers that its matches spared the main process."""
     steps = record.steps
     assert steps is not None
     rounds_s, tokens = sum(steps.round_s), float(len(record.tokens or ()))
@@ -139,7 +139,7 @@ def _quantity(name: str, num_layers: int) -> Callable[[dict[str, Any], float], f
 
 
 def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
-    """All of UNITS from sums over examples; times a token in seconds until they are named."""
+    """Return all of UNITS from sums over examples; times a token in seconds until they are named."""
     tokens, plain_tokens = total["piped.tokens"], total["plain.tokens"]
     part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
     plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
@@ -184,7 +184,7 @@ def ranks_of(record: Record, head: str, layer: int) -> list[int] | None:
 
 
 def matches(record: Record, head: str, layer: int, k: int) -> list[bool] | None:
-    """Whether each emitted token was among the k likeliest of the layer, in order; None if not measured."""
+    """Say whether each emitted token was among the k likeliest of the layer, in order; None if not measured."""
     ranks = ranks_of(record, head, layer)
     return None if ranks is None else [rank < k for rank in ranks]
 

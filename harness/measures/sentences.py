@@ -19,7 +19,7 @@ MODULES = ("AT encoder", "NAT encoder", "NAT decoder", "AT decoder", "others")
 def sentence_speedup(
     greedy: Sequence[Record], baseline: Sequence[Record], method: Sequence[Record]
 ) -> Estimate | Missing | None:
-    """The baseline's seconds over the method's, totals over the sentences that both completed.
+    """Return the baseline's seconds over the method's, totals over the sentences that both completed.
 
     Outputs of beam search, of a lossy rule and of a drafter alone differ in length: the sentence is what each of them delivers,
     so time is not divided by tokens (``measures.speedup`` does that). Refused as pairing.incomparable says of the method beside
@@ -119,7 +119,7 @@ def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> n
 
 
 def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
-    """The records that succeeded, batch by batch: the runner takes the examples of each repeat in turn.
+    """Return the records that succeeded, batch by batch: the runner takes the examples of each repeat in turn.
 
     A batch is whole or left out: of one that a smaller limit cuts, or that a larger one went on with, the rows were decoded
     with others than these.
@@ -132,7 +132,7 @@ def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Re
 
 
 def timed_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
-    """Those of one process: a batch that was killed while it was recorded is run again, and its rows are of two."""
+    """Return the batches that one process decoded: one that was killed meanwhile is run again, and its rows are of two."""
     return [rows for rows in decoded_together(records, batch_size) if len({row.run for row in rows}) == 1]
 
 

@@ -49,7 +49,7 @@ def weights(n: int, resamples: int = RESAMPLES) -> np.ndarray:
 
 
 def interval(draws: np.ndarray) -> tuple[float | None, float | None]:
-    """The percentile interval of bootstrap draws; None where none is finite."""
+    """Return the percentile interval of bootstrap draws; None where none is finite."""
     draws = draws[np.isfinite(draws)]
     if draws.size == 0:
         return None, None
@@ -77,7 +77,7 @@ def ratio_of_totals(numerators: np.ndarray, denominators: np.ndarray, unit: str 
 
 
 def ratio_of_examples(rows: Sequence[tuple[str, float, float]], unit: str = "") -> Estimate | None:
-    """The same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn."""
+    """Return the same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn."""
     totals: dict[str, np.ndarray] = {}
     for example, numerator, denominator in rows:
         totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
@@ -104,7 +104,7 @@ def of_sums(
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:
-    """The median of single measurements with a percentile bootstrap over them."""
+    """Return the median of single measurements with a percentile bootstrap over them."""
     value, n = float(np.median(values)), len(values)
     if n == 1:
         return Estimate(value, None, None, 1, unit)
@@ -113,7 +113,7 @@ def median(values: np.ndarray, unit: str = "") -> Estimate:
 
 
 def drift(seconds_per_token: np.ndarray) -> float:
-    """How far the baseline's second half is from its first, as a fraction of the first (medians; 0 is steady)."""
+    """Say how far the baseline's second half is from its first, as a fraction of the first (medians; 0 is steady)."""
     seconds_per_token = np.asarray(seconds_per_token, float)
     if len(seconds_per_token) < 4:
         return 0.0

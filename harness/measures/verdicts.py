@@ -29,7 +29,7 @@ def shown_sampling(sampling: SamplingSpec) -> str:
 
 
 def label_of(method: MethodSpec, numbers: bool = True) -> str:
-    """A method with what is plugged into it, as far as that is not the default; ``numbers``: with its rule's."""
+    """Name a method with what is plugged into it, as far as that is not the default; ``numbers``: with its rule's."""
     parts, values = [method.name], method.values
     if method.drafter is not None:
         encoder = values.get("encoder", "own")
@@ -46,7 +46,7 @@ def label_of(method: MethodSpec, numbers: bool = True) -> str:
 
 
 def key_of(experiment: Experiment) -> tuple[str, ...]:
-    """What two experiments share if one's verdict is the other's: everything that is plugged in, and whether tokens are drawn.
+    """Return the parts of an experiment that decide exactness. Experiments with equal keys share a verdict.
 
     Models, sizes and numbers (gamma, lenience) are left out: they move speeds and distances, not whether a path is exact.
     """
@@ -74,7 +74,7 @@ class Verdict:
 
 
 def is_red(row: Row) -> bool:
-    """Whether a subject is not what it is declared to be: an exact one that is not, or one that could not be audited."""
+    """Say whether a subject is not what it is declared to be: an exact one that is not, or one that could not be audited."""
     return row["verdict"] not in GREEN or (row["declared"] == "exact" and row["verdict"] in LOSSY)
 
 
@@ -95,7 +95,7 @@ def verdict_of(experiment: Experiment, folder: Path) -> Verdict | None:
 
 
 def summary_of(row: Row) -> str:
-    """A subject's evidence in a few words."""
+    """Return a subject's evidence in a few words."""
     if row.get("error"):
         return str(row["error"])
     if "tv" in row:

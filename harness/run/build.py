@@ -44,13 +44,13 @@ class Models:
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
 
     def get(self, spec: ModelSpec) -> LoadedModel:
-        """A language model; UsageError for a block drafter."""
+        """Return a language model; UsageError for a block drafter."""
         model = self._load(spec)
         check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
         return model
 
     def draft(self, spec: ModelSpec, target: LoadedModel, drafts_blocks: bool | None = None) -> LoadedModel:
-        """A model that drafts for ``target``: refused if their vocabularies or kinds differ, or its role."""
+        """Return a model that drafts for ``target``: refused if their vocabularies or kinds differ, or its role."""
         draft = self._load(spec)
         check_pair(target, draft)
         if drafts_blocks is not None:
@@ -89,7 +89,7 @@ def build_rule(spec: RuleSpec | None) -> VerifyRule:
 
 
 def build_schedule(spec: ScheduleSpec | None) -> Callable[[], Schedule]:
-    """A factory: every row of every generation has a schedule of its own."""
+    """Return a factory, since every row of every generation has a schedule of its own."""
     spec = spec or ScheduleSpec()
     return partial(plugins.choose("schedule", spec.name, SCHEDULES), **values_of(spec.options))
 
@@ -124,14 +124,14 @@ def _speculative_beam(spec: MethodSpec, target: LoadedModel, models: Models) -> 
 
 
 def _checked_beams(name: str, count: int, target: LoadedModel) -> int:
-    """A search begins with a token a beam. UsageError for a width that would only fill the memory."""
+    """Return the width. UsageError for one above the vocabulary: a search begins with a token a beam."""
     if count > target.vocab_size:
         raise UsageError(f"{name} {count}: expected at most the vocabulary's {target.vocab_size} tokens; lower it")
     return count
 
 
 def early_reader(spec: EarlyProbe, target: LoadedModel) -> EarlyHead:
-    """What reads a match rate; refused where the model or the heads do not have one of its layers."""
+    """Return what reads a match rate; refused where the model or the heads do not have one of its layers."""
     head = early_head(spec.heads, target)
     check_layers(spec.layers, target.stack.num_layers)
     for layer in spec.layers:
@@ -140,12 +140,12 @@ def early_reader(spec: EarlyProbe, target: LoadedModel) -> EarlyHead:
 
 
 def early_head(spec: ModelSpec | None, target: LoadedModel) -> EarlyHead:
-    """The model's own head ("N"), or trained ones ("Y") from the zoo or a folder."""
+    """Return the model's own head ("N"), or trained ones ("Y") from the zoo or a folder."""
     return OwnHead() if spec is None else load_early_heads(spec, target)
 
 
 def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> PredictivePipelinedDecoding:
-    """A pipeline; what the specification leaves open is chosen from measurements as it runs."""
+    """Make a pipeline; what the specification leaves open is chosen from measurements as it runs."""
     head, execution = early_head(spec.heads, target), spec.options.execution
     planner: Planner
     early_layer, candidates = spec.options.early_layer, spec.options.candidates
@@ -157,7 +157,7 @@ def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> Predicti
 
 
 def _transformers(spec: MethodSpec, target: LoadedModel, models: Models) -> Method:
-    """With a drafter it is assisted generation."""
+    """Make transformers' own loop; with a drafter it is assisted generation."""
     check_assisted(spec)
     assistance = None if spec.drafter is None else _assistance(spec, spec.drafter, target, models)
     return TransformersGenerate(_checked_beams("num_beams", spec.num_beams, target), assistance)
@@ -197,7 +197,7 @@ def build_method(spec: MethodSpec, target: LoadedModel, models: Models) -> Metho
 
 
 def specs_of(experiment: Experiment) -> list[ModelSpec]:
-    """Every model, table and set of heads that an experiment names, the target first."""
+    """Return every model, table and set of heads that an experiment names, the target first."""
 
     def of_drafter(spec: DrafterSpec | None) -> list[ModelSpec]:
         if spec is None:
@@ -211,7 +211,7 @@ def specs_of(experiment: Experiment) -> list[ModelSpec]:
 
 
 def heads_of(experiment: Experiment) -> list[ModelSpec]:
-    """The trained heads among them: early ones, and those that a drafter has."""
+    """Return the trained heads that an experiment names: early ones, and those that a drafter has."""
     drafters = (experiment.method.drafter, *experiment.overlap)
     blockwise = [drafter.model for drafter in drafters if drafter is not None and drafter.model_kind == "heads"]
     early = [experiment.method.heads, *(early.heads for early in experiment.early)]

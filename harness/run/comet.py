@@ -26,7 +26,7 @@ def is_installed() -> bool:
 
 
 def comet_scores(sources: tuple[str, ...], outputs: tuple[str, ...], references: tuple[str, ...]) -> list[float] | Missing:
-    """One score a sentence; refused with the command's last line where it fails, as it does without its checkpoint."""
+    """Return one score a sentence; refused with the command's last line where it fails, as it does without its checkpoint."""
     with TemporaryDirectory() as folder:
         names = {"source": sources, "output": outputs, "reference": references}
         files = {name: _write(Path(folder) / name, texts) for name, texts in names.items()}

@@ -48,7 +48,7 @@ class Chunk:
 
 
 def stages_of(comparison: Comparison) -> list[Comparison]:
-    """The comparison as it is generated, then once more for each probe that cannot look while its arms are timed.
+    """Return the comparison as it is generated, then once more for each probe that cannot look while its arms are timed.
 
     The times of a verify rule's calls are taken along with the generation on a CPU, where that disturbs nothing.
     """
@@ -60,7 +60,7 @@ def stages_of(comparison: Comparison) -> list[Comparison]:
 
 
 def is_lacking(arm: Experiment, decoded_for: Probe | None, record: Record | None) -> bool:
-    """Whether a stage has something to add to a record. What is not generated yet is lacking in the first stage alone."""
+    """Say whether a stage has something to add to a record. What is not generated yet is lacking in the first stage alone."""
     if record is None:
         return decoded_for is None
     probes = [probe for probe in arm.probes if not probe.decodes] if decoded_for is None else [decoded_for]
@@ -80,12 +80,12 @@ def _examples(task: str, source: str, fingerprint: str, limit: int, seed: int) -
 
 
 def examples_of(experiment: Experiment) -> tuple[Example, ...]:
-    """The examples of a pinned experiment, in the order of the data."""
+    """Return the examples of a pinned experiment, in the order of the data."""
     return _examples(experiment.task, experiment.source, experiment.source_fingerprint, experiment.limit, experiment.seed)
 
 
 def chunks_of(comparison: Comparison, examples: Sequence[Example], known: Known) -> Iterator[Chunk]:
-    """All chunks of a stage, in the order in which their records are written."""
+    """Return all chunks of a stage, in the order in which their records are written."""
     turn, first = 0, comparison.arms[0]
     for repeat in range(first.repeats):
         for start in range(0, len(examples), first.batch_size):
@@ -132,7 +132,7 @@ class Prepared:
         return arm
 
     def run(self, chunk: Chunk) -> list[list[Record]]:
-        """The records of each arm that are new or have more probes than before."""
+        """Return the records of each arm that are new or have more probes than before."""
         if self.decoded_for is not None:
             return self._in_turn(chunk, self._decode_again)
         records = self._in_turn(chunk, self._generate)
@@ -159,7 +159,7 @@ class Prepared:
         self._is_warm = True
 
     def _generate(self, index: int, chunk: Chunk) -> list[Record]:
-        """All records of an arm. A batch is decoded whole, so that a resumed one rounds as it would have."""
+        """Return all records of an arm. A batch is decoded whole, so that a resumed one rounds as it would have."""
         known, arm = chunk.known[index], self.arms[index]
         if chunk.is_generated(index):
             return list(known.values())
@@ -170,7 +170,7 @@ class Prepared:
         return [known.get(record.key, record) for record in records]
 
     def _decode_again(self, index: int, chunk: Chunk) -> list[Record]:
-        """A batch decoded under a probe; memory finds nothing there that the batch before it left."""
+        """Decode a batch under a probe; memory finds nothing there that the batch before it left."""
         arm, probe, session = self.arms[index], self.decoded_for, self.session
         assert probe is not None
         self._warm_up()
@@ -183,7 +183,7 @@ class Prepared:
         return [_with(record, {probe.id: found[record.key]}) for record in records if record.key in found]
 
     def _compared(self, index: int, chunk: Chunk, plain: Sequence[Record], own: Sequence[Record]) -> list[Record]:
-        """An arm's records; where new ones must equal the plain arm's and do not, with what parts them."""
+        """Return an arm's records; where new ones must equal the plain arm's and do not, with what parts them."""
         arm, found = self.arms[index], {record.key: record for record in plain}
         if not arm.must_equal:
             return list(own)

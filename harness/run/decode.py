@@ -21,7 +21,7 @@ from methods.types import Generation, Inputs, Method, Session, Stop
 def generate(
     experiment: Experiment, method: Method, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
 ) -> tuple[list[Generation], float]:
-    """The generations of a batch and the seconds it took, sources encoded and prompts prefilled included.
+    """Return the generations of a batch and the seconds it took, sources encoded and prompts prefilled included.
 
     Windows of recordings are decoded one after another, the first of all rows together, then the second of those that have one,
     and their outputs put one behind the other. Features are made before the clock starts.
@@ -54,7 +54,7 @@ def stop_of(experiment: Experiment, target: LoadedModel) -> Stop:
 
 
 def _strung(parts: Sequence[Generation]) -> Generation:
-    """The outputs of a row's windows, one behind the other; how it ended is how the last of them did."""
+    """Return the outputs of a row's windows, one behind the other; how it ended is how the last of them did."""
     if len(parts) == 1:
         return parts[0]
     tokens, steps = ([one for part in parts for one in getattr(part, name)] for name in ("tokens", "steps"))
@@ -63,7 +63,7 @@ def _strung(parts: Sequence[Generation]) -> Generation:
 
 
 def outputs_of(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], target: LoadedModel) -> list[list[int]]:
-    """What each window of an output said; one for a text."""
+    """Return what each window of an output said; one for a text."""
     if prompt.listener is None:
         return [list(tokens)]
     limit = target.stack.position_limit
@@ -73,7 +73,7 @@ def outputs_of(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], ta
 
 
 def text_of(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], target: LoadedModel) -> str:
-    """An output as text; what two windows of a recording both say is said once."""
+    """Return an output as text; what two windows of a recording both say is said once."""
     parts = outputs_of(experiment, prompt, tokens, target)
     if len(parts) == 1:
         return target.decode(list(tokens))
@@ -87,12 +87,12 @@ def num_threads(experiment: Experiment) -> int:
 
 @lru_cache(maxsize=1)
 def default_threads() -> int:
-    """What torch chose when the process began: all cores, or what the environment says."""
+    """Return what torch chose when the process began: all cores, or what the environment says."""
     return torch.get_num_threads()
 
 
 def must_equal(baseline: Experiment, experiment: Experiment, method: Method) -> bool:
-    """Whether this arm's outputs must be the baseline's token for token.
+    """Say whether this arm's outputs must be the baseline's token for token.
 
     Beams of the same width, whatever is lossless when greedy, and what draws from the target alone also when it samples: at the
     same seeds it draws the same tokens.
@@ -112,7 +112,7 @@ def joined(windows: Sequence[Inputs]) -> Inputs:
 
 
 def parts_of(tokens: Sequence[int], stop_ids: Collection[int], budget: int) -> list[list[int]]:
-    """The outputs of windows, kept one behind the other: each ends with a stopping token, or is as long as it may be."""
+    """Return the outputs of windows, kept one behind the other: each ends with a stopping token, or is as long as it may be."""
     parts: list[list[int]] = [[]]
     for token in tokens:
         if parts[-1] and (parts[-1][-1] in stop_ids or len(parts[-1]) == budget):
@@ -122,7 +122,7 @@ def parts_of(tokens: Sequence[int], stop_ids: Collection[int], budget: int) -> l
 
 
 def merged(parts: Sequence[Sequence[int]], special: Collection[int]) -> list[int]:
-    """The tokens of all windows, without special ones, what two neighbours share said once."""
+    """Return the tokens of all windows, without special ones, what two neighbours share said once."""
     texts = [[token for token in part if token not in special] for part in parts]
     said, last = list[int](), texts[0]
     for text in texts[1:]:
@@ -132,7 +132,7 @@ def merged(parts: Sequence[Sequence[int]], special: Collection[int]) -> list[int
 
 
 def _change_over(left: list[int], right: list[int]) -> tuple[int, int]:
-    """Where to leave one text and to enter the next: in the middle of where they agree, laid over each other.
+    """Say where to leave one text and to enter the next: in the middle of where they agree, laid over each other.
 
     The rule of transformers' pipeline: the share of tokens that agree decides, and of equal shares the longer stretch; a single
     token that agrees is chance.

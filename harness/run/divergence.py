@@ -40,7 +40,7 @@ def classify(
 def margin_at(
     arms: tuple[Experiment, Experiment], tokens: list[int], position: int, prompt: Prompt, repeat: int, models: Models
 ) -> tuple[float, float]:
-    """How close the baseline's choice at a position was, from a forward pass of its own, and how far rounding may move that."""
+    """Measure how close the baseline's choice at a position was, by a forward pass, and how far rounding may move that."""
     window, before = _window_at(arms[0], tokens, position, prompt, models)
     logits = _logits_at(arms[0], before, prompt.windows()[window], models)
     bound = bound_of(arms[1].dtype, logits)
@@ -51,7 +51,7 @@ def margin_at(
 
 
 def _distance_to_border(experiment: Experiment, logits: torch.Tensor, seed: int, position: int) -> float:
-    """How far the random number that drew a token is from the nearest border between two tokens' shares of [0, 1]."""
+    """Say how far the random number that drew a token is from the nearest border between two tokens' shares of [0, 1]."""
     uniforms = Uniforms([seed], experiment.max_new_tokens)
     borders = Sampling.of(experiment.sampling).probs(logits.double()).cumsum(-1)
     return float((borders - uniforms.sample([position])).abs().min())
@@ -72,7 +72,7 @@ def bound_of(dtype: str, logits: torch.Tensor) -> float:
 def _window_at(
     experiment: Experiment, tokens: list[int], position: int, prompt: Prompt, models: Models
 ) -> tuple[int, list[int]]:
-    """In which window of its recording a token of an output is (0 for a text), and what that window said before it."""
+    """Say in which window of its recording a token of an output is (0 for a text), and what that window said before it."""
     parts, first = outputs_of(experiment, prompt, tokens, models.get(experiment.target)), 0
     for number, part in enumerate(parts):
         if position < first + len(part) or number == len(parts) - 1:

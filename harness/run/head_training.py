@@ -47,7 +47,7 @@ class Job:
 
 
 def training_for(profile: str, labels: str | None, limit: int | None, source: str) -> HeadTraining:
-    """A profile's hyper-parameters with what the user set. Generated data are endless, so they always have a limit."""
+    """Return a profile's hyper-parameters with what the user set. Generated data are endless, so they always have a limit."""
     training = HEAD_TRAINING[profile]
     if labels is not None and labels not in get_args(Labels):
         raise UsageError(f"labels {labels!r}: expected one of {', '.join(get_args(Labels))}")
@@ -57,7 +57,7 @@ def training_for(profile: str, labels: str | None, limit: int | None, source: st
 
 
 def checked_layers(target: ModelSpec, profile: str, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """The layers asked for, or the paper's, judged by recipe or config alone.
+    """Return the layers asked for, or the paper's, judged by recipe or config alone.
 
     Raises:
         UsageError: a target that is not a decoder-only network, or a layer that is not one of its intermediate ones.

@@ -52,7 +52,7 @@ def resident_bytes() -> int | None:
 
 
 def with_peak(device: str, action: Callable[[], Value]) -> tuple[Value, int | None]:
-    """What ``action`` returns, and the most bytes held while it ran above what was held before.
+    """Return what ``action`` returns, and the most bytes held while it ran above what was held before.
 
     On CUDA what torch's allocator gave out; on a CPU the process's resident memory (the kernel's high-water mark, set back
     before), so what the allocator keeps after a tensor is freed counts too. None where ``peak_unknown`` says why.
@@ -85,7 +85,7 @@ def peak_unknown(device: str) -> str | None:
 
 @contextmanager
 def quick_collection() -> Iterator[None]:
-    """While it lasts, garbage is looked for only among what was made since: the libraries' objects take a fifth of a second."""
+    """Look for garbage only among what is made from now on: the libraries' objects take a fifth of a second."""
     gc.collect()
     gc.freeze()
     try:
@@ -120,7 +120,7 @@ class ProfiledRule:
         self._cpu_s, self._wall_s, self._events = list[float](), list[float](), list[tuple[Any, Any]]()
 
     def profile(self, run: Callable[[], Value]) -> tuple[Value, RuleTimes]:
-        """What ``run`` returns, and the times of the calls that it made."""
+        """Return what ``run`` returns, and the times of the calls that it made."""
         self._reset()
         if not self.cuda:
             value = run()
@@ -166,7 +166,7 @@ class ProfiledRule:
 
 
 def device_seconds(events: Iterable[Any]) -> list[float]:
-    """Seconds of device events within each range, in the order of the ranges; their times are microseconds.
+    """Return seconds of device events within each range, in the order of the ranges; their times are microseconds.
 
     A range has a copy of itself among the device's events, which is no work.
     """

@@ -45,7 +45,7 @@ class _Peer:
 
 
 def peer_method(name: str, method: MethodSpec, draft: DrafterSpec | None) -> MethodSpec:
-    """The method of a peer. It shares gamma, schedule, beams and draft model with ``method``.
+    """Return the method of a peer. It shares gamma, schedule, beams and draft model with ``method``.
 
     Raises:
         UsageError: no such name, or no draft model for an assistant.

@@ -25,7 +25,7 @@ class Prompt:
     listener: Listener | None = None
 
     def windows(self) -> tuple[Inputs, ...]:
-        """What is decoded one after another, a row each: the prompt, or the windows of a recording.
+        """Return what is decoded one after another, a row each: the prompt, or the windows of a recording.
 
         Raises DataError for a recording that cannot be read.
         """
@@ -128,7 +128,7 @@ def _cut_longest_field(
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest count in 0..high that fits, by bisection (fits is monotone); None if not even 0 does."""
+    """Return the largest count in 0..high that fits, by bisection (fits is monotone); None if not even 0 does."""
     if not fits(0):
         return None
     low = 0

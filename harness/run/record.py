@@ -45,7 +45,7 @@ def warm_up(arm: Arm, target: LoadedModel, session: Session) -> None:
 
 
 def readable(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-    """The prompts whose recording, if they have one, can be read; and the others, each with its error."""
+    """Return the prompts whose recording, if they have one, can be read; and the others, each with its error."""
     found, broken = [], []
     for prompt in prompts:
         try:
@@ -118,7 +118,7 @@ def message_of(error: Exception) -> str:
 def _timed(
     arm: Arm, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
 ) -> tuple[tuple[list[Generation], float], RuleTimes | None]:
-    """A batch's generations and seconds, and the times of its verify rule's calls where the rule is profiled."""
+    """Return a batch's generations and seconds, and the times of its verify rule's calls where the rule is profiled."""
 
     def decode() -> tuple[list[Generation], float]:
         return generate(arm.experiment, arm.method, prompts, target, session, repeat)
@@ -235,7 +235,7 @@ def _overlaps(
 def _early(
     arm: Arm, probes: Sequence[Any], prompt: Prompt, record: Record, target: LoadedModel, session: Session
 ) -> list[dict[str, Any]]:
-    """The ranks of the emitted tokens among what each head reads after each layer."""
+    """Return the ranks of the emitted tokens among what each head reads after each layer."""
     layers, heads = probes[0].layers, [arm.heads[probe] for probe in probes]
     ranks = early_ranks(session, Inputs((prompt.tokens,)), record.tokens or [], layers, heads).tolist()
     return [
@@ -245,7 +245,7 @@ def _early(
 
 
 def _share(seconds: float, num_rows: int) -> float | None:
-    """A row's share of a batch's seconds; None where no clock saw them."""
+    """Return a row's share of a batch's seconds; None where no clock saw them."""
     return None if math.isnan(seconds) else seconds / num_rows
 
 

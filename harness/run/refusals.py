@@ -104,7 +104,7 @@ def check_reach(spec: MethodSpec, most: int, what: str) -> None:
 
 
 def overload_of(spec: MethodSpec) -> str | None:
-    """What it will cost that a pipeline has more processes than there are cores; None where it has not."""
+    """Return what it will cost that a pipeline has more processes than there are cores; None where it has not."""
     if not spec.is_pipeline or spec.options.candidates is None:
         return None
     return overload(spec.options.execution, spec.options.candidates, num_cores())

@@ -104,16 +104,16 @@ class Runner:
         return RecordFile(self.folder, experiment).path
 
     def records(self, experiment: Experiment) -> list[Record]:
-        """What is stored for an experiment (which must be pinned), in the order it was made."""
+        """Return what is stored for an experiment (which must be pinned), in the order it was made."""
         return RecordFile(self.folder, experiment).read()
 
     def is_complete(self, comparison: Comparison) -> bool:
-        """Whether nothing is left to record, judged by count so that neither data nor model is touched."""
+        """Say whether nothing is left to record, judged by count so that neither data nor model is touched."""
         recorded = all(len(self.records(arm)) >= arm.limit * arm.repeats for arm in comparison.arms)
         return recorded and not self._begins_again(comparison)
 
     def _begins_again(self, comparison: Comparison) -> bool:
-        """Whether times of any arm beside one that drafts nothing are refused, which recording both anew may mend."""
+        """Say whether times of any arm beside one that drafts nothing are refused, which recording both anew may mend."""
         if not self.again:
             return False
         recorded = [self.records(arm) for arm in comparison.arms]
@@ -126,7 +126,7 @@ class Runner:
         return self._models
 
     def with_models(self, experiment: Experiment, function: Callable[[Models], Value]) -> Value:
-        """What a function makes of an experiment's models, wherever an engine has them."""
+        """Return what a function makes of an experiment's models, wherever an engine has them."""
         return function(self.models(experiment))
 
     def run(self, comparison: Comparison, description: str = "") -> None:
@@ -142,7 +142,7 @@ class Runner:
             note_facts(Notes(self.folder), comparison, examples_of(comparison.arms[0]))
 
     def _run(self, stage: Comparison, description: str) -> bool:
-        """Whether anything was missing."""
+        """Say whether anything was missing."""
         first, files = stage.arms[0], [RecordFile(self.folder, arm) for arm in stage.arms]
         known = tuple(file.stored() for file in files)
         chunks = [chunk for chunk in chunks_of(stage, examples_of(first), known) if any(chunk.lacking)]
@@ -162,7 +162,7 @@ class Runner:
         return True
 
     def made(self, comparison: Comparison, chunks: Sequence[Chunk]) -> Generator[list[list[Record]]]:
-        """The new records of each chunk's arms, in the order of the chunks. What an engine does in its own way."""
+        """Return the new records of each chunk's arms, in the order of the chunks. What an engine does in its own way."""
         with self.prepared(comparison) as ready:
             for chunk in chunks:
                 yield ready.run(chunk)

@@ -114,7 +114,7 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = iter(["failed", "identical"])
     jobs = [("one", lambda: {"verdict": next(found)})]
     monkeypatch.setattr(audit_run, "_subject_jobs", lambda *arguments: jobs)
-    part = audit_run.Part(name="one", ground=subjects()[0].plain)
+    part = audit_run._Part(name="one", ground=subjects()[0].plain)
     for expected in ("failed", "identical", "identical"):
         work_on(part, SIZE, tmp_path, (), quiet=True, line=0)
         assert read_findings(tmp_path / part.file) == {"one": {"verdict": expected}}

@@ -57,7 +57,7 @@ class _Worker:
         self.stack = ExitStack()
 
     def run(self, setup: _Setup, packed: bytes) -> list[list[Record]]:
-        """The new records of each arm. Loads, builds and warms up what the comparison takes, unless the last call did.
+        """Return the new records of each arm. Loads, builds and warms up what the comparison takes, unless the last call did.
 
         ``packed``: the comparison and a chunk, which name plug-ins that must be loaded before they are unpickled.
         """
@@ -173,7 +173,7 @@ def _gpu_bytes() -> int:
 
 
 def fetch(reference: Any, who: str) -> Any:
-    """What a worker returned; what went wrong there is raised here as it would have been. ``who`` is named where it died."""
+    """Return a worker's result, or raise its error as one process would. ``who`` is named if the worker died."""
     try:
         return ray.get(reference)
     except RayTaskError as error:

@@ -54,7 +54,7 @@ def request_of(comparison: Comparison, nodes: list[Share], workers: int | None, 
 
 
 def _cpus(comparison: Comparison, nodes: list[Share], workers: int | None) -> Share:
-    """All CPUs of the largest node where times count; else one for each thread, or fewer if more workers are wanted."""
+    """Return all CPUs of the largest node where times count; else one for each thread, or fewer if more workers are wanted."""
     if is_timed(comparison):
         return Share(max(node.num_cpus for node in nodes))
     wanted: float = max(num_threads(arm) for arm in comparison.arms)
@@ -65,7 +65,7 @@ def _cpus(comparison: Comparison, nodes: list[Share], workers: int | None) -> Sh
 
 
 def _share(comparison: Comparison, gpu_bytes: int | None) -> float:
-    """The share of a GPU that all models of a comparison take; 1 where that cannot be known."""
+    """Return the share of a GPU that all models of a comparison take; 1 where that cannot be known."""
     arms = comparison.arms
     specs = {spec: arm for arm in arms for spec in specs_of(arm) if not is_ngram_table(spec) and spec not in heads_of(arm)}
     sizes = [estimate(spec, arm.dtype, scale_of(arm.profile), arm.source).memory_bytes for spec, arm in specs.items()]
