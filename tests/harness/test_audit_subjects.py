@@ -151,6 +151,7 @@ def test_a_red_audit_counts_wherever_the_command_is_called(tmp_path: Path, monke
     """The audit folder follows from the records' folder, never from the current one."""
     audits = tmp_path / "project" / "results" / "audit"
     audits.mkdir(parents=True)
+    (audits.parent / "records").mkdir()
     store(audits, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
     for current in (tmp_path, tmp_path / "project"):
         monkeypatch.chdir(current)
