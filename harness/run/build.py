@@ -18,7 +18,7 @@ from methods.options import Part, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.heads import EarlyHead, OwnHead, check_layers
 from methods.ppd.pipeline import PredictivePipelinedDecoding
-from methods.ppd.plans import Adaptive, Fixed, Plan, Planner
+from methods.ppd.plans import Adaptive, Plan, Planner
 from methods.specdec.alone import DrafterAlone
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
@@ -150,7 +150,7 @@ def build_ppd(spec: MethodSpec, target: LoadedModel, models: Models) -> Predicti
     planner: Planner
     early_layer, candidates = spec.options.early_layer, spec.options.candidates
     if early_layer is not None and candidates is not None:
-        planner = Fixed(Plan(early_layer=early_layer, num_candidates=candidates))
+        planner = Plan(early_layer=early_layer, num_candidates=candidates)
     else:
         planner = Adaptive(head, early_layer, candidates, execution)
     return PredictivePipelinedDecoding(target.stack, head, planner, execution)

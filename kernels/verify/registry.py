@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kernels.verify import baseline, exact, fused, sigmoid
+from kernels.verify import fused, sigmoid, whole_rows
 from kernels.verify.interface import Proposal, RoundUniforms, TargetLogits, Verdict, checked
 from kernels.verify.reference import Sampling
 
@@ -23,8 +23,8 @@ def _verify(
 
 RELEASED = sigmoid.Scaling(as_released=True)
 KERNELS: dict[str, Callable[..., Verdict]] = {
-    "baseline": partial(_verify, baseline.decide),
-    "exact": partial(_verify, exact.decide),
+    "baseline": partial(_verify, whole_rows.decide_eagerly),
+    "exact": partial(_verify, whole_rows.decide_in_tiles),
     "fused": partial(_verify, fused.decide),
     "sigmoid": partial(_verify, sigmoid.decide),
     "sigmoid-released": partial(_verify, sigmoid.decide, scaling=RELEASED),

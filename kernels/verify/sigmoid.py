@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kernels.inputs import InputError
-from kernels.verify.baseline import at, leading_true, was_rejected
 from kernels.verify.interface import Backend, Round, Verdict, refuse_undrawn, use_triton
 from kernels.verify.reference import Sampling, adjusted_logits, inverse_cdf
+from kernels.verify.whole_rows import at, leading_true, was_rejected
 
 if sys.platform == "linux":  # where Triton is installed
     from kernels.verify import tiles_gpu

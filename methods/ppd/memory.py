@@ -32,7 +32,7 @@ ORDERED_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686", "i386
 
 
 @dataclass
-class SharedTensor:
+class _SharedTensor:
     """A tensor of zeros that a process and its children see alike, handed over by fork or by spawn.
 
     On a CPU it lies in an anonymous mapping that ends with its last process, however that ends; on CUDA ``raw`` is a tensor
@@ -44,7 +44,7 @@ class SharedTensor:
     dtype: torch.dtype
 
     @classmethod
-    def zeros(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, context: BaseContext) -> "SharedTensor":
+    def zeros(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, context: BaseContext) -> "_SharedTensor":
         if device.type != "cpu":
             return cls(torch.zeros(shape, dtype=dtype, device=device), shape, dtype)
         count = int(np.prod(shape))
@@ -65,26 +65,26 @@ class SharedTensor:
 
 
 class Mailbox:
-    """Requests to each sub-process and its answers; every row is a cache line of its own or more.
+    """Requests to each sub-process and its answers, every row a cache line of its own or more; and the cache that they share.
 
     ``requests[unit]`` is [round, cached length, number of layers, number of candidates, is the pipeline running],
     ``answers[unit]`` is [round], ``times[unit]`` [begin, end] of its work in seconds of the performance counter, and
-    ``hidden[slot]`` the state of that slot's candidate.
+    ``hidden[slot]`` the state of that slot's candidate. ``storage`` is the cache, with its slots in front.
     """
 
     ROUND, LENGTH, LAYERS, COUNT, RUNNING = range(5)
 
-    def __init__(
-        self, num_units: int, num_slots: int, width: int, dtype: torch.dtype, device: torch.device, context: BaseContext
-    ) -> None:
-        host = torch.device("cpu")
+    def __init__(self, stack: Stack, capacity: int, num_slots: int, num_units: int, context: BaseContext) -> None:
+        host, width = torch.device("cpu"), stack.head_weight.shape[0]
         words = LINE_BYTES // 8
         tokens = -(-num_slots // words) * words
-        self._requests = SharedTensor.zeros((num_units, words), torch.int64, host, context)
-        self._tokens = SharedTensor.zeros((num_units, tokens), torch.int64, host, context)
-        self._answers = SharedTensor.zeros((num_units, words), torch.int64, host, context)
-        self._times = SharedTensor.zeros((num_units, words), torch.float64, host, context)
-        self._hidden = SharedTensor.zeros((num_slots, width), dtype, device, context)
+        self._requests = _SharedTensor.zeros((num_units, words), torch.int64, host, context)
+        self._tokens = _SharedTensor.zeros((num_units, tokens), torch.int64, host, context)
+        self._answers = _SharedTensor.zeros((num_units, words), torch.int64, host, context)
+        self._times = _SharedTensor.zeros((num_units, words), torch.float64, host, context)
+        self._hidden = _SharedTensor.zeros((num_slots, width), stack.dtype, stack.device, context)
+        shape = (stack.num_layers, 1, num_slots + capacity, 2 * stack.num_kv_heads, stack.head_dim)
+        self._storage = _SharedTensor.zeros(shape, stack.dtype, stack.device, context)
 
     @cached_property
     def requests(self) -> np.ndarray:
@@ -105,6 +105,10 @@ class Mailbox:
     @property
     def hidden(self) -> Tensor:
         return self._hidden.tensor
+
+    @property
+    def storage(self) -> Tensor:
+        return self._storage.tensor
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name.startswith("_")}

@@ -30,10 +30,22 @@ COSTS = ("layer", "sub_layer", "early_head", "final_head", "request", "hand_over
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The layer to predict at (``early_layer``, d-bar) and the number of candidates to begin (``num_candidates``, k)."""
+    """The layer to predict at (``early_layer``, d-bar) and the number of candidates to begin (``num_candidates``, k).
+
+    As a planner it is its own choice, for all generations.
+    """
 
     early_layer: int
     num_candidates: int
+
+    @property
+    def most_candidates(self) -> int:
+        return self.num_candidates
+
+    def plan(self, stack: Stack) -> "Plan":
+        return self
+
+    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
 
     def check(self, stack: Stack) -> None:
         """Raise InputError for a plan that Algorithm 2 cannot run on this model."""
@@ -52,21 +64,6 @@ class Plan:
             raise InputError(
                 f"candidates {self.num_candidates}: expected 1 to the vocabulary's {stack.vocab_size} tokens; lower it"
             )
-
-
-class Fixed:
-    """The same plan for all generations."""
-
-    def __init__(self, chosen: Plan) -> None:
-        self.chosen, self.most_candidates = chosen, chosen.num_candidates
-
-    def check(self, stack: Stack) -> None:
-        self.chosen.check(stack)
-
-    def plan(self, stack: Stack) -> Plan:
-        return self.chosen
-
-    def observe(self, stack: Stack, inputs: Inputs, generation: Generation) -> None: ...
 
 
 class Adaptive:
@@ -134,7 +131,7 @@ class Adaptive:
         return min(plans, key=seconds)
 
 
-Planner = Fixed | Adaptive
+Planner = Plan | Adaptive
 
 
 def measured_costs(steps: Sequence[Step], num_layers: int, num_candidates: int) -> Costs:

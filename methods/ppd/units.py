@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from methods.errors import InputError, WorkerError
 from methods.models.base import Stack
-from methods.ppd.memory import ORDERED_STORES, Candidates, Mailbox, SharedTensor
+from methods.ppd.memory import ORDERED_STORES, Candidates, Mailbox
 from methods.types import Clock
 
 LOOK_S = 0.1  # how often a waiting main process looks whether the awaited sub-process lives
@@ -36,7 +35,6 @@ class _Served:
     """The data of a sub-process, inherited by fork or pickled by spawn (tensors go as handles, not as copies)."""
 
     stack: Stack
-    storage: SharedTensor
     mailbox: Mailbox
     num_slots: int
     spins: bool
@@ -80,13 +78,13 @@ class SubProcesses:
         self.slots_per_unit, self._spins, self._answer_s = slots_per_unit, spins, answer_s
         self.num_units = num_slots // slots_per_unit
         context: Any = multiprocessing.get_context(start_method(stack, num_threads))
-        shared, self._mailbox = _shared(stack, capacity, num_slots, self.num_units, context)
-        self.storage = shared.tensor
+        self._mailbox = Mailbox(stack, capacity, num_slots, self.num_units, context)
+        self.storage = self._mailbox.storage
         self._round = 0
         self._requests, self._answers = self._mailbox.requests, self._mailbox.answers
         self._wake = [context.Semaphore(0) for _ in range(self.num_units)]
         self._done = [context.Semaphore(0) for _ in range(self.num_units)]
-        served = _Served(stack, shared, self._mailbox, num_slots, self._spins, num_threads, os.getpid())
+        served = _Served(stack, self._mailbox, num_slots, self._spins, num_threads, os.getpid())
         self._processes = [
             context.Process(
                 target=_serve,
@@ -197,8 +195,8 @@ class Simulated:
 
     def __init__(self, stack: Stack, capacity: int, num_slots: int) -> None:
         context = multiprocessing.get_context()
-        shared, mailbox = _shared(stack, capacity, num_slots, num_slots, context)
-        self.storage, self._hidden = shared.tensor, mailbox.hidden
+        mailbox = Mailbox(stack, capacity, num_slots, num_slots, context)
+        self.storage, self._hidden = mailbox.storage, mailbox.hidden
         self._units = [Candidates(stack, self.storage, num_slots, range(slot, slot + 1)) for slot in range(num_slots)]
         self._ahead = 0.0
         self._times: list[float] = []
@@ -232,12 +230,6 @@ class Simulated:
 Units = SubProcesses | Simulated
 
 
-def _shared(stack: Stack, capacity: int, num_slots: int, num_units: int, context: BaseContext) -> tuple[SharedTensor, Mailbox]:
-    shape = (stack.num_layers, 1, num_slots + capacity, 2 * stack.num_kv_heads, stack.head_dim)
-    storage = SharedTensor.zeros(shape, stack.dtype, stack.device, context)
-    return storage, Mailbox(num_units, num_slots, stack.head_weight.shape[0], stack.dtype, stack.device, context)
-
-
 def _stop(processes: Sequence[Any]) -> None:
     for process in processes:
         if process.is_alive():
@@ -250,7 +242,7 @@ def _serve(served: _Served, unit: int, slots_per_unit: int, wake: Any, done: Any
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(served.num_threads)
     slots = range(unit * slots_per_unit, (unit + 1) * slots_per_unit)
-    candidates = Candidates(served.stack, served.storage.tensor, served.num_slots, slots)
+    candidates = Candidates(served.stack, served.mailbox.storage, served.num_slots, slots)
     mailbox, seen = served.mailbox, 0
     request, answer, times, tokens = mailbox.requests[unit], mailbox.answers[unit], mailbox.times[unit], mailbox.tokens[unit]
     hidden = mailbox.hidden[slots.start : slots.stop]

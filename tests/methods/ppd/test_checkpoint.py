@@ -11,7 +11,7 @@ from methods.models import stack_for
 from methods.ppd.heads import OwnHead
 from methods.ppd.options import EXECUTIONS
 from methods.ppd.pipeline import PredictivePipelinedDecoding
-from methods.ppd.plans import Execution, Fixed, Plan
+from methods.ppd.plans import Execution, Plan
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.types import Inputs, Stop
@@ -25,7 +25,7 @@ def test_a_public_checkpoint_says_the_same(shared: Path, execution: Execution, t
     inputs, stop = Inputs(((1, 403, 407, 261), (1,))), Stop(max_new_tokens=48)
     sampling, uniforms = Sampling(temperature=temperature), Uniforms((5, 6), 48)
     plain = Autoregressive().generate(ModelSession(stack), inputs, sampling, uniforms, stop)
-    method = PredictivePipelinedDecoding(stack, OwnHead(), Fixed(Plan(early_layer=3, num_candidates=2)), execution)
+    method = PredictivePipelinedDecoding(stack, OwnHead(), Plan(early_layer=3, num_candidates=2), execution)
     piped = method.generate(ModelSession(stack), inputs, sampling, uniforms, stop)
     method.close()
     assert [generation.tokens for generation in piped] == [generation.tokens for generation in plain]

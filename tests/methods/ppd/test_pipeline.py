@@ -20,7 +20,7 @@ from methods.ppd.heads import OwnHead, TrainedHeads
 from methods.ppd.memory import Candidates, PipelineSession
 from methods.ppd.options import EXECUTIONS
 from methods.ppd.pipeline import PredictivePipelinedDecoding, num_processes, overload
-from methods.ppd.plans import Execution, Fixed, Plan
+from methods.ppd.plans import Execution, Plan
 from methods.ppd.units import SubProcesses
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -34,7 +34,7 @@ Build = Callable[..., Stack]
 
 
 def pipeline(stack: Stack, early: int, count: int, execution: Execution = "process", **other) -> PredictivePipelinedDecoding:
-    plan = Fixed(Plan(early_layer=early, num_candidates=count))
+    plan = Plan(early_layer=early, num_candidates=count)
     return PredictivePipelinedDecoding(stack, OwnHead(), plan, execution, **other)
 
 
@@ -185,7 +185,7 @@ def test_trained_heads_choose_the_candidates(deep: Build) -> None:
     """Heads that always predict token 9 match where 9 is emitted and nowhere else; the output stays what it is."""
     stack = deep()
     weights = {3: torch.zeros(stack.vocab_size, 32)}
-    plan = Fixed(Plan(early_layer=3, num_candidates=10))
+    plan = Plan(early_layer=3, num_candidates=10)
     method = PredictivePipelinedDecoding(stack, TrainedHeads(weights, stack), plan, "simulated")
     generation = run(method, stack, [(5, 6)])[0]
     assert generation.tokens == run(Autoregressive(), stack, [(5, 6)])[0].tokens
