@@ -11,9 +11,8 @@ from harness.exact.law import Window, windows_of
 from harness.exact.subjects import Sizes
 from harness.models.loading import LoadedModel
 from harness.run.build import Models
-from harness.run.comparison import examples_of
 from harness.run.decode import default_threads
-from harness.run.prompts import Prompt, make_prompt, seed_of
+from harness.run.prompts import Prompt, examples_of, make_prompt, seed_of
 from kernels.inputs import SamplingSpec
 from methods.autoregressive import Autoregressive
 from methods.sampling import Sampling, Uniforms

@@ -17,11 +17,10 @@ from harness.measures.pairing import incomparable, num_near_ties, paired, succee
 from harness.measures.statistics import Estimate, Missing, of_sums
 from harness.papers.leviathan.speed import account
 from harness.run.build import Models, build_method
-from harness.run.comparison import examples_of
 from harness.run.decode import generate
 from harness.run.instruments import resident_bytes
 from harness.run.peers import with_peers
-from harness.run.prompts import make_prompt
+from harness.run.prompts import examples_of, make_prompt
 from harness.run.runner import Runner, pin
 from tasks import get_task
 

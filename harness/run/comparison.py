@@ -1,10 +1,8 @@
 """A comparison made ready in one process: models loaded, arms built and warmed up; it turns chunks of examples into records."""
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 from harness.core import environment
@@ -18,12 +16,11 @@ from harness.models.names import is_ngram_table
 from harness.run.build import Models, build_drafter, build_method, early_reader, heads_of, specs_of
 from harness.run.decode import must_equal
 from harness.run.divergence import classify
-from harness.run.prompts import Prompt, make_prompt
+from harness.run.prompts import Prompt, examples_of, make_prompt
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
 from harness.run.refusals import overload_of
 from tasks import get_task
 from tasks.base import Example
-from tasks.sources.read import read_examples
 
 Known = tuple[Mapping[Key, Record], ...]
 
@@ -65,23 +62,6 @@ def is_lacking(arm: Experiment, decoded_for: Probe | None, record: Record | None
         return decoded_for is None
     probes = [probe for probe in arm.probes if not probe.decodes] if decoded_for is None else [decoded_for]
     return record.status == "ok" and any(probe.id not in record.probes for probe in probes)
-
-
-@lru_cache(maxsize=4)
-def _examples(task: str, source: str, fingerprint: str, limit: int, seed: int) -> tuple[Example, ...]:
-    """Read once for all that ask in this process; the fingerprint is the data's."""
-    examples = tuple(read_examples(get_task(task), source, "test", limit, seed))
-    if not examples:
-        raise UsageError(f"data {source!r}: no test example for task {task!r}; expected at least one row")
-    counts = Counter(example.id for example in examples)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise UsageError(f"data {source!r}: id {twice[0]!r} occurs {counts[twice[0]]} times; expected unique ids")
-    return examples
-
-
-def examples_of(experiment: Experiment) -> tuple[Example, ...]:
-    """Return the examples of a pinned experiment, in the order of the data."""
-    return _examples(experiment.task, experiment.source, experiment.source_fingerprint, experiment.limit, experiment.seed)
 
 
 def chunks_of(comparison: Comparison, examples: Sequence[Example], known: Known) -> Iterator[Chunk]:

@@ -14,7 +14,7 @@ from harness.models.fit import estimate
 from harness.models.names import is_ngram_table
 from harness.run import comet
 from harness.run.build import heads_of, specs_of
-from harness.run.comparison import examples_of
+from harness.run.prompts import examples_of
 from harness.run.runner import Runner, ensure_models, note_facts, pin
 from harness.zoo.cache import is_complete, model_folder
 from harness.zoo.recipes import ZOO, recipe_hash, scale_of

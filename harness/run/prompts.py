@@ -1,15 +1,22 @@
-"""From an example to token ids: the task's prompt, a user's template or the tokenizer's chat template, cut to what fits."""
+"""From data to examples, and from an example to token ids.
+
+They are of the task's prompt, a user's template or the tokenizer's chat template, cut to what fits.
+"""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from string import Formatter
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.models.loading import Listener, LoadedModel, check_task
 from methods.types import Inputs
+from tasks import get_task
 from tasks.base import Example, Task
+from tasks.sources.read import read_examples
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,23 @@ class Prompt:
         if self.listener is None or self.example.audio is None:
             return (Inputs((self.tokens,)),)
         return self.listener.windows(self.example.audio, self.tokens)
+
+
+@lru_cache(maxsize=4)
+def _examples(task: str, source: str, fingerprint: str, limit: int, seed: int) -> tuple[Example, ...]:
+    """Read once for all that ask in this process; the fingerprint is the data's."""
+    examples = tuple(read_examples(get_task(task), source, "test", limit, seed))
+    if not examples:
+        raise UsageError(f"data {source!r}: no test example for task {task!r}; expected at least one row")
+    counts = Counter(example.id for example in examples)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise UsageError(f"data {source!r}: id {twice[0]!r} occurs {counts[twice[0]]} times; expected unique ids")
+    return examples
+
+
+def examples_of(experiment: Experiment) -> tuple[Example, ...]:
+    """Return the examples of a pinned experiment, in the order of the data."""
+    return _examples(experiment.task, experiment.source, experiment.source_fingerprint, experiment.limit, experiment.seed)
 
 
 def seed_of(experiment: Experiment, example_id: str, repeat: int, window: int = 0) -> int:

@@ -30,8 +30,9 @@ from harness.models.fit import estimate
 from harness.models.loading import load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
 from harness.run.build import Models, heads_of, specs_of
-from harness.run.comparison import Chunk, Prepared, chunks_of, examples_of, stages_of
+from harness.run.comparison import Chunk, Prepared, chunks_of, stages_of
 from harness.run.instruments import quick_collection
+from harness.run.prompts import examples_of
 from harness.run.refusals import check_names, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, is_complete, model_folder
