@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, Probe, RuleTimesProbe
@@ -77,12 +77,12 @@ class RecordFile:
         return writer
 
 
-class _RecordWriter:
+class _RecordWriter(ExitStack):
     """Appends what is new of each record: first what was generated, then what the experiment's probes found."""
 
     def __init__(self, file: RecordFile, stored: Mapping[Key, Record]) -> None:
-        self._file, self._stack = file, ExitStack()
-        self._generated = self._stack.enter_context(LineFile(file.path))
+        super().__init__()
+        self._file, self._generated = file, self.enter_context(LineFile(file.path))
         self._probes: dict[str, LineFile] = {}
         self._known = {key: set(record.probes) for key, record in stored.items()}
 
@@ -101,17 +101,8 @@ class _RecordWriter:
             path = self._file.probe_path(probe)
             path.parent.mkdir(exist_ok=True)
             replace_file(path.with_suffix(".json"), probe.to_json() + "\n")
-            self._probes[probe.id] = self._stack.enter_context(LineFile(path))
+            self._probes[probe.id] = self.enter_context(LineFile(path))
         return self._probes[probe.id]
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def read_records(path: Path) -> Iterator[Record]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
-from harness.measures.pairing import incomparable, num_failed, overlap_of, paired, steps_of, succeeded
+from harness.measures.pairing import incomparable, overlap_of, paired, steps_of, succeeded
 from harness.measures.pipelines import Account, account, match_rate, untimed
 from harness.measures.sentences import peak_mib
 from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, weights
@@ -22,8 +22,6 @@ from tasks import get_task
 from tasks.base import Task
 
 NUM_CANDIDATES = (1, 3, 5)  # PPD's k
-
-__all__ = ["Missing", "num_failed", "succeeded"]
 
 
 def num_tokens(records: Sequence[Record]) -> int:

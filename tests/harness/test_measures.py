@@ -9,7 +9,7 @@ import pytest
 from harness.core.experiment import Comparison
 from harness.core.records import Divergence, Record
 from harness.measures import of_run as measures
-from harness.measures.pairing import num_near_ties
+from harness.measures.pairing import num_failed, num_near_ties
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.speed import account
 from methods.speculative import theory
@@ -38,7 +38,7 @@ def test_alpha_overlap_pools_positions_and_not_examples(synthetic: SimpleNamespa
     assert estimate.n == 2
     assert measures.alpha_overlap(records, "t5-base") is None
     assert measures.alpha_overlap(records, "t5-small", lenience=0.5) is None
-    assert measures.num_failed(records) == 1
+    assert num_failed(records) == 1
     assert measures.num_tokens(records) == 8
 
 
@@ -137,7 +137,7 @@ def test_wrong_outputs_show_no_speed_and_near_ties_are_counted(synthetic: Simple
     assert num_near_ties(drafted) == 1
     drafted[2].divergence = replace(tie, margin=1.0, kind="bug")
     refused = measures.speedup(plain, drafted)
-    assert isinstance(refused, measures.Missing)
+    assert isinstance(refused, Missing)
     assert "1 of 3 outputs differ" in refused.why
 
 
