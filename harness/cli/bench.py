@@ -20,6 +20,7 @@ from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
 from harness.report.regress import measure, moves, read_baseline, update_baseline
 from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
 from harness.run.runner import Runner
+from harness.tables.files import write_whole
 from harness.zoo.cache import is_complete, model_folder
 from harness.zoo.recipes import recipe_for, recipe_hash, scale_of
 from kernels.verify.check import Report
@@ -62,16 +63,14 @@ def _print_models(names: list[str], profile: str, source: str) -> None:
 
 
 def _write(found: list[Row], sizes: Sizes, profile: str, source: str) -> Path:
-    """One file a profile and source; the rows with what they were made of."""
+    """Write one file a profile and source: the rows with what they were made of."""
     path = RESULTS / "bench" / f"loops-{profile}-{Path(source).name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "environment": {**environment.describe(), "threads": torch.get_num_threads()},
         "sizes": asdict(sizes),
         "rows": [row.as_dict() for row in found],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf8")
-    return path
+    return write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
 def _execute_kernels(args: argparse.Namespace) -> int:
@@ -128,7 +127,7 @@ def _acceptance(text: str) -> float | None:
 
 
 def _verdict(row: KernelRow) -> str:
-    """The goal of the CPU path, beside what it is held against."""
+    """Say whether the CPU path met its goal."""
     if row.kernel != "fused" or row.ratio is None or row.setting.device != "cpu":
         return ""
     goal = GOAL_ALL if row.setting.acceptance is None else GOAL
@@ -138,10 +137,9 @@ def _verdict(row: KernelRow) -> str:
 def _write_kernels(
     rows: Sequence[KernelRow], reports: dict[str, Report], limit: float, empty_s: float, args: argparse.Namespace
 ) -> Path:
-    """One file a device (with so many threads, if it is the CPU) and dtype: the rows with their checks, hardware, versions."""
+    """Write one file a device (with so many threads, if it is the CPU) and dtype: rows, checks, hardware, versions."""
     where = f"cpu-{torch.get_num_threads()}-threads" if args.device == "cpu" else args.device.replace(":", "")
     path = RESULTS / "bench" / f"kernels-{where}-{args.dtype}{'-cold' if args.cold else ''}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "environment": {**environment.describe(args.device), "threads": torch.get_num_threads(), "triton": version("triton")},
         "bandwidth_bytes_per_s": limit,
@@ -149,8 +147,7 @@ def _write_kernels(
         "checks": {name: asdict(report) for name, report in reports.items()},
         "rows": [row.as_dict() for row in rows],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf8")
-    return path
+    return write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
 def execute_regress(args: argparse.Namespace) -> int:
