@@ -5,6 +5,6 @@ descriptions, families  the fields of a recipe and of a corpus; facts about kind
 cache                   where trained models are
 corpus, speech, distil  the data of a training: text, recordings, what a teacher wrote
 networks, state, loop   fresh networks; optimizers and checkpoints; the one training loop
-text, drafting, blockwise, early_heads, whisper  what each kind of model learns
+text, drafters, early_heads, whisper  what each kind of model learns
 build                   trains what the cache lacks
 """

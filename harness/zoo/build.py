@@ -11,7 +11,6 @@ import torch
 
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
-from harness.zoo.blockwise import train_blockwise
 from harness.zoo.cache import DONE, explained, is_complete, make, quiet, unreadable, zoo_folder
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
@@ -30,7 +29,7 @@ from harness.zoo.descriptions import (
     teachers_of,
 )
 from harness.zoo.distil import build_distilled
-from harness.zoo.drafting import train_drafter
+from harness.zoo.drafters import train_blockwise, train_drafter
 from harness.zoo.early_heads import train_zoo_heads
 from harness.zoo.recipes import CODE_VERSION, Scale, folder_of, recipe_for
 from harness.zoo.speech import build_speech

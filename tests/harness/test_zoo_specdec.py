@@ -18,12 +18,12 @@ from harness.core.experiment import DrafterSpec, ModelSpec, RuleSpec
 from harness.models.loading import LoadedModel
 from harness.models.names import is_encoder_decoder, pin_model
 from harness.run.build import Models, build_drafter, build_rule
-from harness.zoo import build, distil, drafting, loop
+from harness.zoo import build, distil, drafters, loop
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, is_complete, make
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
-from harness.zoo.drafting import accepted_by_verifier, count_accepted, greedy_outputs, next_block, read_verifier, start_from
+from harness.zoo.drafters import accepted_by_verifier, count_accepted, greedy_outputs, next_block, read_verifier, start_from
 from harness.zoo.loop import averaged_steps, course_of
 from harness.zoo.networks import build_network, num_parameters
 from harness.zoo.recipes import RECIPES, digest
@@ -362,7 +362,7 @@ def test_held_out_sentences_are_decoded_a_few_at_a_time(folders: dict[str, Path]
         return count_accepted(network, source, *others)
 
     whole = accepted_by_verifier(recipe, verifier, rows, count)["against_verifier"]
-    monkeypatch.setattr(drafting, "SENTENCES", 5)
+    monkeypatch.setattr(drafters, "SENTENCES", 5)
     parts = accepted_by_verifier(recipe, verifier, rows, count)["against_verifier"]
     assert sizes == [24, 5, 5, 5, 5, 4]
     assert whole["num_rounds"] == pytest.approx(parts["num_rounds"], rel=0.02)  # near-ties

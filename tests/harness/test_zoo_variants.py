@@ -15,7 +15,6 @@ from harness.core.experiment import DrafterSpec, ModelSpec, RuleSpec
 from harness.models.names import pin_model
 from harness.run.build import Models, build_drafter, build_rule
 from harness.zoo import build
-from harness.zoo.blockwise import count_rounds, leading_correct, new_heads, next_tokens
 from harness.zoo.build import ensure
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import (
@@ -28,6 +27,7 @@ from harness.zoo.descriptions import (
     teachers_of,
 )
 from harness.zoo.distil import beam_outputs
+from harness.zoo.drafters import count_correct_heads, count_rounds, new_heads, next_tokens
 from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import REAL, RECIPES, digest, recipe_for
 from harness.zoo.specdec import BLOCK_SIZES, shape_of
@@ -334,7 +334,7 @@ def test_leading_heads_by_hand() -> None:
 
     seen: list[torch.Size] = []
     project = lambda states: seen.append(states.shape) or states  # noqa: E731
-    leading = leading_correct(Saying(), project, torch.zeros(2, 4, 1), outputs, lengths)  # type: ignore[arg-type]
+    leading = count_correct_heads(Saying(), project, torch.zeros(2, 4, 1), outputs, lengths)  # type: ignore[arg-type]
     assert seen == [(2, 4, 10)] * 2, "the logits of one head at a time: at paper size all of them would be 324 GB"
     assert leading.tolist() == [[2, 1, 0, 0], [1, 0, 0, 0]]
     # 3 | 4 5 1 and 2 | 1: behind an undrafted token two and one drafts stand.
