@@ -64,7 +64,7 @@ DRAFTERS: Registry = {
 METHODS: Registry = {
     "autoregressive": Part("methods.autoregressive:Autoregressive", MethodOptions),
     "beam": Part("methods.beam:BeamSearch", _BeamOptions),
-    "drafter-alone": Part("methods.specdec.alone:DrafterAlone", DrafterAloneOptions),
+    "drafter-alone": Part("methods.specdec.drafter:DrafterAlone", DrafterAloneOptions),
     "ppd": Part("methods.ppd.pipeline:PredictivePipelinedDecoding", PipelineOptions),
     "speculative": Part("methods.speculative.decode:DraftAndVerify", SpeculativeOptions),
     "speculative-beam": Part("methods.speculative.beam:SpeculativeBeamSearch", SpeculativeBeamOptions),

@@ -19,9 +19,8 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.heads import EarlyHead, OwnHead, check_layers
 from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.ppd.plans import Adaptive, Plan, Planner
-from methods.specdec.alone import DrafterAlone
 from methods.specdec.blockwise import BlockwiseDrafter
-from methods.specdec.drafter import BlockDrafter
+from methods.specdec.drafter import BlockDrafter, DrafterAlone
 from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify

@@ -23,7 +23,7 @@ def roundoff(dtype: torch.dtype) -> float:
     return 2.0**-53 if dtype == torch.float64 else 2.0**-24
 
 
-class Law:
+class _Law:
     """A model's fp64 probabilities with their relative errors: each token's own, and its row's common one, the normaliser's."""
 
     def __init__(self, logits: Float[Tensor, "B n V"], sampling: Sampling, unit: float, known_sum: bool = False) -> None:
@@ -61,10 +61,10 @@ def _near_cut(logits: Tensor, scaled: Tensor, sampling: Sampling, unit: float) -
 def reference_decisions(round: Round) -> tuple[Tensor, Tensor, Bool[Tensor, "B"]]:
     """The fp64 reference's accepted counts and next tokens, and which rows are inside the bound, where a kernel may differ."""
     unit = roundoff(round.target_logits.dtype)
-    target = Law(round.target_logits, round.target, unit)
+    target = _Law(round.target_logits, round.target, unit)
     draft = None
     if round.draft_logits is not None:
-        draft = Law(round.draft_logits, round.draft, unit, known_sum=round.log_sum_exp is not None)
+        draft = _Law(round.draft_logits, round.draft, unit, known_sum=round.log_sum_exp is not None)
     num_accepted, next_token = verify(
         target.probs, None if draft is None else draft.probs, round.tokens, torch.tensor(round.lengths), round.uniforms
     )
@@ -76,7 +76,7 @@ def _pairs(num_accepted: Tensor, next_token: Tensor) -> list[tuple[int, int]]:
     return list(zip(num_accepted.tolist(), next_token.tolist(), strict=True))
 
 
-def _inside(round: Round, target: Law, draft: Law | None, entry: int, accepted: int, token: int) -> bool:
+def _inside(round: Round, target: _Law, draft: _Law | None, entry: int, accepted: int, token: int) -> bool:
     looked_at = min(accepted + 1, round.lengths[entry])
     near = bool(target.near_cut[entry, : accepted + 1].any())
     if draft is not None:
@@ -88,7 +88,7 @@ def _inside(round: Round, target: Law, draft: Law | None, entry: int, accepted: 
     )
 
 
-def _acceptance_inside(round: Round, target: Law, draft: Law | None, entry: int, position: int) -> bool:
+def _acceptance_inside(round: Round, target: _Law, draft: _Law | None, entry: int, position: int) -> bool:
     """Eq. 15: |uniform * draft - target| within what their relative errors make of the larger."""
     drafted = int(round.tokens[entry, position])
     target_prob = float(target.probs[entry, position, drafted])
@@ -100,7 +100,7 @@ def _acceptance_inside(round: Round, target: Law, draft: Law | None, entry: int,
     return abs(offered - target_prob) <= error * max(offered, target_prob) + TINY
 
 
-def _draw_inside(round: Round, target: Law, draft: Law | None, entry: int, accepted: int, token: int) -> bool:
+def _draw_inside(round: Round, target: _Law, draft: _Law | None, entry: int, accepted: int, token: int) -> bool:
     """Eqs. 16 and 17: the goal within reach of either end of the drawn token's stretch of the cumulative weights."""
     unit = roundoff(round.target_logits.dtype)
     row, errors = target.probs[entry, accepted], target.each[entry, accepted] * target.probs[entry, accepted]

@@ -14,7 +14,7 @@ from harness.exact.law import largest_deviation
 from kernels.inputs import InputError
 from kernels.verify import check as checking
 from kernels.verify import fused, reference
-from kernels.verify.bounds import Law
+from kernels.verify.bounds import _Law
 from kernels.verify.check import DTYPES, Case, check, expected_decisions, random_cases
 from kernels.verify.interface import Proposal, Verdict
 from kernels.verify.reference import Sampling, adjusted_probs
@@ -88,7 +88,7 @@ def test_the_bound_holds_for_every_probability() -> None:
     generator = torch.Generator().manual_seed(0)
     for vocab_size, spread, temperature in ((5, 1, 1.0), (1000, 4, 1.0), (1000, 15, 0.7), (50_000, 3, 1.0)):
         logits, sampling = spread * torch.randn(1, 4, vocab_size, generator=generator), Sampling(temperature=temperature)
-        law = Law(logits, sampling, 2.0**-24)
+        law = _Law(logits, sampling, 2.0**-24)
         error = ((adjusted_probs(logits, sampling).double() - law.probs) / law.probs).abs()
         seen = law.probs > 1e-30
         assert bool((error <= law.each + law.common.unsqueeze(-1))[seen].all())

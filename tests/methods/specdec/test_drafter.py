@@ -16,8 +16,7 @@ from methods.models import stack_for
 from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, Source
-from methods.specdec.alone import DrafterAlone
-from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter, block_logits
+from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter, DrafterAlone, block_logits
 from methods.specdec.network import BlockNetwork, block_config, new_network
 from methods.specdec.rules import TopBeta, TopOne
 from methods.specdec.stack import BlockStack, block_inputs
