@@ -86,17 +86,16 @@ class FigureItem:
 
 def table_items(folder: Path) -> list[TableItem]:
     """All tables of the catalogue and of plug-ins, read from the JSON files of a folder where they exist."""
-    return [_of_plugin(table, folder) if _is_foreign(table) else _of_file(table, folder) for table in TABLES.values()]
-
-
-def _is_foreign(table: Table) -> bool:
-    return plugins.find("table", table.number) is not None
+    return [
+        _table_item(table, folder) if plugins.find("table", number) is None else _of_plugin(table, folder)
+        for number, table in TABLES.items()
+    ]
 
 
 def _of_plugin(table: Table, folder: Path) -> TableItem:
     """Read a plug-in's table. Its plan and cells may raise anything: the page shows the error, and the other tables stay."""
     try:
-        return _of_file(table, folder)
+        return _table_item(table, folder)
     except UsageError:
         raise
     except Exception as error:
@@ -104,11 +103,8 @@ def _of_plugin(table: Table, folder: Path) -> TableItem:
         return TableItem(**_names(table), state=state, command=command, settings=Settings())
 
 
-def _of_file(table: Table, folder: Path) -> TableItem:
-    return _table_item(table, folder / f"{table.name}.json")
-
-
-def _table_item(table: Table, file: Path) -> TableItem:
+def _table_item(table: Table, folder: Path) -> TableItem:
+    file = folder / f"{table.name}.json"
     if file.exists():
         return read_table(table, file)
     settings = Settings()

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.pairing import succeeded
+from harness.measures.pairing import num_near_ties, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import published as published_numbers
 from harness.tables.base import Appendix, Cell, Table, cell_of, computed, impossible
@@ -139,6 +139,13 @@ def no_notes(settings: Settings) -> list[str]:
 def of_records(measure: Callable[[list[Record]], Result]) -> Callable[[Known, Row], Result]:
     """A measure of the records of the row's own arm."""
     return lambda known, row: measure(known[row.arm][1])
+
+
+def near_ties(known: Known, row: Row, whose: str = "greedy decoding's") -> str:
+    """Count beside a speed the outputs that are not the baseline's; the runner found each at a near-tie."""
+    records = known[row.arm][1]
+    count = num_near_ties(records)
+    return f"{count} of {len(records)} outputs part from {whose} at a near-tie of two logits" if count else ""
 
 
 def plan_of(sets: Iterable[Arms]) -> list[Comparison]:

@@ -22,6 +22,7 @@ from harness.papers.ppd.pipeline import comparison, shown_arm
 from harness.papers.ppd.setup import match_arm
 from harness.tables import published
 from harness.tables.evidence import Evidence
+from harness.tables.style import reaches
 
 NAMES = [f"ppd-{number}" for number in range(1, 5)]
 FEW = Settings(limit=4)
@@ -87,7 +88,7 @@ def test_our_points_are_table_2s(synthetic: SimpleNamespace) -> None:
                 (expected.value, expected.low, expected.high)
             )
             assert rate.n == 4
-            down, up = ppd_theory._spread(curve, rate)
+            [[down], [up]] = reaches([rate.mapped(curve.latency)])
             assert down == pytest.approx((rate.high - rate.value) / 2)
             assert up == pytest.approx((rate.value - rate.low) / 2)
             assert curve.latency(rate.value) == pytest.approx(1 - rate.value / 2)

@@ -22,11 +22,11 @@ import numpy as np
 from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.pairing import incomparable, num_near_ties, overlap_of, succeeded
+from harness.measures.pairing import incomparable, overlap_of, succeeded
 from harness.measures.statistics import Estimate, Missing, interval
 from harness.papers.leviathan.setup import PAPER, SETUPS, autoregressive, drafter, drafters, model_notes, overlaps, speculative
 from harness.tables import published
-from harness.tables.engine import Arm, Column, Known, Result, Row, Section, row_name, table
+from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
 from methods.speculative import theory
 
 RESAMPLES = 1000
@@ -201,13 +201,6 @@ def costs_of(baseline: Arm, method: Arm) -> dict[str, Estimate | None] | Missing
     return account(baseline[1], method[1], spec.drafter.label, spec.gamma)
 
 
-def _near_ties(known: Known, row: Row) -> str:
-    """Greedy outputs must be the baseline's; say beside the speed how many part from it at a near-tie."""
-    method = known[row.arm][1]
-    count = num_near_ties(method)
-    return f"{count} of {len(method)} outputs part from the baseline's at a near-tie of two logits" if count else ""
-
-
 def _column(title: str, name: str, *, derived: bool = False, published: str | None = None, note: str = "") -> Column:
     """A column of the quantity ``name``; ``derived``: it is arithmetic on measurements and theory."""
 
@@ -217,7 +210,7 @@ def _column(title: str, name: str, *, derived: bool = False, published: str | No
 
     return Column(
         title, quantity, UNITS[name], note, published, (TARGET,),
-        remark=_near_ties if name == "speedup" else lambda known, row: "",
+        remark=partial(near_ties, whose="the baseline's") if name == "speedup" else lambda known, row: "",
         kind="derived" if derived else "measured",
     )  # fmt: skip
 

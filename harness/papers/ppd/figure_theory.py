@@ -53,9 +53,9 @@ class _Curve:
 
 def published_curves() -> list[_Curve]:
     """The paper's rates (its Table 2)."""
-    rows = [row for row in published.read(PAPER, "table_2") if int(row["layer"]) == HALF]
+    groups = published.groups(PAPER, "table_2", "layer", "dataset", "trained")
     return [
-        _Curve(dataset, head, {int(row["k"]): _exact(row) for row in rows if _is(row, dataset, head)}, PAPER_DEPTH, HALF)
+        _Curve(dataset, head, {int(row["k"]): _exact(row) for row in groups[str(HALF), dataset, head]}, PAPER_DEPTH, HALF)
         for dataset in TASKS
         for head in LINES
     ]
@@ -100,7 +100,8 @@ def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence:
         ):
             _panel(axes, title, curves, compute)
             axes.set(xlabel=label)
-        left.set(ylabel="latency per token (greedy decoding's = 1)", xlim=_limits(compute), ylim=(0.45, 1.06))
+        most = max(compute(k, PAPER_DEPTH, HALF, rate) for k in counts() for rate in (0.0, 1.0))
+        left.set(ylabel="latency per token (greedy decoding's = 1)", xlim=(0.6, most + 0.4), ylim=(0.45, 1.06))
         if not measured:
             right.text(0.5, 0.5, "not run", transform=right.transAxes, ha="center", va="center", color="#555555")
         datasets = [_handle(colour, marker, "none", dataset) for dataset, (colour, marker) in LOOKS.items()]
@@ -121,47 +122,26 @@ def _panel(axes: "Axes", title: str, curves: list[_Curve], compute: Compute) -> 
             f"k = {k}", (spent[-1], latency[-1]), (0, -4), textcoords="offset points", ha="center", va="top", color="#555555"
         )
     for curve in curves:
-        _plot(axes, curve, partial(_spent, compute, curve))
+        _plot(axes, curve, compute)
     axes.plot(1, 1, marker="*", markersize=12, color="black", ls="none", zorder=4)
     axes.annotate("greedy", (1, 1), (0, 7), textcoords="offset points", ha="center", va="bottom", fontsize=10)
     axes.set_title(title)
 
 
-def _spent(compute: Compute, curve: _Curve, k: int, rate: float) -> float:
-    return compute(k, curve.depth, curve.layer, rate)
-
-
-def _plot(axes: "Axes", curve: _Curve, spent: Callable[[int, float], float]) -> None:
+def _plot(axes: "Axes", curve: _Curve, compute: Compute) -> None:
     colour, marker = LOOKS[curve.dataset]
-    latencies = {k: curve.latency(rate.value) for k, rate in curve.rates.items()}
-    spread = [_spread(curve, rate) for rate in curve.rates.values()]
+    spent = [compute(k, curve.depth, curve.layer, rate.value) for k, rate in curve.rates.items()]
+    latencies = [rate.mapped(curve.latency) for rate in curve.rates.values()]
     axes.errorbar(
-        [spent(k, rate.value) for k, rate in curve.rates.items()], list(latencies.values()), np.array(spread).T,
+        spent, [one.value for one in latencies], style.reaches(latencies),
         color=colour, ls=LINES[curve.head], lw=1.4, marker=marker, markersize=6, elinewidth=1, capsize=2.5,
         markerfacecolor="white" if curve.head == "N" else colour, zorder=3,
     )  # fmt: skip
 
 
-def _spread(curve: _Curve, rate: Estimate) -> tuple[float, float]:
-    """The reach of the latency's interval, down and up: a higher rate means less latency."""
-    if rate.low is None or rate.high is None:
-        return 0.0, 0.0
-    middle = curve.latency(rate.value)
-    return max(middle - curve.latency(rate.high), 0.0), max(curve.latency(rate.low) - middle, 0.0)
-
-
-def _limits(compute: Compute) -> tuple[float, float]:
-    most = max(compute(k, PAPER_DEPTH, HALF, rate) for k in counts() for rate in (0.0, 1.0))
-    return 0.6, most + 0.4
-
-
 def _handle(colour: str, marker: str, line: str, label: str, *, hollow: bool = False) -> "Line2D":
     face = "white" if hollow else colour
     return style.legend_line(color=colour, marker=marker, markersize=6, markerfacecolor=face, ls=line, lw=1.4, label=label)
-
-
-def _is(row: published.Row, dataset: str, head: str) -> bool:
-    return (row["dataset"], row["trained"]) == (dataset, head)
 
 
 def _exact(row: published.Row) -> Estimate:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from harness.core.experiment import Comparison, Experiment, MethodSpec, comparison_id, plain_arms
 from harness.core.settings import Settings
-from harness.measures.pairing import num_near_ties
 from harness.measures.pipelines import UNITS, Account, account
 from harness.measures.statistics import Missing
 from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes
 from harness.tables import published
-from harness.tables.engine import Arm, Column, Known, Result, Row, Section, row_name, table
+from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
 from harness.tables.published import Published
 from kernels.inputs import SamplingSpec
 
@@ -139,7 +138,7 @@ def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
             UNITS[name],
             published=PUBLISHED.get(title),
             reads=plains,
-            remark=_near_ties if title == "speed-up" else lambda known, row: "",
+            remark=near_ties if title == "speed-up" else lambda known, row: "",
             kind="derived" if name in DERIVED else "measured",
         )
         for title, name in COLUMNS.items()
@@ -154,12 +153,6 @@ def _accounting(plains: tuple[str, ...], depth: int) -> Callable[[Known, Row], A
         return account(others, own, depth)
 
     return lambda known, row: known.once(compared, row.arm, *plains)
-
-
-def _near_ties(known: Known, row: Row) -> str:
-    records = known[row.arm][1]
-    count = num_near_ties(records)
-    return f"{count} of {len(records)} outputs part from greedy decoding's at a near-tie of two logits" if count else ""
 
 
 def _quantity(found: Callable[[Known, Row], Account | Missing | None], name: str) -> Callable[[Known, Row], Result]:

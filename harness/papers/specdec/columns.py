@@ -6,14 +6,14 @@ from functools import partial
 from harness.core.experiment import Experiment, ModelSpec
 from harness.core.settings import Settings
 from harness.measures import of_run as measures
-from harness.measures.pairing import num_near_ties, succeeded
+from harness.measures.pairing import succeeded
 from harness.measures.sentences import equal_frac, heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
 from harness.run import comet
 from harness.tables import published
 from harness.tables.base import Table
-from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, no_notes, of_records, table
+from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, near_ties, no_notes, of_records, table
 from harness.tables.published import Published
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
 from harness.zoo.recipes import ZOO, recipes_of, scale_of
@@ -62,17 +62,9 @@ def _papers_arm(known: Known, arm: str) -> str:
     return BEAM if arm == faster_beam(known) else THEIR_BEAM
 
 
-def _over_beam(known: Known, row: Row) -> Result:
-    return sentence_speedup(known[GREEDY][1], known[faster_beam(known)][1], known[row.arm][1])
-
-
-def _over_greedy(known: Known, row: Row) -> Result:
-    greedy = known[GREEDY][1]
-    return sentence_speedup(greedy, greedy, known[row.arm][1])
-
-
-def _over_strict(known: Known, row: Row) -> Result:
-    return sentence_speedup(known[GREEDY][1], known[STRICT][1], known[row.arm][1])
+def speed_over(known: Known, baseline: str, row: Row) -> Result:
+    """Seconds a sentence of a baseline over the row's."""
+    return sentence_speedup(known[GREEDY][1], known[baseline][1], known[row.arm][1])
 
 
 def _without_heaviest(known: Known, row: Row) -> str:
@@ -81,12 +73,12 @@ def _without_heaviest(known: Known, row: Row) -> str:
     A rule that ends a loop early is faster there because it writes something else. Where both write equally much, the remark
     is empty.
     """
-    whole, example = _over_strict(known, row), heaviest_example(known[STRICT][1], known[row.arm][1])
+    whole, example = speed_over(known, STRICT, row), heaviest_example(known[STRICT][1], known[row.arm][1])
     rest = {
         arm: (known[arm][0], [record for record in known[arm][1] if record.example != example])
         for arm in (GREEDY, STRICT, row.arm)
     }
-    without = _over_strict(Known(rest, known.evidence), row)
+    without = speed_over(Known(rest, known.evidence), STRICT, row)
     if not (isinstance(whole, Estimate) and isinstance(without, Estimate)) or f"{whole.value:.2f}" == f"{without.value:.2f}":
         return ""
     strict, ours = (
@@ -104,12 +96,9 @@ def _of_base(known: Known, row: Row) -> Result:
 
 
 def _near_ties(known: Known, row: Row) -> str:
-    """Count the outputs of strict SpecDec that are not greedy decoding's; the runner found each at a near-tie."""
-    experiment, records = known[row.arm]
-    if experiment.method.values.get("rule") != "top-1":
-        return ""
-    count = num_near_ties(records)
-    return f"{count} of {len(records)} outputs part from greedy decoding's, each at a near-tie of two logits" if count else ""
+    """Count the outputs of strict SpecDec that are not greedy decoding's."""
+    is_strict = known[row.arm][0].method.values.get("rule") == "top-1"
+    return near_ties(known, row, "greedy decoding's, each") if is_strict else ""
 
 
 def _metric(name: str) -> Measure:
@@ -155,15 +144,16 @@ COLUMNS = (
         "of the drafter alone, drafts with their verification of SpecDec.",
     ),
     Column(
-        "speed", _over_beam, "x", published="speed_x", reads=(GREEDY, BEAM, THEIR_BEAM), remark=which_beam,
-        papers_arm=_papers_arm,
+        "speed", lambda known, row: speed_over(known, faster_beam(known), row), "x", published="speed_x",
+        reads=(GREEDY, BEAM, THEIR_BEAM), remark=which_beam, papers_arm=_papers_arm,
         note="speed: seconds a sentence of AT with beam 5 over the row's, batch 1, encoders included, all arms of a verifier "
         "interleaved; the faster of our beam search and transformers' is the baseline (the paper's was fairseq's). over "
         "greedy: the same over AT with b = 1, the fair comparison, since SpecDec gives greedy decoding's output.",
     ),
-    Column("over greedy", _over_greedy, "x", reads=(GREEDY,)),
+    Column("over greedy", lambda known, row: speed_over(known, GREEDY, row), "x", reads=(GREEDY,)),
     Column(
-        "over strict", _over_strict, "x", reads=(GREEDY, STRICT), applies=SPECULATIVE, remark=_without_heaviest,
+        "over strict", lambda known, row: speed_over(known, STRICT, row), "x",
+        reads=(GREEDY, STRICT), applies=SPECULATIVE, remark=_without_heaviest,
         note="over strict: the same over SpecDec that accepts the verifier's first choices alone.",
     ),
     Column("BLEU", _metric("bleu"), "BLEU", published="BLEU", remark=trained_on, note=_bleu_note),

@@ -8,12 +8,12 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import tokens_per_step
 from harness.measures.pairing import succeeded
-from harness.measures.sentences import MODULES, module_shares, sentence_speedup
+from harness.measures.sentences import MODULES, module_shares
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
-from harness.papers.specdec.columns import SPECULATIVE, arm_notes
+from harness.papers.specdec.columns import SPECULATIVE, arm_notes, speed_over
 from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, drafter_of, gamma_of, greedy, relaxed
 from harness.tables import published
-from harness.tables.engine import Column, Known, Result, Row, Section, table
+from harness.tables.engine import Column, Known, Result, Row, Section, of_records, table
 
 OWN, CONCURRENT, SHARED = "one after the other", "side by side", "one for both"
 ENCODERS = "both encoders"
@@ -46,30 +46,29 @@ def _share(module: str, known: Known, row: Row) -> Result:
     return module_shares(known[row.arm][1]).get(module)
 
 
-def _gain(known: Known, row: Row) -> Result:
-    return sentence_speedup(known[GREEDY][1], known[OWN][1], known[row.arm][1])
-
-
 def _sentence_ms(known: Known, row: Row) -> Result:
     """Milliseconds a sentence, refused where a speed over greedy decoding is."""
-    greedy, records = known[GREEDY][1], known[row.arm][1]
-    if isinstance(over_greedy := sentence_speedup(greedy, greedy, records), Missing):
+    if isinstance(over_greedy := speed_over(known, GREEDY, row), Missing):
         return over_greedy
+    records = known[row.arm][1]
     times = [(record.example, 1e3 * record.wall_s, 1.0) for record in succeeded(records) if record.wall_s is not None]
     return ratio_of_examples(times, "ms")
 
 
 COLUMNS = (
-    *(Column(module, partial(_share, module), "%", published="time share pct") for module in MODULES),
-    Column(
-        ENCODERS,
-        lambda known, row: encoders_pct(known[row.arm][1]),
-        "%",
-        published="time share of the two encoders pct",
+    *(
+        Column(
+            module,
+            partial(_share, module),
+            "%",
+            published="time share pct",
+        )
+        for module in MODULES
     ),
+    Column(ENCODERS, of_records(encoders_pct), "%", published="time share of the two encoders pct"),
     Column("a sentence", _sentence_ms, "ms", reads=(GREEDY,)),
-    Column("gain", _gain, "x", reads=(GREEDY, OWN)),
-    Column("emitted", lambda known, row: tokens_per_step(known[row.arm][1]), "tokens", applies=SPECULATIVE),
+    Column("gain", lambda known, row: speed_over(known, OWN, row), "x", reads=(GREEDY, OWN)),
+    Column("emitted", of_records(tokens_per_step), "tokens", applies=SPECULATIVE),
 )
 
 
