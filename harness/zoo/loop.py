@@ -21,7 +21,7 @@ from harness.core import environment
 from harness.core.files import replace_file
 from harness.zoo.cache import DONE
 from harness.zoo.descriptions import PairRecipe, RateSchedule, Recipe
-from harness.zoo.networks import Depth
+from harness.zoo.networks import depth_switch
 from harness.zoo.recipes import CODE_VERSION
 from harness.zoo.state import (
     CHECKPOINT,
@@ -124,7 +124,7 @@ def train(
     bar on stderr.
     """
     course, optimizer = course_of(recipe), build_optimizer(recipe, network)
-    depth = Depth(recipe, network if grown is None else grown)
+    depth = depth_switch(recipe, network if grown is None else grown)
     outcome = run_steps(course, network, optimizer, objective, folder, depth=depth, position=position)
     if course.averaged_after:
         network.load_state_dict(averaged_weights(folder, course.averaged_after))
@@ -139,7 +139,7 @@ def run_steps(
     objective: Objective,
     folder: Path,
     *,
-    depth: Depth | None = None,
+    depth: Callable[[bool], None] | None = None,
     position: int = 0,
 ) -> tuple[list[Evaluation], Spent]:
     """From the checkpoint, if there is one, to the last step; the last checkpoint stays until ``finish``.
@@ -175,12 +175,12 @@ def run_steps(
 
 
 @contextmanager
-def _shallow(depth: Depth | None, is_shallow: bool) -> Iterator[None]:
+def _shallow(depth: Callable[[bool], None] | None, is_shallow: bool) -> Iterator[None]:
     if depth is not None:
-        depth.use(shallow=is_shallow)
+        depth(is_shallow)
     yield
     if depth is not None:
-        depth.use(shallow=False)
+        depth(False)
 
 
 def _step(course: Course, network: nn.Module, optimizer: Optimizers, objective: Objective, step: int) -> float:

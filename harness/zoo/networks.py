@@ -74,19 +74,21 @@ def silence(recipe: Recipe, layer: nn.Module) -> None:
             nn.init.zeros_(module.weight)
 
 
-class Depth:
-    """Runs a network's shallow layers only, or all of them, without touching weights or the order in which they are saved."""
+def depth_switch(recipe: Recipe, network: nn.Module) -> Callable[[bool], None]:
+    """Return a switch that has a network run its shallow layers only (True), or all of them.
 
-    def __init__(self, recipe: Recipe, network: nn.Module) -> None:
-        self.network = network
-        self.all: dict[str, Any] = {path: network.get_submodule(path) for path in FAMILIES[recipe.family].layers}
-        count = recipe.shallow_layers if recipe.shallow_frac else recipe.num_layers
-        self.shallow = {path: spread(layers, count) for path, layers in self.all.items()}
+    It touches neither the weights nor the order in which they are saved.
+    """
+    whole: dict[str, Any] = {path: network.get_submodule(path) for path in FAMILIES[recipe.family].layers}
+    count = recipe.shallow_layers if recipe.shallow_frac else recipe.num_layers
+    few = {path: spread(layers, count) for path, layers in whole.items()}
 
-    def use(self, *, shallow: bool) -> None:
-        for path, layers in (self.shallow if shallow else self.all).items():
+    def switch(is_shallow: bool) -> None:
+        for path, layers in (few if is_shallow else whole).items():
             owner, _, name = path.rpartition(".")
-            setattr(self.network.get_submodule(owner), name, layers)
+            setattr(network.get_submodule(owner), name, layers)
+
+    return switch
 
 
 def _llama(recipe: Recipe, ids: Ids) -> PreTrainedModel:

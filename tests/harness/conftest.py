@@ -263,7 +263,7 @@ def synthetic() -> SimpleNamespace:
 def steps_of() -> Callable[..., Any]:
     """The zoo's training loop without the average at its end, which may be interrupted before a step, as by a kill."""
     from harness.zoo.loop import course_of, run_steps
-    from harness.zoo.networks import Depth
+    from harness.zoo.networks import depth_switch
     from harness.zoo.state import Checkpoints, build_optimizer
 
     def run(recipe: Any, network: Any, objective: Any, folder: Path, *, before: int | None = None, grown: Any = None) -> Any:
@@ -274,7 +274,7 @@ def steps_of() -> Callable[..., Any]:
                 raise KeyboardInterrupt
             return objective.batch(step)
 
-        optimizer, depth = build_optimizer(recipe, network), Depth(recipe, network if grown is None else grown)
+        optimizer, depth = build_optimizer(recipe, network), depth_switch(recipe, network if grown is None else grown)
         parts = (course_of(recipe), network, optimizer, replace(objective, batch=batch), folder)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Checkpoints, "save_if_due", Checkpoints.save)

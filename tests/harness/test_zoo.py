@@ -17,7 +17,7 @@ from harness.zoo.build import ensure
 from harness.zoo.cache import zoo_folder
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
 from harness.zoo.families import FAMILIES
-from harness.zoo.networks import NETWORKS, Depth, build_network, num_parameters
+from harness.zoo.networks import NETWORKS, build_network, depth_switch, num_parameters
 from harness.zoo.recipes import REAL, RECIPES, Scale, digest, recipe_hash
 from harness.zoo.specdec import SHAPE
 from harness.zoo.state import rate_share
@@ -150,12 +150,12 @@ def test_layers_that_join_late_change_nothing(name: str) -> None:
     recipe = RECIPES["test"][name]
     tokenizer = train_tokenizer(recipe.corpus.family, ["a small text of words"], 300)
     network = build_network(recipe, tokenizer).double()
-    depth, tokens = Depth(recipe, network), torch.arange(3, 13)[None]
+    depth, tokens = depth_switch(recipe, network), torch.arange(3, 13)[None]
     inputs = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if recipe.family == "t5" else {})
     outputs = []
     with torch.no_grad():
         for shallow in (True, False):
-            depth.use(shallow=shallow)
+            depth(shallow)
             counts = {len(network.get_submodule(path)) for path in FAMILIES[recipe.family].layers}
             assert counts == {recipe.shallow_layers if shallow else recipe.num_layers}
             outputs.append(network(**inputs, use_cache=False).logits)
