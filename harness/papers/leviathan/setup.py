@@ -1,4 +1,4 @@
-"""Which models, data and sizes stand for those of Leviathan et al. in each profile, and the experiments made of them."""
+"""The models, data and sizes that each profile has in place of Leviathan et al.'s, and the experiments made of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ LARGER_THAN_A_DEVICE = ("meta-llama/Llama-3.1-70B",)  # 141 GB in half precision
 
 @dataclass(frozen=True, kw_only=True)
 class _Setup:
-    """One of the paper's settings: its task here, the role of its target, and its drafters by the paper's names."""
+    """A setting of the paper: its task here, the role of its target, and the roles of its drafters by the paper's names."""
 
     task: str
     target: str
@@ -89,7 +89,7 @@ ALPHA_BATCH = 16  # rows do not influence each other, and nothing is timed
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
-    """How much a profile runs: examples for alpha (by task, else ``alpha_limit``) and for speed, and how long texts are.
+    """The sizes of a profile: numbers of examples for alpha (by task, else ``alpha_limit``) and for speed, lengths of texts.
 
     At the paper's size alpha sees about 10 K tokens a setting; LIMIT raises the others to that.
     """
@@ -117,7 +117,7 @@ model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the mod
 
 
 def drafter(settings: Settings, setup: _Setup, name: str) -> DrafterSpec | Missing:
-    """A drafter by the paper's name for it, "Unigram" and "Bigram" included."""
+    """Return the drafter that the paper calls ``name``; "Unigram" and "Bigram" are the tables of counts."""
     role = setup.ngrams if name in ("Unigram", "Bigram") else setup.drafts[name]
     if role is None:
         return Missing(f"the paper has no {name} here")
@@ -128,7 +128,7 @@ def drafter(settings: Settings, setup: _Setup, name: str) -> DrafterSpec | Missi
 
 
 def drafters(settings: Settings, setup: _Setup, names: tuple[str, ...]) -> tuple[DrafterSpec, ...]:
-    """Those of the named drafters that the profile has."""
+    """Return those of the named drafters that the profile has."""
     found = (drafter(settings, setup, name) for name in names)
     return tuple(spec for spec in found if isinstance(spec, DrafterSpec))
 
@@ -141,7 +141,7 @@ def autoregressive(
     timed: str = "",
     probes: tuple[Probe, ...] = (),
 ) -> Experiment:
-    """The target alone. ``timed`` names the comparison of a speed measurement, which has another size than one of alpha."""
+    """Return plain decoding by the target. ``timed`` names the comparison whose speeds are measured; it has its own size."""
     target, sizes = needed_model(ROLES, settings, setup.target), SIZES[settings.profile]
     limit = sizes.speed_limit if timed else sizes.alpha_limits.get(setup.task, sizes.alpha_limit)
     repeats = (settings.repeats or sizes.speed_repeats) if timed else 1
@@ -164,7 +164,7 @@ def autoregressive(
 def speculative(
     baseline: Experiment | Missing, draft: DrafterSpec | Missing, gamma: int, lenience: float | None = None
 ) -> Experiment | Missing:
-    """The same with a draft; ``lenience`` also chooses the lenient rule."""
+    """Return the same experiment with a draft; ``lenience`` also chooses the lenient rule."""
     rule: dict[str, Any] = {} if lenience is None else {"rule": "lenience", "lenience": lenience}
     return with_draft(baseline, draft, gamma=gamma, probes=(), **rule)
 
@@ -178,7 +178,7 @@ def temperatures(rows: tuple[published.Row, ...]) -> list[float]:
 
 
 def model_notes(settings: Settings, roles: list[str]) -> list[str]:
-    """Which model fills which role, and how it differs from the paper's."""
+    """Say which model fills which role, and how it differs from the paper's."""
     filled = {role: name for role in roles if isinstance(name := model_of(settings, role), str)}
     notes = [f"Models here: {', '.join(f'{role} = {name}' for role, name in filled.items())}."]
     if any(name.startswith("zoo:") and not name.startswith("zoo:ngram") for name in filled.values()):
@@ -191,20 +191,24 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
 
 
 def trace_arms(settings: Settings) -> dict[str, Experiment]:
-    """Figure 5: translation at temperature 0 with the small draft at gamma 7 and 3, and without; a few examples once."""
+    """Return Figure 5's arms: a few translations at temperature 0, with the small draft at gamma 7 and 3, and without."""
     plain = autoregressive(settings, SETUPS["EnDe"], 0.0, timed="trace").replace(repeats=1, limit=settings.limit or 5)
     drafted = {f"gamma = {gamma}": _drawn(settings, "leviathan-5", "EnDe", "T5-small", plain, gamma) for gamma in (7, 3)}
     return {**drafted, "no draft": plain}
 
 
 def generation_arm(settings: Settings) -> Experiment:
-    """Figure 1: text by the GPT-like pair at temperature 1, one example."""
+    """Return Figure 1's arm: one text of the GPT-like pair at temperature 1."""
     plain = autoregressive(settings, SETUPS["GPT-like (97M)"], 1.0).replace(limit=1, max_new_tokens=64)
     return _drawn(settings, "leviathan-1", "GPT-like (97M)", "GPT-like (6M)", plain, 5)
 
 
 def _drawn(settings: Settings, figure: str, key: str, draft: str, plain: Experiment, gamma: int) -> Experiment:
-    """An arm that a figure cannot do without."""
+    """Return an arm that a figure needs.
+
+    Raises:
+        UsageError: the profile has no such draft.
+    """
     setup = SETUPS[key]
     arm = speculative(plain, drafter(settings, setup, draft), gamma)
     if isinstance(arm, Missing):

@@ -1,4 +1,4 @@
-"""Which models, data and sizes stand for those of Optimized (Wagner et al.) in each profile, and the experiments made of them.
+"""The models, data and sizes that each profile has in place of Optimized's (Wagner et al.), and the experiments made of them.
 
 A comparison is all the arms that share a data set, a target and a sampling: plain decoding first, on whose output the exact
 alpha of the pair is measured, then one arm for each verify rule. Tables that read the same comparison share its records.
@@ -122,7 +122,7 @@ MAX_NEW_TOKENS = {True: 256, False: 100}  # by whether it is speech
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
-    """How much a profile runs: examples of speech and of summaries, and of their seeded samples (None: all, and a tenth).
+    """The sizes of a profile: examples of speech and of summaries, and of their seeded samples (None: all, and a tenth).
 
     ``gammas`` are the initial numbers of drafts in the figures.
     """
@@ -144,7 +144,7 @@ SIZES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a comparison is made for."""
+    """A comparison's data set, pair of models and sampling."""
 
     data: _DataSet
     pair: _Pair
@@ -165,7 +165,7 @@ model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the mod
 
 
 def num_examples(settings: Settings, data: _DataSet, sampled: bool) -> int:
-    """Of the whole test set, or of its seeded sample."""
+    """Return how many examples are run: of the whole test set, or of its seeded sample."""
     sizes = SIZES[settings.profile].samples if sampled else SIZES[settings.profile].limits
     if settings.limit is not None:
         return settings.limit
@@ -175,7 +175,7 @@ def num_examples(settings: Settings, data: _DataSet, sampled: bool) -> int:
 
 
 def plain_arm(settings: Settings, case: Case, group: str, *, sampled: bool = False) -> Experiment | Missing:
-    """Plain decoding at batch 1; its times belong to the comparison that ``group`` names."""
+    """Return plain decoding at batch 1; its times belong to the comparison that ``group`` names."""
     target, draft = model_of(settings, case.pair.target_role), model_of(settings, case.pair.draft_role)
     if isinstance(target, Missing):
         return target
@@ -205,7 +205,7 @@ def ruled(
     plain: Experiment | Missing, case: Case, rule: str, *, gamma: int = GAMMA, untrained: bool = False,
     scale: float | None = None, half_logits: bool = False,
 ) -> Experiment | Missing:  # fmt: skip
-    """Speculative sampling by a rule; the number of drafts begins at gamma, then follows the +2 / -1 heuristic.
+    """Return speculative sampling by a rule; the number of drafts begins at gamma, then follows the +2 / -1 heuristic.
 
     The draft is the first that ``plain`` measures the overlap with, or the second, which is ``untrained``.
     """
@@ -226,7 +226,7 @@ def ruled(
 
 
 def arms_of(settings: Settings, case: Case) -> Arms:
-    """Plain decoding, every rule, and for a pair of each kind some rules with an untrained draft."""
+    """Return plain decoding, every rule, and for a pair of each kind some rules with an untrained draft."""
     plain = plain_arm(settings, case, "main")
     arms = {PLAIN: plain, **{rule: ruled(plain, case, rule) for rule in RULES}}
     if isinstance(plain, Experiment) and len(plain.overlap) > 1:
@@ -235,7 +235,7 @@ def arms_of(settings: Settings, case: Case) -> Arms:
 
 
 def without_profiler(settings: Settings, arms: Arms) -> Arms:
-    """The same arms for times by the clock alone: torch's profiler, which only CUDA needs, takes time of its own."""
+    """Return the arms for times by the clock alone: torch's profiler, which only CUDA needs, takes time of its own."""
     if not settings.device.startswith("cuda"):
         return arms
 

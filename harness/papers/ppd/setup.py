@@ -1,4 +1,4 @@
-"""Which models, data and sizes stand for those of the PPD paper in each profile, and the experiments made of them."""
+"""The models, data and sizes that each profile has in place of the PPD paper's, and the experiments made of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ DEPTHS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
-    """How much a profile runs: examples by data set (None: the paper's whole test sets), also of real data where that differs.
+    """The sizes of a profile: examples by data set (None: the paper's whole test sets), also of real data where that differs.
 
     Match rates are not timed, and rows of a batch do not influence each other. Prompts are cut to what the zoo's sources were
     cut to in training; those of public models so that 128 new tokens fit within 2048, Llama's limit.
@@ -80,7 +80,7 @@ def target_of(settings: Settings, role: str) -> ModelSpec:
 
 
 def heads_of(settings: Settings, role: str = PROBED) -> ModelSpec | Missing:
-    """The trained early heads ("Y") of the target in ``role``. A replaced target has none until the user names some."""
+    """Return the trained early heads ("Y") of the target in ``role``. A replaced target has none until the user names some."""
     name, chosen = model_of(settings, "heads"), dict(settings.models)
     if isinstance(name, str) and role in chosen and "heads" not in chosen:
         return Missing(f"none are trained for {chosen[role]}; train them with `foretoken heads`, then --model heads=FOLDER")
@@ -88,7 +88,7 @@ def heads_of(settings: Settings, role: str = PROBED) -> ModelSpec | Missing:
 
 
 def depth_of(settings: Settings, role: str) -> int:
-    """A target's number of layers; no weights are loaded."""
+    """Return a target's number of layers; no weights are loaded."""
     spec = target_of(settings, role)
     depth = DEPTHS[spec.name] if spec.name in DEPTHS else _num_layers(spec, settings.profile)
     if depth < 2:
@@ -104,13 +104,13 @@ def paper_layers() -> list[int]:
 
 
 def layers_of(settings: Settings, role: str = PROBED) -> dict[int, int]:
-    """The paper's layers and which layers of this target stand for them."""
+    """Map the paper's layers to the layers of this target that stand for them."""
     depth = depth_of(settings, role)
     return {layer: scaled_layer(layer, depth) for layer in paper_layers()}
 
 
 def setting(dataset: str) -> published.Row:
-    """A dataset's row of Table 1: prompt, generated tokens, test examples."""
+    """Return a data set's row of Table 1: prompt, generated tokens, test examples."""
     return next(row for row in published.read(PAPER, "table_1") if row["dataset"] == dataset)
 
 
@@ -123,7 +123,7 @@ def limit_of(settings: Settings, dataset: str) -> int:
 
 
 def decoding(settings: Settings, dataset: str, role: str, sampling: SamplingSpec, limit: int) -> Experiment:
-    """Plain decoding of the paper's length under its prompt."""
+    """Return plain decoding of the paper's length under its prompt."""
     return plain_decoding(
         settings,
         task=TASKS[dataset],
@@ -138,7 +138,7 @@ def decoding(settings: Settings, dataset: str, role: str, sampling: SamplingSpec
 
 
 def match_arm(settings: Settings, dataset: str) -> Experiment:
-    """Greedy decoding with the rank of every token at all of the paper's layers, by the model's own head and the trained ones.
+    """Return greedy decoding that ranks every token at the paper's layers, by the model's own head and by the trained ones.
 
     Tables 2, 6, 7 and 8 read it.
     """
@@ -150,7 +150,7 @@ def match_arm(settings: Settings, dataset: str) -> Experiment:
 
 
 def remark(arm: Experiment, records: list[Record]) -> str:
-    """What a reader must know of the texts behind a number: cut prompts, where they ended, loops."""
+    """Say what a reader must know of the texts behind a number: cut prompts, where outputs ended, loops."""
     good = succeeded(records)
     parts = []
     if cut := sum(bool(record.truncated_tokens) for record in good):
@@ -166,7 +166,7 @@ def remark(arm: Experiment, records: list[Record]) -> str:
 
 
 def model_notes(settings: Settings, roles: list[str]) -> list[str]:
-    """Which model fills which role (the target's first), and how it differs from the paper's."""
+    """Say which model fills which role (the target's first), and how it differs from the paper's."""
     names = {role: name for role in roles if isinstance(name := model_of(settings, role), str)}
     if isinstance(heads_of(settings, roles[0]), Missing):
         names.pop("heads", None)
@@ -186,7 +186,7 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
 
 
 def layer_notes(settings: Settings, role: str) -> list[str]:
-    """Where the paper's layers are at another depth."""
+    """Say where the paper's layers are in a model of another depth."""
     depth, layers = depth_of(settings, role), layers_of(settings, role)
     if depth == PAPER_DEPTH:
         return []
@@ -199,7 +199,7 @@ def layer_notes(settings: Settings, role: str) -> list[str]:
 
 
 def length_notes(settings: Settings) -> list[str]:
-    """How long the outputs are, and what of the prompts is left out."""
+    """Say how long the outputs are, and what is left out of the prompts."""
     lengths = {row["dataset"]: row["gen_tokens"] for row in published.read(PAPER, "table_1")}
     paper = ", ".join(f"{length} ({dataset})" for dataset, length in lengths.items())
     cut = f"Prompts longer than {SIZES[settings.profile].max_input} tokens lose the end of their longest field."

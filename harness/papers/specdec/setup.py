@@ -1,4 +1,4 @@
-"""Which models, data and sizes stand for those of SpecDec (Xia et al.) in each profile, and the experiments made of them.
+"""The models, data and sizes that each profile has in place of SpecDec's (Xia et al.), and the experiments made of them.
 
 A comparison is all the arms that share a verifier and are timed together: greedy decoding first (strict SpecDec must equal it),
 beam search by us and by transformers (the faster is the paper's baseline), then whatever drafts. Tables that read the same
@@ -36,7 +36,7 @@ QUALITY, EFFICIENCY = Relaxed(3, 1.0), Relaxed(5, 3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One of the paper's settings: its task, and the roles of its verifier and drafter."""
+    """A setting of the paper: its task, and the roles of its verifier and drafter."""
 
     task: str
     verifier: str
@@ -84,8 +84,11 @@ T5: dict[str, str | Missing] = {"t5-large": "google-t5/t5-large"}  # of Tables 1
 
 
 def _roles(scale: Scale) -> dict[str, str | Missing]:
-    """With a drafter for each block size; ``drafter-sized`` is the one that has the big drafter's, ``drafter-glancing`` the one
-    that differs from the base drafter in having no glancing, or in having it."""
+    """Return the zoo's models by role, with a drafter for each block size.
+
+    ``drafter-sized`` is the one that has the big drafter's block size. ``drafter-glancing`` differs from the base drafter in
+    having no glancing, or in having it.
+    """
     sizes = {f"drafter-k{k}": f"zoo:specdec-drafter-k{k}" for k in BLOCK_SIZES[scale]}
     large = T5 if scale == "paper" else {"t5-large": "zoo:t5-large"}
     switched = {"drafter-glancing": f"zoo:specdec-drafter-{'plain' if glances(scale) else 'glancing'}"}
@@ -93,19 +96,19 @@ def _roles(scale: Scale) -> dict[str, str | Missing]:
 
 
 def block_size(scale: Scale, role: str) -> int:
-    """That of the zoo's drafter for a role."""
+    """Return the block size of the zoo's drafter for a role."""
     return _recipe(scale, role).block_size
 
 
 def layers_of(settings: Settings, setup: Setup) -> str:
-    """Of the verifier: "encoder + decoder", as the zoo's has them."""
+    """Return the numbers of layers of the zoo's verifier, as "encoder + decoder"."""
     recipe = RECIPES[_scale(settings)][f"specdec-{setup.verifier}"]
     assert isinstance(recipe, PairRecipe)
     return f"{recipe.num_encoder_layers} + {recipe.num_layers}"
 
 
 def glances(scale: Scale) -> bool:
-    """Whether the base drafter is trained with glancing."""
+    """Tell whether the base drafter is trained with glancing."""
     return _recipe(scale, EN_DE.drafter).glancing is not None
 
 
@@ -130,7 +133,7 @@ MANY = {MAIN: 400, SINGLE: 400, HEADS: 400, DRAFTERS: 1000}
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
-    """How much a profile runs.
+    """The sizes of a profile.
 
     Sentences of generated and of real data (which are five times as long) and repeats of each; those of the tables by batch
     size, for times and for memory, and of the worked examples. Prompts are cut to what the zoo's sources were cut to in
@@ -180,33 +183,33 @@ model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the mod
 
 
 def drafter_of(settings: Settings, role: str, kind: str = "block", **options: str) -> DrafterSpec | Missing:
-    """A block drafter, or with kind "blockwise" heads on the verifier."""
+    """Return a block drafter, or with kind "blockwise" heads on the verifier."""
     model = model_of(settings, role)
     return model if isinstance(model, Missing) else DrafterSpec(kind=kind, model=ModelSpec(name=model), options=options)
 
 
 def gamma_of(settings: Settings, setup: Setup) -> int:
-    """The block size k: what the drafter was trained with."""
+    """Return the block size k that the drafter was trained with."""
     return block_size(_scale(settings), setup.drafter)
 
 
 def glancing_in(settings: Settings) -> bool:
-    """Whether the base drafter glances, and the ablated one does not, or the other way round."""
+    """Tell whether the base drafter glances and the ablated one does not, or the other way round."""
     return glances(_scale(settings))
 
 
 def _scale(settings: Settings) -> Scale:
-    """The zoo's; a profile without models of its own has the paper's sizes."""
+    """Return the zoo's scale; a profile without models of its own has the paper's sizes."""
     return "paper" if settings.profile == "small" else scale_of(settings.profile)
 
 
 def block_sizes(settings: Settings) -> tuple[int, ...]:
-    """Those of Table 2."""
+    """Return the block sizes of Table 2."""
     return BLOCK_SIZES[_scale(settings)]
 
 
 def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing:
-    """The verifier alone, timed at batch 1; its times belong to the comparison that ``group`` names."""
+    """Return greedy decoding by the verifier at batch 1; its times belong to the comparison that ``group`` names."""
     target, sizes = model_of(settings, setup.verifier), SIZES[settings.profile]
     if isinstance(target, Missing):
         return target
@@ -227,7 +230,7 @@ def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing
 
 
 def _counts(settings: Settings, setup: Setup, group: str) -> tuple[int, int]:
-    """Sentences, and how often each is decoded: as the user says, else as the setting, else as MANY or the profile."""
+    """Return how many sentences are decoded, and how often: as the user says, else the setting, else MANY or the profile."""
     sizes, on_toy = SIZES[settings.profile], settings.source == "toy"
     many = MANY.get(group) if on_toy and settings.profile == "toy" and setup.task != CNNDM.task else None
     limit = settings.limit or setup.limit or many or (sizes.limit if on_toy else sizes.real_limit)
@@ -236,33 +239,33 @@ def _counts(settings: Settings, setup: Setup, group: str) -> tuple[int, int]:
 
 
 def beam(plain: Experiment | Missing, method: str = "beam") -> Experiment | Missing:
-    """Beam search of the same; with method "transformers" theirs, over the same weights."""
+    """Return the same by our beam search, or by transformers' over the same weights."""
     return plain if isinstance(plain, Missing) else plain.replace(method=MethodSpec.of(method, num_beams=NUM_BEAMS))
 
 
 def strict(plain: Experiment | Missing, drafter: DrafterSpec | Missing, gamma: int) -> Experiment | Missing:
-    """SpecDec: what the drafter proposes stands where it is the verifier's first choice."""
+    """Return the same by SpecDec: a draft stands where it is the verifier's first choice."""
     return with_draft(plain, drafter, rule="top-1", gamma=gamma)
 
 
 def relaxed(plain: Experiment | Missing, drafter: DrafterSpec | Missing, gamma: int, setting: Relaxed) -> Experiment | Missing:
-    """SpecDec++ (top-beta, tau), scored by the verifier as in the authors' code."""
+    """Return the same by SpecDec++ (top-beta, tau), scored by the verifier as in the authors' code."""
     return with_draft(plain, drafter, rule="top-beta", gamma=gamma, beta=setting.beta, tau=setting.tau)
 
 
 def baselines(plain: Experiment | Missing) -> Arms:
-    """What speeds are measured against."""
+    """Return the arms that speeds are measured against."""
     return {GREEDY: plain, BEAM: beam(plain), THEIR_BEAM: beam(plain, "transformers")}
 
 
 def beam_alone(settings: Settings, setup: Setup) -> Arms:
-    """How good a model is; no time of it could be compared."""
+    """Return beam search alone, which shows how good a model is; its times are compared with nothing."""
     plain = greedy(settings, setup, SINGLE)
     return {BEAM: plain if isinstance(plain, Missing) else beam(plain.replace(repeats=1))}
 
 
 def arms_of(settings: Settings, setup: Setup, group: str = MAIN) -> Arms:
-    """The comparison of a setting. The tables of one group share its records."""
+    """Return the comparison of a setting. The tables of one group share its records."""
     plain, drafter, gamma = greedy(settings, setup, group), drafter_of(settings, setup.drafter), gamma_of(settings, setup)
     return {
         **baselines(plain),
