@@ -192,7 +192,7 @@ def test_table_and_timelines_from_nothing_on_the_test_zoo(
     """Real pipelines of processes: every cell is filled or says why not, and the figures draw."""
     ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
     monkeypatch.setattr("harness.core.settings.RESULTS", tmp_path / "results")
-    monkeypatch.setattr("harness.papers.ppd.pipeline.NUM_TOKENS", 24)
+    monkeypatch.setattr("harness.papers.ppd.pipeline.NUM_TOKENS", 12)
     arguments = ["--profile", "test", "--limit", "1", "--records", str(tmp_path / "records"), "--quiet"]
     assert main(["table", "2", "--reproduce", *arguments]) == 0
     page = json.loads((tmp_path / "results/runs/test-toy/tables/ppd-3.json").read_text())

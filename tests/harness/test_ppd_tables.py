@@ -325,7 +325,7 @@ def test_all_tables_from_nothing_on_the_test_zoo(
     """Every cell of the five tables is filled by running the real model and heads; intervals hold; nothing runs twice."""
     ensure(("llama-deep", "llama-deep-heads"), "test", "toy", workers=0)
     monkeypatch.setattr("harness.core.settings.RESULTS", tmp_path / "results")
-    arguments = ["--profile", "test", "--limit", "3", "--records", str(tmp_path / "records"), "--quiet"]
+    arguments = ["--profile", "test", "--limit", "2", "--records", str(tmp_path / "records"), "--quiet"]
     filled = 0
     for number, table in MADE.items():
         assert main(["table", str(number), "--reproduce", *arguments]) == 0
