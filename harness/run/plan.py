@@ -1,8 +1,12 @@
 """What a plan of comparisons would take; and its run, with notes for tables and figures (harness.core.notes)."""
 
+import json
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.core.errors import Unavailable
@@ -10,9 +14,9 @@ from harness.core.experiment import Comparison, Experiment, ModelSpec
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.measures.pairing import succeeded
+from harness.measures.statistics import Missing
 from harness.models.fit import estimate
 from harness.models.names import is_ngram_table
-from harness.run import comet
 from harness.run.build import heads_of, specs_of
 from harness.run.prompts import examples_of
 from harness.run.runner import Runner, ensure_models, note_facts, pin
@@ -22,6 +26,8 @@ from tasks.base import DataError
 
 BYTES_PER_TOKEN = 60  # of a record with steps and overlap, as measured on the zoo
 MEGABYTE = 1e6
+COMMAND = "comet-score"
+CHECKPOINT = "Unbabel/wmt20-comet-da"  # the paper's, under the name that the Hub has it by
 
 
 def pin_arms(comparison: Comparison) -> Comparison:
@@ -70,7 +76,7 @@ def _reason_noted(notes: Notes, comparison: Comparison) -> Iterator[None]:
 
 def _score(notes: Notes, pinned: Comparison, runner: Runner, scores: Sequence[str]) -> None:
     """Score outputs by the models that are installed."""
-    for arm in pinned.arms if "comet" in scores and comet.is_installed() else ():
+    for arm in pinned.arms if "comet" in scores and is_comet_installed() else ():
         _score_by_comet(notes, arm, runner)
 
 
@@ -80,7 +86,7 @@ def _score_by_comet(notes: Notes, arm: Experiment, runner: Runner) -> None:
     if set(notes.scores(arm, "comet").get("scores", ())) == set(outputs):
         return
     examples = [example for example in examples_of(arm) if example.id in outputs]
-    scores = comet.comet_scores(
+    scores = comet_scores(
         tuple(one.inputs["source"] for one in examples),
         tuple(outputs[one.id] for one in examples),
         tuple(one.references[0] for one in examples),
@@ -90,7 +96,37 @@ def _score_by_comet(notes: Notes, arm: Experiment, runner: Runner) -> None:
         if isinstance(scores, list)
         else {"failed": scores.why}
     )
-    notes.note_scores(arm, "comet", {"model": comet.CHECKPOINT, **found})
+    notes.note_scores(arm, "comet", {"model": CHECKPOINT, **found})
+
+
+def is_comet_installed() -> bool:
+    return shutil.which(COMMAND) is not None
+
+
+def comet_scores(sources: tuple[str, ...], outputs: tuple[str, ...], references: tuple[str, ...]) -> list[float] | Missing:
+    """Score sentences by COMET (Rei et al. 2020); refused with the command's last line where it fails.
+
+    unbabel-comet 2.2 needs transformers below 5, numpy below 2 and huggingface-hub below 1, so it cannot be installed beside
+    this project and is no extra of it: what is called is its command ``comet-score``, wherever the PATH has it.
+    """
+    with TemporaryDirectory() as folder:
+        names = {"source": sources, "output": outputs, "reference": references}
+        files = {name: _write(Path(folder) / name, texts) for name, texts in names.items()}
+        scores = Path(folder) / "scores.json"
+        command = [COMMAND, "-s", files["source"], "-t", files["output"], "-r", files["reference"], "--model", CHECKPOINT]
+        done = subprocess.run(
+            [*command, "--gpus", "0", "--only_system", "--quiet", "--to_json", str(scores)], capture_output=True, text=True
+        )
+        if done.returncode != 0 or not scores.is_file():
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            return Missing(f"{COMMAND} failed: {lines[-1].strip() if lines else f'exit status {done.returncode}'}")
+        return [float(row["COMET"]) for row in json.loads(scores.read_text(encoding="utf8"))[files["output"]]]
+
+
+def _write(path: Path, texts: Sequence[str]) -> str:
+    """Write one sentence a line."""
+    path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf8")
+    return str(path)
 
 
 def print_plan(comparisons: Iterable[Comparison], folder: Path) -> None:

@@ -39,8 +39,7 @@ from harness.papers.specdec.setup import (
     gamma_of,
     greedy,
 )
-from harness.run import comet
-from harness.run.plan import run_plan
+from harness.run.plan import COMMAND, run_plan
 from harness.run.runner import Runner, model_facts, pin
 from harness.tables import published
 from harness.tables.base import Cell
@@ -489,7 +488,7 @@ def test_pairs_and_sizes_read_their_own_arms(synthetic: SimpleNamespace) -> None
 
 def fake_comet(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command ``comet-score`` that runs ``body`` with the options of the real one in ``options``."""
-    script = folder / comet.COMMAND
+    script = folder / COMMAND
     parse = "import json, sys\nargs = sys.argv[1:]\noptions = {a: b for a, b in zip(args, args[1:]) if a.startswith('-')}\n"
     script.write_text(f"#!{sys.executable}\n{parse}{body}", encoding="utf8")
     script.chmod(0o755)
