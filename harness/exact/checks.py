@@ -172,7 +172,7 @@ def check_samples(samples: Sequence[Sampled], ground: Ground, num_draft: int = N
     """Test outputs against the target's law. "unknown": nothing was sampled, or where drafts are tested nothing drafted."""
     fits = fit_samples(samples, ground, num_draft)
     failed = [place for place, fit in fits.items() if not fit.passes(ground.level)]
-    drafted = any(step.drafted for one in samples for row in one.rows for step in row.steps)
+    drafted = any(step.drafted for _, rows in samples for row in rows for step in row.steps)
     seen = fits["position 0"].num_samples and ("draft 0" not in fits or (drafted and fits["draft 0"].num_samples))
     verdict = "biased" if failed else "same distribution" if seen else "unknown"
     finest = min((fit.likely_tv for fit in fits.values()), default=1.0)
@@ -208,7 +208,7 @@ def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
     share = TRANSFORMERS_SHARE if isinstance(method, TransformersGenerate) else 1
     samples = ground.samples(method, count=ground.sizes.samples // share)
     fit = check_samples(samples, ground, NUM_DRAFT if drafts else 0)
-    steps = [step for one in samples for row in one.rows for step in row.steps]
+    steps = [step for _, rows in samples for row in rows for step in row.steps]
     evidence = {
         "failed": [*law.evidence["failed"], *(f"samples of {place}" for place in fit.evidence["failed"])],
         "drafted": sum(len(step.drafted) for step in steps),

@@ -23,6 +23,7 @@ from methods.types import Generation, Inputs, Method, Session, Stop
 FALSE_ALARM = 1e-6
 POWER, Z_POWER = 0.9, 1.2816  # Z_POWER is the normal quantile of POWER
 MIN_SAMPLES, MAX_CELLS = 50, 16  # of a context; of its law
+Sampled = tuple[Inputs, list[Generation]]  # outputs drawn from one prompt (or source, or recording), one per seed
 CELLS, SIDE = 8, 4  # equal parts of [0, 1] for one number, and for each of two neighbouring numbers
 
 
@@ -101,14 +102,6 @@ def _found_with_power(freedom: int, critical: float) -> float:
     return high / 2
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """Outputs that were drawn from one prompt (or source, or recording), one per seed."""
-
-    inputs: Inputs
-    rows: list[Generation]
-
-
 def draw_rows(
     method: Method,
     target: Session,
@@ -127,7 +120,7 @@ def draw_rows(
         repeated = Inputs(inputs.prompts * len(some), features)
         uniforms = uniforms_of(some, length, target.device)
         rows += method.generate(target, repeated, sampling, uniforms, Stop(max_new_tokens=length))
-    return Sampled(inputs, rows)
+    return inputs, rows
 
 
 def fits_of(
@@ -155,9 +148,9 @@ Text = tuple[Inputs, tuple[int, ...], int]  # a prompt, the tokens behind it, an
 
 def _texts(samples: Sequence[Sampled], place: int, reach: Callable[[Generation], int]) -> list[Text]:
     return [
-        (one.inputs, tuple(row.tokens[:place]), row.tokens[place])
-        for one in samples
-        for row in one.rows
+        (inputs, tuple(row.tokens[:place]), row.tokens[place])
+        for inputs, rows in samples
+        for row in rows
         if min(reach(row), len(row.tokens)) > place
     ]
 
@@ -232,14 +225,14 @@ def _uniform_numbers(
 ) -> tuple[Float[Tensor, "N L"], Float[Tensor, "N L"], Int[Tensor, "N"]]:
     """Return each token's place in its law by rank and by id, and how many tokens the first round of each output emitted."""
     generator = torch.Generator().manual_seed(0)
-    length = max(len(row.tokens) for one in samples for row in one.rows)
+    length = max(len(row.tokens) for _, rows in samples for row in rows)
     places, first = [], []
-    for one in samples:
-        rows = [row for row in one.rows if len(row.tokens) == length]
+    for inputs, drawn in samples:
+        rows = [row for row in drawn if len(row.tokens) == length]
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             tokens = torch.tensor([row.tokens for row in some])
-            probs = sampling.probs(_logits(target, one.inputs, tokens)).double().cpu()
+            probs = sampling.probs(_logits(target, inputs, tokens)).double().cpu()
             places.append(torch.stack(places_of(probs, tokens, generator)))
             first += [row.steps[0].emitted for row in some]
     by_rank, by_id = torch.cat(places, 1)

@@ -64,7 +64,7 @@ class Ground:
     def texts(self) -> dict[str, list[int]]:
         """Texts that plain sampling writes behind a few prompts."""
         method, chosen = Autoregressive(), list(self.inputs.items())[:WINDOW_TEXTS]
-        return {name: self.draw(method, inputs, [self.seed(name, 0)], TEXT_TOKENS).rows[0].tokens for name, inputs in chosen}
+        return {name: self.draw(method, inputs, [self.seed(name, 0)], TEXT_TOKENS)[1][0].tokens for name, inputs in chosen}
 
     def windows(self, drafter: Drafter, count: int, kept: int) -> list[tuple[str, Window]]:
         """Return windows of real target and draft laws along the texts, each with the name of its prompt."""
