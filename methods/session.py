@@ -87,7 +87,7 @@ class ModelSession:
         self._advance(frame, 0, self.num_layers)
         self.hidden = hidden
         logits = self.stack.head(hidden)
-        if len(self._never_first):
+        if self.stack.begin_suppressed:
             self._suppress(logits)
         return logits
 
