@@ -12,6 +12,8 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 FORETOKEN := $(VENV)/bin/foretoken
 OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(filter-out 0,$(STOP_AT_EOS)),--stop-at-eos)
+# A file of tests stays in one process, so that its fixtures are made once; the order is the folders', whose last files are short.
+PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
 
 .DEFAULT_GOAL := help
@@ -31,11 +33,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP) ## run the tests (2 processes)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
+	$(VENV)/bin/python -m pytest $(PROCESSES)
 
 coverage: $(STAMP) ## run the tests and print which lines of methods/, kernels/ and harness/ they ran, worst first
 	rm -f .coverage .coverage.*
-	$(VENV)/bin/python -m coverage run -m pytest -n 2 --dist loadgroup
+	$(VENV)/bin/python -m coverage run -m pytest $(PROCESSES)
 	$(VENV)/bin/python -m coverage combine --quiet
 	$(VENV)/bin/python -m coverage report --skip-covered --sort=cover
 

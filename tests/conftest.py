@@ -14,20 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 
-# Modules whose shared fixtures cost more than their tests: where tests run in several processes, one runs all of them.
-TOGETHER = {
-    *("audit_run", "blockwise", "hearing", "notebooks", "ray", "report", "specdec_run"),
-    *("zoo_heads", "zoo_specdec", "zoo_variants"),
-}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if (name := item.path.stem.removeprefix("test_")) in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(name))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
