@@ -2,11 +2,11 @@
 
 from tasks.world.clauses import Clause, Person, Phrase, Place, Sentence, is_plural
 from tasks.world.draw import choose
-from tasks.world.language import Language, Rng
+from tasks.world.language import Rng, VerbBeforeObject
 from tasks.world.lexicon import Word
 
 
-class _English(Language):
+class _English(VerbBeforeObject):
     agrees = False
 
     def noun_phrase(self, phrase: Phrase | Person, rng: Rng) -> str:

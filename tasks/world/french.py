@@ -2,7 +2,7 @@
 
 from tasks.world.clauses import Clause, Person, Phrase, Place, Sentence, When, is_plural
 from tasks.world.draw import choose
-from tasks.world.language import Language, Rng
+from tasks.world.language import Rng, VerbBeforeObject
 from tasks.world.lexicon import Word
 
 VOWELS = "aeiouäöüéèêâîôûăhœ"  # and h: every h of our lexicon is mute
@@ -27,7 +27,7 @@ def _negate(finite: str, negated: bool) -> str:
     return f"{_elide('ne', finite)} pas" if negated else finite
 
 
-class _French(Language):
+class _French(VerbBeforeObject):
     def _adjective(self, forms: tuple[str, ...], gender: str, plural: bool, following: str = "") -> str:
         word = forms[1] if gender == "m" else forms[2]
         if plural:

@@ -5,6 +5,7 @@
 
 import json
 import random
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,37 +17,31 @@ FIRST_YEAR = 1890
 Rng = random.Random | None
 
 
-class Language:
-    """A language with its fixed words. Without a generator it says everything in the canonical way, without synonyms.
-
-    A subclass says phrases, places, verbs and states, and where the order of a clause is another, clauses.
-    """
-
-    agrees: ClassVar[bool] = True  # states and participles agree with the subject's gender, which a synonym may not have
+class Language(ABC):
+    """A language with its fixed words. Without a generator it says everything in the canonical way, without synonyms."""
 
     def __init__(self, name: str) -> None:
         self.words = GRAMMAR[name]
 
+    @abstractmethod
+    def clause(self, sentence: Sentence, rng: Rng, time_first: bool) -> str:
+        """Say a clause, beginning with the time if ``time_first``."""
+
+    @abstractmethod
     def noun_phrase(self, phrase: Phrase | Person, rng: Rng) -> str:
         """Say a phrase as the subject."""
-        raise NotImplementedError
 
-    def recipient(self, phrase: Phrase, rng: Rng) -> str:
-        raise NotImplementedError
-
+    @abstractmethod
     def place(self, where: Place, rng: Rng) -> str:
-        raise NotImplementedError
+        """Say a place with its preposition."""
 
-    def verb(self, clause: Clause, rng: Rng) -> str:
-        """Say the verb of a clause, but "there is"."""
-        raise NotImplementedError
-
+    @abstractmethod
     def state(self, adjective: Word, subject: Person | Phrase, rng: Rng) -> str:
         """Say an adjective behind a form of "be"."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gender(self, subject: Person | Phrase) -> str:
-        raise NotImplementedError
+        """Return the letter of the subject's gender."""
 
     def number(self, count: int) -> str:
         numbers = self.words["numbers"]
@@ -71,23 +66,6 @@ class Language:
     def time_first(self, sentence: Sentence, rng: Rng) -> bool:
         return sentence.time_first
 
-    def clause(self, sentence: Sentence, rng: Rng, time_first: bool) -> str:
-        """Say subject, verb, state, object, recipient, company, place and time, in this order unless the time is first."""
-        clause, subject, words = sentence.clause, sentence.clause.subject, self.words
-        if clause.kind == "exist":
-            parts = [words["there"][_tense(clause)], self.noun_phrase(subject, rng)]
-        else:
-            agreeing = self.agrees and clause.kind in {"copula", "passive"}
-            parts = [self.noun_phrase(subject, None if agreeing else rng) + self.home(sentence), self.verb(clause, rng)]
-        parts += [self.state(clause.adjective, subject, rng)] if clause.adjective else []
-        parts += [self.noun_phrase(clause.object, rng)] if clause.object else []
-        parts += [self.recipient(clause.recipient, rng)] if clause.recipient else []
-        parts += [words["with"].format(self.noun_phrase(clause.company, rng))] if clause.company else []
-        parts += [self.place(clause.place, rng)] if clause.place else []
-        if clause.when and time_first:
-            return " ".join([words["time first"].format(self.when(clause.when)), *parts])
-        return " ".join([*parts, self.when(clause.when)] if clause.when else parts)
-
     def subordinate(self, text: str) -> str:
         """Join a clause to what somebody says, whose last word may depend on how the clause begins."""
         return text
@@ -109,6 +87,36 @@ class Language:
         if sentence.reason:
             text += self.reason(sentence, rng)
         return text[0].upper() + text[1:] + "."
+
+
+class VerbBeforeObject(Language):
+    """A language that says subject, verb, state, object, recipient, company, place and time, unless the time is first."""
+
+    agrees: ClassVar[bool] = True  # states and participles agree with the subject's gender, which a synonym may not have
+
+    @abstractmethod
+    def recipient(self, phrase: Phrase, rng: Rng) -> str:
+        """Say to whom something is given."""
+
+    @abstractmethod
+    def verb(self, clause: Clause, rng: Rng) -> str:
+        """Say the verb of a clause, but "there is"."""
+
+    def clause(self, sentence: Sentence, rng: Rng, time_first: bool) -> str:
+        clause, subject, words = sentence.clause, sentence.clause.subject, self.words
+        if clause.kind == "exist":
+            parts = [words["there"][_tense(clause)], self.noun_phrase(subject, rng)]
+        else:
+            agreeing = self.agrees and clause.kind in {"copula", "passive"}
+            parts = [self.noun_phrase(subject, None if agreeing else rng) + self.home(sentence), self.verb(clause, rng)]
+        parts += [self.state(clause.adjective, subject, rng)] if clause.adjective else []
+        parts += [self.noun_phrase(clause.object, rng)] if clause.object else []
+        parts += [self.recipient(clause.recipient, rng)] if clause.recipient else []
+        parts += [words["with"].format(self.noun_phrase(clause.company, rng))] if clause.company else []
+        parts += [self.place(clause.place, rng)] if clause.place else []
+        if clause.when and time_first:
+            return " ".join([words["time first"].format(self.when(clause.when)), *parts])
+        return " ".join([*parts, self.when(clause.when)] if clause.when else parts)
 
 
 def _tense(clause: Clause) -> str:

@@ -4,7 +4,7 @@ from functools import cache
 
 from tasks.world.clauses import Clause, Person, Phrase, Place, is_plural
 from tasks.world.draw import choose
-from tasks.world.language import Language, Rng
+from tasks.world.language import Rng, VerbBeforeObject
 from tasks.world.lexicon import Word
 
 
@@ -38,7 +38,7 @@ def _participle(participle: str, gender: str, plural: bool) -> str:
     return participle + "e"
 
 
-class _Romanian(Language):
+class _Romanian(VerbBeforeObject):
     def _count(self, count: int, gender: str) -> str:
         if count == 2:
             return "doi" if gender == "m" else "două"
