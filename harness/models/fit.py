@@ -1,6 +1,5 @@
 """The size of models before they are loaded; what fits a loaded one, which two decode together, and the parts that draft."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.models.files import hub_size, local_folder, model_path, num_weights, zoo_model_folder
 from harness.models.loading import LoadedModel
-from harness.zoo.cache import DONE
+from harness.zoo.cache import read_facts
 from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import ZOO, Scale, recipe_for
 from methods.errors import InputError
@@ -132,7 +131,7 @@ def _check_base(spec: ModelSpec, target: LoadedModel) -> None:
     """UsageError for the zoo's blockwise heads on another model of the zoo than that which they were trained on."""
     if not (spec.name.startswith(ZOO) and target.name.startswith(ZOO)):
         return
-    base = json.loads((zoo_model_folder(spec) / DONE).read_text(encoding="utf8")).get("base")
+    base = read_facts(zoo_model_folder(spec)).get("base")
     if base is None:
         raise no_block_heads(spec.name)
     if Path(target.path).name != f"{base['name'].removeprefix(ZOO)}-{base['revision']}":

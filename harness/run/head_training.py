@@ -15,7 +15,7 @@ from harness.core.experiment import ModelSpec
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import decoder_depth
 from harness.zoo.build import ensure
-from harness.zoo.cache import DONE, locked, unreadable
+from harness.zoo.cache import DONE, locked, read_facts
 from harness.zoo.descriptions import HeadTraining, Labels
 from harness.zoo.early_heads import Document, HeadData, paper_layers, save_trained, table, train_heads
 from harness.zoo.recipes import HEAD_TRAINING, ZOO
@@ -80,8 +80,7 @@ def check_output(folder: Path, job: Job) -> None:
     foreign = sorted(name for name in found if not name.startswith("."))  # the lock, and files that a kill left half written
     if foreign:
         raise UsageError(f"output {folder}: it holds {foreign[0]!r}, which is not of trained heads; choose another folder")
-    done = folder / DONE
-    if done.is_file() and _read(done).get("identity") != job.identity:
+    if (folder / DONE).is_file() and read_facts(folder).get("identity") != job.identity:
         raise UsageError(f"output {folder}: it holds heads of another training; choose another folder or delete it")
 
 
@@ -96,7 +95,7 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
     with locked(folder / ".lock"):
         check_output(folder, job)
         if (folder / DONE).is_file():
-            return table(_read(folder / DONE)["evaluations"])
+            return table(read_facts(folder)["evaluations"])
         if job.target.name.startswith(ZOO):
             ensure([job.target.name.removeprefix(ZOO)], "toy", job.source, workers=0)
         model = load_model(job.target, device=device, dtype=job.dtype)
@@ -142,13 +141,3 @@ def _document(model: LoadedModel, prompt: str, answer: str) -> Document:
     before = model.encode(prompt) if prompt else model.encode("")[:1]
     tokens = (*before, *model.encode_continuation(answer), *model.eos_token_ids[:1])
     return Document(torch.tensor(tokens), max(1, len(before)))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-    if not isinstance(facts, dict):
-        raise unreadable(path, ValueError("expected an object"))
-    return facts

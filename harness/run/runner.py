@@ -6,7 +6,6 @@ are noted: of models, tokenizers and source sentences.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -35,7 +34,7 @@ from harness.run.instruments import quick_collection
 from harness.run.prompts import examples_of
 from harness.run.refusals import check_names, check_recipes
 from harness.zoo.build import ensure
-from harness.zoo.cache import DONE, is_complete, model_folder
+from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.descriptions import PairRecipe
 from harness.zoo.recipes import ZOO, Scale, folder_of, scale_of
 from tasks import fingerprint, get_task
@@ -200,16 +199,15 @@ def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
     facts: dict[str, Any] = {"num_parameters": _num_parameters(spec, arm)}
     recipe = recipe_named(spec, arm.profile, arm.source)
     if isinstance(recipe, PairRecipe) and arm.source not in ("toy", "hub"):
-        done = folder_of(recipe.corpus, arm.source) / DONE
-        if done.is_file():
-            num_rows = json.loads(done.read_text(encoding="utf8"))["num_rows"]
-            facts["training_rows"] = num_rows - recipe.corpus.num_held_out
+        folder = folder_of(recipe.corpus, arm.source)
+        if is_complete(folder):
+            facts["training_rows"] = read_facts(folder)["num_rows"] - recipe.corpus.num_held_out
     return facts
 
 
 def _num_parameters(spec: ModelSpec, arm: Experiment) -> int | None:
     if spec.name.startswith(ZOO) and _is_here(spec):
-        facts = json.loads((zoo_model_folder(spec) / DONE).read_text(encoding="utf8"))
+        facts = read_facts(zoo_model_folder(spec))
         if "num_parameters" in facts:
             return int(facts["num_parameters"])
     elif is_ngram_table(spec) or spec in heads_of(arm):

@@ -11,7 +11,7 @@ import torch
 
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
-from harness.zoo.cache import DONE, explained, is_complete, make, quiet, unreadable, zoo_folder
+from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, unreadable, zoo_folder
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -128,7 +128,7 @@ def count_table(recipe: Recipe, folder: Path, source: str, position: int) -> Non
     part = [part.task for part in recipe.corpus.parts].index(recipe.table_task or "")
     start = [0] if recipe.corpus.is_encoder_decoder else []
     texts = [start + rows.row(i)[1].tolist() for i in torch.nonzero(rows.part == part).flatten().tolist()]
-    table = NGramTable.count(texts, _vocab_size(corpus_folder / DONE))
+    table = NGramTable.count(texts, _vocab_size(corpus_folder))
     if start:
         unigram = table.unigram_counts.clone()
         unigram[start] = 0
@@ -138,12 +138,12 @@ def count_table(recipe: Recipe, folder: Path, source: str, position: int) -> Non
     replace_file(folder / DONE, json.dumps(facts, indent=1))
 
 
-def _vocab_size(path: Path) -> int:
+def _vocab_size(folder: Path) -> int:
     """The size of a corpus's vocabulary, as its recipe.json states it."""
     try:
-        return int(json.loads(path.read_text(encoding="utf8"))["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise unreadable(path, error) from error
+        return int(read_facts(folder)["vocab_size"])
+    except (KeyError, TypeError) as error:
+        raise unreadable(folder / DONE, error) from error
 
 
 MAKERS: dict[type, Maker] = {

@@ -1,13 +1,16 @@
 """The cache of trained models, outside the repository: one complete folder per hash, or none."""
 
 import errno
+import json
 import os
+import re
 import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -16,7 +19,6 @@ from harness.core.errors import UsageError
 
 DONE = "recipe.json"
 FULL_OR_FORBIDDEN = {
-    errno.EEXIST,
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EROFS,
@@ -99,8 +101,22 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception) -> UsageError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return UsageError(f"{path}: cannot be read ({reason}); delete {path.parent} and run the command again to rebuild it")
+    """The error of a file of the cache, or of a whole folder, with the first sentence of the reason."""
+    folder = path if path.is_dir() else path.parent
+    reason = re.split(r"\n|\. ", str(error))[0] or type(error).__name__
+    return UsageError(f"{path}: cannot be read ({reason}); delete {folder} and run the command again to rebuild it")
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Read the recipe.json of a complete folder; UsageError where it holds no facts."""
+    path = folder / DONE
+    try:
+        facts = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    if not isinstance(facts, dict):
+        raise unreadable(path, ValueError("expected an object"))
+    return facts
 
 
 @contextmanager

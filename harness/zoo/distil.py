@@ -6,21 +6,21 @@ Every finished batch is a line of a file, so that a run that was killed goes on 
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from harness.core import environment
 from harness.core.files import replace_file, whole_lines
+from harness.zoo.cache import unreadable
 from harness.zoo.corpus import Encoded, ragged, read_corpus, read_tokenizer, write_corpus
-from harness.zoo.descriptions import Distilled, PairRecipe, teachers_of
+from harness.zoo.descriptions import Distilled, teachers_of
 from harness.zoo.loop import device_of, one_thread
+from harness.zoo.networks import read_network
 from harness.zoo.recipes import folder_of
 from methods.beam import BeamState, search
 from methods.models import stack_for
@@ -35,26 +35,31 @@ def build_distilled(corpus: Distilled, folder: Path, source: str, position: int 
     """Write the corpus to ``folder``, which may hold the outputs that an earlier run decoded."""
     base_folder = folder_of(corpus.teacher.corpus, source)
     rows, tokenizer = read_corpus(base_folder), read_tokenizer(base_folder)
-    targets = {row: target for line in _decoded(folder / DECODED) for row, target in zip(*line, strict=True)}
+    targets, spent_s = _decoded(folder / DECODED)
     todo = [batch for batch in batches_of(rows, corpus.batch_size) if batch[0] not in targets]
     with one_thread():
-        teachers = [_read_teacher(teacher, source) for teacher in teachers_of(corpus)]
+        models = (read_network(folder_of(teacher, source), device_of(teacher)) for teacher in teachers_of(corpus))
+        teachers = [stack_for(model) for model in models]
         bar = tqdm(total=len(rows), initial=len(targets), desc=f"decode {corpus.name}", position=position, mininterval=1.0)
         with bar, (folder / DECODED).open("a", encoding="utf8") as file:
             for batch in todo:
                 began = time.process_time()
                 found = beam_outputs(teachers, [rows.row(row)[0] for row in batch], corpus.num_beams, corpus.max_target)
                 cpu_s = time.process_time() - began
+                spent_s += cpu_s
                 file.write(json.dumps({"rows": batch, "targets": found, "cpu_s": cpu_s}) + "\n")
                 file.flush()
                 targets |= dict(zip(batch, found, strict=True))
                 bar.update(len(batch))
-    _finish(corpus, rows, [targets[row] for row in range(len(rows))], folder, source, tokenizer)
-
-
-def _read_teacher(teacher: PairRecipe, source: str) -> Stack:
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder_of(teacher, source))
-    return stack_for(model.eval().requires_grad_(False).to(device_of(teacher)))
+    written = [targets[row] for row in range(len(rows))]
+    facts = {
+        "num_unchanged": sum(rows.row(row)[1].tolist() == target for row, target in enumerate(written)),
+        "decode_cpu_s": spent_s,
+        "environment": environment.describe(),
+    }
+    tensors = {"part": rows.part, "source": rows.source, "source_ends": rows.source_ends, **ragged("target", written)}
+    write_corpus(folder, corpus, source, tensors, tokenizer, **facts)
+    (folder / DECODED).unlink()
 
 
 def batches_of(rows: Encoded, size: int) -> list[list[int]]:
@@ -91,32 +96,19 @@ def beam_outputs(
     return [list(state.best()) for state in states]
 
 
-def _decoded(path: Path) -> Iterator[tuple[list[int], list[list[int]]]]:
-    """Yield the whole lines of an earlier run; a torn last one is cut off the file."""
+def _decoded(path: Path) -> tuple[dict[int, list[int]], float]:
+    """Read what an earlier run decoded, by row, and the seconds that it took; a torn last line is cut off the file.
+
+    Raises:
+        UsageError: a line that no run has written.
+    """
     if not path.exists():
-        return
+        return {}, 0.0
     lines = list(whole_lines(path))
     replace_file(path, b"".join(lines))
-    for line in lines:
-        values = json.loads(line)
-        yield values["rows"], values["targets"]
-
-
-def _finish(
-    corpus: Distilled,
-    rows: Encoded,
-    targets: Sequence[Sequence[int]],
-    folder: Path,
-    source: str,
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    tensors = {"part": rows.part, "source": rows.source, "source_ends": rows.source_ends, **ragged("target", targets)}
-    with (folder / DECODED).open(encoding="utf8") as file:
-        cpu_s = sum(json.loads(line)["cpu_s"] for line in file)
-    more = {
-        "num_unchanged": sum(rows.row(row)[1].tolist() == list(target) for row, target in enumerate(targets)),
-        "decode_cpu_s": cpu_s,
-        "environment": environment.describe(),
-    }
-    write_corpus(folder, corpus, source, tensors, tokenizer, **more)
-    (folder / DECODED).unlink()
+    try:
+        batches = [json.loads(line) for line in lines]
+        targets = {row: target for batch in batches for row, target in zip(batch["rows"], batch["targets"], strict=True)}
+        return targets, sum(batch["cpu_s"] for batch in batches)
+    except (ValueError, LookupError, TypeError) as error:
+        raise unreadable(path, error) from error

@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForSeq2SeqLM
 
 from harness.zoo.corpus import Encoded, read_corpus
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, SharedEncoderRecipe
 from harness.zoo.loop import Evaluation, Objective, device_of, finish, network_facts, one_thread, train
-from harness.zoo.networks import spread
+from harness.zoo.networks import read_network, spread
 from harness.zoo.recipes import digest, folder_of
 from harness.zoo.state import generator_of
 from harness.zoo.text import START, Batch, batches_for, train_model
@@ -43,7 +42,7 @@ def train_drafter(recipe: DrafterRecipe, folder: Path, source: str, position: in
 
     def report(network: Any, rows: Encoded) -> dict[str, Any]:
         make_verifier()
-        verifier = read_verifier(recipe, folder_of(recipe.verifier, source))
+        verifier = read_network(folder_of(recipe.verifier, source), device_of(recipe))
         return accepted_by_verifier(recipe, verifier, rows, partial(count_accepted, network))
 
     prepare = None
@@ -94,7 +93,7 @@ def start_from(folder: Path, network: Any, keep_encoder: bool = False) -> None:
     Without the paper's many updates a drafter learns next to nothing from scratch: no token of a block sees its
     neighbours, so it must find the source in a sea of MASKs. The model has found it already.
     """
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model = read_network(folder)
     for part in ("encoder", "decoder"):
         stack = getattr(model.model, part)
         stack.layers = spread(stack.layers, len(getattr(network.model, part).layers))
@@ -126,12 +125,6 @@ def count_accepted(
 
 def _lengths(network: Any, batch: Batch) -> Int[Tensor, "B"]:
     return batch.weights.sum(-1).long().to(network.device)
-
-
-def read_verifier(recipe: DrafterRecipe | BlockwiseRecipe, folder: Path) -> Any:
-    """Load the frozen verifier, where the recipe trains."""
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    return model.eval().requires_grad_(False).to(device_of(recipe))
 
 
 def accepted_by_verifier(
@@ -172,7 +165,7 @@ def train_blockwise(recipe: BlockwiseRecipe, folder: Path, source: str, position
     """Train heads in ``folder``, which may hold a checkpoint, on the corpus that their verifier learned from."""
     rows = read_corpus(folder_of(recipe.corpus, source))
     with one_thread():
-        verifier = read_verifier(recipe, folder_of(recipe.verifier, source))
+        verifier = read_network(folder_of(recipe.verifier, source), device_of(recipe))
         heads = new_heads(recipe).to(verifier.device)
         objective = next_tokens(recipe, verifier, rows)
         evaluations, spent = train(recipe, heads, objective, folder, position=position)

@@ -16,12 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM
 
 from harness.core.errors import UsageError
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import HeadRecipe, HeadTraining
 from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, one_thread, run_steps
+from harness.zoo.networks import read_network
 from harness.zoo.recipes import ZOO, digest, folder_of
 from harness.zoo.state import Spent, generator_of, heads_optimizer, rate_share
 from methods.models import stack_for
@@ -57,8 +57,7 @@ def train_zoo_heads(recipe: HeadRecipe, folder: Path, source: str, position: int
     cut = recipe.corpus.num_held_out
     data, identity = (documents[cut:], documents[:cut]), digest(recipe, source)
     with one_thread():
-        base = AutoModelForCausalLM.from_pretrained(folder_of(recipe.teacher, source))
-        stack = stack_for(base.eval().requires_grad_(False))
+        stack = stack_for(read_network(folder_of(recipe.teacher, source)))
         heads, evaluations, spent = train_heads(
             stack, recipe.layers, recipe.training, data, folder, identity=identity, seed=recipe.seed, position=position
         )

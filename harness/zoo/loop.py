@@ -149,7 +149,7 @@ def run_steps(
     """
     checkpoints = Checkpoints(folder, network, optimizer)
     start, saved = checkpoints.restore()
-    if saved.get("identity", course.identity) != course.identity:
+    if start and saved.get("identity") != course.identity:
         raise foreign(folder)
     evaluations: list[Evaluation] = saved.get("evaluations", [])
     bar = tqdm(total=course.steps, initial=start, desc=f"train {course.name}", position=position, mininterval=1.0)

@@ -6,13 +6,16 @@ norms behind each layer, so there joining norms what was normed already, which c
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from harness.zoo.cache import unreadable
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
     DrafterRecipe,
@@ -41,6 +44,16 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
             for layer in set(layers) - set(spread(layers, recipe.shallow_layers)):
                 silence(recipe, layer)
     return network.train()
+
+
+def read_network(folder: Path, device: str = "cpu") -> Any:
+    """Load a trained network of the zoo, frozen. UsageError if its files cannot be read."""
+    try:
+        [name] = AutoConfig.from_pretrained(folder).architectures
+        network: Any = getattr(transformers, name).from_pretrained(folder)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        raise unreadable(folder, error) from error
+    return network.eval().requires_grad_(False).to(device)
 
 
 def num_parameters(recipe: Recipe | HeadRecipe) -> int:

@@ -136,18 +136,14 @@ class Checkpoints:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return 0, {}
-        device = next(self.network.parameters()).device
-        try:
-            state = torch.load(path, weights_only=True, map_location=device)
-        except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
-            raise unreadable(path, error) from error
+        state = _load(path, next(self.network.parameters()).device)
         try:
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, ValueError) as error:
+            step, self.before, more = state["step"], state["spent"], state["more"]
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise foreign(self.folder) from error
-        self.before = state["spent"]
-        return state["step"], state.get("more", {})
+        return step, more
 
     def save_if_due(self, step: int, **more: Any) -> None:
         """Every ``CHECKPOINT_S`` seconds, less often where saving itself takes long."""
@@ -175,13 +171,20 @@ def save_weights(network: nn.Module, folder: Path, step: int) -> None:
 def averaged_weights(folder: Path, steps: Collection[int]) -> Mapping[str, Tensor]:
     """Return the mean of the weights that were kept after these steps."""
     files = [folder / AVERAGED.format(step=step) for step in sorted(steps)]
-    return average_states([torch.load(file, weights_only=True, map_location="cpu") for file in files])
+    return average_states([_load(file, torch.device("cpu")) for file in files])
 
 
 def _save(state: Mapping[str, Any], path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     replace_file(path, buffer.getvalue())
+
+
+def _load(path: Path, device: torch.device) -> Any:
+    try:
+        return torch.load(path, weights_only=True, map_location=device)
+    except (OSError, RuntimeError, EOFError, ValueError, LookupError, UnpicklingError) as error:
+        raise unreadable(path, error) from error
 
 
 def foreign(folder: Path) -> UsageError:

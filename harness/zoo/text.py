@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from harness.zoo.corpus import Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import PairRecipe, Recipe
 from harness.zoo.families import FAMILIES
 from harness.zoo.loop import Objective, device_of, finish, network_facts, one_thread, train
-from harness.zoo.networks import build_network
+from harness.zoo.networks import build_network, read_network
 from harness.zoo.recipes import folder_of
 from harness.zoo.state import generator_of
 from methods.specdec.training import token_loss
@@ -158,7 +158,7 @@ def _pad(rows: list[Int[Tensor, "n"]]) -> Int[Tensor, "B n_max"]:
 
 def train_next_token(recipe: Recipe, folder: Path, source: str, position: int = 0) -> None:
     """Train a model on the text's next tokens (a model of pairs: on the target's), or on its teacher's distributions."""
-    teacher = None if recipe.teacher is None else read_teacher(recipe, folder_of(recipe.teacher, source))
+    teacher = None if recipe.teacher is None else read_network(folder_of(recipe.teacher, source), device_of(recipe))
     train_model(recipe, folder, source, lambda rows: next_token(recipe, rows, teacher), position=position)
 
 
@@ -193,12 +193,6 @@ def train_model(
     facts = network_facts(recipe, network, source, held_out) | more
     facts |= {"unigram_entropy_nats": unigram_entropy(recipe, rows), "evaluations": evaluations}
     finish(folder, facts, spent)
-
-
-def read_teacher(recipe: Recipe, folder: Path) -> PreTrainedModel:
-    """Load the frozen model whose distributions are learned, where the recipe trains."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    return model.eval().requires_grad_(False).to(device_of(recipe))
 
 
 def next_token(recipe: Recipe, rows: Encoded, teacher: PreTrainedModel | None = None) -> Objective:

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, ctc_loss
-from transformers import PreTrainedTokenizerFast, WhisperForConditionalGeneration
+from transformers import PreTrainedTokenizerFast
 
 from harness.zoo.corpus import read_tokenizer
 from harness.zoo.descriptions import SpeechCorpus, WhisperRecipe
 from harness.zoo.loop import Objective, device_of, finish, network_facts, one_thread, train
-from harness.zoo.networks import build_network, spread
+from harness.zoo.networks import build_network, read_network, spread
 from harness.zoo.recipes import data_of, folder_of
 from harness.zoo.speech import SpeechRows, feature_extractor, generation_settings, read_speech
 from harness.zoo.state import generator_of
@@ -37,8 +37,7 @@ def train_whisper(recipe: WhisperRecipe, folder: Path, source: str, position: in
         network.generation_config = generation_settings(tokenizer, recipe.position_limit)
         teacher: Any = None
         if recipe.teacher is not None:
-            teacher_folder = folder_of(recipe.teacher, source)
-            teacher = WhisperForConditionalGeneration.from_pretrained(teacher_folder).eval().requires_grad_(False)
+            teacher = read_network(folder_of(recipe.teacher, source))
             copy_teacher(teacher, network)
             teacher.to(device_of(recipe))
         parts = with_alignment(recipe, network).to(device_of(recipe))

@@ -23,9 +23,9 @@ from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, is_complete, make
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
-from harness.zoo.drafters import accepted_by_verifier, count_accepted, greedy_outputs, next_block, read_verifier, start_from
+from harness.zoo.drafters import accepted_by_verifier, count_accepted, greedy_outputs, next_block, start_from
 from harness.zoo.loop import averaged_steps, course_of
-from harness.zoo.networks import build_network, num_parameters
+from harness.zoo.networks import build_network, num_parameters, read_network
 from harness.zoo.recipes import RECIPES, digest
 from harness.zoo.state import averaged_weights
 from harness.zoo.text import batches_for, next_token
@@ -279,6 +279,35 @@ def test_a_killed_decoding_goes_on_where_it_was(
     assert not (tmp_path / distil.DECODED).exists()
 
 
+@pytest.mark.parametrize("line", ["{", '{"rows": [1, 2], "targets": [[3]], "cpu_s": 1.0}', '{"rows": [1], "targets": [[3]]}'])
+def test_a_line_that_no_decoding_wrote_is_refused_by_its_file(folders: dict[str, Path], tmp_path: Path, line: str) -> None:
+    (tmp_path / distil.DECODED).write_text(f"{line}\n")
+    with pytest.raises(UsageError, match=rf"decoded\.jsonl: cannot be read .* delete {tmp_path} and run") as caught:
+        distil.build_distilled(recipe_of("specdec-drafter").corpus, tmp_path, "toy")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("content", [b"{", b"", None])
+@pytest.mark.parametrize("name", ["specdec-verifier", "specdec-drafter"])
+def test_a_broken_model_that_others_learn_from_is_named(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, file: str
+) -> None:
+    """The teacher, which decodes a corpus for the verifier, and which the drafter begins with: no remedy but to delete it."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    teacher = folder_of("specdec-teacher")
+    for folder in folders["specdec-teacher"].parent.glob("corpus-specdec-*"):
+        if folder.is_dir() and (name == "specdec-drafter" or "distilled" not in folder.name):
+            (tmp_path / folder.name).symlink_to(folder)
+    shutil.copytree(folders["specdec-teacher"], teacher)
+    (teacher / file).unlink()
+    if content is not None:
+        (teacher / file).write_bytes(content)
+    with pytest.raises(UsageError, match=rf"{teacher}: cannot be read .* delete {teacher} and run") as caught:
+        build._make(recipe_of(name) if name == "specdec-drafter" else recipe_of(name).corpus, "toy", 0)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["specdec-teacher", "specdec-drafter", "specdec-blockwise"])
 def test_a_kill_at_the_very_end_costs_nothing(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -330,7 +359,7 @@ def test_accepted_tokens_are_counted_as_rounds_go(folders: dict[str, Path]) -> N
     recipe: DrafterRecipe = recipe_of("specdec-drafter")
     rows, network = read_corpus(corpus_folder("specdec-drafter")), load_network(folders["specdec-drafter"])
     sources = [rows.row(row)[0].long() for row in range(recipe.corpus.num_held_out)]
-    outputs = greedy_outputs(read_verifier(recipe, folders["specdec-verifier"]), sources, recipe.corpus.max_target)
+    outputs = greedy_outputs(read_network(folders["specdec-verifier"]), sources, recipe.corpus.max_target)
     accepted = rounds = 0
     for source, output in zip(sources, outputs, strict=True):
         position = 0
@@ -356,7 +385,7 @@ def _draft(network: Any, source: torch.Tensor, prefix: torch.Tensor) -> torch.Te
 def test_held_out_sentences_are_decoded_a_few_at_a_time(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """At paper size all of them would not fit; the report does not depend on how many."""
     recipe, rows = recipe_of("specdec-drafter"), read_corpus(corpus_folder("specdec-drafter"))
-    verifier, network = read_verifier(recipe, folders["specdec-verifier"]), load_network(folders["specdec-drafter"])
+    verifier, network = read_network(folders["specdec-verifier"]), load_network(folders["specdec-drafter"])
     sizes: list[int] = []
 
     def count(source: torch.Tensor, *others: torch.Tensor) -> tuple[int, int]:
