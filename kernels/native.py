@@ -1,0 +1,103 @@
+"""Compile a C++ source once a machine, with the compiler that is at hand, and load it. Without a compiler there is no library.
+
+A library lies in the cache under the hash of its source, the flags, the compiler and the processor, beside the SHA-256 of its
+bytes: one that does not match (torn, damaged) is compiled again. It shares torch's threads, whose OpenMP is loaded before.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import torch  # noqa: F401  (its OpenMP library must be the first that is loaded)
+from filelock import FileLock
+
+ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC")
+# Tried in this order: not every compiler has OpenMP, knows its own processor, or can be told a width of vectors.
+FLAGS = (("-march=native", "-mprefer-vector-width=512", "-fopenmp"), ("-march=native", "-fopenmp"), ("-march=native",), ())
+COMPILERS = ("c++", "g++", "clang++")
+TIMEOUT_S = 300.0
+
+
+def cache_folder() -> Path:
+    """$FORETOKEN_CACHE, or ~/.cache/foretoken. Looked up at every call."""
+    return Path(os.path.expanduser(os.environ.get("FORETOKEN_CACHE") or "~/.cache/foretoken"))
+
+
+@lru_cache(maxsize=8)
+def library(source: Path) -> ctypes.CDLL | None:
+    """Return the compiled source, or None where FORETOKEN_NATIVE is 0 or nothing could be compiled, which is said on stderr."""
+    if os.environ.get("FORETOKEN_NATIVE") == "0":
+        return None
+    compiler = _compiler()
+    if compiler is None:
+        _note(source, f"no C++ compiler found ($CXX, {', '.join(COMPILERS)})")
+        return None
+    code = source.read_bytes()
+    name = _digest(code, repr((ALWAYS, FLAGS, _identity(compiler), _processor())).encode())[:16]
+    path = cache_folder() / f"native-{source.stem}-{name}.so"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if not _is_whole(path):
+                _compile(compiler, source, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        _note(source, lines[0] if lines else type(error).__name__)
+        return None
+
+
+def _note(source: Path, reason: str) -> None:
+    print(f"foretoken: note: {source.name} is not compiled, torch's operations stand in: {reason}", file=sys.stderr)
+
+
+def _compiler() -> str | None:
+    names = (os.environ.get("CXX"), *COMPILERS)
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def _compile(compiler: str, source: Path, path: Path) -> None:
+    """Write the library, then its checksum, each as a whole; raises CalledProcessError with what the compiler said last."""
+    partial = path.with_suffix(".partial")
+    for flags in FLAGS:
+        command = [compiler, *ALWAYS, *flags, str(source), "-o", str(partial)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        if done.returncode == 0:
+            break
+    done.check_returncode()
+    checksum = _digest(partial.read_bytes())
+    partial.replace(path)
+    partial.write_text(checksum, encoding="ascii")
+    partial.replace(path.with_suffix(".sha256"))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return _digest(path.read_bytes()) == path.with_suffix(".sha256").read_text(encoding="ascii")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _identity(compiler: str) -> tuple[str, int, int]:
+    """Where a compiler lies, its size and when it was written: to ask it for its version takes longer."""
+    status = os.stat(compiler)
+    return os.path.realpath(compiler), status.st_size, status.st_mtime_ns
+
+
+def _processor() -> str:
+    """What the processor can do, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

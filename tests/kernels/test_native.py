@@ -1,0 +1,83 @@
+"""Compiled sources: made once, checked before they are loaded, and done without where nothing can compile them."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from kernels import native
+
+needs_compiler = pytest.mark.skipif(native._compiler() is None, reason="no C++ compiler here")
+SOURCE = 'extern "C" long twice(long number) { return 2 * number; }\n'
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FORETOKEN_NATIVE", raising=False)
+    path = tmp_path / "twice.cpp"
+    path.write_text(SOURCE, encoding="utf8")
+    return path
+
+
+def load(source: Path) -> ctypes.CDLL | None:
+    """Load as a process does that has not loaded it yet."""
+    return native.library.__wrapped__(source)
+
+
+def compiled(tmp_path: Path) -> Path:
+    [path] = (tmp_path / "cache").glob("native-twice-*.so")
+    return path
+
+
+@needs_compiler
+def test_a_source_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = load(source)
+    assert library is not None
+    assert library.twice(21) == 42
+    monkeypatch.setattr(native, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert load(source) is not None
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: b"\0" + data[1:]], ids=["torn", "flipped"]
+)
+def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damage) -> None:
+    load(source)
+    path = compiled(tmp_path)
+    whole = path.read_bytes()
+    path.unlink()  # a loaded library's own file must not change
+    path.write_bytes(damage(whole))
+    assert load(source) is not None
+    assert native._is_whole(path)
+
+
+@needs_compiler
+def test_another_source_is_another_library(source: Path, tmp_path: Path) -> None:
+    load(source)
+    source.write_text(SOURCE.replace("2 *", "3 *"), encoding="utf8")
+    assert load(source).twice(21) == 63
+
+
+@needs_compiler
+def test_a_source_that_does_not_compile_is_said_and_done_without(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source.write_text("no such language", encoding="utf8")
+    assert load(source) is None
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("foretoken: note: twice.cpp is not compiled, torch's operations stand in: ")
+
+
+def test_without_a_compiler_it_is_said_and_done_without(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert load(source) is None
+    assert "no C++ compiler found" in capsys.readouterr().err
+
+
+def test_it_can_be_turned_off(source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORETOKEN_NATIVE", "0")
+    assert load(source) is None
+    assert capsys.readouterr().err == ""
