@@ -31,10 +31,6 @@ class Sound:
     samples: np.ndarray
     conversion: str | None = None
 
-    @property
-    def duration_s(self) -> float:
-        return len(self.samples) / SAMPLE_RATE
-
 
 class Recording(Protocol):
     """An audio recording. It is read, decoded or synthesised only when ``sound`` is called."""

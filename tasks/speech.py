@@ -111,10 +111,7 @@ def _librispeech(kind: str, hours: int) -> Dataset:
     stems = [tuple(f"{split}{mark}{kind}" for mark in "_-.") for split in ("test", "train")]
     repository, revision = LIBRISPEECH
     hub = HubFiles(
-        repository=repository,
-        revision=revision,
-        train=f"{kind}/train.{hours}/*.parquet",
-        test=f"{kind}/test/*.parquet",
+        repository=repository, revision=revision, train=f"{kind}/train.{hours}/*.parquet", test=f"{kind}/test/*.parquet"
     )
     return dataset(f"librispeech-{kind}", "librispeech", (*stems[0], f"test.{kind}"), (*stems[1], f"train.{kind}.{hours}"), hub)
 

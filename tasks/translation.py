@@ -102,10 +102,7 @@ def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:
     first_of_all = () if named is None else named.train_first
     training = dict.fromkeys((*first_of_all, "train/news*", "train/multi30k*", "train/*", "train"))
     hub = HubFiles(
-        repository=repository,
-        revision=revision,
-        train=f"{other}-en/train-*.parquet",
-        test=f"{other}-en/{hub_split}-*.parquet",
+        repository=repository, revision=revision, train=f"{other}-en/train-*.parquet", test=f"{other}-en/{hub_split}-*.parquet"
     )
     return Dataset(
         name=f"{tests}-{source}-{target}",

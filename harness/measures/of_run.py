@@ -13,7 +13,6 @@ from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
 from harness.measures.pairing import incomparable, overlap_of, paired, steps_of, succeeded
 from harness.measures.pipelines import Account, account, match_rate, untimed
-from harness.measures.sentences import peak_mib
 from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, weights
 from harness.models.names import num_layers
 from methods.speculative import acceptance, theory
@@ -76,12 +75,12 @@ def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -
     return of_sums(sums, lambda total, n: (total["base_runs"] / total["base_tokens"]) / (total["runs"] / total["tokens"]), "x")
 
 
-def repetition_frac(records: Sequence[Record], length: int = 4) -> Estimate | None:
-    """Share of an output's n-grams (n = ``length``) that occurred in it before: a loop inflates every acceptance number."""
+def repetition_frac(records: Sequence[Record]) -> Estimate | None:
+    """Share of an output's 4-grams that occurred in it before: a loop inflates every acceptance number."""
     rows = []
     for record in succeeded(records):
         tokens = record.tokens or []
-        grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+        grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
         rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
     return ratio_of_examples(rows, "frac")
 
@@ -110,6 +109,33 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | 
     (base_s, base_tokens), (method_s, method_count) = rows
     sums = {"base_s": base_s, "base_tokens": base_tokens, "method_s": method_s, "tokens": method_count}
     return of_sums(sums, lambda total, n: (total["base_s"] / total["base_tokens"]) / (total["method_s"] / total["tokens"]), "x")
+
+
+def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
+    """Percent of outputs that are greedy decoding's, token for token."""
+    outputs = {record.key: record.tokens for record in succeeded(greedy)}
+    shared = [record for record in succeeded(method) if record.key in outputs]
+    return ratio_of_examples([(record.example, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared], "%")
+
+
+def peak_mib(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
+    """Mean over batches of the most MiB that one held, above what was held before; None where none was measured."""
+    batches = decoded_together(records, batch_size)
+    measured = [(rows[0].example, rows[0].peak_bytes) for rows in batches]
+    return ratio_of_examples([(example, peak / 2**20, 1.0) for example, peak in measured if peak is not None], "MiB")
+
+
+def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
+    """Return the records that succeeded, batch by batch: the runner takes the examples of each repeat in turn.
+
+    A batch is whole or left out: of one that a smaller limit cuts, or that a larger one went on with, the rows were decoded
+    with others than these.
+    """
+    found = []
+    for repeat in dict.fromkeys(record.repeat for record in records):
+        rows = [record for record in records if record.repeat == repeat]
+        found += [succeeded(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
+    return [batch for batch in found if batch and {row.num_rows for row in batch} <= {None, len(batch)}]
 
 
 def _accepted(

@@ -7,15 +7,7 @@ from dataclasses import replace
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
-from harness.models.files import (
-    files_hash,
-    folder_hash,
-    heads_file,
-    hub_commit,
-    load_config,
-    local_folder,
-    ngram_file,
-)
+from harness.models.files import files_hash, folder_hash, heads_file, hub_commit, load_config, local_folder, ngram_file
 from harness.zoo.descriptions import HeadRecipe
 from harness.zoo.recipes import RECIPES, ZOO, AnyRecipe, recipe_for, recipe_hash, scale_of
 

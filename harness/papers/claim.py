@@ -46,9 +46,6 @@ class Claim:
         return sum(line.verdict == "contradicted" for line in self.lines)
 
 
-ClaimOf = Callable[[], Claim]
-
-
 def rounding(printed: str) -> tuple[float, float]:
     """What a printed number may have been before it was rounded: half a unit of its last digit either way."""
     value = Decimal(printed)

@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 # Okabe and Ito's palette: told apart by readers with any colour vision.
-BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY = (
     "#0072B2",
     "#E69F00",
     "#009E73",
     "#D55E00",
     "#CC79A7",
     "#56B4E9",
-    "#F0E442",
     "#7F7F7F",
 )
 Lines = dict[str, dict[int, Estimate]]  # by the name of an arm, then by place on the axis

@@ -105,11 +105,7 @@ def start_from(folder: Path, network: Any, keep_encoder: bool = False) -> None:
 
 @torch.no_grad()
 def count_accepted(
-    network: Any,
-    source: Int[Tensor, "B T"],
-    mask: Bool[Tensor, "B T"],
-    outputs: Int[Tensor, "B M"],
-    lengths: Int[Tensor, "B"],
+    network: Any, source: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], outputs: Int[Tensor, "B M"], lengths: Int[Tensor, "B"]
 ) -> tuple[int, int]:
     """(accepted drafts, rounds) of strict SpecDec whose verifier emits exactly ``outputs``, EOS included."""
     accepted, rounds = 0, 0

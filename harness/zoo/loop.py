@@ -110,13 +110,7 @@ def averaged_steps(recipe: PairRecipe) -> frozenset[int]:
 
 
 def train(
-    recipe: Recipe,
-    network: nn.Module,
-    objective: Objective,
-    folder: Path,
-    *,
-    grown: nn.Module | None = None,
-    position: int = 0,
+    recipe: Recipe, network: nn.Module, objective: Objective, folder: Path, *, grown: nn.Module | None = None, position: int = 0
 ) -> tuple[list[Evaluation], Spent]:
     """Train a network as its recipe says, in a folder that may hold a checkpoint, and leave the averaged weights in it.
 

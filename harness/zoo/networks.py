@@ -16,15 +16,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from harness.zoo.cache import unreadable
-from harness.zoo.descriptions import (
-    BlockwiseRecipe,
-    DrafterRecipe,
-    HeadRecipe,
-    PairRecipe,
-    Recipe,
-    SpeechCorpus,
-    WhisperRecipe,
-)
+from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, HeadRecipe, PairRecipe, Recipe, SpeechCorpus, WhisperRecipe
 from harness.zoo.families import FAMILIES
 from methods.specdec.network import block_config, new_network
 

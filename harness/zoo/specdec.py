@@ -18,15 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.zoo.descriptions import (
-    BlockwiseRecipe,
-    Corpus,
-    DrafterRecipe,
-    PairRecipe,
-    Part,
-    SharedEncoderRecipe,
-    distilled,
-)
+from harness.zoo.descriptions import BlockwiseRecipe, Corpus, DrafterRecipe, PairRecipe, Part, SharedEncoderRecipe, distilled
 
 Changes = dict[str, Any]
 Model = TypeVar("Model", bound=PairRecipe)

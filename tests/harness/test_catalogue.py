@@ -1,5 +1,6 @@
 """The catalogue: every table is listed, none invents a number, and each fills from records."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,6 +104,23 @@ def test_alpha_cells_show_their_own_drafter(synthetic: SimpleNamespace) -> None:
     assert cells["T5-XXL (EnDe) / T5-small / 0", "alpha"].published == 0.75
     assert cells["T5-XXL (EnDe) / T5-small / 0", "tokens"].published == 10_000
     assert any(row.startswith("stand-in: gpt-target") for row, _ in cells)
+
+
+def test_an_alpha_over_a_loop_says_so(synthetic: SimpleNamespace) -> None:
+    """Alpha of a text that repeats itself is about the repetition; the note has the share, counted by hand."""
+    settings = Settings(limit=4)
+    known = synthetic.run_all(TABLES[9].plan(settings))
+    row = "T5-XXL (EnDe) / T5-small / 0"
+
+    def note(tokens: list[int]) -> str:
+        def records_of(arm: Experiment) -> list[Record]:
+            return [dataclasses.replace(record, tokens=tokens) for record in known(arm)]
+
+        cells = TABLES[9].cells(settings, Evidence(records_of))
+        return next(cell.note for cell in cells if (cell.row, cell.column) == (row, "alpha"))
+
+    assert note([5, 6] * 10) == "88% of the output's 4-grams repeat earlier ones: a loop, which inflates alpha"  # 15 of 17
+    assert note(list(range(20))) == ""
 
 
 def test_plans_are_comparisons_of_known_tasks_without_shared_timed_arms() -> None:

@@ -48,7 +48,6 @@ from harness.papers.optimized.setup import (
     QWEN,
     SIGMOID,
     SMALL_EN,
-    UNFILTERED,
     UNTRAINED,
     XSUM,
     Arms,
@@ -148,7 +147,7 @@ def test_the_papers_classes_run_from_disk_with_every_rule(kind: str, settings: S
 
 
 def test_an_untrained_draft_stands_before_the_sigmoid_only(settings: Settings, tmp_path: Path) -> None:
-    arms = arms_of(settings, Case(data=XSUM, pair=LLAMA_7B, sampling=UNFILTERED))
+    arms = arms_of(settings, Case(data=XSUM, pair=LLAMA_7B, sampling="unfiltered"))
     fresh = {name: arm for name, arm in arms.items() if name == PLAIN or name.startswith(UNTRAINED)}
     found = run(tmp_path, {name: arm.replace(max_new_tokens=30) for name, arm in fresh.items()})
 
@@ -164,7 +163,7 @@ def test_an_untrained_draft_stands_before_the_sigmoid_only(settings: Settings, t
 
 def test_fp16_overflow_refuses_every_draft(settings: Settings, tmp_path: Path) -> None:
     """At 1e5 in fp16 alone; the same scale on fp32 logits does not collapse (the paper's Table 2)."""
-    arms = scaled_arms(settings, Case(data=CV16, pair=SMALL_EN, sampling=UNFILTERED))
+    arms = scaled_arms(settings, Case(data=CV16, pair=SMALL_EN, sampling="unfiltered"))
     chosen = [PLAIN, *(f"{logits} / {SIGMOID} / {scale}" for logits in ("float16", "float32") for scale in ("10000", "100000"))]
     found = run(tmp_path, {name: arms[name].replace(max_new_tokens=12) for name in chosen})
     stood = {name: sum(sum(record.steps.num_accepted) for record in found[name]) for name in chosen[1:]}

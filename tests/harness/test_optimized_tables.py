@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import optimized_runs as runs
@@ -190,6 +190,32 @@ def test_clocks_that_contradict_each_other_refuse_a_time(
         record.rule_times.event_s = [] if events is None else [events]
     found = verification.contradiction(arms[EXACT], records)
     assert (found is None) if expected is None else isinstance(found, Missing) and expected in found.why
+
+
+def test_calls_are_compared_within_the_process_that_timed_them() -> None:
+    """Not that of the texts: times may be taken later, by decoding them again."""
+    arms = arms_of(FEW, ALL_CASES[0])
+    base, own = runs.records(arms[BASELINE]), runs.records(arms[EXACT])
+    for record in own:
+        assert record.rule_times is not None
+        record.rule_times.run = "later"
+    for measure in (verification.call_ratio, partial(verification.ratio, value=verification.profiled_s)):
+        assert measure(base, own) is None
+    assert verification.ratio(base, own, verification.wall_s) is not None
+    for record in base:
+        record.rule_times.run, record.run = "later", "another"
+    for measure in (verification.call_ratio, partial(verification.ratio, value=verification.profiled_s)):
+        assert measure(base, own) is not None
+    assert verification.ratio(base, own, verification.wall_s) is None
+
+
+@pytest.mark.parametrize("number", [31, 34])
+def test_printed_numbers_of_scales_stand_beside_logits_as_the_papers_models_gave_them(number: int) -> None:
+    """Half precision from Whisper, full from the others; the baseline's row names no logits."""
+    cells = [cell for cell in get_table(number).cells(EVERYWHERE, Evidence(nothing)) if cell.published is not None]
+    found = {(cell.row.split(" / ")[0], cell.row.split(" / ")[2]) for cell in cells if cell.row.split(" / ")[2]}
+    assert {logits for target, logits in found if target in ("Small.EN", "Large V2")} == {"float16"}
+    assert {logits for target, logits in found if target not in ("Small.EN", "Large V2")} == {"float32"}
 
 
 def test_the_sweep_has_every_scale_in_both_precisions() -> None:

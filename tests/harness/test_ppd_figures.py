@@ -23,6 +23,7 @@ from harness.papers.ppd.setup import match_arm
 from harness.tables import published
 from harness.tables.evidence import Evidence
 from harness.tables.style import reaches
+from methods.ppd import theory
 
 NAMES = [f"ppd-{number}" for number in range(1, 5)]
 FEW = Settings(limit=4)
@@ -68,10 +69,10 @@ def test_the_papers_points_are_the_computed_ones() -> None:
         assert rate.low is None
         assert curve.latency(rate.value) == pytest.approx(float(row["latency_per_token_over_d"]), abs=5e-6)
         for compute, column in (
-            (ppd_theory._average, "avg_compute_per_time_unit"),
-            (ppd_theory._per_token, "compute_per_token_over_d"),
+            (theory.compute_per_time_unit, "avg_compute_per_time_unit"),
+            (theory.compute_per_token, "compute_per_token_over_d"),
         ):
-            assert compute(k, curve.depth, curve.layer, rate.value) == pytest.approx(float(row[column]), abs=5e-6)
+            assert compute(curve.depth, curve.layer, k, rate.value) == pytest.approx(float(row[column]), abs=5e-6)
     assert len(rows) == sum(len(curve.rates) for curve in curves.values()) == 18
 
 

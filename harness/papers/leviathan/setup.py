@@ -134,12 +134,7 @@ def drafters(settings: Settings, setup: _Setup, names: tuple[str, ...]) -> tuple
 
 
 def autoregressive(
-    settings: Settings,
-    setup: _Setup,
-    temperature: float,
-    *,
-    timed: str = "",
-    probes: tuple[Probe, ...] = (),
+    settings: Settings, setup: _Setup, temperature: float, *, timed: str = "", probes: tuple[Probe, ...] = ()
 ) -> Experiment:
     """Return plain decoding by the target. ``timed`` names the comparison whose speeds are measured; it has its own size."""
     target, sizes = needed_model(ROLES, settings, setup.target), SIZES[settings.profile]

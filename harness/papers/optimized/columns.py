@@ -13,7 +13,6 @@ from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.measures import of_run as measures
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.sentences import equal_frac
 from harness.measures.statistics import Estimate, Missing, interval, ratio_of_examples, weights
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
@@ -254,7 +253,7 @@ COLUMNS = (
     ),
     Column("alpha", _alpha, reads=(PLAIN,)),
     Column(
-        "as baseline", lambda known, row: equal_frac(known[baseline_of(row.arm)][1], known[row.arm][1]), "%",
+        "as baseline", lambda known, row: measures.equal_frac(known[baseline_of(row.arm)][1], known[row.arm][1]), "%",
         reads=lambda rule: (baseline_of(rule),), applies=_not_first,
         note="as baseline: percent of outputs that are the baseline's with the same draft, token for token. Exact rules are "
         "given the same random numbers, so theirs are, but for decisions that rounding turns over.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.settings import Settings
-from harness.measures.sentences import peak_mib
+from harness.measures.of_run import peak_mib
 from harness.measures.statistics import Missing
 from harness.papers.optimized import columns, setup
 from harness.tables import style

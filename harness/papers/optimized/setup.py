@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness.core.experiment import (
-    DrafterSpec,
-    Experiment,
-    ModelSpec,
-    OverlapProbe,
-    RuleTimesProbe,
-    comparison_id,
-)
+from harness.core.experiment import DrafterSpec, Experiment, ModelSpec, OverlapProbe, RuleTimesProbe, comparison_id
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 from harness.tables.roles import Roles, plain_decoding, role_model, with_draft
@@ -104,7 +97,7 @@ ROLES: Roles = {
 
 # The paper does not say how it sampled: transformers' default filter, and none.
 SAMPLINGS = {"top-k 50": SamplingSpec(temperature=1.0, top_k=50), "unfiltered": SamplingSpec(temperature=1.0)}
-FILTERED, UNFILTERED = SAMPLINGS
+FILTERED = "top-k 50"
 
 # The rules, as the tables call them.
 BASELINE, EXACT, FUSED = "baseline", "exact", "fused (ours)"

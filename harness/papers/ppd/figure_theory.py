@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +33,7 @@ LOOKS = {"SQUAD": (GREEN, "o"), "WMT": (BLUE, "s"), "CNN/DM": (VERMILION, "D")}
 LINES = {"N": "--", "Y": "-"}
 HEADS = {"N": "the model's own head (N)", "Y": "a head trained for the layer (Y)"}
 RATES = np.linspace(0, 1, 101)
-# k, depth, early layer and match rate to compute in units.
-Compute = Callable[[int, int, int, float], float]
+Compute = Callable[[int, int, int, float], Any]  # depth, early layer, k and match rate to compute in units
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,6 @@ def counts() -> list[int]:
     return sorted({int(row["k"]) for row in published.read(PAPER, "table_2")})
 
 
-def _average(k: int, depth: int, layer: int, rate: float) -> float:
-    return float(theory.compute_per_time_unit(depth, layer, k, rate))
-
-
-def _per_token(k: int, depth: int, layer: int, rate: float) -> float:
-    return float(theory.compute_per_token(depth, layer, k, rate))
-
-
 def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence: Evidence, folder: Path) -> list[Path]:
     """Latency (Equation 3) against compute (Equation 5 or 6), at the paper's match rates and at ours."""
     measured = measured_curves(settings, evidence)
@@ -100,7 +91,7 @@ def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence:
         ):
             _panel(axes, title, curves, compute)
             axes.set(xlabel=label)
-        most = max(compute(k, PAPER_DEPTH, HALF, rate) for k in counts() for rate in (0.0, 1.0))
+        most = max(float(compute(PAPER_DEPTH, HALF, k, rate)) for k in counts() for rate in (0.0, 1.0))
         left.set(ylabel="latency per token (greedy decoding's = 1)", xlim=(0.6, most + 0.4), ylim=(0.45, 1.06))
         if not measured:
             right.text(0.5, 0.5, "not run", transform=right.transAxes, ha="center", va="center", color="#555555")
@@ -115,7 +106,7 @@ def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence:
 def _panel(axes: "Axes", title: str, curves: list[_Curve], compute: Compute) -> None:
     """Theorem 4.1 at half the depth: all rates for each k in grey, the given ones on them, greedy decoding at (1, 1)."""
     for k in counts():
-        spent = [compute(k, PAPER_DEPTH, HALF, rate) for rate in RATES]
+        spent = [float(compute(PAPER_DEPTH, HALF, k, rate)) for rate in RATES]
         latency = np.asarray(theory.half_depth_latency_per_token(RATES))
         axes.plot(spent, latency, color="#BBBBBB", lw=1, zorder=1)
         axes.annotate(
@@ -130,7 +121,7 @@ def _panel(axes: "Axes", title: str, curves: list[_Curve], compute: Compute) -> 
 
 def _plot(axes: "Axes", curve: _Curve, compute: Compute) -> None:
     colour, marker = LOOKS[curve.dataset]
-    spent = [compute(k, curve.depth, curve.layer, rate.value) for k, rate in curve.rates.items()]
+    spent = [float(compute(curve.depth, curve.layer, k, rate.value)) for k, rate in curve.rates.items()]
     latencies = [rate.mapped(curve.latency) for rate in curve.rates.values()]
     axes.errorbar(
         spent, [one.value for one in latencies], style.reaches(latencies),
@@ -165,6 +156,10 @@ def _figure(name: str, title: str, compute: Compute, label: str) -> Figure:
 
 
 THEORY = (
-    _figure("ppd-3", "latency against compute units busy on average", _average, "compute units busy on average"),
-    _figure("ppd-4", "latency against compute per token", _per_token, "compute per token (greedy decoding's = 1)"),
+    _figure(
+        "ppd-3", "latency against compute units busy on average", theory.compute_per_time_unit, "compute units busy on average"
+    ),
+    _figure(
+        "ppd-4", "latency against compute per token", theory.compute_per_token, "compute per token (greedy decoding's = 1)"
+    ),
 )

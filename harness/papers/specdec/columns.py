@@ -7,8 +7,8 @@ from harness.core.experiment import Experiment, ModelSpec
 from harness.core.settings import Settings
 from harness.measures import of_run as measures
 from harness.measures.pairing import succeeded
-from harness.measures.sentences import equal_frac, heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.papers.specdec.measures import heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
 from harness.tables import published
 from harness.tables.base import Table
@@ -50,7 +50,7 @@ def which_beam(known: Known, row: Row) -> str:
     """Say beside the baseline that it is the baseline, and how often the two searches agree."""
     if row.arm != faster_beam(known):
         return ""
-    same = equal_frac(known[BEAM][1], known[THEIR_BEAM][1])
+    same = measures.equal_frac(known[BEAM][1], known[THEIR_BEAM][1])
     shared = (
         "no sentence was decoded by both" if same is None else f"{same.value:.1f}% of their outputs are equal, token for token"
     )
@@ -168,7 +168,7 @@ COLUMNS = (
     Column("ROUGE-2", _metric("rouge2"), "%", published="ROUGE-2"),
     Column("ROUGE-L", _metric("rougeL"), "%", published="ROUGE-L"),
     Column(
-        "as greedy", lambda known, row: equal_frac(known[GREEDY][1], known[row.arm][1]), "%", reads=(GREEDY,),
+        "as greedy", lambda known, row: measures.equal_frac(known[GREEDY][1], known[row.arm][1]), "%", reads=(GREEDY,),
         remark=_near_ties,
         note="as greedy: percent of outputs that are AT's with b = 1, token for token. Where one of strict SpecDec is not, "
         "the runner replays both in fp64, and anything but a near-tie of two logits bars its speed.",

@@ -14,10 +14,11 @@ from functools import partial
 from harness.core.experiment import Experiment, MemoryProbe
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.sentences import decoded_together, latency_s, peak_mib, sentence_speedup, timed_together
+from harness.measures.of_run import decoded_together, peak_mib
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec import setup
 from harness.papers.specdec.columns import arm_notes, faster_beam, printed_value, which_beam
+from harness.papers.specdec.measures import latency_s, sentence_speedup, timed_together
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Kind, Known, Result, Row, Section, row_name, table

@@ -10,11 +10,11 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment
 from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
-from harness.measures.sentences import sentence_speedups
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.specdec import setup
 from harness.papers.specdec.columns import BY_TITLE, faster_beam
 from harness.papers.specdec.cost import A_SENTENCE, MIN_BATCHES, TIMED_ARMS, arms_at
+from harness.papers.specdec.measures import sentence_speedups
 from harness.tables import published, style
 from harness.tables.base import Figure
 from harness.tables.engine import Known, Row, known_arms, plan_of

@@ -8,9 +8,9 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import tokens_per_step
 from harness.measures.pairing import succeeded
-from harness.measures.sentences import MODULES, module_shares
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.columns import SPECULATIVE, arm_notes, speed_over
+from harness.papers.specdec.measures import MODULES, module_shares
 from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, drafter_of, gamma_of, greedy, relaxed
 from harness.tables import published
 from harness.tables.engine import Column, Known, Result, Row, Section, of_records, table
@@ -56,15 +56,7 @@ def _sentence_ms(known: Known, row: Row) -> Result:
 
 
 COLUMNS = (
-    *(
-        Column(
-            module,
-            partial(_share, module),
-            "%",
-            published="time share pct",
-        )
-        for module in MODULES
-    ),
+    *(Column(module, partial(_share, module), "%", published="time share pct") for module in MODULES),
     Column(ENCODERS, of_records(encoders_pct), "%", published="time share of the two encoders pct"),
     Column("a sentence", _sentence_ms, "ms", reads=(GREEDY,)),
     Column("gain", lambda known, row: speed_over(known, OWN, row), "x", reads=(GREEDY, OWN)),

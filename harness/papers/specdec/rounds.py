@@ -73,12 +73,7 @@ def _bifurcates(one: Iteration) -> bool:
 
 
 def _draw(
-    figure_name: str,
-    method: str,
-    wishes: Sequence[Wish],
-    settings: Settings,
-    evidence: Evidence,
-    folder: Path,
+    figure_name: str, method: str, wishes: Sequence[Wish], settings: Settings, evidence: Evidence, folder: Path
 ) -> list[Path]:
     arm = arms(settings)[method]
     records = traceable(evidence.records_of(arm)) if isinstance(arm, Experiment) else []

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from harness.core.records import Record
-from harness.measures import sentences
+from harness.measures import of_run
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
+from harness.papers.specdec import measures
 
 
 def value(estimate: Estimate | Missing | None) -> float:
@@ -37,11 +38,11 @@ def test_iterations_are_rounds_a_sentence(synthetic: SimpleNamespace, arms: Simp
         synthetic.drafted(arms.drafted, "a", 8, accepted=(2, 0, 3)),
         synthetic.drafted(arms.drafted, "b", 4, accepted=(0,)),
     ]
-    assert value(sentences.iterations(drafted)) == pytest.approx((3 + 4) / 2)
-    assert value(sentences.iterations([synthetic.plain(arms.plain, "a", 6)])) == 6
+    assert value(measures.iterations(drafted)) == pytest.approx((3 + 4) / 2)
+    assert value(measures.iterations([synthetic.plain(arms.plain, "a", 6)])) == 6
     twice = [synthetic.drafted(arms.drafted, "a", 8, accepted=(2, 0, 3), repeat=repeat) for repeat in (0, 1)]
-    assert value(sentences.iterations([*twice, synthetic.failed(arms.drafted, "b")])) == 3
-    assert sentences.iterations([]) is None
+    assert value(measures.iterations([*twice, synthetic.failed(arms.drafted, "b")])) == 3
+    assert measures.iterations([]) is None
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_repeated_tokens_follow_themselves(
 ) -> None:
     one, other = synthetic.plain(arms.plain, "a"), synthetic.plain(arms.plain, "b", 10)
     one.tokens = tokens
-    assert value(sentences.repeated_pct([one, other])) == pytest.approx(100 * repeated / (len(tokens) + 10))
+    assert value(measures.repeated_pct([one, other])) == pytest.approx(100 * repeated / (len(tokens) + 10))
 
 
 def test_shares_of_modules_add_up(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
@@ -69,13 +70,13 @@ def test_shares_of_modules_add_up(synthetic: SimpleNamespace, arms: SimpleNamesp
         "AT decoder": 7 * 0.012,
         "others": 7 * 0.001 + 0.002,
     }
-    shares = sentences.module_shares(rows)
-    assert tuple(shares) == sentences.MODULES
+    shares = measures.module_shares(rows)
+    assert tuple(shares) == measures.MODULES
     assert {name: value(share) for name, share in shares.items()} == pytest.approx(
         {name: 100 * seconds / total for name, seconds in expected.items()}
     )
     assert sum(map(value, shares.values())) == pytest.approx(100)
-    assert sentences.module_shares([synthetic.plain(arms.plain, "a")]) == {}
+    assert measures.module_shares([synthetic.plain(arms.plain, "a")]) == {}
 
 
 def test_a_batch_has_the_rounds_of_its_longest_row(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
@@ -85,17 +86,14 @@ def test_a_batch_has_the_rounds_of_its_longest_row(synthetic: SimpleNamespace, a
     )
     last = together(synthetic.drafted(arms.drafted, "c", 1, accepted=(0,)))
     total = [0.004 + 0.002 + rounds * 0.019 + 0.001 for rounds in (4, 1)]
-    shares = sentences.module_shares([*pair, *last], batch_size=2)
-    assert value(shares["NAT decoder"]) == pytest.approx(100 * 5 * 0.006 / sum(total))
-    assert value(shares["AT encoder"]) == pytest.approx(100 * 0.008 / sum(total))
-    assert value(sentences.latency_s([*pair, *last], batch_size=2)) == pytest.approx(sum(total) / 2)
-    assert value(sentences.latency_s(last)) == pytest.approx(total[1])
+    assert value(measures.latency_s([*pair, *last], batch_size=2)) == pytest.approx(sum(total) / 2)
+    assert value(measures.latency_s(last)) == pytest.approx(total[1])
 
 
 def test_batches_are_consecutive_examples_of_a_repeat(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     records = [synthetic.plain(arms.plain, name, repeat=repeat) for repeat in (0, 1) for name in "abcde"]
     records[1] = synthetic.failed(arms.plain, "b")
-    found = [[(row.example, row.repeat) for row in batch] for batch in sentences.decoded_together(records, 2)]
+    found = [[(row.example, row.repeat) for row in batch] for batch in of_run.decoded_together(records, 2)]
     assert found == [
         [("a", 0)], [("c", 0), ("d", 0)], [("e", 0)], [("a", 1), ("b", 1)], [("c", 1), ("d", 1)], [("e", 1)]
     ]  # fmt: skip
@@ -109,11 +107,10 @@ def test_a_batch_of_two_processes_has_no_time(synthetic: SimpleNamespace, arms: 
     ]
     torn = [batches[0][0], replace(batches[1][1], example="b", run="later"), *batches[1]]
     whole_s = 0.004 + 0.002 + 4 * 0.019 + 0.083
-    assert value(sentences.latency_s(torn, batch_size=2)) == pytest.approx(whole_s)
-    assert value(sentences.module_shares(torn, batch_size=2)["others"]) == pytest.approx(100 * (0.083 + 4 * 0.001) / whole_s)
-    assert value(sentences.iterations(torn)) == 4
-    assert len(sentences.decoded_together(torn, 2)) == 2
-    assert sentences.latency_s(torn[:2], batch_size=2) is None
+    assert value(measures.latency_s(torn, batch_size=2)) == pytest.approx(whole_s)
+    assert value(measures.iterations(torn)) == 4
+    assert len(of_run.decoded_together(torn, 2)) == 2
+    assert measures.latency_s(torn[:2], batch_size=2) is None
 
 
 def test_speedups_sentence_by_sentence(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
@@ -121,25 +118,25 @@ def test_speedups_sentence_by_sentence(synthetic: SimpleNamespace, arms: SimpleN
     plain = [synthetic.plain(arms.plain, name, length) for name, length in (("a", 12), ("b", 20), ("c", 8))]
     drafted = [synthetic.drafted(arms.drafted, name, length) for name, length in (("a", 12), ("b", 20))]
     plain[0].wall_s, plain[1].wall_s, drafted[0].wall_s, drafted[1].wall_s = 0.6, 0.5, 0.2, 0.25
-    found = sentences.sentence_speedups(plain, [*drafted, synthetic.failed(arms.drafted, "c")])
+    found = measures.sentence_speedups(plain, [*drafted, synthetic.failed(arms.drafted, "c")])
     np.testing.assert_allclose(found, [3.0, 2.0])
     again = [synthetic.plain(arms.plain, "a", repeat=1), synthetic.drafted(arms.drafted, "a", repeat=1)]
     again[0].wall_s, again[1].wall_s = 0.2, 0.2
-    np.testing.assert_allclose(sentences.sentence_speedups([*plain, again[0]], [*drafted, again[1]]), [2.0, 2.0])
-    assert sentences.sentence_speedups(plain, []) is None
+    np.testing.assert_allclose(measures.sentence_speedups([*plain, again[0]], [*drafted, again[1]]), [2.0, 2.0])
+    assert measures.sentence_speedups(plain, []) is None
 
 
 def test_peaks_are_of_whole_batches(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, name) for name in "abcd"]
-    assert sentences.peak_mib(plain) is None
+    assert of_run.peak_mib(plain) is None
     for record, peak in zip(plain, (3, 3, 9, 9), strict=True):
         record.peak_bytes = peak * 2**20
-    assert value(sentences.peak_mib(plain, batch_size=2)) == 6
-    assert sentences.peak_mib(plain, batch_size=2).n == 2
+    assert value(of_run.peak_mib(plain, batch_size=2)) == 6
+    assert of_run.peak_mib(plain, batch_size=2).n == 2
     for record, rows in zip(plain, (2, 2, 4, 4), strict=True):  # of a batch of four, a smaller limit shows two
         record.num_rows = rows
-    assert value(sentences.peak_mib(plain, batch_size=2)) == 3
-    assert sentences.latency_s(plain, batch_size=2).n == 1
+    assert value(of_run.peak_mib(plain, batch_size=2)) == 3
+    assert measures.latency_s(plain, batch_size=2).n == 1
 
 
 def test_a_baseline_without_rounds_is_seen_to_drift(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:

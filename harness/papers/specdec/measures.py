@@ -1,7 +1,7 @@
 """What SpecDec's tables measure beside acceptance (Xia et al.), by sentence and by batch.
 
 Speed is in seconds a sentence, over beam search and over greedy decoding beside it (5.1). Times of rows that are decoded
-together belong to their batch, so measures of time and memory take the experiment's ``batch_size``.
+together belong to their batch, so measures of time take the experiment's ``batch_size``.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from harness.core.records import Record
+from harness.measures.of_run import decoded_together
 from harness.measures.pairing import incomparable, paired, steps_of, succeeded
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples, ratio_of_totals
 
@@ -22,7 +23,7 @@ def sentence_speedup(
     """Return the baseline's seconds over the method's, totals over the sentences that both completed.
 
     Outputs of beam search, of a lossy rule and of a drafter alone differ in length: the sentence is what each of them delivers,
-    so time is not divided by tokens (``measures.speedup`` does that). Refused as pairing.incomparable says of the method beside
+    so time is not divided by tokens (``of_run.speedup`` does that). Refused as pairing.incomparable says of the method beside
     ``greedy`` or the baseline; ``greedy`` also shows whether the machine drifted, since not every beam search records rounds.
     """
     if refusal := incomparable(greedy, method) or incomparable(baseline, method):
@@ -45,13 +46,6 @@ def mean_s(records: Sequence[Record]) -> float:
     """Mean seconds of the completed runs; infinite where none was."""
     times = [record.wall_s for record in succeeded(records) if record.wall_s is not None]
     return sum(times) / len(times) if times else float("inf")
-
-
-def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
-    """Percent of outputs that are greedy decoding's, token for token."""
-    outputs = {record.key: record.tokens for record in succeeded(greedy)}
-    shared = [record for record in succeeded(method) if record.key in outputs]
-    return ratio_of_examples([(record.example, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared], "%")
 
 
 def iterations(records: Sequence[Record]) -> Estimate | None:
@@ -77,34 +71,26 @@ def repeated_pct(records: Sequence[Record]) -> Estimate | None:
     return ratio_of_examples(rows, "%")
 
 
-def module_shares(records: Sequence[Record], batch_size: int = 1) -> dict[str, Estimate]:
-    """Percent of all time by module (Xia et al., Table 18); empty where no times of a drafter and a verifier are recorded.
+def module_shares(records: Sequence[Record]) -> dict[str, Estimate]:
+    """Percent of all time by module at batch 1 (Xia et al., Table 18).
 
+    It is empty where no times of a drafter and a verifier are recorded.
     "AT encoder" is the verifier's prefill and "NAT encoder" the drafter's begin, each with the keys and values that its decoder
     reads; beside each other, the drafter's is what it took longer. "AT decoder" is verification, the rule included; "others"
     is what is left: caches cut back, texts and schedules kept, tokens taken over.
     """
-    batches = [rows for rows in timed_together(records, batch_size) if all(map(_is_timed, rows))]
-    found = {}
-    for index, name in enumerate(MODULES):
-        shares = [(rows[0].example, 100.0 * _module_seconds(rows)[index], _seconds(rows)) for rows in batches]
-        share = ratio_of_examples(shares, "%")
-        if share is not None:
-            found[name] = share
-    return found
+    timed = [(record.example, _module_seconds(record), record.wall_s) for record in succeeded(records) if _is_timed(record)]
+    shares = {
+        name: ratio_of_examples([(example, 100.0 * parts[index], wall_s or 0.0) for example, parts, wall_s in timed], "%")
+        for index, name in enumerate(MODULES)
+    }
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def latency_s(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
     """Mean seconds until a batch is done, sources encoded: what a user waits. ``wall_s`` is a row's share of it."""
     batches = timed_together(records, batch_size)
     return ratio_of_examples([(rows[0].example, _seconds(rows), 1.0) for rows in batches], "s")
-
-
-def peak_mib(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
-    """Mean over batches of the most MiB that one held, above what was held before; None where none was measured."""
-    batches = decoded_together(records, batch_size)
-    measured = [(rows[0].example, rows[0].peak_bytes) for rows in batches]
-    return ratio_of_examples([(example, peak / 2**20, 1.0) for example, peak in measured if peak is not None], "MiB")
 
 
 def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> np.ndarray | Missing | None:
@@ -116,19 +102,6 @@ def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> n
         return refusal
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
     return None if rows is None else rows[0][0] / rows[1][0]
-
-
-def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
-    """Return the records that succeeded, batch by batch: the runner takes the examples of each repeat in turn.
-
-    A batch is whole or left out: of one that a smaller limit cuts, or that a larger one went on with, the rows were decoded
-    with others than these.
-    """
-    found = []
-    for repeat in dict.fromkeys(record.repeat for record in records):
-        rows = [record for record in records if record.repeat == repeat]
-        found += [succeeded(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
-    return [batch for batch in found if batch and {row.num_rows for row in batch} <= {None, len(batch)}]
 
 
 def timed_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
@@ -145,10 +118,8 @@ def _seconds(rows: Sequence[Record]) -> float:
     return sum(record.wall_s or 0.0 for record in rows)
 
 
-def _module_seconds(rows: Sequence[Record]) -> tuple[float, ...]:
-    """In the order of MODULES. The row with the most rounds took part in all of the batch's."""
-    encode_s = sum(record.encode_s or 0.0 for record in rows)
-    draft_encode_s = sum(record.draft_encode_s or 0.0 for record in rows)
-    steps = max((steps_of(record) for record in rows), key=len)
+def _module_seconds(record: Record) -> tuple[float, ...]:
+    """In the order of MODULES."""
+    encode_s, draft_encode_s, steps = record.encode_s or 0.0, record.draft_encode_s or 0.0, steps_of(record)
     draft_s, verify_s = sum(step.draft_s for step in steps), sum(step.verify_s for step in steps)
-    return encode_s, draft_encode_s, draft_s, verify_s, _seconds(rows) - encode_s - draft_encode_s - draft_s - verify_s
+    return encode_s, draft_encode_s, draft_s, verify_s, _seconds([record]) - encode_s - draft_encode_s - draft_s - verify_s
