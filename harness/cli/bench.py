@@ -153,10 +153,11 @@ def _write_kernels(
 def execute_regress(args: argparse.Namespace) -> int:
     if args.update is not None and not args.update.strip():
         raise UsageError("update '': expected a reason for the new numbers, which goes into CHANGELOG.md")
+    known = any(args.baselines.glob("*.json"))
+    baseline = read_baseline(args.baselines) if known or args.update is None else None
     with TemporaryDirectory() as folder:
         measured = measure(Runner(Path(folder), quiet=args.quiet))
-    known = any(args.baselines.glob("*.json"))
-    changed = moves(read_baseline(args.baselines), measured) if known or args.update is None else []
+    changed = [] if baseline is None else moves(baseline, measured)
     if args.update is not None:
         update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)
         print(f"{len(measured)} baselines written to {args.baselines}, {len(changed)} numbers moved; see {args.changelog}")

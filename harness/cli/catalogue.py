@@ -29,7 +29,7 @@ def execute_table(args: argparse.Namespace) -> int:
     evidence = stored_evidence(args.records)
     reasons, command = evidence.reasons(plan), command_of("table", str(table.number), settings)
     if plan and not reasons and evidence.count(plan)[0] == 0:
-        print(f"table {table.number}: nothing of it is recorded in {args.records}, no file is written; run `{command}`")
+        _say_unrecorded(f"table {table.number}", args, f"run `{command}`")
         return 0
     cells = table.cells(settings, evidence)
     lost, cells = num_lost(folder / f"{table.name}.json", settings, cells), explained(cells, reasons)
@@ -41,7 +41,7 @@ def execute_table(args: argparse.Namespace) -> int:
     if lost:
         print(f"kept: {folder / table.name}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
         return 0
-    made_by = command_of("table", str(table.number), settings, args.records.resolve().parents[1])
+    made_by = command_of("table", str(table.number), settings, args.records.resolve().parent.parent)
     header = header_of(made_by, plan, evidence)
     paths = write_table(table, settings, cells, header, folder, appendix)
     print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
@@ -49,14 +49,30 @@ def execute_table(args: argparse.Namespace) -> int:
 
 
 def execute_figure(args: argparse.Namespace) -> int:
-    """Draw a figure, from stored records or after running what is missing."""
+    """Draw a figure, from stored records or after running what is missing.
+
+    A file that is there is kept if an arm has no records and none of them says why: the new one would show less.
+    """
     figure, settings = get_figure(args.name), settings_of(args)
+    plan, folder = figure.plan(settings), folder_of(settings) / "figures"
     check_stop_at_eos(figure.plan, settings, f"figure {figure.name}")
-    if not _run_missing(args, figure.plan(settings)):
+    if not _run_missing(args, plan):
         return 0
-    for path in figure.draw(settings, stored_evidence(args.records), folder_of(settings) / "figures"):
+    evidence, command = stored_evidence(args.records), command_of("figure", figure.name, settings)
+    if plan and evidence.count(plan)[0] == 0:
+        _say_unrecorded(f"figure {figure.name}", args, "; ".join([*evidence.reasons(plan), f"run `{command}`"]))
+        return 0
+    lacking = sum(not evidence.records_of(arm) and not evidence.reason_of(arm) for arm in figure.arms(settings))
+    if lacking and (folder / f"{figure.name}.svg").exists():
+        print(f"kept: {folder / figure.name}.*; {lacking} of its arms have no records here; run `{command}`", file=sys.stderr)
+        return 0
+    for path in figure.draw(settings, evidence, folder):
         print(path)
     return 0
+
+
+def _say_unrecorded(name: str, args: argparse.Namespace, advice: str) -> None:
+    print(f"{name}: nothing of it is recorded in {args.records}, no file is written; {advice}")
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

@@ -1,7 +1,7 @@
 """The flags of all commands but ``foretoken run``. Imports nothing heavy, so that help and refusals come at once."""
 
 import argparse
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,20 @@ GENERATIONS = 4
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
-def positive(flag: str, most: int = MOST) -> Callable[[str], int]:
-    """An argparse type: an integer of at least 1 and at most ``most``, refused with the flag's name."""
-
-    def convert(text: str) -> int:
-        value = int(text) if text.isdecimal() and len(text) < 20 else 0
-        if not 1 <= value <= most:
-            raise argparse.ArgumentTypeError(f"{flag} {text[:40]!r}: expected an integer from 1 to {most}")
-        return value
-
-    return convert
+def positive(text: str, most: int = MOST) -> int:
+    """An argparse type: an integer of at least 1 and at most ``most``."""
+    value = int(text) if text.isdecimal() and len(text) < 20 else 0
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected an integer from 1 to {most}")
+    return value
 
 
-def layer_list(flag: str) -> Callable[[str], tuple[int, ...]]:
+def layer_list(text: str) -> tuple[int, ...]:
     """An argparse type: different integers with commas between, in order; which of them a model has is seen later."""
-
-    def convert(text: str) -> tuple[int, ...]:
-        parts = text.split(",")
-        if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
-            raise argparse.ArgumentTypeError(f"{flag} {text!r}: expected different numbers with commas between, such as 10,20")
-        return tuple(sorted(map(int, parts)))
-
-    return convert
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected different numbers with commas between, such as 10,20")
+    return tuple(sorted(map(int, parts)))
 
 
 DATA = '"toy", "hub", a folder or a file (default: hub for small and paper, else toy)'
@@ -48,7 +40,7 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     "--data": {"metavar": "SOURCE", "help": DATA},
     "--device": {"default": "cpu", "help": "cpu, cuda or cuda:N (default: cpu)"},
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "weights and arithmetic (default: float32)"},
-    "--limit": {"type": positive("--limit"), "metavar": "N", "help": "how many examples"},
+    "--limit": {"type": positive, "metavar": "N", "help": "how many examples"},
     "--seed": {"type": int, "default": 0, "help": "of data order and sampling (default: 0)"},
     "--records": {"type": Path, "default": RESULTS / "records", "metavar": "FOLDER", "help": "where records are kept"},
     "--quiet": {"action": "store_true", "help": "no progress bars"},
@@ -64,7 +56,7 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
         "help": "record anew what was refused because the machine's speed drifted or arms ran in different processes",
     },
     # torch starts as many threads as it is told, or dies of it
-    "--threads": {"type": positive("--threads", 1024), "help": "CPU threads of torch (default: all cores)"},
+    "--threads": {"type": partial(positive, most=1024), "help": "CPU threads of torch (default: all cores)"},
     "--json": {"action": "store_true", "help": "print one JSON document instead of lines"},
     "--reproduce": {"action": "store_true", "help": "run what is missing first"},
 }
@@ -82,7 +74,7 @@ def add(parser: Parser, *flags: str, **changes: Any) -> None:
 def add_count(parser: Parser, flag: str, text: str, default: int | None = None, **more: Any) -> None:
     """Add a flag for an integer of at least 1."""
     shown = text if default is None else f"{text} (default: {default})"
-    parser.add_argument(flag, type=positive(flag), default=default, help=shown, **more)
+    parser.add_argument(flag, type=positive, default=default, help=shown, **more)
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +137,7 @@ def heads(parser: argparse.ArgumentParser) -> None:
     flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
     flag("--task", default="conversations", help="whose training split to learn from (default: conversations, as the paper)")
     layers = "default: the paper's fractions of depth, 10,20,30,35,37 of 40"
-    flag("--layers", type=layer_list("--layers"), metavar="L,L,...", help=layers)
+    flag("--layers", type=layer_list, metavar="L,L,...", help=layers)
     flag("--labels", help="the text's next tokens (next) or the final layer's choices (final); default: paper next, toy final")
     flag(
         "--output", type=Path, required=True, metavar="FOLDER", help="for heads.safetensors and recipe.json; resumed if killed"
@@ -177,9 +169,9 @@ def bench(parser: argparse.ArgumentParser) -> None:
 
 def _kernels(group: argparse._ArgumentGroup) -> None:
     flag, drafts = group.add_argument, 'sum of min(p, q) of the models, or "all" where every draft stands'
-    flag("--batch", type=positive("--batch"), nargs="+", default=[1], help="rows of a batch (default: 1)")
+    flag("--batch", type=positive, nargs="+", default=[1], help="rows of a batch (default: 1)")
     sizes = "vocabularies (default: 32000 151936)"
-    flag("--vocab", type=positive("--vocab"), nargs="+", default=[32000, 151936], help=sizes)
+    flag("--vocab", type=positive, nargs="+", default=[32000, 151936], help=sizes)
     flag("--acceptance", nargs="+", default=["0.7", "0.8", "all"], help=f"{drafts} (default: 0.7 0.8 all)")
     flag("--kernels", nargs="+", choices=KERNEL_NAMES, default=list(KERNEL_NAMES), help="default: all")
     add_count(group, "--rows", "random rounds of a kernel's check", 300)

@@ -24,6 +24,7 @@ from harness.measures.pairing import num_failed, overlap_of, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables.coloured import to_html, to_terminal
 from harness.tables.evidence import stored_decoder
+from harness.tables.files import write_whole
 from tasks import get_task
 
 
@@ -38,17 +39,12 @@ def execute_acceptance(args: argparse.Namespace) -> int:
     print("are not in a record; theirs are computed without. Failed runs are in no number.")
     if args.json is not None:
         document = {"records": [_facts(*pair) for pair in zip(args.records, logs, strict=True)], "definitions": rows}
-        try:
-            args.json.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf8")
-        except OSError as error:
-            raise UsageError(f"json {args.json}: cannot be written ({error.strerror}); choose another file") from error
+        write_whole(args.json, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
     return 0
 
 
 def _log(path: Path) -> Log:
-    if path.is_dir():
-        raise UsageError(f"records {path}: a folder; expected record files (.jsonl), one a column")
-    records, experiment = load_records(path), load_experiment(path)
+    experiment, records = load_experiment(path), load_records(path)
     log = Log(experiment, records, _plain(path, experiment))
     if log.longest == 0:
         raise UsageError(f"records {path}: nothing was drafted in them; expected those of a method that drafts and verifies")
@@ -133,16 +129,15 @@ def _shown(column: dict[str, Any], reasons: list[str]) -> str:
 
 def execute_show(args: argparse.Namespace) -> int:
     path, number = _address(args.record)
-    records = load_records(path)
+    target, records = load_experiment(path).target, load_records(path)
     if not 1 <= number <= len(records):
         raise UsageError(f"record {args.record!r}: expected a number from 1 to {len(records)} after the colon")
     record = records[number - 1]
     if record.status != "ok":
         raise UsageError(f"record {args.record!r}: this example failed ({record.error}); choose another")
-    decode = stored_decoder(path.parent, load_experiment(path).target)
+    decode = stored_decoder(path.parent, target)
     if args.html is not None:
-        args.html.write_text(to_html(record, decode, record.example), encoding="utf8")
-        print(args.html)
+        print(write_whole(args.html, to_html(record, decode, record.example)))
         return 0
     print(to_terminal(record, decode, sys.stdout.isatty()))
     return 0

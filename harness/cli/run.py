@@ -104,7 +104,9 @@ def _print_metrics(metrics: dict, document: dict) -> None:
 def experiments(args: argparse.Namespace) -> Comparison:
     """Return the plain arm, on whose output alpha is measured, and the arm that was asked for."""
     task = get_task(args.task)
-    target = ModelSpec(name=model_name(args.target), revision=args.target_revision, device_map=args.device_map)
+    target = ModelSpec(
+        name=model_name(args.target, args.target_revision), revision=args.target_revision, device_map=args.device_map
+    )
     drafter = _drafter(args)
     base = Experiment(
         task=args.task,
@@ -192,7 +194,7 @@ def _heads(args: argparse.Namespace) -> ModelSpec | None:
 
 
 def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
-    model = ModelSpec(name=model_name(args.draft), revision=args.draft_revision) if args.draft else None
+    model = ModelSpec(name=model_name(args.draft, args.draft_revision), revision=args.draft_revision) if args.draft else None
     kind = args.drafter or ("model" if model is not None else None)
     if kind is None:
         if args.method in METHODS and getattr(options_class(METHODS[args.method]), "needs_drafter", False):

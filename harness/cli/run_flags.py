@@ -92,7 +92,7 @@ def _add_method(flag: Callable[..., Any]) -> None:
         "--schedule", default="constant", help='constant (default), heuristic ("+2 / -1") or optimal (with --alpha and --cost)'
     )
     flag("--peer", action="append", default=[], metavar="NAME", help=peers)
-    flag("--match-layers", type=layer_list("--match-layers"), default=(), metavar="N,N", help=layers)
+    flag("--match-layers", type=layer_list, default=(), metavar="N,N", help=layers)
     flag("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
     flag("--top-k", type=int, help="keep the k largest logits")
     flag("--top-p", type=float, help="keep the nucleus of this mass")
@@ -106,14 +106,14 @@ def _add_options(flag: Callable[..., Any]) -> None:
             flag(words, action="store_true", default=argparse.SUPPRESS, help=one.help)
         else:
             value = words.lstrip("-").split("-")[-1].upper()
-            flag(words, type=_converter(words, one), default=argparse.SUPPRESS, metavar=value, help=one.help)
+            flag(words, type=_converter(one), default=argparse.SUPPRESS, metavar=value, help=one.help)
     text = "an option of a plug-in's part by its name, such as least=0.2 (repeatable)"
     flag("--option", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
-def _converter(words: str, flag: _Flag) -> Callable[[str], Any]:
+def _converter(flag: _Flag) -> Callable[[str], Any]:
     """An argparse type of an option; "auto" leaves an integer that may be None to the part."""
-    whole: Callable[[str], Any] = positive(words) if flag.least == 1 else int
+    whole: Callable[[str], Any] = positive if flag.least == 1 else int
     if flag.type == int | None:
         return lambda text: None if text == "auto" else whole(text)
     return {int: whole, float: float, float | None: float}.get(flag.type, str)
@@ -165,9 +165,8 @@ def refuse_unread(args: argparse.Namespace, chosen: dict[str, str | None]) -> No
             f"{flag} {given}: {kind} {chosen[kind]!r} does not read it; leave it out, or choose --{kind} {' or '.join(values)}"
         )
     if unread := [option for option, _ in _pairs(args) if option not in read]:
-        raise UsageError(
-            f"option {unread[0]}: no part of this run reads it; expected one of {', '.join(sorted(read)) or 'none'}"
-        )
+        expected = f"expected one of {', '.join(sorted(read))}" if read else "leave it out"
+        raise UsageError(f"option {unread[0]}: no part of this run reads it; {expected}")
 
 
 def _given(args: argparse.Namespace) -> list[tuple[str, Any, dict[str, list[str]]]]:

@@ -35,7 +35,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def execute_heads(args: argparse.Namespace) -> int:
     source = source_of(args.data, args.profile)
-    spec = pin_model(ModelSpec(name=model_name(args.target), revision=args.target_revision), args.profile, source)
+    spec = pin_model(
+        ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision), args.profile, source
+    )
     job = head_training.Job(
         target=spec,
         task=get_training_task(args.task).name,

@@ -165,6 +165,8 @@ def load_records(path: str | Path) -> list[Record]:
 
 def load_experiment(path: Path) -> Experiment:
     """Return the description that lies beside a record file."""
+    if path.suffix != ".jsonl" or not path.is_file():
+        raise UsageError(f"records {path}: no record file; expected a .jsonl file, as a run leaves in its folder of records")
     try:
         return Experiment.from_dict(parsed(path.with_suffix(".json").read_text(encoding="utf8")))
     except (OSError, ValueError, RecursionError) as error:

@@ -55,9 +55,15 @@ def checked_device(name: str, engine: str = "local") -> str:
     return name
 
 
-def model_name(text: str) -> str:
-    """Return a model's name; a local folder is made absolute, so that a record names the same model from everywhere."""
+def model_name(text: str, revision: str | None = None) -> str:
+    """Return a model's name; a local folder is made absolute, so that a record names the same model from everywhere.
+
+    Raises:
+        UsageError: a ``revision`` was asked for, and the name is not the Hub's.
+    """
     path = Path(expanduser(text))
+    if revision is not None and (path.is_dir() or text.startswith("zoo:")):
+        raise UsageError(f"revision {revision!r}: only models of the Hub have commits, {text!r} has none; leave it out")
     return str(path.resolve()) if path.is_dir() else text
 
 

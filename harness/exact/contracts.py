@@ -43,6 +43,8 @@ def find_entries(text: str) -> list[Plugin]:
     Raises:
         UsageError: there is none.
     """
+    if text.endswith(".py") and not Path(text).exists():
+        raise UsageError(f"plug-in {text!r}: not there; expected a Python file")
     if text.endswith(".py") or Path(text).is_file():
         plugins.load([text], strict=False)
         return plugins.of_file(Path(text))

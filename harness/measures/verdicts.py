@@ -125,9 +125,12 @@ def _badness(row: Row) -> tuple[bool, int]:
 
 
 def _rows(folder: Path, target: str) -> list[Row]:
-    """Subjects of the zoo's audit, and of audits of this very target."""
+    """Subjects of the zoo's audit, the repository's own where the folder has none, and of audits of this very target."""
     found: list[Row] = []
-    for path in sorted(folder.glob("*.json")):
+    paths = sorted(folder.glob("*.json"))
+    if paths and ZOO not in [path.stem for path in paths]:
+        paths += FOLDER.glob(f"{ZOO}.json")
+    for path in paths:
         stored = _load(path, path.stat().st_mtime_ns)
         found += [row for row in stored if path.stem == ZOO or (row["target"] == target and path.stem != "zoo-test")]
     return found

@@ -65,9 +65,10 @@ def num_lost(path: Path, settings: Settings, cells: list[Cell]) -> int:
     try:
         document = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {"cells": []}
         measured = {(cell["row"], cell["column"]) for cell in document["cells"] if cell["status"] == "measured"}
+        known = json.loads(json.dumps(asdict(Settings()))) | document.get("settings", {})  # an older file has fewer
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"table {path}: cannot be read ({error!r}); remove it, and run this again") from error
-    if document.get("settings") != json.loads(json.dumps(asdict(settings))):
+    if known != json.loads(json.dumps(asdict(settings))):
         return 0
     return sum((cell.row, cell.column) in measured for cell in cells if cell.status == "not run")
 

@@ -188,7 +188,11 @@ def test_the_command_reads_the_plain_arm_beside_and_compares_files(
 
 def test_what_drafted_nothing_is_refused(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = write_records(tmp_path, PLAIN, list(log.plain))
-    for given, expected in ((path, "nothing was drafted"), (tmp_path, "a folder"), (tmp_path / "no.jsonl", "not there")):
+    for given, expected in (
+        (path, "nothing was drafted"),
+        (tmp_path, "no record file"),
+        (tmp_path / "no.jsonl", "no record file"),
+    ):
         assert main(["acceptance", str(given)]) == 2
         error = capsys.readouterr().err
         assert expected in error

@@ -117,7 +117,8 @@ def test_the_worst_subject_counts(tmp_path: Path) -> None:
     assert "failed: samples of bonus" in verdict.evidence
 
 
-def test_an_audit_of_ones_own_models_counts_for_these_alone(tmp_path: Path) -> None:
+def test_an_audit_of_ones_own_models_counts_for_these_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "FOLDER", tmp_path / "no audit of the repository")
     mine = speculative(target="my/model")
     store(tmp_path, "model", (mine, {**GREEDY, "verdict": "bug", "bugs": 2}))
     store(tmp_path, "zoo-test", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 1}))
@@ -160,6 +161,22 @@ def test_a_red_audit_counts_wherever_the_command_is_called(tmp_path: Path, monke
         assert "is red: bug" in str(evidence.reason_against_speed([speculative()]))
     monkeypatch.chdir(tmp_path)
     assert audit_folder(tmp_path / "elsewhere" / "records") == verdicts.FOLDER
+
+
+def test_an_audit_of_ones_own_does_not_hide_the_red_one_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = tmp_path / "repository", tmp_path / "project" / "audit"
+    ours.mkdir()
+    theirs.mkdir(parents=True)
+    monkeypatch.setattr(verdicts, "FOLDER", ours)
+    store(ours, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
+    store(theirs, "their-model", (speculative(), {**GREEDY, "verdict": "identical"}))
+    found = verdict_of(speculative(), theirs)
+    assert found is not None
+    assert found.is_red
+    store(theirs, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
+    assert verdict_of(speculative(), theirs).kind == "identical"  # type: ignore[union-attr]
 
 
 def test_a_table_names_the_verdict_of_each_of_its_methods(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_every_command_has_help() -> None:
         ({"task": "poetry"}, "task 'poetry'"),
         ({"gamma": "0"}, "gamma 0"),
         ({"gamma": "x"}, "--gamma"),
-        ({"limit": "0"}, "--limit '0'"),
+        ({"limit": "0"}, "--limit: '0'"),
         ({"temperature": "-1"}, "temperature -1.0"),
         ({"top_p": "2"}, "top_p 2.0"),
         ({"lenience": "0"}, "lenience 0.0"),
@@ -76,12 +76,12 @@ def test_every_command_has_help() -> None:
         ({"max_new_tokens": "4000"}, "position limit"),
         ({"method": "ppd", "early_layer": "1"}, "early layer 1 of 4: below half the depth"),
         ({"method": "ppd", "early_layer": "4"}, "early layer 4: the model has 4 layers; expected 2 to 3"),
-        ({"method": "ppd", "early_layer": "two"}, "--early-layer 'two'"),
+        ({"method": "ppd", "early_layer": "two"}, "--early-layer: 'two'"),
         ({"method": "ppd", "candidates": "100000", "execution": "batched"}, "candidates 100000"),
         ({"method": "ppd", "execution": "threads"}, "execution 'threads': expected one of process, batched, simulated"),
         ({"method": "ppd", "heads": "nowhere"}, "heads 'nowhere': no heads there"),
         ({"match_layers": "2,9"}, "early layer 9: the model has 4 layers; expected 1 to 3"),
-        ({"match_layers": "deep"}, "--match-layers 'deep'"),
+        ({"match_layers": "deep"}, "--match-layers: 'deep'"),
         ({"method": "autoregressive", "gamma": "3"}, "--gamma 3: method 'autoregressive' does not read it; leave it out, or"),
         ({"candidates": "2"}, "--candidates 2: method 'speculative' does not read it; leave it out, or choose --method ppd"),
         ({"rule": "top-1", "tau": "2"}, "--tau 2.0: rule 'top-1' does not read it; leave it out, or choose --rule top-beta"),
@@ -167,12 +167,24 @@ def test_unreadable_cache(tmp_path: Path, capsys: pytest.CaptureFixture, monkeyp
         (("figure", "leviathan-9"), "leviathan-9"),
         (("frobnicate",), "frobnicate"),
         (("show", "nowhere.jsonl"), "nowhere.jsonl"),
-        (("compare", "a.jsonl", "b.jsonl"), "a.json"),
+        (("compare", "a.jsonl", "b.jsonl"), "records a.jsonl: no record file"),
+        (("show", "."), "records .: no record file; expected a .jsonl file"),
+        (("acceptance", "."), "records .: no record file"),
+        (("check-plugin", "nowhere.py"), "plug-in 'nowhere.py': not there"),
+        (("run", "--task", "text", "--target", "zoo:gpt-target", "--target-revision", "abc"), "revision 'abc'"),
+        (("run", "--task", "text", "--target", ".", "--limit", "0"), "argument --limit: '0': expected an integer from 1"),
         (("regress", "--update", " "), "update"),
     ],
 )
 def test_bad_commands(capsys: pytest.CaptureFixture, arguments: tuple[str, ...], expected: str) -> None:
     assert expected in refused(capsys, *arguments)
+
+
+def test_regress_asks_for_baselines_before_it_measures(
+    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.cli.bench.measure", lambda runner: pytest.fail("half a minute was spent"))
+    assert "none there" in refused(capsys, "regress", "--baselines", str(tmp_path))
 
 
 def test_run_ends_in_one_json_document(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

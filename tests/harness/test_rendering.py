@@ -167,6 +167,42 @@ def test_a_measured_cell_is_not_replaced_by_not_run(
     assert written.read_bytes() == whole
     assert main([*call, "--seed", "3"]) == 0, "other settings: nothing is recorded"
     assert written.read_bytes() == whole
+    document = json.loads(whole)
+    del document["settings"]["stop_at_eos"]
+    written.write_text(json.dumps(document), encoding="utf8")
+    assert main(call) == 0
+    assert "stop_at_eos" not in json.loads(written.read_text(encoding="utf8"))["settings"], "a file of an older version too"
+
+
+def test_records_may_lie_right_below_the_root(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["table", "7", "--profile", "test", "--records", "/records-that-are-not-there"]) == 0
+    assert "leviathan-1.md" in capsys.readouterr().err
+
+
+def test_a_figure_is_not_replaced_by_one_that_shows_less(
+    hub: dict[str, str],
+    synthetic: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """The curves of Leviathan's figures are theory; without records they were drawn over committed ones with markers."""
+    plan, records = get_table(8).plan(PAPER), tmp_path / "results" / "records"
+    monkeypatch.chdir(tmp_path)
+    call = ["figure", "leviathan-2", *FLAGS, "--records", "results/records"]
+    picture = tmp_path / "results/runs/paper-toy/figures/leviathan-2.svg"
+    picture.parent.mkdir(parents=True)
+    picture.write_text("committed")
+    assert main(call) == 0
+    assert "figure leviathan-2: nothing of it is recorded in results/records, no file is written" in capsys.readouterr().out
+    run_plan(plan[:1], Recorder(records, synthetic.run))
+    assert main(call) == 0
+    assert "arms have no records here; run `make reproduce-figure-leviathan-2" in capsys.readouterr().err
+    assert picture.read_text() == "committed"
+    run_plan(plan, Recorder(records, synthetic.run))
+    assert main(call) == 0
+    assert picture.read_text() != "committed"
 
 
 def test_a_kept_tokenizer_gives_the_same_text(zoo_cache: Path, tmp_path: Path) -> None:
