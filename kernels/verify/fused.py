@@ -1,8 +1,9 @@
-"""Ours: exact, straight from logits, no probability matrix in memory. The Triton kernels are in ``fused_gpu``; see README.md.
+"""Ours: exact, straight from logits, no probability matrix in memory. See README.md.
 
-On a CPU rows are evaluated until the first rejection, as many at a time as there are threads, and the last token is found by
-sums over parts of the vocabulary, then in one of them. At V = 32,000 a softmax of one row takes as long as three or four other
-operations, so it is their number that is kept small; and that of Python's numbers, which cost the more the colder the caches.
+The Triton kernels are in ``fused_gpu``, the compiled loop for CPUs in ``fused_cpu``. Where nothing can compile it, PyTorch's
+operations decide, here: rows are evaluated until the first rejection, as many at a time as there are threads, and the last
+token is found by sums over parts of the vocabulary, then in one of them. At V = 32,000 a softmax of one row takes as long as
+three or four other operations, so it is their number that is kept small.
 """
 
 import math
@@ -15,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kernels.inputs import InputError
+from kernels.verify import fused_cpu
 from kernels.verify.interface import Backend, Round, Verdict, refuse_token, refuse_undrawn, use_triton
 from kernels.verify.reference import BELOW_ONE, adjusted_probs
 
@@ -32,6 +35,15 @@ def decide(round: Round, backend: Backend | None = None) -> Verdict:
     """
     if use_triton(round.target_logits, backend):
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
+    loop = None if backend == "torch" else fused_cpu.library()
+    if loop is not None:
+        return fused_cpu.verify(round, loop)
+    if backend == "native":
+        raise InputError("backend 'native': nothing compiled the loop here; install a C++ compiler, or use backend 'torch'")
+    return _decide_by_operations(round)
+
+
+def _decide_by_operations(round: Round) -> Verdict:
     told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known(round), strict=True)
     rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]
     dtype = torch.float64 if round.target_logits.dtype == torch.float64 else torch.float32
@@ -87,7 +99,7 @@ def _redraw(round: Round, entry: int, position: int, row: Tensor, draft_row: Ten
     else:
         row.sub_(_draft_row(round, entry, position) if draft_row is None else draft_row).clamp_(min=0)
     drawn = drawn_from(row, uniform)
-    if drawn is None:
+    if drawn is None and not row.isnan().any():
         drawn = drawn_from(adjusted_probs(round.target_logits[entry, position], round.target, out=row), uniform)
     return _token(drawn, round, entry, position)
 

@@ -1,8 +1,9 @@
 """What every verification kernel takes and gives. B: rows of a batch, n: drafted tokens, V: vocabulary size.
 
 The signature of those in ``registry.KERNELS`` is a VerifyRule's: ``verify(proposal, target_logits, sampling, uniforms)``, raw
-logits in. The module of a kernel has ``decide(round)``. ``backend`` picks Triton kernels or the vectorised PyTorch path; None
-is Triton for tensors on CUDA and PyTorch elsewhere.
+logits in. The module of a kernel has ``decide(round)``. ``backend`` picks Triton kernels, the vectorised PyTorch path, or
+"native", which only ``fused`` has: a loop that a C++ compiler made. None is Triton for tensors on CUDA; elsewhere the loop,
+where there is one, and PyTorch.
 """
 
 import os
@@ -16,7 +17,7 @@ from torch import Tensor
 from kernels.inputs import InputError, NotFiniteError
 from kernels.verify.reference import Sampling
 
-Backend = Literal["torch", "triton"]
+Backend = Literal["torch", "triton", "native"]
 TargetLogits = Float[Tensor, "B n_plus_1 V"]
 RoundUniforms = Float[Tensor, "B n_plus_1"]  # n acceptance numbers and the one that draws the last token
 

@@ -1,0 +1,357 @@
+// Algorithm 1 on a CPU as one loop, straight from logits: README.md's Eqs. 8 to 13, row by row until the first rejection.
+//
+// A row is read once, in tiles that stay in the nearest cache; of a filtered row its blocks' largest logits are read before.
+// No probability is stored but those of one tile. `fused_cpu.py` calls `verify`, at the end; the compiler vectorises the loops.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using Index = std::int64_t;
+constexpr Index TILE = 2048;    // V_k of Eq. 8: one or two of them fill half of the nearest cache
+constexpr Index BLOCK = 64;     // logits of which a filter knows the largest
+constexpr Index NUCLEUS = 256;  // the largest logits, in which a nucleus is looked for first
+constexpr double BELOW_ONE = 1 - 0x1p-52;
+constexpr double INFINITE = std::numeric_limits<double>::infinity();
+
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+template <class To, class From>
+inline To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "a number and its bits");
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// A logit as the number that is computed with: fp64 stays, all others are fp32.
+inline double number(double logit) { return logit; }
+inline float number(float logit) { return logit; }
+inline float number(_Float16 logit) { return logit; }
+inline float number(BFloat16 logit) { return same_bits<float>(std::uint32_t(logit.bits) << 16); }
+
+// ln 2 in two parts, of which the first times n is exact; the Taylor series of `degree` is right to less than a roundoff.
+template <class Real>
+struct Format;
+template <>
+struct Format<float> {
+  using Bits = std::uint32_t;
+  static constexpr int mantissa = 23, degree = 7;
+  static constexpr float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f, least = -87;
+};
+template <>
+struct Format<double> {
+  using Bits = std::uint64_t;
+  static constexpr int mantissa = 52, degree = 13;
+  static constexpr double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45, least = -708;
+};
+constexpr double TAYLOR[] = {1.,        1.,         1. / 2,      1. / 6,       1. / 24,       1. / 120,       1. / 720,
+                             1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
+
+// e^x = 2^n e^(x - n ln 2), without a branch. 0 where that is no normal number any more, 1 for x > 0, NaN for NaN.
+template <class Real>
+inline Real exponential(Real x) {
+  using F = Format<Real>;
+  using Bits = typename F::Bits;
+  constexpr Real rounder = Real(Bits(3) << (F::mantissa - 1));  // adding it leaves no digit behind the point
+  x = x > 0 ? Real(0) : x;
+  const Real shifted = x * Real(1.4426950408889634) + rounder;
+  const Real whole = shifted - rounder;
+  const Real rest = (x - whole * F::ln2_high) - whole * F::ln2_low;
+  Real series = Real(TAYLOR[F::degree]);
+  for (int power = F::degree - 1; power >= 0; --power) series = series * rest + Real(TAYLOR[power]);
+  const Bits exponent = same_bits<Bits>(shifted) << F::mantissa;  // the last bits of `shifted` are n
+  return x < F::least ? Real(0) : series * same_bits<Real>(exponent + same_bits<Bits>(Real(1)));
+}
+
+// One model's rows, and how its logits become a law. Mirrored by `_Model` of `fused_cpu.py`.
+struct Model {
+  const void* logits;  // null: a point mass
+  Index entry_stride, row_stride;
+  double temperature;
+  Index top_k;  // V: all tokens
+  double top_p;
+};
+
+// One row of a model: the law of Eq. 0.
+template <class Logit>
+struct Row {
+  using Real = decltype(number(Logit{}));
+
+  struct Entry {
+    Real logit;
+    Index token;
+    bool operator<(const Entry& other) const {  // the largest first, of equal ones the last
+      return logit > other.logit || (logit == other.logit && token > other.token);
+    }
+  };
+
+  const Logit* logits = nullptr;
+  Index size = 0;
+  Real scale = 1;                // 1 / temperature
+  Real least = Real(-INFINITE);  // tokens stay if their logit is above it, or equal and they are no earlier than `first_tie`
+  Index first_tie = 0;
+  Real top = 0;                      // m of Eq. 9
+  double sum = 1;                    // S of Eq. 9
+  std::vector<Real> tops;            // m_k of Eq. 8
+  std::vector<double> sums;          // S_k of Eq. 8
+
+  Row() = default;
+  Row(const Model& model, Index entry, Index position, Index size)
+      : logits(static_cast<const Logit*>(model.logits) + entry * model.entry_stride + position * model.row_stride),
+        size(size),
+        scale(Real(1 / model.temperature)) {}
+
+  Index num_tiles() const { return (size + TILE - 1) / TILE; }
+  Index length(Index tile) const { return std::min(TILE, size - tile * TILE); }
+  bool drops(Real logit, Index token) const { return (logit < least) | ((logit == least) & (token < first_tie)); }  // no NaN
+
+  // s_x of Eq. 0.
+  Real scaled(Index token) const {
+    const Real logit = number(logits[token]);
+    return drops(logit, token) ? Real(-INFINITE) : logit * scale;
+  }
+
+  double prob(Index token) const { return exponential(scaled(token) - top) / sum; }
+
+  // Write s of a tile's tokens to `out`; return the largest.
+  Real load(Index tile, Real* out) const {
+    const Index begin = tile * TILE, end = begin + length(tile);
+    Real largest = Real(-INFINITE);
+    if (least == Real(-INFINITE)) {
+#pragma omp simd reduction(max : largest)
+      for (Index token = begin; token < end; ++token) {
+        out[token - begin] = number(logits[token]) * scale;
+        largest = out[token - begin] > largest ? out[token - begin] : largest;
+      }
+    } else {
+#pragma omp simd reduction(max : largest)
+      for (Index token = begin; token < end; ++token) {
+        out[token - begin] = scaled(token);
+        largest = out[token - begin] > largest ? out[token - begin] : largest;
+      }
+    }
+    return largest;
+  }
+
+  // Eqs. 8 and 9. A NaN anywhere makes `sum` NaN, and so does +inf; a row of -inf has top -inf, whose probabilities are NaN.
+  void measure() {
+    tops.resize(num_tiles());
+    sums.resize(num_tiles());
+    for (Index tile = 0; tile < num_tiles(); ++tile) {
+      Real scaled_logits[TILE], total = 0;
+      const Real largest = load(tile, scaled_logits), shift = largest > Real(-INFINITE) ? largest : Real(0);
+      const Index count = length(tile);
+#pragma omp simd reduction(+ : total)
+      for (Index i = 0; i < count; ++i) total += exponential(scaled_logits[i] - shift);
+      tops[tile] = shift;
+      sums[tile] = total;
+      top = tile == 0 || largest > top ? largest : top;
+    }
+    sum = 0;
+    for (Index tile = 0; tile < num_tiles(); ++tile) sum += tile_sum(tile);
+  }
+
+  // S_k e^(m_k - m), a summand of Eq. 9.
+  double tile_sum(Index tile) const { return sums[tile] == 0 ? 0 : sums[tile] * exponential(tops[tile] - top); }
+
+  // The `count` largest logits and those equal to the last of them, in no order; without NaN. Only blocks are read that hold one:
+  // the count-th largest of the blocks' largest logits is no larger than the count-th largest of all.
+  std::vector<Entry> largest(Index count) const {
+    const Index num_blocks = (size + BLOCK - 1) / BLOCK;
+    std::vector<Real> block_tops(num_blocks);
+    for (Index block = 0; block < num_blocks; ++block) {
+      const Index begin = block * BLOCK, end = std::min(size, begin + BLOCK);
+      Real block_top = Real(-INFINITE);
+#pragma omp simd reduction(max : block_top)
+      for (Index token = begin; token < end; ++token) {
+        const Real logit = number(logits[token]);
+        block_top = logit > block_top ? logit : block_top;
+      }
+      block_tops[block] = block_top;
+    }
+    Real bound = Real(-INFINITE);
+    if (count <= num_blocks) {
+      std::vector<Real> ordered = block_tops;
+      std::nth_element(ordered.begin(), ordered.begin() + (count - 1), ordered.end(), std::greater<Real>());
+      bound = ordered[count - 1];
+    }
+    std::vector<Entry> found;
+    for (Index block = 0; block < num_blocks; ++block) {
+      if (block_tops[block] < bound) continue;
+      for (Index token = block * BLOCK; token < std::min(size, (block + 1) * BLOCK); ++token) {
+        const Real logit = number(logits[token]);
+        if (logit >= bound) found.push_back({logit, token});
+      }
+    }
+    return found;
+  }
+
+  // All ties of the k-th logit stay.
+  void keep_top_k(Index top_k) {
+    std::vector<Entry> found = largest(top_k);
+    if (Index(found.size()) < top_k) return;  // the others are NaN, and are found later
+    std::nth_element(found.begin(), found.begin() + (top_k - 1), found.end());
+    least = found[top_k - 1].logit;
+  }
+
+  // The token that crosses top_p stays; of those tied with it, the later ones.
+  void keep_nucleus(double top_p) {
+    measure();
+    if (!(sum > 0)) return;
+    const Real lowest = least;
+    for (Index count = NUCLEUS;; count *= 8) {
+      std::vector<Entry> found = largest(std::min(count, size));
+      std::sort(found.begin(), found.end());
+      double mass = 0;
+      for (const Entry& entry : found) {
+        if (mass >= top_p * sum || entry.logit < lowest) break;
+        mass += exponential(entry.logit * scale - top);
+        least = entry.logit;
+        first_tie = entry.token;
+      }
+      if (mass >= top_p * sum || count >= size) return;
+    }
+  }
+};
+
+template <class Logit>
+Row<Logit> evaluated(const Model& model, Index entry, Index position, Index size) {
+  Row<Logit> row(model, entry, position, size);
+  if (model.top_k < size) row.keep_top_k(model.top_k);
+  if (model.top_p < 1) row.keep_nucleus(model.top_p);
+  row.measure();
+  return row;
+}
+
+// The law of a row's last token, Eq. 12: the target's, or what is left of it without a draft's law or the token of a point mass.
+template <class Logit>
+struct Weights {
+  using Real = typename Row<Logit>::Real;
+
+  const Row<Logit>& target;
+  const Row<Logit>* draft = nullptr;
+  Index excluded = -1;
+
+  bool is_residual() const { return draft != nullptr || excluded >= 0; }
+
+  // Write w of a tile's tokens to `out`; return their sum W_k. NaN stays.
+  double load(Index tile, Real* out) const {
+    const Index count = target.length(tile);
+    const Real top = target.top, factor = Real(1 / target.sum);
+    target.load(tile, out);
+    for (Index i = 0; i < count; ++i) out[i] = exponential(out[i] - top) * factor;
+    if (draft != nullptr) {
+      Real own[TILE];
+      draft->load(tile, own);
+      const Real own_top = draft->top, own_factor = Real(1 / draft->sum);
+      for (Index i = 0; i < count; ++i) {
+        const Real left = out[i] - exponential(own[i] - own_top) * own_factor;
+        out[i] = left < 0 ? Real(0) : left;
+      }
+    } else if (excluded >= tile * TILE && excluded < tile * TILE + count) {
+      out[excluded - tile * TILE] = 0;
+    }
+    Real total = 0;
+#pragma omp simd reduction(+ : total)
+    for (Index i = 0; i < count; ++i) total += out[i];
+    return total;
+  }
+
+  // Eq. 13: the tile in which the cumulative weight exceeds `uniform` of the whole, then the token. V where nothing can be drawn.
+  Index draw(double uniform) const {
+    Real weights[TILE];
+    std::vector<double> sums(target.num_tiles());
+    double total = 0;
+    for (Index tile = 0; tile < target.num_tiles(); ++tile) {
+      sums[tile] = is_residual() ? load(tile, weights) : target.tile_sum(tile) / target.sum;
+      total += sums[tile];
+    }
+    if (total == 0 && is_residual()) return Weights{target}.draw(uniform);
+    if (!(total > 0 && total < INFINITE)) return target.size;
+    const double goal = uniform * (total * BELOW_ONE);
+    double reached = 0;
+    Index tile = 0;
+    for (; tile + 1 < target.num_tiles() && reached + sums[tile] <= goal; ++tile) reached += sums[tile];
+    load(tile, weights);
+    // A tile's sum rounds apart from the sum of its tokens: a goal between the two belongs to the last of them that weighs.
+    Index drawn = target.size;
+    for (Index i = 0; i < target.length(tile) && reached <= goal; ++i) {
+      if (!(weights[i] > 0)) continue;
+      reached += weights[i];
+      drawn = tile * TILE + i;
+    }
+    return drawn;
+  }
+};
+
+// What is verified, and where the decisions go. Mirrored by `_Round` of `fused_cpu.py`.
+struct Round {
+  Index batch, num_draft, vocab_size;
+  const Index *tokens, *lengths;
+  Model target, draft;
+  const double* log_sum_exp;  // of the draft's rows; null: to be computed
+  const double* uniforms;
+  Index *num_accepted, *next_token;
+  void *target_probs, *draft_probs;
+};
+
+// Algorithm 1 for one entry of the batch; the drafted tokens' probabilities are written as far as they are needed.
+template <class Logit>
+void verify_entry(const Round& round, Index entry) {
+  using Real = typename Row<Logit>::Real;
+  const Index first = entry * round.num_draft, length = round.lengths[entry];
+  const double* uniforms = round.uniforms + first + entry;
+  const double last_uniform = uniforms[round.num_draft];
+  Index position = 0;
+  for (;; ++position) {
+    const Row<Logit> target = evaluated<Logit>(round.target, entry, position, round.vocab_size);
+    if (position == length) {
+      round.next_token[entry] = Weights<Logit>{target}.draw(last_uniform);
+      break;
+    }
+    const Index token = round.tokens[first + position];
+    Row<Logit> draft;
+    double draft_prob = 1;
+    if (round.draft.logits != nullptr) {
+      if (round.log_sum_exp != nullptr) {
+        draft = Row<Logit>(round.draft, entry, position, round.vocab_size);
+        draft.top = Real(round.log_sum_exp[first + position]);
+      } else {
+        draft = evaluated<Logit>(round.draft, entry, position, round.vocab_size);
+      }
+      draft_prob = draft.prob(token);
+    }
+    const double target_prob = target.prob(token);
+    static_cast<Real*>(round.target_probs)[first + position] = Real(target_prob);
+    static_cast<Real*>(round.draft_probs)[first + position] = Real(draft_prob);
+    if (target_prob > 0 && uniforms[position] * draft_prob <= target_prob) continue;
+    const bool is_point = round.draft.logits == nullptr;
+    round.next_token[entry] = Weights<Logit>{target, is_point ? nullptr : &draft, is_point ? token : -1}.draw(last_uniform);
+    break;
+  }
+  round.num_accepted[entry] = position;
+}
+
+template <class Logit>
+void verify_batch(const Round& round, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+  for (Index entry = 0; entry < round.batch; ++entry) verify_entry<Logit>(round, entry);
+}
+
+}  // namespace
+
+// `item`: float32, float64, float16, bfloat16 by 0 to 3. Entries of the batch are shared among threads, one row's tiles never
+// are: to wake a second thread, and wait for it, takes as long as a row.
+extern "C" void verify(const Round* round, int item, int threads) {
+  if (item == 0) verify_batch<float>(*round, threads);
+  if (item == 1) verify_batch<double>(*round, threads);
+  if (item == 2) verify_batch<_Float16>(*round, threads);
+  if (item == 3) verify_batch<BFloat16>(*round, threads);
+}

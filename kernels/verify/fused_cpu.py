@@ -1,0 +1,87 @@
+"""The fused rule on a CPU as one compiled loop; ``fused_cpu.cpp`` is the loop, this hands it tensors. See README.md."""
+
+import ctypes
+from ctypes import Structure, c_double, c_int64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels import native
+from kernels.verify.interface import Round, Verdict, refuse_undrawn
+from kernels.verify.reference import Sampling
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+ITEMS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+class _Model(Structure):
+    _fields_ = (
+        ("logits", c_void_p),
+        ("entry_stride", c_int64),
+        ("row_stride", c_int64),
+        ("temperature", c_double),
+        ("top_k", c_int64),
+        ("top_p", c_double),
+    )
+
+
+class _Round(Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
+        *((name, c_void_p) for name in ("tokens", "lengths")),
+        *((name, _Model) for name in ("target", "draft")),
+        *((name, c_void_p) for name in ("log_sum_exp", "uniforms", "num_accepted", "next_token")),
+        *((name, c_void_p) for name in ("target_probs", "draft_probs")),
+    )
+
+
+def library() -> ctypes.CDLL | None:
+    """The loop, compiled if it is not yet; None where nothing can compile it."""
+    return native.library(SOURCE)
+
+
+def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
+    """Algorithm 1's decisions and Eq. 3's draw. Logits that no decision depends on are not read.
+
+    Raises:
+        NotFiniteError: which row's logits hold NaN, +inf or nothing but -inf where the last token is drawn.
+    """
+    batch, num_draft = round.tokens.shape
+    vocab_size, dtype = round.vocab_size, round.target_logits.dtype
+    if round.draft_logits is not None:
+        dtype = torch.promote_types(dtype, round.draft_logits.dtype)
+    target = _rows(round.target_logits.to(dtype))
+    draft = None if round.draft_logits is None else _rows(round.draft_logits.to(dtype))
+    log_sum_exp = None if round.log_sum_exp is None else round.log_sum_exp.double().contiguous()
+    tokens, uniforms = round.tokens.contiguous(), round.uniforms.double().contiguous()
+    lengths = torch.tensor(round.lengths, dtype=torch.long)
+    decisions = torch.empty(2, batch, dtype=torch.long)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    probs = torch.full((2, batch, num_draft), torch.nan, dtype=real)
+    given = _Round(
+        batch,
+        num_draft,
+        vocab_size,
+        tokens.data_ptr(),
+        lengths.data_ptr(),
+        _model(target, round.target, vocab_size),
+        _model(draft, round.draft, vocab_size),
+        None if log_sum_exp is None else log_sum_exp.data_ptr(),
+        uniforms.data_ptr(),
+        *(part.data_ptr() for part in (*decisions, *probs)),
+    )
+    loop.verify(ctypes.byref(given), ITEMS[dtype], max(1, min(torch.get_num_threads(), batch)))
+    return refuse_undrawn(Verdict(*decisions, *probs), vocab_size)
+
+
+def _rows(logits: Tensor) -> Tensor:
+    """Rows may lie anywhere; the numbers of one must lie side by side."""
+    return logits if logits.stride(-1) == 1 else logits.contiguous()
+
+
+def _model(logits: Tensor | None, sampling: Sampling, vocab_size: int) -> _Model:
+    top_k = vocab_size if sampling.top_k is None else min(sampling.top_k, vocab_size)
+    top_p = 1.0 if sampling.top_p is None else sampling.top_p
+    place = (None, 0, 0) if logits is None else (logits.data_ptr(), logits.stride(0), logits.stride(1))
+    return _Model(*place, sampling.temperature, top_k, top_p)
