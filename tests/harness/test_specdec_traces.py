@@ -14,7 +14,7 @@ from harness.core.settings import Settings
 from harness.papers import get_table
 from harness.papers.specdec.examples import END, Trace, html_examples, markdown_examples, terminal_examples, trace_of
 from harness.papers.specdec.setup import STRICT
-from harness.papers.specdec.traces import NUM_SHOWN, RELAXED, appendix, arms, examples, printed, shown
+from harness.papers.specdec.traces import NUM_SHOWN, RELAXED, appendix, arms, examples, num_bifurcations, printed, shown
 from harness.tables import published
 from harness.tables.base import Cell
 from harness.tables.engine import known_arms
@@ -132,6 +132,21 @@ def test_a_block_that_stands_whole_is_not_a_bifurcation_with_cap_printed() -> No
     ]  # fmt: skip
     assert whole.drafter == whole.verifier
     assert [(token.text, token.kind) for token in last.verifier[3:]] == [(END, "accepted")]
+
+
+def test_bifurcations_are_rounds_in_which_a_draft_did_not_stand() -> None:
+    """Of four rounds: a draft refused; all stand and a token of the verifier's own; cut by the end; a refusal again."""
+    steps = Steps(
+        drafted=[[5, 6], [7, 8], [9, 9], [4]], choices=[[5, 1, 2], [7, 8, 3], [9, 9, 9], [6, 6]],
+        num_accepted=[1, 2, 1, 0], emitted=[2, 3, 1, 1],
+    )  # fmt: skip
+    tokens = [5, 1, 7, 8, 3, 9, 6]
+    record = Record(
+        signature="s", example="e", repeat=0, status="ok", tokens=tokens, stop_reason="eos", text="", steps=steps
+    )  # fmt: skip
+    assert num_bifurcations(record) == 2
+    found = trace_of(record, lambda ids: "".join(f" {token}" for token in ids), "").iterations
+    assert sum(one.bifurcation is not None for one in found) == 2
 
 
 def test_without_choices_there_is_no_trace() -> None:

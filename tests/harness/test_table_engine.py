@@ -8,7 +8,7 @@ from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
-from harness.tables.engine import Column, Known, Result, Row, Section, table
+from harness.tables.engine import Column, Known, Result, Row, Section, section_cells, table
 from harness.tables.evidence import Evidence
 
 WHY = "no model of that size"
@@ -91,6 +91,16 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     assert [cell.column for cell in cells if cell.row == "other"] == ["tokens"]
     assert by_place["other", "tokens"].published is None
     assert [cell.column for cell in cells if cell.row == "small"] == list(made.table.columns)
+
+
+def test_rows_that_cannot_run_may_have_their_printed_cells_only(made: SimpleNamespace) -> None:
+    arms = {"draft": made.drafted, "large": Missing(WHY)}
+    rows = (Row("large", "large", PAPERS["small"]), Row("larger", "large"))
+    section = Section(arms, rows, printed_only=True)
+    cells = list(
+        section_cells(section, COLUMNS, ["tokens", "twice", "gamma"], lambda key, name: key[name], Evidence(lambda arm: []))
+    )
+    assert [(cell.row, cell.column, cell.published) for cell in cells] == [("large", "tokens", 2.5), ("large", "gamma", 3.0)]
 
 
 def test_without_records_nothing_is_measured(made: SimpleNamespace) -> None:

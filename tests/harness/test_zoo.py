@@ -17,7 +17,7 @@ from harness.zoo.build import ensure
 from harness.zoo.cache import zoo_folder
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
 from harness.zoo.families import FAMILIES
-from harness.zoo.networks import build_network, depth_switch, num_parameters
+from harness.zoo.networks import build_network, depth_switch, num_parameters, read_network
 from harness.zoo.recipes import RECIPES, Scale, digest, recipe_hash
 from harness.zoo.state import CHECKPOINT, rate_share
 from harness.zoo.text import batches_for, next_token, unigram_entropy
@@ -150,6 +150,20 @@ def test_a_checkpoint_that_names_no_training_is_refused(
     torch.save(state, tmp_path / CHECKPOINT)
     with pytest.raises(UsageError, match=r"checkpoint\.pt: it belongs to another training"):
         steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path)
+
+
+def test_a_student_learns_its_teachers_distribution(folders: dict[str, Path]) -> None:
+    """Of a teacher that is the network itself the cross-entropy is the entropy, at every position that counts."""
+    recipe = shortened("gpt-draft")
+    rows, network = read_corpus(corpus_of(recipe)), read_network(folders["gpt-draft"])
+    batch = batches_for(recipe, rows)(0)
+    law = network(**batch.inputs, use_cache=False).logits.log_softmax(-1)
+    entropy = -(law.exp() * law).sum(-1)
+    expected = (entropy * batch.weights).sum() / batch.weights.sum()
+    objective = next_token(recipe, rows, teacher=network)
+    torch.testing.assert_close(objective.loss(network, batch, 0, torch.Generator()), expected)
+    by_text = next_token(recipe, rows).loss(network, batch, 0, torch.Generator())
+    assert abs(float(by_text - expected)) > 0.01
 
 
 def test_unreadable_corpus_is_named(tmp_path: Path) -> None:

@@ -202,6 +202,32 @@ def test_resumed_training_equals_an_unbroken_one(
     assert not torch.equal(mean, last)
 
 
+def test_a_training_ends_with_the_averaged_weights(folders: dict[str, Path], tmp_path: Path) -> None:
+    recipe = dataclasses.replace(recipe_of("specdec-verifier"), steps=3, average_every=1, num_averaged=2)
+    rows, tokenizer = read_corpus(corpus_folder("specdec-verifier")), read_tokenizer(corpus_folder("specdec-verifier"))
+    network = build_network(recipe, tokenizer)
+    objective = dataclasses.replace(next_token(recipe, rows), evaluate=lambda network: {"loss_nats": 0.0})
+    loop.train(recipe, network, objective, tmp_path)
+    assert not network.training
+    last, mean = (torch.load(tmp_path / "averaged-3.pt"), averaged_weights(tmp_path, {2, 3}))
+    found = network.state_dict()
+    assert all(torch.equal(weight, found[name]) for name, weight in mean.items())
+    assert not torch.equal(found["lm_head.weight"], last["lm_head.weight"])
+
+
+def test_glancing_falls_over_the_training(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first to the second share, as the step says; none where a recipe has none."""
+    recipe = dataclasses.replace(recipe_of("specdec-drafter"), glancing=(0.5, 0.3), steps=4)
+    rows, tokenizer = read_corpus(corpus_folder("specdec-drafter")), read_tokenizer(corpus_folder("specdec-drafter"))
+    network, seen = build_network(recipe, tokenizer), []
+    monkeypatch.setattr(drafters, "drafter_loss", lambda *args: seen.append(args[5]) or torch.zeros(()))
+    for one in (recipe, dataclasses.replace(recipe, glancing=None)):
+        objective = next_block(one, rows)
+        for step in (0, 2, 4):
+            objective.loss(network, objective.batch(0), step, torch.Generator())
+    assert seen == [pytest.approx(0.5), pytest.approx(0.4), pytest.approx(0.3), 0.0, 0.0, 0.0]
+
+
 def test_dropout_is_drawn_anew_each_step_and_leaves_the_global_state_alone(
     folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any]
 ) -> None:

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoFeatureExtractor, AutoTokenizer, WhisperForConditionalGeneration
 
 from harness.core.errors import UsageError
+from harness.zoo import whisper
 from harness.zoo.build import ensure, missing_of
 from harness.zoo.corpus import DATA, read_tokenizer
 from harness.zoo.descriptions import WhisperRecipe
@@ -183,6 +184,20 @@ def test_resumed_training_equals_an_unbroken_one(
     untrained = fresh(recipe).state_dict()
     assert all(torch.equal(weight, states[1][key]) for key, weight in states[0].items())
     assert any(not torch.equal(weight, untrained[key]) for key, weight in states[0].items())
+
+
+def test_a_target_learns_transcript_and_alignment_in_their_shares_and_a_draft_its_teacher_alone(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, generator = recipe_of(TARGET, ctc_weight=0.25), torch.Generator()
+    monkeypatch.setattr(whisper, "decoder_loss", lambda *args: torch.tensor(2.0))
+    monkeypatch.setattr(whisper, "alignment_loss", lambda *args: torch.tensor(10.0))
+    parts, found = with_alignment(recipe, fresh(recipe)), []
+    for weight, teacher in ((0.25, None), (0.0, None), (0.25, parts["network"])):
+        one = dataclasses.replace(recipe, ctc_weight=weight)
+        objective = transcription(one, rows_of(one), read_tokenizer(folder_of(one.corpus, "toy")), teacher)
+        found.append(float(objective.loss(parts, objective.batch(0), 0, generator)))
+    assert found == [0.75 * 2 + 0.25 * 10, 2.0, 2.0]
 
 
 def test_a_step_sees_rows_that_are_not_held_out_each_once_an_epoch(folders: dict[str, Path]) -> None:
