@@ -91,7 +91,7 @@ def _execute(args: argparse.Namespace) -> int:
 
 
 def _begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
-    """What makes the runner, later: a cluster begins to start now, beside the imports, if anything is to run at all.
+    """Return a function that makes the runner later. A cluster begins to start now, beside the imports, if anything is to run.
 
     UsageError for an engine that is not installed, and for flags that the chosen one does not read.
     """

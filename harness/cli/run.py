@@ -175,7 +175,7 @@ def _memory(args: argparse.Namespace) -> tuple[Probe, ...]:
 
 
 def _overlap(args: argparse.Namespace, drafter: DrafterSpec | None) -> tuple[Probe, ...]:
-    """Of the drafter with the target, at lenience 1 and at the rule's; transformers' own drafters have no probabilities."""
+    """Probe the drafter's overlap at lenience 1 and at the rule's; transformers' own drafters have no probabilities."""
     if drafter is None or drafter.kind in THEIRS:
         return ()
     return (OverlapProbe(drafter=drafter, leniences=tuple(sorted({1.0, _lenience(args)}, reverse=True))),)

@@ -79,7 +79,7 @@ class DrafterSpec:
 
     @property
     def is_model(self) -> bool:
-        """Whether a language model drafts, one token after another."""
+        """Say whether a language model drafts, one token after another."""
         return self.kind == "model"
 
     @property
@@ -88,7 +88,7 @@ class DrafterSpec:
 
     @property
     def model_kind(self) -> str:
-        """What ``model`` names: a "language" model (or an n-gram table), a "block" drafter or trained "heads"."""
+        """Say what ``model`` names: a "language" model (or an n-gram table), a "block" drafter or trained "heads"."""
         return getattr(DRAFTERS.get(self.kind), "reads", "language")
 
     @property
@@ -261,12 +261,12 @@ class MethodSpec:
 
     @property
     def gamma(self) -> int:
-        """How many tokens a round drafts at first; 0 where no part has it for an option."""
+        """Return how many tokens a round drafts at first; 0 if no part has this option."""
         return int(self.values.get("gamma", 0))
 
     @property
     def has_constant_gamma(self) -> bool:
-        """Whether no schedule changes gamma from round to round."""
+        """Say whether gamma stays the same from round to round."""
         return self.schedule is None or self.schedule.name == "constant"
 
     @property
@@ -275,7 +275,7 @@ class MethodSpec:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether it is PPD, which alone chooses how it is executed."""
+        """Say whether it is PPD, the only method with an ``execution``."""
         return "execution" in self.values
 
 
@@ -295,7 +295,7 @@ def _chosen(kind: type, registry: Registry, name: str | None, taken: bool, optio
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What is generated: a task, models, a method, how to sample, on what; how much of it, and what is measured over it.
+    """A description of what is generated (task, models, method, sampling), how much of it, and what is measured over it.
 
     The signature covers all of what is generated and how it is timed, and so every field but those of UNSIGNED: records of
     ``limit`` examples go on where a smaller limit stopped, and each of ``probes`` has records of its own.
@@ -356,7 +356,7 @@ class Experiment:
 
     @property
     def signed(self) -> Self:
-        """What the signature covers: the fields of UNSIGNED are at their defaults."""
+        """Return the part that the signature covers: a copy with the fields of UNSIGNED at their defaults."""
         return self.replace(**{one.name: one.default for one in fields(self) if one.name in UNSIGNED})
 
     @cached_property
@@ -373,7 +373,7 @@ class Experiment:
         return tuple(one for one in self.probes if isinstance(one, EarlyProbe))
 
     def takes_along(self, probe: Probe) -> bool:
-        """Whether a probe looks while, or right after, an experiment is generated, and not while it is decoded once more."""
+        """Say whether a probe measures during or right after generation, and not while the text is decoded once more."""
         return not probe.decodes or (isinstance(probe, RuleTimesProbe) and self.device == "cpu")
 
     @classmethod
@@ -397,7 +397,7 @@ class Comparison:
 
     @property
     def holds_memory(self) -> bool:
-        """Whether it is decoded for its peaks of memory, so that no time of it counts."""
+        """Say whether it is decoded to measure memory, so that its times do not count."""
         return isinstance(self.decoded_for, MemoryProbe)
 
     def __post_init__(self) -> None:

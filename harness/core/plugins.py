@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class _Kind:
-    """What can be plugged in: the project's dictionary, and ``taken``, which makes an entry of what a plug-in offers."""
+    """A kind of part: the project's dictionary of it, and ``taken``, which makes an entry of what a plug-in offers."""
 
     name: str
     registry: dict[Any, Any]
@@ -66,7 +66,7 @@ class Plugin:
 
     @property
     def identity(self) -> str:
-        """What an experiment's signature holds of it: not where it lies, but what it says."""
+        """Describe it for an experiment's signature: by its content, not by its place."""
         return f"{self.kind} {self.name}: {self.label}, sha256 {self.digest}"
 
 

@@ -61,7 +61,7 @@ class RecordFile:
                 path.rename(next(path for path in names if not path.exists()))
 
     def open(self, stored: Mapping[Key, Record] | None = None) -> "_RecordWriter":
-        """For appending; ``stored`` is what ``stored()`` returned. The description counts all examples and repeats."""
+        """Open it for appending; ``stored`` is what ``stored()`` returned. The description counts all examples and repeats."""
         stored = self.stored() if stored is None else stored
         experiment = self.experiment
         limit = max(experiment.limit, len({example for example, _ in stored}))
@@ -182,7 +182,7 @@ def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) ->
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, str | int]:
-    """Its facts, "unknown" where they are lost: what is derived from records does without."""
+    """Return the facts behind an environment's hash; "unknown" if the file is lost, which no number depends on."""
     try:
         return dict(parsed((folder / "environments" / f"{digest}.json").read_text(encoding="utf8")))
     except (OSError, ValueError, TypeError, RecursionError):

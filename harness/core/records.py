@@ -35,7 +35,7 @@ class Overlap:
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Where an output that should equal the plain arm's parts from it, and what explains it; see harness.run.divergence.
+    """The place where an output departs from the plain arm's that it should equal, and the cause; see harness.run.divergence.
 
     ``margin`` is between the two largest logits there, ``bound`` what rounding can move; None between beams.
     """
@@ -63,7 +63,7 @@ class RuleTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeRecord:
-    """What a probe measured of one example and repeat, or why it could not.
+    """The finding of a probe on one example and repeat, or why it has none.
 
     ``text`` is the hash of the tokens that were measured: a probe's record belongs to that text and to no other.
     """
@@ -94,7 +94,7 @@ class ProbeRecord:
 
 @dataclass(kw_only=True)
 class Record:
-    """What happened to one example. A failure has its message and no numbers, and is counted in denominators.
+    """The result of one example. A failure has its message and no numbers, and is counted in denominators.
 
     ``run`` is the process that made it: times are compared only within one. ``num_rows`` examples were decoded together;
     ``wall_s`` is their time over their number, and so are, for draft-and-verify methods, ``encode_s`` (the target's prefill:

@@ -12,7 +12,7 @@ PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user chooses for a table or figure; None leaves the choice to the table.
+    """The choices of a user for a table or figure; None leaves the choice to the table.
 
     ``models`` are (role, name) pairs that replace the profile's models, for example ("t5-small", "google/mt5-small").
     ``stop_at_eos`` ends outputs at EOS in experiments whose paper generates a fixed length instead (PPD).

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 
-def text_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Align the columns of rows of equal length, a line a row; the last column has no spaces behind it."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [gap.join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def markdown_lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

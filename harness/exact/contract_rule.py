@@ -95,8 +95,8 @@ def _round(seed: int, lengths: Sequence[int], sampling: Sampling, point: bool = 
     return Proposal(tokens, tuple(lengths), None if point else draft, sampling), target, sampling, uniforms
 
 
-def _rounds(samplings: Sequence[Sampling], seeds: int = 4) -> Iterator[Round]:
-    for seed in range(seeds):
+def _rounds(samplings: Sequence[Sampling]) -> Iterator[Round]:
+    for seed in range(4):
         for sampling in samplings:
             for lengths in LENGTHS:
                 for point in (False, True):

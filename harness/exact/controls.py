@@ -144,7 +144,7 @@ def _until_round_of(row: Generation, stop: Stop) -> Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class _Control:
-    """What is wrong, in words; the check that must find it; and the wrong parts.
+    """A control: what is wrong, in words; the check that must find it; and the wrong parts.
 
     With ``stops``, outputs end at a token that plain decoding emits, and the target drafts for itself, so that the token falls
     inside accepted blocks.

@@ -190,10 +190,10 @@ def _steps(fixed: _Round, token: Int[Tensor, "1"], accept: float) -> Float[Tenso
     return torch.where(whole, 1.0, (low + high) / 2)
 
 
-def _spot_check(fixed: _Round, tokens: Int[Tensor, "K"], thresholds: Float[Tensor, "K"], looks: int = 8) -> None:
+def _spot_check(fixed: _Round, tokens: Int[Tensor, "K"], thresholds: Float[Tensor, "K"]) -> None:
     """Try seeded random uniforms: thresholds must separate them, and the last token's id must not fall as its uniform grows."""
     generator = torch.Generator().manual_seed(0)
-    for _ in range(looks):
+    for _ in range(8):
         accept = torch.rand(len(tokens), dtype=torch.float64, generator=generator)
         low, high = torch.rand(2, len(tokens), dtype=torch.float64, generator=generator).sort(0).values
         stands, lower = fixed.verify(tokens, accept, low)

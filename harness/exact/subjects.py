@@ -34,7 +34,7 @@ GENERATE = MethodSpec(name="transformers")
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much an audit checks.
+    """The size of an audit.
 
     Greedy: ``prompts``, and ``new_tokens`` of each. Sampling: ``samples``, shared out among ``prefixes`` of ``prefix_tokens``
     and decoded ``batch`` rows at a time. ``false_alarms``: how often plain sampling is tested.

@@ -181,7 +181,7 @@ class Toy:
         return replace(finding, note=f"{count} samples: {finding.note}")
 
 
-def random_block(vocab_size: int, block_size: int = 4) -> BlockStack:
+def random_block(vocab_size: int) -> BlockStack:
     """Make the network of a block drafter with random weights, for a vocabulary of any size."""
     config = MarianConfig(
         vocab_size=vocab_size,
@@ -201,7 +201,7 @@ def random_block(vocab_size: int, block_size: int = 4) -> BlockStack:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = new_network(block_config(config, block_size))
+        network = new_network(block_config(config, 4))
     return BlockStack(network.double().eval().requires_grad_(False))  # type: ignore[attr-defined]
 
 

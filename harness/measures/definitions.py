@@ -35,7 +35,7 @@ class Log:
 
     @property
     def gamma(self) -> int | None:
-        """How many tokens every round may draft; None if no schedule says so, or one that changes it."""
+        """Return how many tokens every round may draft; None without a schedule, or with one that changes it."""
         method = self.experiment.method
         return method.gamma if method.schedule is not None and method.has_constant_gamma else None
 

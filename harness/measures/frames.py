@@ -54,7 +54,7 @@ def load(*paths: str | Path, rows: str = "examples", **settings: Any) -> "pd.Dat
 
 
 def frame(paths: Sequence[Path], rows: str, wanted: dict[str, Any]) -> pd.DataFrame:
-    """As ``load`` says."""
+    """Make the frame that ``load`` describes."""
     if rows not in ROWS:
         raise UsageError(f"rows {rows!r}: expected one of {', '.join(ROWS)}")
     files = dict.fromkeys(file for path in paths for file in record_files(path))

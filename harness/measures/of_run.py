@@ -169,7 +169,7 @@ def failed_frac(records: Sequence[Record]) -> Estimate | None:
 
 
 def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
-    """What one arm's records say: acceptance where it drafted, alpha where it was measured, length, and the task's metrics."""
+    """Compute an arm's metrics: acceptance if it drafted, alpha if it was measured, length, and the task's own."""
     found: dict[str, Estimate | None] = {"failed_frac": failed_frac(records)}
     good = succeeded(records)
     if any(record.steps is not None and any(record.steps.drafted) for record in good):

@@ -46,7 +46,8 @@ __all__ = [
 def claims() -> tuple[list[Claim], Sequence[str]]:
     """Return all claims of the papers whose numbers are in this checkout, and the papers whose numbers are not."""
     here = [name for name in PAPERS if (published.FOLDER / name).is_dir()]
-    return [claim() for name in here for claim in PAPERS[name].CLAIMS], [name for name in PAPERS if name not in here]
+    found = [replace(claim(), paper=name) for name in here for claim in PAPERS[name].CLAIMS]
+    return found, [name for name in PAPERS if name not in here]
 
 
 def get_table(number: int) -> Table:

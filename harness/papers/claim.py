@@ -26,15 +26,18 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement with its lines. ``tables`` are catalogue numbers; ``sources`` files under results/published/<paper>/."""
+    """A statement with its lines. ``tables`` are catalogue numbers; ``sources`` files under results/published/<paper>/.
 
-    paper: str
+    ``paper`` is filled in by the catalogue, which knows whose folder a claim stands in.
+    """
+
     title: str
     statement: str
     formula: str
     lines: tuple[Line, ...]
     tables: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+    paper: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -47,7 +50,7 @@ class Claim:
 
 
 def rounding(printed: str) -> tuple[float, float]:
-    """What a printed number may have been before it was rounded: half a unit of its last digit either way."""
+    """Return the numbers that a printed one may have been before it was rounded: half a unit of its last digit either way."""
     value = Decimal(printed)
     half = Decimal((0, (5,), int(value.as_tuple().exponent) - 1))
     return float(value - half), float(value + half)
@@ -80,7 +83,7 @@ def corners(function: Callable[..., float], *printed: str) -> tuple[float, float
 
 
 def at_most(printed: str, bound: float, loosest: float) -> Verdict:
-    """Whether a printed number stays within a bound: at its digits, within the rounding of both, or not.
+    """Compare a printed number with its bound: it holds at its digits, within the rounding of both, or not.
 
     ``loosest`` is the bound's greatest value over the rounding of what it is made of.
     """

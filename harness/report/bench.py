@@ -47,7 +47,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is timed: drafted tokens a round, prompts, repeats of each, generated tokens a prompt."""
+    """The size of a benchmark: drafted tokens a round, prompts, repeats of each, generated tokens a prompt."""
 
     gamma: int
     prompts: int
@@ -244,7 +244,7 @@ def ratio(
 
 
 def equality(records: Records) -> str:
-    """How many outputs are plain decoding's, in words; a near-tie is one as harness.run.divergence has it."""
+    """Say how many outputs are plain decoding's; near-ties are told as harness.run.divergence tells them."""
     differing, ties = sum(record.divergence is not None for record in records), num_near_ties(records)
     text = f"{len(records) - differing} of {len(records)} outputs equal"
     return (

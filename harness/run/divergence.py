@@ -63,7 +63,7 @@ def first_difference(ours: list[int], theirs: list[int]) -> int:
 
 
 def bound_of(dtype: str, logits: torch.Tensor) -> float:
-    """How far rounding may move a margin: measured for fp32, a few units in the last place of the largest logit below it."""
+    """Bound how far rounding moves a margin: measured for fp32; below it a few units in the last place of the largest logit."""
     if dtype in ("bfloat16", "float16"):
         return ULPS * torch.finfo(getattr(torch, dtype)).eps * float(logits[logits.isfinite()].abs().max())
     return NEAR_TIE_FLOAT32

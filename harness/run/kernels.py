@@ -137,7 +137,7 @@ def _models(generator: torch.Generator, batch: int, gamma: int, vocab_size: int,
 
 
 def calls_for(names: Sequence[str], rounds: _Rounds) -> dict[str, Callable[[int], object]]:
-    """For each kernel, a function that runs it on the i-th round."""
+    """Return, for each kernel, a function that runs it on the i-th round."""
 
     def ours(name: str) -> Callable[[int], object]:
         return lambda i: KERNELS[name](rounds.proposals[i], rounds.targets[i], DRAWN, rounds.uniforms[i])

@@ -177,7 +177,7 @@ def _megabytes(count: int | None) -> str:
 
 
 def _time(arms: list[Experiment], folder: Path, tokens: int) -> str:
-    """From records of the same target on this disk, if there are any."""
+    """Estimate the time from records of the same target on this disk, if there are any."""
     if tokens == 0:
         return "nothing is left to run"
     seconds, counted = 0.0, 0

@@ -175,7 +175,7 @@ def _other_text(record: Record, generation: Generation) -> str | None:
 def forced(
     arm: Arm, probes: Sequence[Probe], prompt: Prompt, record: Record, target: LoadedModel, session: Session, facts: Facts
 ) -> dict[str, ProbeRecord]:
-    """What teacher-forced probes find over a recorded text, by their ids. Probes that read the same share a pass over it."""
+    """Run teacher-forced probes over a recorded text; return findings by probe id. Probes that read the same share a pass."""
     found: dict[str, ProbeRecord] = {}
     for group in _groups(probes):
         try:
@@ -260,7 +260,7 @@ def _statistics(
 
 
 def score_reference(session: Session, prompt: tuple[int, ...], reference: tuple[int, ...], text: str) -> ReferenceScore:
-    """How likely the model finds ``reference`` after ``prompt``; ``num_bytes`` is of the part of ``text`` that it can hold."""
+    """Score how likely ``reference`` is after ``prompt``; ``num_bytes`` is of the part of ``text`` that the reference holds."""
     total, scored = log_prob(session, Inputs((prompt,)), reference)
     share = scored / len(reference) if reference else 0.0
     return ReferenceScore(total, scored, round(len(text.encode()) * share))

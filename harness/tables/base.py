@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Appendix:
-    """What a table shows below its cells: as Markdown, as a page of its own, and in a terminal with or without colour."""
+    """The part of a table below its cells: as Markdown, as a page of its own, and in a terminal with or without colour."""
 
     markdown: str
     html: str
@@ -138,7 +138,7 @@ def cell_of(
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:
-    """What of an arm is not in the number."""
+    """Say which runs of an arm are not in the number."""
     parts = []
     if failed := num_failed(records):
         parts.append(f"{failed} of {len(records)} runs failed and are not in the number")

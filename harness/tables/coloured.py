@@ -84,7 +84,7 @@ def _round(
 
 
 def piece(before: Sequence[int], token: int, decode: Decode) -> str:
-    """What a token adds to the text. Decoders drop leading spaces and special tokens, so it is read off in context."""
+    """Return what a token adds to the text. Decoders drop leading spaces and special tokens, so it is read off in context."""
     context = list(before[-CONTEXT:])
     head, whole = decode(context), decode([*context, token])
     text = whole[len(head) :] if context and whole.startswith(head) else decode([token])
@@ -111,7 +111,7 @@ def _marked(token: Token) -> str:
 
 
 def summary(rounds: Sequence[Sequence[Token]]) -> str:
-    """How many tokens came of how many runs of the target."""
+    """Say how many tokens came of how many runs of the target."""
     count = sum(token.kind in ("accepted", "corrected", "bonus") for tokens in rounds for token in tokens)
     return f"{count} tokens in {len(rounds)} runs of the target: {count / max(len(rounds), 1):.2f} tokens a run"
 

@@ -138,7 +138,7 @@ def stored_evidence(records: Path) -> Evidence:
 
 
 def stored_decoder(records: Path, target: ModelSpec) -> Decode:
-    """From token ids to text by the tokenizer that the run kept; ids where it kept none."""
+    """Return a function from token ids to text, by the tokenizer that the run kept; it shows ids if none was kept."""
     notes = Notes(records)
     digest = notes.model(target).get("tokenizer")
     if digest is None:

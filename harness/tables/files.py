@@ -22,7 +22,7 @@ CSV_COLUMNS = ("row", "column", "published", "measured", "low", "high", "n", "un
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What made a table: the command, the commit, where it ran, and the record files behind it."""
+    """The origin of a table: the command, the commit, where it ran, and the record files behind it."""
 
     command: str
     commit: str

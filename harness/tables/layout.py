@@ -102,7 +102,7 @@ def markdown_table(table: Table, cells: list[Cell]) -> str:
 
 
 def terminal_table(table: Table, settings: Settings, cells: list[Cell]) -> str:
-    """What ``foretoken table`` prints: title, table, footnotes, notes."""
+    """Write what ``foretoken table`` prints: title, table, footnotes, notes."""
     notes = "\n".join(f"- {note}" for note in table.notes(settings))
     return f"Table {table.number}. {title(table)}\n\n{markdown_table(table, cells)}\n{notes}\n"
 

@@ -64,7 +64,7 @@ class InputTable:
         return f"{self.paper}-{self.paper_number}"
 
     def entries(self) -> list[tuple[str, str]]:
-        """What is set, with its details, and to what; prompts have real line breaks."""
+        """Return what is set, with its details, and to what; prompts have real line breaks."""
         rows = read(self.paper, f"table_{self.paper_number}")
         return [(", ".join((row[self.label], *self._details(row))), row[self.value].replace(NEWLINE, "\n")) for row in rows]
 

@@ -31,7 +31,7 @@ def role_model(roles: Roles, settings: Settings, role: str) -> str | Missing:
 
 
 def needed_model(roles: Roles, settings: Settings, role: str) -> str:
-    """The same of a target, without which nothing can be planned.
+    """Return the model of a target's role, without which nothing can be planned.
 
     Raises:
         UsageError: the profile has none for this role.
@@ -64,7 +64,7 @@ def with_draft(
     probes: tuple[Probe, ...] | None = None,
     **options: Any,
 ) -> Experiment | Missing:
-    """The same experiment by a method that drafts, with other ``probes`` where some are given.
+    """Return the same experiment by a method that drafts, with other ``probes`` if some are given.
 
     What is missing is returned where the plain experiment or the drafter is.
     """

@@ -112,7 +112,7 @@ def printable(text: str, family: str = SETTINGS["font.family"]) -> str:
 
 @lru_cache
 def _characters(family: str) -> frozenset[int]:
-    """What regular and bold both have."""
+    """Return the characters that the regular and the bold font both have."""
     from matplotlib import font_manager, ft2font
 
     paths = [font_manager.findfont(font_manager.FontProperties(family=family, weight=weight)) for weight in ("normal", "bold")]
@@ -144,20 +144,20 @@ def not_recorded(figure: str, what: str) -> UsageError:
 
 
 def none_to_show(figure: str, refused: Mapping[str, str]) -> UsageError:
-    """The same where nothing can be shown: the first reason why values are ``refused``, or that none is recorded."""
+    """The error of a figure without a value: the first reason why values are ``refused``, or that none is recorded."""
     if refused:
         return UsageError(f"figure {figure}: {next(iter(refused.values()))}")
     return not_recorded(figure, "nothing is recorded")
 
 
 def reaches(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """How far intervals reach below and above their values, as ``errorbar`` takes it; 0 where there is no interval."""
+    """Return how far intervals reach below and above their values, as ``errorbar`` takes it; 0 if there is no interval."""
     below = [0.0 if one.low is None else max(one.value - one.low, 0.0) for one in estimates]
     return [below, [0.0 if one.high is None else max(one.high - one.value, 0.0) for one in estimates]]
 
 
 def reach(estimate: Estimate) -> list[list[float]] | None:
-    """The same of one estimate; None, which draws no bar, where it has no interval."""
+    """Return the reach of one interval; None, which draws no bar, if there is none."""
     return None if estimate.low is None or estimate.high is None else reaches([estimate])
 
 

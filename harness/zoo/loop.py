@@ -136,7 +136,7 @@ def run_steps(
     depth: Callable[[bool], None] | None = None,
     position: int = 0,
 ) -> tuple[list[Evaluation], Spent]:
-    """From the checkpoint, if there is one, to the last step; the last checkpoint stays until ``finish``.
+    """Train from the checkpoint, if there is one, to the last step; the last checkpoint stays until ``finish``.
 
     Raises:
         UsageError: a checkpoint that cannot be read, or that is another training's.

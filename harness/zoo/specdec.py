@@ -123,8 +123,10 @@ def _ablations(base: _Scale) -> list[PairRecipe]:
 
 
 def _as_printed(base: _Scale) -> list[PairRecipe]:
-    """With the paper's loss, in which all places of a block count alike, and glancing or not. What glancing gives grows with
-    the updates: of the tokens a round 0.6 % after as many as the base drafter's, 1.2 % after three times as many.
+    """Describe drafters with the paper's loss, in which all places of a block count alike, with glancing and without.
+
+    What glancing gives grows with the updates: of the tokens a round 0.6 % after as many as the base drafter's, 1.2 % after
+    three times as many.
     """
     drafter = replace(base.drafter, name=f"{base.drafter.name}-printed", place_decay=1.0, steps=3 * base.drafter.steps)
     return [replace(drafter, glancing=MILD_GLANCING), replace(drafter, name=f"{drafter.name}-plain", glancing=None)]
@@ -174,7 +176,7 @@ def _deep(base: _Scale) -> list[PairRecipe]:
 
 
 def _sharing(base: _Scale) -> SharedEncoderRecipe:
-    """For the base verifier, whose encoder it shares: as wide as that one, as deep as the base drafter."""
+    """Describe a drafter for the base verifier, whose encoder it shares: as wide as that, as deep as the base drafter."""
     kept = {field.name: getattr(base.drafter, field.name) for field in fields(DrafterRecipe)}
     shape = shape_of(base.verifier) | {"num_layers": base.drafter.num_layers}
     return SharedEncoderRecipe(**(kept | shape | {"name": "specdec-drafter-shared", "initial": base.verifier}))

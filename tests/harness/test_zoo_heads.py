@@ -276,8 +276,8 @@ def refused(capsys: pytest.CaptureFixture, arguments: list[str]) -> str:
     [
         ({"layers": "0"}, "layer 0: expected one from 1 to 39"),
         ({"layers": "10,40"}, "layer 40: expected one from 1 to 39"),
-        ({"layers": "10,ten"}, "--layers '10,ten'"),
-        ({"layers": "10,10"}, "--layers '10,10'"),
+        ({"layers": "10,ten"}, "--layers: '10,ten'"),
+        ({"layers": "10,10"}, "--layers: '10,10'"),
         ({"labels": "previous"}, "labels 'previous': expected one of next, final"),
         ({"task": "poetry"}, "task 'poetry': unknown"),
         ({"target": "zoo:t5-small"}, "expected a decoder-only model"),

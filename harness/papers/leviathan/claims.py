@@ -29,7 +29,6 @@ def tradeoff() -> Claim:
         arithmetic = f"{gamma + 1} / {tokens:.3f} = {operations:.3f}"
         lines.append(line_of(f"{label}: operations", row["operations_x"], operations, arithmetic))
     return Claim(
-        paper=PAPER,
         title="Table 1 is what Theorems 3.8 and 3.11 give",
         statement="Table 1 lists speed and operations for six pairs of alpha and gamma at c = 0.",
         formula="speed = (1 - alpha^(gamma+1)) / (1 - alpha); operations = (gamma + 1) / speed",
@@ -49,7 +48,6 @@ def expected_speed() -> Claim:
         arithmetic += f"; {low:.2f} to {high:.2f} over the rounding of alpha and c"
         lines.append(line_of(_setting(row), row["exp_x"], value, arithmetic, low, high))
     return Claim(
-        paper=PAPER,
         title="Table 4's expected speed-ups follow from its alpha, gamma and c",
         statement='Column "Exp" of Table 4 is Theorem 3.8 at the alpha, gamma and c of its row.',
         formula="speed-up = (1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))",
@@ -71,7 +69,6 @@ def measured_speed() -> Claim:
         verdict = at_most(row["emp_x"], bound, loosest)
         lines.append(Line(_setting(row), row["emp_x"], f"at most {bound:.3f}", arithmetic, verdict))
     return Claim(
-        paper=PAPER,
         title="Measured speed-ups that a free draft could not reach",
         statement='Column "Emp" of Table 4 is measured. A run of the target yields at most Equation 1\'s tokens on average, so '
         "with a draft that costs nothing (c = 0) the speed-up is at most that.",
@@ -91,7 +88,6 @@ def cost_ratio() -> Claim:
         for draft, cost in costs.items()
     ]  # fmt: skip
     return Claim(
-        paper=PAPER,
         title="The cost ratio c",
         statement=f"The text says that c was always less than {bound}.",
         formula="c of Table 4",
@@ -121,7 +117,6 @@ def lenience_speed() -> Claim:
         )
         lines.append(line_of(label, row["speed_x"], value, arithmetic, low, high))
     return Claim(
-        paper=PAPER,
         title="Speed-ups under lenience",
         statement="Section A.5 lists expected speed-ups of T5-small for four values of lenience at both temperatures.",
         formula="max over gamma of (1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))",
@@ -138,7 +133,6 @@ def lenience_inequality() -> Claim:
     printed, turned = int((law <= law.max()).sum()), int((law >= law.max()).sum())
     example = ", ".join(f"{x:g}" for x in law)
     return Claim(
-        paper=PAPER,
         title="Temperature 0: the inequality of the lenient rule",
         statement=f'The rule is printed as "{claim(PAPER, "temp0 lenience acceptance condition")}". At l = 1 it must be greedy '
         f"decoding, and Table 5 gives alpha {strict['alpha']} there.",
@@ -165,7 +159,6 @@ def sharper() -> Claim:
         lines.append(Line(f"{target} with {draft}", "alpha(0) > alpha(1)", f"{cold} {sign} {warm}", f"{cold} {sign} {warm}",
                           "contradicted" if sign == "<" else verdict))  # fmt: skip
     return Claim(
-        paper=PAPER,
         title="The sharper the distribution, the higher alpha",
         statement="The text says so for all models; temperature 0 is the sharpest.",
         formula="alpha at temperature 0 > alpha at temperature 1 (Table 3)",
@@ -188,7 +181,6 @@ def oracle() -> Claim:
         verdict = yes(abs(gains[place] - float(printed)) <= 5)
         lines.append(Line(f"c = {cost:g}", f"up to ~{printed} %", f"{gains[place]:.1f} %", arithmetic, verdict))
     return Claim(
-        paper=PAPER,
         title="What an oracle for gamma could gain",
         statement=f"Section 3.5: up to about {printed} % over the best fixed gamma (held to the nearest ten).",
         formula="1 / (1 - alpha + c alpha), over the maximum of Theorem 3.8 over gamma",

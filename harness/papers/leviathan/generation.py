@@ -98,7 +98,7 @@ def _draw_line(axes: "Axes", height: int, number: int | None, tokens: Sequence[T
 
 
 def _darken(colour: str) -> str:
-    """The same hue, dark enough to read on its own tint."""
+    """Return the same hue, dark enough to read on its own tint."""
     return "#" + "".join(f"{int(int(colour[i : i + 2], 16) * 0.72):02x}" for i in (1, 3, 5))
 
 

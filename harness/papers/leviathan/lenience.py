@@ -126,7 +126,7 @@ def _off(lenience: float, known: Known, row: Row) -> str:
 
 
 def _columns(lenience: float) -> list[Column]:
-    """What stands under one lenience, by the kind of the row."""
+    """Return the columns of one lenience, by the kind of the row."""
 
     def applies(kind: str) -> Callable[[Experiment | Missing | None, Row], bool]:
         return lambda arm, row: row.key.kind == kind and lenience in row.key.lines

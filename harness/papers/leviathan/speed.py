@@ -195,7 +195,7 @@ def _section(settings: Settings, task: str, temperature: str, rows: Sequence[pub
 
 
 def costs_of(baseline: Arm, method: Arm) -> dict[str, Estimate | None] | Missing | None:
-    """What the rounds of a draft cost, and what theory makes of it."""
+    """Measure what the rounds of a draft cost, and compute what theory makes of it."""
     spec = method[0].method
     assert spec.drafter is not None
     return account(baseline[1], method[1], spec.drafter.label, spec.gamma)

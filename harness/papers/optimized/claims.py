@@ -45,7 +45,6 @@ def ranges() -> Claim:
         what = f"{'least and greatest' if len(ends) > 1 else 'greatest'} of {len(values)} reductions in Table 1"
         lines.append(Line(name, f"{said} %", f"{shown} %", what, yes(all(verdict == "holds" for verdict in verdicts))))
     return Claim(
-        paper=PAPER,
         title="The ranges named in the text",
         statement="The text sums up the reductions of profiled time in Table 1.",
         formula="least and greatest entry of Table 1",
@@ -68,7 +67,6 @@ def calls() -> Claim:
         arithmetic = f"(1 - {float(reduction) / 100:.3f}) / ({steps[key]} / {base}) = {total:.3f} / {step:.3f} = {ratio:.3f}"
         lines.append(Line(_label(key), "1", f"{ratio:.3f}", arithmetic, yes(abs(ratio - 1) <= SAME_CALLS)))
     return Claim(
-        paper=PAPER,
         title="Faster calls, or fewer of them",
         statement="Table 1 has the total time in the sampling function, Table 4 its time per step. If a method makes calls "
         f"faster and decodes the same way, both fall by the same factor and the calls stay (within {SAME_CALLS:.0%}).",
@@ -99,7 +97,6 @@ def sigmoid_floor() -> Claim:
             )
         )
     return Claim(
-        paper=PAPER,
         title="What the sigmoid can still reject",
         statement="A draft is kept with the ratio of two sigmoids. Whatever the two models say of a token, between logits of "
         f"-{LARGEST_LOGIT:g} and {LARGEST_LOGIT:g}, the ratio cannot be lower than this; at 0.9 or more nearly all is kept. "
@@ -122,7 +119,6 @@ def which_scale() -> Claim:
     for row in (r for r in read(PAPER, "table_5") if r["target"] == "Whisper Large V2" and r["row_kind"] == "scaled"):
         lines.append(_scale_line(row, wer, reduction, said))
     return Claim(
-        paper=PAPER,
         title="The scale behind Table 1's Large V2 on Common Voice",
         statement=f"The text gives {said} for speech (unconfirmed). Table 1 has WER {wer} and {reduction} % less time.",
         formula="the row of Table 5 with the same numbers is the scale that was used",
@@ -154,7 +150,6 @@ def percentages() -> Claim:
         verdict = against(printed, value, 100 * (1 - high / base_low), 100 * (1 - low / base_high))
         lines.append(Line(_label(key), f"{printed} %", f"{value:.2f} %", f"100 x (1 - {mine} / {base}) = {value:.2f}", verdict))
     return Claim(
-        paper=PAPER,
         title="Table 4's percentages follow from its means",
         statement="Table 4 prints times per step and their reductions.",
         formula="reduction = 1 - time per step / the baseline's",

@@ -32,7 +32,6 @@ def caption() -> Claim:
     busy = float(theory.half_depth_compute_per_time_unit(rate, 3))
     reduction, compute = (claim(PAPER, f"Fig 3 caption: SQUAD tr k=3 {what}") for what in ("latency", "compute"))
     return Claim(
-        paper=PAPER,
         title="The caption of Figure 3",
         statement=f"SQuAD, trained head, k = 3: {reduction} % less latency at {compute} times the compute.",
         formula="Equation 3: latency = 1 - p/2; Equation 5: compute = (k + 2 - p) / (2 - p)",
@@ -61,7 +60,6 @@ def extremes() -> Claim:
         for name, value, how in asked
     ]
     return Claim(
-        paper=PAPER,
         title="The range of latency and compute",
         statement="The text names the least and greatest latency and compute of Figure 3.",
         formula="Equations 3 and 5 at the match rates of Table 2",
@@ -86,7 +84,6 @@ def layers() -> Claim:
         for layer in sorted({*named, *probed})
     ]
     return Claim(
-        paper=PAPER,
         title="Which layers were probed",
         statement=f"Section 4.3 names layers {said}.",
         formula="the layers of Table 2",
@@ -104,7 +101,6 @@ def condition() -> Claim:
         for layer in probed
     ]  # fmt: skip
     return Claim(
-        paper=PAPER,
         title="Where Theorem 4.1 holds",
         statement=f"The theorem asks for an early layer of at least half the depth; the models have {PAPER_DEPTH} layers.",
         formula="d-bar >= d / 2",
@@ -129,7 +125,6 @@ def pipeline_latency() -> Claim:
         arithmetic += f"{share:.0%} of the saving"
         lines.append(line_of(f"{row['dataset']}, k = {row['k']}", f"{ratio:.3f}", expected, arithmetic))
     return Claim(
-        paper=PAPER,
         title="The measured pipeline against Equation 3",
         statement="Table 3 has latencies of the implementation and the match rates they were reached with. As a fraction of "
         "greedy decoding's, the latency should be Equation 3's.",
@@ -149,7 +144,6 @@ def throughput() -> Claim:
         label = f"{row['dataset']}, {row['method']}{', k = ' + row['k'] if row['k'] else ''}"
         lines.append(line_of(label, printed, value, f"{tokens} / {seconds} = {value:.4f}", low, high))
     return Claim(
-        paper=PAPER,
         title="Throughput is tokens over latency",
         statement="Table 3 prints both.",
         formula="throughput = generated tokens / latency",
@@ -176,7 +170,6 @@ def totals() -> Claim:
                  "greatest |Total - mean of the printed positions|", yes(worst <= 0.01 + 1e-9)),
         ]  # fmt: skip
     return Claim(
-        paper=PAPER,
         title="Match rates by position add up",
         statement='Row "Total" of Tables 6 to 8 is Table 2\'s number, and the mean of the positions.',
         formula="Total = Table 2 = mean over positions",

@@ -18,7 +18,6 @@ def headline() -> Claim:
     given = [row for row in read(PAPER, "text_claims") if row["setting"] == "WMT14 EN-DE base"]
     best = max(given, key=lambda row: float(row["value"]))
     return Claim(
-        paper=PAPER,
         title="The speed-up in the abstract",
         statement=f"The abstract says around {abstract} times; the text gives {best['value']} for the fastest variant.",
         formula="the greatest speed-up that the text gives for WMT14 EN-DE, base",
@@ -40,7 +39,6 @@ def memory() -> Claim:
         arithmetic = f"{sizes['B']} x {sizes['S']} x {sizes['d']} x {int(dtype) // 8} bytes = {size} bytes = {size / MIB:g} MiB"
         lines.append(Line(f"fp{dtype}", f"{printed} MB", f"{size / MIB:g} MiB", arithmetic, against(printed, size / MIB)))
     return Claim(
-        paper=PAPER,
         title="Memory of an intermediate result",
         statement=f"The text's example: {row['setting']} takes {row['value']} MB.",
         formula="B x S x d x bytes a number",
@@ -63,7 +61,6 @@ def bifurcation() -> Claim:
         arithmetic = "values " + ", ".join(f"{score:.2f}" for score in scores)
         lines.append(Line(label, printed, found, arithmetic, yes(len(places) == 1 and places[0] == (first or places[0]))))
     return Claim(
-        paper=PAPER,
         title="Where a block bifurcates",
         statement="The bifurcation is the first position where draft and verifier differ, and c tokens are accepted, at most "
         "k. Where all agree the formula names no position; the authors' code then accepts k + 1.",

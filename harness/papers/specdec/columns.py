@@ -216,7 +216,7 @@ def printed_value(name: str, metrics: Collection[str], key: tuple[str, str], met
 
 
 def _is_lost(rows: Sequence[published.Row], mine: Collection[str], metric: str) -> bool:
-    """By a line that stands for many numbers (a whole table's, all ROUGE of a row); in a table of speeds every row has one."""
+    """Say whether a line that stands for many numbers is lost (a whole table's, all ROUGE of a row, every speed of a table)."""
     whole = any("all" in (row["metric"], row["model"].split()[0], row["setting"].split(" ")[0]) for row in rows)
     speeds = metric == "speed_x" and any(row["metric"] == metric for row in rows)
     return whole or metric.split("-")[0] in mine or bool(mine and speeds)

@@ -101,7 +101,7 @@ def decoding_mib(experiment: Experiment, records: Sequence[Record]) -> Result:
 
 
 def with_spread(found: Result) -> Result:
-    """The same without its interval where that is of fewer than MIN_BATCHES batches."""
+    """Return the estimate, without its interval if it is of fewer than MIN_BATCHES batches."""
     if isinstance(found, Estimate) and found.n < MIN_BATCHES:
         return replace(found, low=None, high=None)
     return found

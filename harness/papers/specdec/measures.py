@@ -119,7 +119,7 @@ def _seconds(rows: Sequence[Record]) -> float:
 
 
 def _module_seconds(record: Record) -> tuple[float, ...]:
-    """In the order of MODULES."""
+    """Return the seconds of each module, in the order of MODULES."""
     encode_s, draft_encode_s, steps = record.encode_s or 0.0, record.draft_encode_s or 0.0, steps_of(record)
     draft_s, verify_s = sum(step.draft_s for step in steps), sum(step.verify_s for step in steps)
     return encode_s, draft_encode_s, draft_s, verify_s, _seconds([record]) - encode_s - draft_encode_s - draft_s - verify_s

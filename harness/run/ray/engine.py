@@ -40,7 +40,7 @@ MESSAGES = (UsageError, InputError, DataError, WorkerError)  # errors that the c
 
 @dataclass(frozen=True)
 class _Setup:
-    """How a worker must be set up: the driver's folder of records, CPU threads (another number may round sums differently)
+    """The set-up of a worker: the driver's folder of records, CPU threads (another number may round sums differently)
     and plug-in files. Sent with every call, because a worker that was started again knows nothing."""
 
     folder: Path
@@ -129,7 +129,7 @@ class RayRunner(Runner):
         return _Setup(self.folder, default_threads(), tuple(plugins.files()))
 
     def _hire(self, comparison: Comparison, num_chunks: int) -> list[Any]:
-        """As many workers as there is room and work for. Those of the last comparison stay where they take the same share."""
+        """Hire as many workers as there is room and work for. Those of the last comparison stay if they take the same share."""
         self.cluster.wait()
         nodes = nodes_here()
         on_cpu = comparison.arms[0].device == "cpu"

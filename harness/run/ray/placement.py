@@ -17,7 +17,7 @@ CONTEXT_BYTES = 1 << 30  # that a process takes of a GPU before its first tensor
 
 @dataclass(frozen=True)
 class Share:
-    """What a node has, or what a worker takes of one."""
+    """A share of a node: what it has, or what a worker takes of it."""
 
     num_cpus: float
     num_gpus: float = 0
