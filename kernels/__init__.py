@@ -1,1 +1,1 @@
-"""Verification kernels, a folder an operation: each kernel next to its reference."""
+"""Kernels, a folder an operation, each next to its reference: ``verify``, ``products``. ``native`` compiles C++ sources."""

@@ -1,7 +1,7 @@
 """Compile a C++ source once a machine, with the compiler that is at hand, and load it. Without a compiler there is no library.
 
 A library lies in the cache under the hash of its source, the flags, the compiler and the processor, beside the SHA-256 of its
-bytes: one that does not match (torn, damaged) is compiled again. It shares torch's threads, whose OpenMP is loaded before.
+bytes: one that does not match (torn, damaged) is compiled again. Where torch was imported before it shares torch's threads.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-import torch  # noqa: F401  (its OpenMP library must be the first that is loaded)
 from filelock import FileLock
 
 ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC")
@@ -25,7 +24,7 @@ TIMEOUT_S = 300.0
 
 
 def cache_folder() -> Path:
-    """$FORETOKEN_CACHE, or ~/.cache/foretoken. Looked up at every call."""
+    """$FORETOKEN_CACHE, or ~/.cache/foretoken: what this machine made and can make again. Looked up at every call."""
     return Path(os.path.expanduser(os.environ.get("FORETOKEN_CACHE") or "~/.cache/foretoken"))
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from harness.core import products
+
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "sacrebleu", "rouge-score", "numpy")
 
@@ -24,6 +26,7 @@ def describe(device: str = "cpu") -> dict[str, str | int]:
         "processor": _processor(),
         "cores": os.cpu_count() or "unknown",
         "threads": torch.get_num_threads(),
+        "products of few rows": str(products.choice()),
         "commit": commit(),
         **{name: _version(name) for name in PACKAGES},
     }

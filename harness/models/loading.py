@@ -14,10 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
+from harness.core import products
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.models.files import hub_arguments, load_config, model_path, one_line
 from harness.zoo.cache import quiet
+from kernels.products.few_rows import TORCH
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
@@ -154,10 +156,11 @@ def _placement(spec: ModelSpec, device: str) -> dict[str, Any]:
 
 
 def _stack(model: Any, config: PreTrainedConfig, device: str, is_placed: bool) -> Stack:
+    choice = products.choice() if device == "cpu" and model.dtype == torch.float32 else TORCH
     if is_block_drafter(config):
-        return BlockStack(model)
+        return BlockStack(model, choice)
     if not is_placed:
-        return stack_for(model)
+        return stack_for(model, choice)
     from accelerate.hooks import remove_hook_from_module
 
     remove_hook_from_module(model, recurse=True)  # our stacks run the weights themselves

@@ -11,7 +11,7 @@ import torch
 
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
-from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, unreadable, zoo_folder
+from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, unreadable
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -35,6 +35,7 @@ from harness.zoo.recipes import CODE_VERSION, Scale, folder_of, recipe_for
 from harness.zoo.speech import build_speech
 from harness.zoo.text import train_next_token
 from harness.zoo.whisper import train_whisper
+from kernels.native import cache_folder
 from methods.options import NGRAM_TABLE
 from methods.speculative.ngram import NGramTable
 
@@ -57,8 +58,8 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
     recipes = {name: recipe_for(name, scale, source) for name in names}
     missing = missing_of(list(recipes.values()), source)
     if missing:
-        with explained(zoo_folder()):  # before processes are started for it
-            zoo_folder().mkdir(parents=True, exist_ok=True)
+        with explained(cache_folder()):  # before processes are started for it
+            cache_folder().mkdir(parents=True, exist_ok=True)
     with quiet():
         run({folder: job_of(one, source, missing) for folder, one in missing.items()}, workers)
     return {name: folder_of(recipe, source) for name, recipe in recipes.items()}

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import re
 import shutil
 import stat
@@ -16,6 +15,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from harness.core.errors import UsageError
+from kernels.native import cache_folder
 
 DONE = "recipe.json"
 FULL_OR_FORBIDDEN = {
@@ -30,13 +30,8 @@ FULL_OR_FORBIDDEN = {
 }
 
 
-def zoo_folder() -> Path:
-    """$FORETOKEN_CACHE, or ~/.cache/foretoken. Looked up at every call."""
-    return Path(os.path.expanduser(os.environ.get("FORETOKEN_CACHE") or "~/.cache/foretoken"))
-
-
 def model_folder(name: str, digest: str) -> Path:
-    return zoo_folder() / f"{name}-{digest}"
+    return cache_folder() / f"{name}-{digest}"
 
 
 def is_complete(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
@@ -26,8 +27,8 @@ STACKS: dict[str, type[Stack]] = {
 }
 
 
-def stack_for(model: "PreTrainedModel") -> Stack:
-    """Return the stack of a trained language model, on its device and in its dtype.
+def stack_for(model: "PreTrainedModel", choice: Choice = TORCH) -> Stack:
+    """Return the stack of a trained language model, on its device and in its dtype; ``choice`` says who multiplies few rows.
 
     It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation.
 
@@ -38,4 +39,4 @@ def stack_for(model: "PreTrainedModel") -> Stack:
     if kind not in STACKS or model.get_output_embeddings() is None:
         head = "" if kind not in STACKS else ", with a language modelling head"
         raise InputError(f"model type {kind!r} ({type(model).__name__}): expected one of {', '.join(STACKS)}{head}")
-    return STACKS[kind](model.eval())
+    return STACKS[kind](model.eval(), choice)

@@ -7,13 +7,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
-from methods.models.weights import fuse, norm_of
+from methods.models.weights import Product, fuse, norm_of
 
 
 class BartStack(EncoderDecoderStack):
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        super().__init__(model, choice)
         config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
         self.num_layers, self.num_heads = config.decoder_layers, config.decoder_attention_heads
         self.num_kv_heads, self.head_dim = self.num_heads, config.d_model // self.num_heads
@@ -21,11 +22,11 @@ class BartStack(EncoderDecoderStack):
         self.act = activation(model, config.activation_function)
         self.embedding, self.embed_scale, self.position_table, self.embedding_norm = _embedding(decoder)
         self.encoder_embedding = _embedding(encoder)
-        self.layers = [decoder_layer(layer) for layer in decoder.layers]
-        self.encoder_layers = [encoder_layer(layer) for layer in encoder.layers]
+        self.layers = [decoder_layer(layer, choice) for layer in decoder.layers]
+        self.encoder_layers = [encoder_layer(layer, choice) for layer in encoder.layers]
         self.encoder_heads = config.encoder_attention_heads
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
-        self.logits_bias = model.final_logits_bias.detach()
+        self.project = Product(self.head_weight, model.final_logits_bias.detach().view(-1), choice)
 
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         hidden = F.embedding(tokens, self.embedding) * self.embed_scale + lookup(self.position_table, frame)
@@ -35,27 +36,25 @@ class BartStack(EncoderDecoderStack):
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
         heads, head_dim, act, store, cross_mask = self.num_heads, self.head_dim, self.act, frame.store, frame.cross_mask
-        layer_norm, addmm = torch.layer_norm, torch.addmm
+        layer_norm = torch.layer_norm
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
             self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
         ):
-            (qkv, qkv_bias, out, out_bias, norm1, query, query_bias, cross_out, cross_out_bias, norm2) = layer[:10]
-            up, up_bias, down, down_bias, norm3 = layer[10:]
-            y = addmm(qkv_bias, x, qkv).view(batch, num_new, 3 * heads, head_dim)
+            qkv, out, norm1, query, cross_out, norm2, up, down, norm3 = layer
+            y = qkv(x).view(batch, num_new, 3 * heads, head_dim)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
-            a = attend(own, keys, values, mask, causal)
-            x = layer_norm(addmm(out_bias, a, out).add_(x), *norm1)
-            y = addmm(query_bias, x, query).view(batch, num_new, heads, head_dim)
-            x = layer_norm(addmm(cross_out_bias, attend(y, *cross, cross_mask), cross_out).add_(x), *norm2)
-            x = layer_norm(addmm(down_bias, act(addmm(up_bias, x, up)), down).add_(x), *norm3)
+            x = layer_norm(out(attend(own, keys, values, mask, causal), x), *norm1)
+            y = query(x).view(batch, num_new, heads, head_dim)
+            x = layer_norm(cross_out(attend(y, *cross, cross_mask), x), *norm2)
+            x = layer_norm(down(act(up(x)), x), *norm3)
         return x.view(batch, num_new, width)
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        weight = self.head_weight if weight is None else weight
-        return torch.addmm(self.logits_bias, hidden.reshape(-1, width), weight).view(batch, num_new, -1)
+        project = self.project if weight is None else Product(weight, self.project.bias)
+        return project(hidden.reshape(-1, width)).view(batch, num_new, -1)
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
         batch, length = tokens.shape
@@ -66,12 +65,12 @@ class BartStack(EncoderDecoderStack):
         x, heads, act, allowed = hidden.view(batch * length, -1), self.encoder_heads, self.act, None
         if mask is not None:
             allowed = mask.bool()[:, None, None]
-        for qkv, qkv_bias, out, out_bias, norm1, up, up_bias, down, down_bias, norm2 in self.encoder_layers:
-            y = torch.addmm(qkv_bias, x, qkv).view(batch, length, 3 * heads, -1)
+        for qkv, out, norm1, up, down, norm2 in self.encoder_layers:
+            y = qkv(x).view(batch, length, 3 * heads, -1)
             query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
             a = attend(query, keys.transpose(1, 2), values.transpose(1, 2), allowed)
-            x = torch.layer_norm(torch.addmm(out_bias, a, out).add_(x), *norm1)
-            x = torch.layer_norm(torch.addmm(down_bias, act(torch.addmm(up_bias, x, up)), down).add_(x), *norm2)
+            x = torch.layer_norm(out(a, x), *norm1)
+            x = torch.layer_norm(down(act(up(x)), x), *norm2)
         return x.view(batch, length, -1)
 
 
@@ -84,26 +83,23 @@ def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
     return coder.embed_tokens.weight.detach(), float(scaled.embed_scale), positions, norm
 
 
-def decoder_layer(layer: Any) -> tuple:
-    """Return a decoder layer's weights, as Whisper has them too: of attention, cross-attention and feed-forward, and norms."""
+def decoder_layer(layer: Any, choice: Choice) -> tuple:
+    """Return a decoder layer's products, as Whisper has them too: of attention, cross-attention and feed-forward, and norms."""
     other = layer.encoder_attn
-    attention, feed_forward = _halves(layer)
-    return (
-        *attention,
-        *fuse((other.q_proj,)),
-        *fuse((other.out_proj,)),
-        norm_of(layer.encoder_attn_layer_norm),
-        *feed_forward,
-    )
+    attention, feed_forward = _halves(layer, choice)
+    query, out = fuse((other.q_proj,), choice), fuse((other.out_proj,), choice)
+    return *attention, query, out, norm_of(layer.encoder_attn_layer_norm), *feed_forward
 
 
-def encoder_layer(layer: Any) -> tuple:
+def encoder_layer(layer: Any, choice: Choice) -> tuple:
     """Return the same of an encoder layer, which has no cross-attention."""
-    attention, feed_forward = _halves(layer)
+    attention, feed_forward = _halves(layer, choice)
     return (*attention, *feed_forward)
 
 
-def _halves(layer: Any) -> tuple[tuple, tuple]:
+def _halves(layer: Any, choice: Choice) -> tuple[tuple, tuple]:
     own = layer.self_attn
-    attention = (*fuse((own.q_proj, own.k_proj, own.v_proj)), *fuse((own.out_proj,)), norm_of(layer.self_attn_layer_norm))
-    return attention, (*fuse((layer.fc1,)), *fuse((layer.fc2,)), norm_of(layer.final_layer_norm))
+    qkv, out, up, down = (
+        fuse(linears, choice) for linears in ((own.q_proj, own.k_proj, own.v_proj), (own.out_proj,), (layer.fc1,), (layer.fc2,))
+    )
+    return (qkv, out, norm_of(layer.self_attn_layer_norm)), (up, down, norm_of(layer.final_layer_norm))

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.weights import fuse, relayout
+from methods.models.weights import Product, fuse, relayout
 
 Activation = Callable[[Tensor], Tensor]
 Norm = Callable[[Tensor], Tensor]
@@ -78,11 +79,12 @@ class Stack(ABC):
     source_limit: int | None = None
     parts: tuple[tuple[int, int, "Stack"], ...] = ()
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         relayout(model)
-        self.model = model
+        self.model, self.choice = model, choice
         head = model.get_output_embeddings().weight
         self.head_weight: Float[Tensor, "D V"] = head.detach().t()
+        self.project = Product(self.head_weight, None, choice)
         self.device, self.dtype = head.device, head.dtype
         self.vocab_size: int = head.shape[0]
         self.input_vocab_size: int = model.get_input_embeddings().weight.shape[0]
@@ -105,7 +107,7 @@ class Stack(ABC):
 
     def __reduce__(self) -> tuple:
         """Pickle a stack as its model, so that another process makes its own over the same weights."""
-        return type(self), (self.model,)
+        return type(self), (self.model, self.choice)
 
     def part(self, first: int, last: int, device: torch.device) -> "Stack":
         """Return a stack of layers first..last-1, which lie on one device; it embeds nothing and has no head."""
@@ -219,17 +221,11 @@ def lookup(table: Float[Tensor, "P *rest"], frame: Frame) -> Float[Tensor, "*pos
     return table[frame.positions().clamp(max=table.shape[0] - 1)]
 
 
-def linear(
-    hidden: Float[Tensor, "N d_in"], weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None
-) -> Float[Tensor, "N d_out"]:
-    return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
-
-
 class EncoderDecoderStack(Stack):
     is_encoder_decoder = True
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        super().__init__(model, choice)
         settings = (model.generation_config, model.config)
         starts = [getattr(one, "decoder_start_token_id", None) for one in settings]
         self.start_token = next((start for start in starts if start is not None), None)
@@ -241,13 +237,12 @@ class EncoderDecoderStack(Stack):
         self.input_vocab_size = model.get_encoder().get_input_embeddings().weight.shape[0]
 
     def _fuse_cross(self, pairs: Sequence[tuple[nn.Linear, nn.Linear]]) -> None:
-        self._cross_weight, self._cross_bias = fuse([projection for pair in pairs for projection in pair])
+        self._cross = fuse([projection for pair in pairs for projection in pair], self.choice)
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
         return self.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state.to(self.dtype)
 
     def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:
         batch, length, width = states.shape
-        projected = linear(states.reshape(batch * length, width), self._cross_weight, self._cross_bias)
         shape = (batch, length, self.num_layers, 2 * self.num_heads, self.head_dim)
-        return projected.view(shape).permute(2, 0, 3, 1, 4).contiguous()
+        return self._cross(states.reshape(batch * length, width)).view(shape).permute(2, 0, 3, 1, 4).contiguous()

@@ -7,19 +7,21 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.models.base import Frame, Stack, activation, attend, lookup
+from methods.models.weights import Product
 
 
 class Gpt2Stack(Stack):
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        super().__init__(model, choice)
         config, body = model.config, model.transformer
         self.num_layers, self.num_heads = config.num_hidden_layers, config.num_attention_heads
         self.num_kv_heads, self.head_dim = self.num_heads, config.hidden_size // self.num_heads
         self.position_limit = config.max_position_embeddings
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = body.wte.weight.detach(), body.wpe.weight.detach()
-        self.layers = [_layer(layer) for layer in body.h]
+        self.layers = [_layer(layer, choice) for layer in body.h]
         self.final_norm = (config.hidden_size,), body.ln_f.weight.detach(), body.ln_f.bias.detach(), body.ln_f.eps
 
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
@@ -28,32 +30,30 @@ class Gpt2Stack(Stack):
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
-        heads, act, store, layer_norm, addmm = self.num_heads, self.act, frame.store, torch.layer_norm, torch.addmm
+        heads, act, store, layer_norm = self.num_heads, self.act, frame.store, torch.layer_norm
         shape = (batch, num_new, 3 * heads, self.head_dim)
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot in zip(self.layers[first:last], frame.keys, frame.values, frame.slots, strict=True):
-            norm1, qkv, qkv_bias, out, out_bias, norm2, up, up_bias, down, down_bias, scale = layer
-            y = addmm(qkv_bias, layer_norm(x, *norm1), qkv).view(shape)
+            norm1, qkv, out, norm2, up, down, scale = layer
+            y = qkv(layer_norm(x, *norm1)).view(shape)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
-            a = attend(own, keys, values, mask, causal, scale)
-            x = x + addmm(out_bias, a, out)
-            y = act(addmm(up_bias, layer_norm(x, *norm2), up))
-            x = x + addmm(down_bias, y, down)
+            x = out(attend(own, keys, values, mask, causal, scale), x)
+            x = down(act(up(layer_norm(x, *norm2))), x)
         return x.view(batch, num_new, width)
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        normed = torch.layer_norm(hidden.reshape(-1, width), *self.final_norm)
-        return torch.mm(normed, self.head_weight if weight is None else weight).view(batch, num_new, -1)
+        project = self.project if weight is None else Product(weight)
+        return project(torch.layer_norm(hidden.reshape(-1, width), *self.final_norm)).view(batch, num_new, -1)
 
 
-def _layer(layer: Any) -> tuple:
+def _layer(layer: Any, choice: Choice) -> tuple:
     """Conv1D already stores its weight as [in, out], queries, keys and values side by side."""
     attention, mlp = layer.attn, layer.mlp
     products = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
-    qkv, out, up, down = ((module.weight.detach(), module.bias.detach()) for module in products)
+    qkv, out, up, down = (Product(module.weight.detach(), module.bias.detach(), choice) for module in products)
     norm1, norm2 = (
         ((norm.weight.shape[0],), norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in (layer.ln_1, layer.ln_2)
     )
-    return norm1, *qkv, *out, norm2, *up, *down, attention.scaling
+    return norm1, qkv, out, norm2, up, down, attention.scaling

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.base import Frame, Norm, Stack, activation, attend, linear, lookup, rms_norm
-from methods.models.weights import fuse
+from methods.models.base import Frame, Norm, Stack, activation, attend, lookup, rms_norm
+from methods.models.weights import Product, fuse
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
@@ -16,8 +17,8 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 class LlamaStack(Stack):
     can_exit_early = True
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        super().__init__(model, choice)
         config, body = model.config, model.model
         self._refuse_unsupported()
         self.num_layers, self.num_heads = config.num_hidden_layers, config.num_attention_heads
@@ -53,11 +54,11 @@ class LlamaStack(Stack):
         attention, mlp = layer.self_attn, layer.mlp
         return (
             self._norm(layer.input_layernorm),
-            *fuse((attention.q_proj, attention.k_proj, attention.v_proj)),
-            *fuse((attention.o_proj,)),
+            fuse((attention.q_proj, attention.k_proj, attention.v_proj), self.choice),
+            fuse((attention.o_proj,), self.choice),
             self._norm(layer.post_attention_layernorm),
-            *fuse((mlp.gate_proj, mlp.up_proj)),
-            *fuse((mlp.down_proj,)),
+            fuse((mlp.gate_proj, mlp.up_proj), self.choice),
+            fuse((mlp.down_proj,), self.choice),
         )
 
     def part(self, first: int, last: int, device: torch.device) -> "LlamaStack":
@@ -78,22 +79,20 @@ class LlamaStack(Stack):
         shape, half = (batch, num_new, heads + 2 * self.num_kv_heads, head_dim), head_dim // 2
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * self.num_kv_heads)
         for layer, keys, values, slot in zip(self.layers[first:last], frame.keys, frame.values, frame.slots, strict=True):
-            norm1, qkv, qkv_bias, out, out_bias, norm2, gate_up, gate_up_bias, down, down_bias = layer
-            y = linear(norm1(x), qkv, qkv_bias).view(shape)
+            norm1, qkv, out, norm2, gate_up, down = layer
+            y = qkv(norm1(x)).view(shape)
             y = torch.addcmul(y * cos, y.roll(half, -1), sin)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
-            x = torch.addmm(x, attend(own, keys, values, mask, causal), out)
-            x = x if out_bias is None else x + out_bias
-            gate, up = linear(norm2(x), gate_up, gate_up_bias).chunk(2, -1)
-            x = torch.addmm(x, act(gate).mul_(up), down)
-            x = x if down_bias is None else x + down_bias
+            x = out(attend(own, keys, values, mask, causal), x)
+            gate, up = gate_up(norm2(x)).chunk(2, -1)
+            x = down(act(gate).mul_(up), x)
         return x.view(batch, num_new, width)
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        weight = self.head_weight if weight is None else weight
-        return torch.mm(self.norm(hidden.reshape(-1, width)), weight).view(batch, num_new, -1)
+        project = self.project if weight is None else Product(weight)
+        return project(self.norm(hidden.reshape(-1, width))).view(batch, num_new, -1)
 
     def _rotations(self, frame: Frame) -> tuple[Float[Tensor, "*rows heads head_dim"], Float[Tensor, "*rows heads head_dim"]]:
         """Cosines and sines of queries, keys and values alike: values turn by the angle zero, so one product does all."""

@@ -7,20 +7,21 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.models.base import EncoderDecoderStack, Frame, activation, attend, rms_norm
-from methods.models.weights import fuse
+from methods.models.weights import Product, fuse
 
 
 class T5Stack(EncoderDecoderStack):
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        super().__init__(model, choice)
         config, decoder = model.config, model.decoder
         self.num_layers, self.num_heads = config.num_decoder_layers, config.num_heads
         self.num_kv_heads, self.head_dim = config.num_heads, config.d_kv
         self.position_limit = None
         self.act, self.gated = activation(model, config.dense_act_fn), config.is_gated_act
         self.embedding = decoder.embed_tokens.weight.detach()
-        self.layers = [_layer(block, self.gated) for block in decoder.block]
+        self.layers = [_layer(block, self.gated, choice) for block in decoder.block]
         scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
         self.norm = rms_norm(decoder.final_layer_norm.weight, decoder.final_layer_norm.variance_epsilon, scale)
         self._fuse_cross([(block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v) for block in decoder.block])
@@ -50,19 +51,19 @@ class T5Stack(EncoderDecoderStack):
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         bias, cross_mask = self.bias(frame), frame.cross_mask
-        heads, head_dim, act, store, gated, mm = self.num_heads, self.head_dim, self.act, frame.store, self.gated, torch.mm
+        heads, head_dim, act, store, gated = self.num_heads, self.head_dim, self.act, frame.store, self.gated
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
             self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
         ):
             norm1, qkv, out, norm2, cross_query, cross_out, norm3, up, down = layer
-            y = mm(norm1(x), qkv).view(batch, num_new, 3 * heads, head_dim)
+            y = qkv(norm1(x)).view(batch, num_new, 3 * heads, head_dim)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
             x = _add(x, attend(own, keys, values, bias, False, 1.0), out)
-            query = mm(norm2(x), cross_query).view(batch, num_new, heads, head_dim)
+            query = cross_query(norm2(x)).view(batch, num_new, heads, head_dim)
             x = _add(x, attend(query, *cross, cross_mask, False, 1.0), cross_out)
-            y = mm(norm3(x), up)
+            y = up(norm3(x))
             if gated:
                 gate, y = y.chunk(2, -1)
                 y = act(gate).mul_(y)
@@ -73,21 +74,23 @@ class T5Stack(EncoderDecoderStack):
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        weight = self.head_weight if weight is None else weight
-        return torch.mm(self.norm(hidden.reshape(-1, width)), weight).view(batch, num_new, -1)
+        project = self.project if weight is None else Product(weight)
+        return project(self.norm(hidden.reshape(-1, width))).view(batch, num_new, -1)
 
 
-def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], weight: Float[Tensor, "d_in D"]) -> Float[Tensor, "N D"]:
+def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], product: Product) -> Float[Tensor, "N D"]:
     """hidden + y weight. transformers keeps the last feed-forward weight of an fp16 T5 in fp32, and the sum with it."""
-    if hidden.dtype == y.dtype == weight.dtype:
-        return torch.addmm(hidden, y, weight)
-    return hidden + torch.mm(y.to(weight.dtype), weight)
+    dtype = product.weight.dtype
+    if hidden.dtype == y.dtype == dtype:
+        return product(y, hidden)
+    return hidden + product(y.to(dtype))
 
 
-def _layer(block: Any, gated: bool) -> tuple:
+def _layer(block: Any, gated: bool, choice: Choice) -> tuple:
     own, cross, feed_forward = block.layer
     attention, other, dense = own.SelfAttention, cross.EncDecAttention, feed_forward.DenseReluDense
     norm1, norm2, norm3 = (rms_norm(part.layer_norm.weight, part.layer_norm.variance_epsilon) for part in block.layer)
-    qkv, out = fuse((attention.q, attention.k, attention.v))[0], fuse((attention.o,))[0]
-    up = fuse((dense.wi_0, dense.wi_1) if gated else (dense.wi,))[0]
-    return norm1, qkv, out, norm2, fuse((other.q,))[0], fuse((other.o,))[0], norm3, up, fuse((dense.wo,))[0]
+    own_linears = ((attention.q, attention.k, attention.v), (attention.o,), (other.q,), (other.o,))
+    qkv, out, query, cross_out = (fuse(linears, choice) for linears in own_linears)
+    up, down = (fuse(linears, choice) for linears in ((dense.wi_0, dense.wi_1) if gated else (dense.wi,), (dense.wo,)))
+    return norm1, qkv, out, norm2, query, cross_out, norm3, up, down

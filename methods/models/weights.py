@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kernels.products.few_rows import TORCH, Choice, compiled_product
+
 
 @torch.no_grad()
 def relayout(model: nn.Module) -> None:
@@ -26,8 +28,36 @@ def norm_of(norm: nn.LayerNorm) -> tuple:
     return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
 
 
+class Product:
+    """The product of rows with one weight of a stack, plus its bias: ``product(rows)``, or ``onto + product(rows)``.
+
+    Few rows go through a compiled loop where the choice says so, all others through torch.
+    """
+
+    __slots__ = ("_choice", "_compiled", "_most_rows", "bias", "weight")
+
+    def __init__(
+        self, weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None = None, choice: Choice = TORCH
+    ) -> None:
+        self.weight, self.bias, self._choice = weight, bias, choice
+        self._compiled = compiled_product(weight, bias) if choice.takes(weight) else None
+        self._most_rows = choice.most_rows if self._compiled is not None else 0
+
+    def __call__(self, rows: Float[Tensor, "N d_in"], onto: Float[Tensor, "N d_out"] | None = None) -> Float[Tensor, "N d_out"]:
+        if self._compiled is not None and rows.shape[0] <= self._most_rows:
+            return self._compiled(rows, onto)
+        weight, bias = self.weight, self.bias
+        if onto is None:
+            return torch.mm(rows, weight) if bias is None else torch.addmm(bias, rows, weight)
+        return torch.addmm(onto, rows, weight) if bias is None else torch.addmm(bias, rows, weight).add_(onto)
+
+    def columns(self, first: int, last: int) -> "Product":
+        """Return the product with some of the weight's columns."""
+        return Product(self.weight[:, first:last], None if self.bias is None else self.bias[first:last], self._choice)
+
+
 @torch.no_grad()
-def fuse(linears: Sequence[nn.Linear]) -> tuple[Float[Tensor, "d_in d_out"], Float[Tensor, "d_out"] | None]:
+def fuse(linears: Sequence[nn.Linear], choice: Choice) -> Product:
     """Join linears that share their input to one weight [in, sum of out] and bias; their parameters become views of it."""
     weight = _adjacent(linears)
     if weight is None:
@@ -37,9 +67,9 @@ def fuse(linears: Sequence[nn.Linear]) -> tuple[Float[Tensor, "d_in d_out"], Flo
         for linear, part in zip(linears, weight.split([linear.out_features for linear in linears]), strict=True):
             linear.weight.data = part
     if all(linear.bias is None for linear in linears):
-        return weight.t(), None
+        return Product(weight.t(), None, choice)
     biases = [linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears]
-    return weight.t(), torch.cat([bias.detach() for bias in biases])
+    return Product(weight.t(), torch.cat([bias.detach() for bias in biases]), choice)
 
 
 def _adjacent(linears: Sequence[nn.Linear]) -> Float[Tensor, "d_out d_in"] | None:

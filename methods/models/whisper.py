@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.bart import decoder_layer, encoder_layer
 from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
-from methods.models.weights import norm_of
+from methods.models.weights import Product, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"
 FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the largest number
@@ -24,8 +25,8 @@ FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the lar
 class WhisperStack(EncoderDecoderStack):
     """``opening`` are the forced tokens that every prompt of this model begins with."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        super().__init__(model, choice)
         config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
         self.input_vocab_size = self.vocab_size
         self.num_layers, self.num_heads = config.decoder_layers, config.decoder_attention_heads
@@ -34,8 +35,8 @@ class WhisperStack(EncoderDecoderStack):
         self.feature_shape = (config.num_mel_bins, 2 * config.max_source_positions)
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
-        self.layers, self.norm = [decoder_layer(layer) for layer in decoder.layers], norm_of(decoder.layer_norm)
-        self.encoder_layers = [encoder_layer(layer) for layer in encoder.layers]
+        self.layers, self.norm = [decoder_layer(layer, choice) for layer in decoder.layers], norm_of(decoder.layer_norm)
+        self.encoder_layers = [encoder_layer(layer, choice) for layer in encoder.layers]
         self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, norm_of(encoder.layer_norm)
         self.convolutions = [(conv.weight.detach(), conv.bias.detach(), conv.stride) for conv in (encoder.conv1, encoder.conv2)]
         self.encoder_positions = encoder.embed_positions.weight.detach()
@@ -59,26 +60,25 @@ class WhisperStack(EncoderDecoderStack):
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
         heads, head_dim, act, store, cross_mask = self.num_heads, self.head_dim, self.act, frame.store, frame.cross_mask
-        layer_norm, addmm = torch.layer_norm, torch.addmm
+        layer_norm = torch.layer_norm
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
             self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
         ):
-            (qkv, qkv_bias, out, out_bias, norm1, query, query_bias, cross_out, cross_out_bias, norm2) = layer[:10]
-            up, up_bias, down, down_bias, norm3 = layer[10:]
-            y = addmm(qkv_bias, layer_norm(x, *norm1), qkv).view(batch, num_new, 3 * heads, head_dim)
+            qkv, out, norm1, query, cross_out, norm2, up, down, norm3 = layer
+            y = qkv(layer_norm(x, *norm1)).view(batch, num_new, 3 * heads, head_dim)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
-            x = addmm(out_bias, attend(own, keys, values, mask, causal), out).add_(x)
-            y = addmm(query_bias, layer_norm(x, *norm2), query).view(batch, num_new, heads, head_dim)
-            x = addmm(cross_out_bias, attend(y, *cross, cross_mask), cross_out).add_(x)
-            x = addmm(down_bias, act(addmm(up_bias, layer_norm(x, *norm3), up)), down).add_(x)
+            x = out(attend(own, keys, values, mask, causal), x)
+            y = query(layer_norm(x, *norm2)).view(batch, num_new, heads, head_dim)
+            x = cross_out(attend(y, *cross, cross_mask), x)
+            x = down(act(up(layer_norm(x, *norm3))), x)
         return x.view(batch, num_new, width)
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
-        weight = self.head_weight if weight is None else weight
-        logits = torch.mm(torch.layer_norm(hidden.reshape(-1, width), *self.norm), weight)
+        project = self.project if weight is None else Product(weight)
+        logits = project(torch.layer_norm(hidden.reshape(-1, width), *self.norm))
         if self.logits_bias is not None:
             logits += self.logits_bias
         return logits.view(batch, num_new, -1)
@@ -90,11 +90,11 @@ class WhisperStack(EncoderDecoderStack):
         hidden = hidden.transpose(1, 2) + self.encoder_positions
         batch, length, width = hidden.shape
         x, heads, act = hidden.reshape(batch * length, width), self.encoder_heads, self.act
-        for qkv, qkv_bias, out, out_bias, norm1, up, up_bias, down, down_bias, norm2 in self.encoder_layers:
-            y = torch.addmm(qkv_bias, torch.layer_norm(x, *norm1), qkv).view(batch, length, 3 * heads, -1)
+        for qkv, out, norm1, up, down, norm2 in self.encoder_layers:
+            y = qkv(torch.layer_norm(x, *norm1)).view(batch, length, 3 * heads, -1)
             query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
-            x = torch.addmm(out_bias, attend(query, keys.transpose(1, 2), values.transpose(1, 2), None), out).add_(x)
-            x = torch.addmm(down_bias, act(torch.addmm(up_bias, torch.layer_norm(x, *norm2), up)), down).add_(x)
+            x = out(attend(query, keys.transpose(1, 2), values.transpose(1, 2), None), x)
+            x = down(act(up(torch.layer_norm(x, *norm2))), x)
             if x.dtype == torch.float16:
                 most = torch.finfo(x.dtype).max - FP16_MARGIN
                 x = x.clamp_(-most, most)

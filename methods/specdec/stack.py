@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kernels.products.few_rows import TORCH, Choice
 from methods.models.bart import BartStack
 from methods.models.base import Cross, attend
 
@@ -50,11 +51,14 @@ def block_inputs(
 class BlockStack(BartStack):
     """Holds references to a network's weights; like any stack it re-lays them in place and keeps nothing about a generation."""
 
-    def __init__(self, network: Any) -> None:
-        super().__init__(network)
+    def __init__(self, network: Any, choice: Choice = TORCH) -> None:
+        super().__init__(network, choice)
         self.block_size, self.mask_token_id = network.block_size, network.mask_token_id
         self.vocab_size = self.input_vocab_size = network.vocab_size
-        self.head_weight, self.logits_bias = self.head_weight[:, :-1], self.logits_bias[..., :-1]
+        self.head_weight = self.head_weight[:, :-1]  # without [MASK]
+        self.project = self.project.columns(0, -1)
+        last, width = self.layers[-1][0], self.head_weight.shape[0]
+        self._last_queries, self._last_keys = last.columns(0, width), last.columns(width, 3 * width)
 
     def block_logits(
         self,
@@ -90,19 +94,17 @@ class BlockStack(BartStack):
         cross_mask: Tensor | None,
     ) -> Float[Tensor, "rows D"]:
         """Run one layer on the rows ``x``, which look at ``context``: themselves, or a superset of them."""
-        (qkv, qkv_bias, out, out_bias, norm1, query, query_bias, cross_out, cross_out_bias, norm2) = layer[:10]
-        up, up_bias, down, down_bias, norm3 = layer[10:]
-        heads, head_dim, width = self.num_heads, self.head_dim, x.shape[1]
-        layer_norm, addmm = torch.layer_norm, torch.addmm
+        qkv, out, norm1, query, cross_out, norm2, up, down, norm3 = layer
+        heads, head_dim, layer_norm = self.num_heads, self.head_dim, torch.layer_norm
         if x is context:
-            y = addmm(qkv_bias, x, qkv).view(batch, -1, 3 * heads, head_dim)
+            y = qkv(x).view(batch, -1, 3 * heads, head_dim)
             own, keys, values = y.split_with_sizes((heads, heads, heads), 2)
         else:
-            own = addmm(qkv_bias[:width], x, qkv[:, :width]).view(batch, -1, heads, head_dim)
-            y = addmm(qkv_bias[width:], context, qkv[:, width:]).view(batch, -1, 2 * heads, head_dim)
+            own = self._last_queries(x).view(batch, -1, heads, head_dim)
+            y = self._last_keys(context).view(batch, -1, 2 * heads, head_dim)
             keys, values = y.split_with_sizes((heads, heads), 2)
         a = attend(own, keys.transpose(1, 2), values.transpose(1, 2), mask)
-        x = layer_norm(addmm(out_bias, a, out).add_(x), *norm1)
-        y = addmm(query_bias, x, query).view(batch, -1, heads, head_dim)
-        x = layer_norm(addmm(cross_out_bias, attend(y, *cross, cross_mask), cross_out).add_(x), *norm2)
-        return layer_norm(addmm(down_bias, self.act(addmm(up_bias, x, up)), down).add_(x), *norm3)
+        x = layer_norm(out(a, x), *norm1)
+        y = query(x).view(batch, -1, heads, head_dim)
+        x = layer_norm(cross_out(attend(y, *cross, cross_mask), x), *norm2)
+        return layer_norm(down(self.act(up(x)), x), *norm3)

@@ -14,13 +14,13 @@ from transformers import AutoModelForSeq2SeqLM
 from harness.core.errors import UsageError
 from harness.zoo import build, cache, recipes
 from harness.zoo.build import ensure
-from harness.zoo.cache import zoo_folder
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
 from harness.zoo.families import FAMILIES
 from harness.zoo.networks import build_network, depth_switch, num_parameters, read_network
 from harness.zoo.recipes import RECIPES, Scale, digest, recipe_hash
 from harness.zoo.state import CHECKPOINT, rate_share
 from harness.zoo.text import batches_for, next_token, unigram_entropy
+from kernels.native import cache_folder
 from methods.options import NGRAM_TABLE
 
 TRAINED = ("gpt-target", "gpt-draft", "t5-xxl", "t5-small", "ngram-gpt", "ngram-t5-cnndm")
@@ -298,10 +298,10 @@ def test_ngram_tables_hold_their_part_only(folders: dict[str, Path]) -> None:
 
 def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "elsewhere"))
-    assert zoo_folder() == tmp_path / "elsewhere"
+    assert cache_folder() == tmp_path / "elsewhere"
     monkeypatch.delenv("FORETOKEN_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert zoo_folder() == tmp_path / ".cache" / "foretoken"
+    assert cache_folder() == tmp_path / ".cache" / "foretoken"
 
 
 def test_unwritable_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

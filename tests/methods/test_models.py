@@ -19,6 +19,7 @@ from transformers import (
 
 from methods.errors import InputError
 from methods.models import STACKS, stack_for
+from methods.models.weights import Product
 from methods.session import ModelSession
 
 SMALL = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -59,7 +60,7 @@ def test_a_second_stack_shares_the_first_ones_weights(tiny, family: str) -> None
     assert [parameter.data_ptr() for parameter in model.parameters()] == pointers
     assert first.head_weight.data_ptr() == second.head_weight.data_ptr()
     for one, other in zip(first.layers, second.layers, strict=True):
-        products = [(a, b) for a, b in zip(one, other, strict=True) if isinstance(a, torch.Tensor) and a.dim() == 2]
+        products = [(a.weight, b.weight) for a, b in zip(one, other, strict=True) if isinstance(a, Product)]
         assert len(products) >= 4
         assert all(a.data_ptr() == b.data_ptr() and a.stride() == b.stride() for a, b in products)
 

@@ -5,12 +5,21 @@ import random
 import pytest
 import torch
 
+from kernels import native
+from kernels.products.few_rows import COMPILED, SOURCE, TORCH, Choice
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.session import MIN_CAPACITY, ModelSession
 from methods.types import Inputs
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-9}
+NO_COMPILER = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(params=["torch", pytest.param("compiled", marks=NO_COMPILER)])
+def choice(request: pytest.FixtureRequest) -> Choice:
+    """Who makes the products of few rows."""
+    return COMPILED if request.param == "compiled" else TORCH
 
 
 def history(session: ModelSession, inputs: Inputs) -> list[list[int]]:
@@ -29,8 +38,8 @@ def check_extend(tiny, session: ModelSession, sources: list, cached: list[list[i
         torch.testing.assert_close(logits[row], expected, **TOLERANCE)
 
 
-def test_prefill_one_token_and_five_equal_transformers(tiny, family: str) -> None:
-    session = ModelSession(stack_for(tiny.build(family)))
+def test_prefill_one_token_and_five_equal_transformers(tiny, family: str, choice: Choice) -> None:
+    session = ModelSession(stack_for(tiny.build(family), choice))
     inputs = tiny.source_for(session.stack, [7])
     pending = session.prefill(inputs)
     cached = history(session, inputs)
@@ -39,9 +48,9 @@ def test_prefill_one_token_and_five_equal_transformers(tiny, family: str) -> Non
     check_extend(tiny, session, inputs.prompts, cached, [[11]])
 
 
-def test_random_batches_equal_transformers_through_extend_rewind_and_select(tiny, family: str) -> None:
+def test_random_batches_equal_transformers_through_extend_rewind_and_select(tiny, family: str, choice: Choice) -> None:
     """Ragged prompts, one of a single token, padded columns that are rewound, rows dropped, repeated and permuted, growth."""
-    session = ModelSession(stack_for(tiny.build(family)))
+    session = ModelSession(stack_for(tiny.build(family), choice))
     inputs = tiny.source_for(session.stack, [1, 9, 4])
     generator = random.Random(family)
     pending = session.prefill(inputs)

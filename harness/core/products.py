@@ -1,0 +1,58 @@
+"""Who makes the products of few rows on this machine: measured once, kept in the cache, and told in every environment.
+
+FORETOKEN_PRODUCTS fixes it by name: ``torch``, or ``compiled`` for every weight. The choice does not change what a model says
+but for rounding; a record's environment names it, so that records made with another one are not taken for the same.
+"""
+
+import os
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+
+from harness.core.errors import UsageError
+from harness.core.files import made, parsed, replace_file, written
+from kernels import native
+from kernels.native import cache_folder
+from kernels.products.few_rows import COMPILED, SOURCE, TORCH, Choice, choose, measured_times
+
+VARIABLE = "FORETOKEN_PRODUCTS"
+NAMES = ("measured", "torch", "compiled")
+
+
+def choice() -> Choice:
+    """Return what the environment variable says, or what was measured on this machine, in a moment or long ago.
+
+    Raises:
+        UsageError: another name than those of ``NAMES``; a choice in the cache that cannot be read.
+    """
+    name = os.environ.get(VARIABLE) or "measured"
+    if name not in NAMES:
+        raise UsageError(f"{VARIABLE} {name!r}: expected one of {', '.join(NAMES)}")
+    if name == "torch" or native.library(SOURCE) is None:
+        if name == "compiled":
+            raise UsageError(f"{VARIABLE} 'compiled': nothing could be compiled here; install a C++ compiler, or use torch")
+        return TORCH
+    return COMPILED if name == "compiled" else _measured(cache_folder())
+
+
+@lru_cache(maxsize=4)
+def _measured(folder: Path) -> Choice:
+    """Return the choice kept in the cache; measure it first where there is none for this library and torch."""
+    library = native.library(SOURCE)
+    assert library is not None
+    identity = sha256(f"{library._name} {torch.__version__}".encode()).hexdigest()[:16]
+    path = folder / f"products-{identity}.json"
+    with FileLock(path.with_suffix(".lock")):
+        try:
+            return made(Choice, parsed(path.read_bytes()))
+        except FileNotFoundError:
+            times = measured_times()
+            assert times is not None
+            found = choose(times)
+            replace_file(path, written(found))
+            return found
+        except ValueError as error:
+            raise UsageError(f"{path}: cannot be read ({error}); delete it, and the choice is measured anew") from error

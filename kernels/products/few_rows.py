@@ -1,0 +1,158 @@
+"""The compiled loop for products of few rows: it reads a weight once, whatever the number of rows; and where it is the faster.
+
+torch's matrix product takes as long for one row as memory does, but two to four times as long for six. The loop works on the
+weight as it lies, so there is no second copy. A row's result does not depend on how many rows it is computed with, to the bit.
+For small weights torch's shorter call wins, for many rows its blocking: a choice, made by measurement, says who makes which.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kernels import native
+
+SOURCE = Path(__file__).with_name("few_rows.cpp")
+FUNCTIONS = {torch.float32: "multiply_float32", torch.float64: "multiply_float64"}
+SHAPES = ((64, 64), (64, 192), (128, 384), (192, 768), (384, 1024), (512, 2048), (1024, 4096))  # in and out, by their product
+ROWS = (1, 2, 4, 6, 8, 16, 32)
+MOST_VERIFIED = 8  # rows of a usual round: by their times a weight's size is judged
+MODEL_SIZE, MOST_COPIES = 1 << 24, 60  # numbers of a model whose weights take turns, and how many it has: as in decoding
+ROUNDS = 5
+FewRows = Callable[[Float[Tensor, "N d_in"], Float[Tensor, "N d_out"] | None], Float[Tensor, "N d_out"]]
+Times = Mapping[tuple[int, int], tuple[float, float]]  # (numbers in the weight, rows) -> seconds of torch and of the loop
+
+
+class _Product(ctypes.Structure):
+    """As in few_rows.cpp; the stride and both sizes count numbers."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("stride", ctypes.c_long),
+        ("depth", ctypes.c_long),
+        ("width", ctypes.c_long),
+    )
+
+
+def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None) -> FewRows | None:
+    """Return ``product(rows, onto) = rows weight + bias (+ onto)`` as a compiled loop; None where it cannot be had.
+
+    It takes fp32 or fp64 on a CPU, a weight whose rows are contiguous, and rows and ``onto`` of the weight's dtype.
+    """
+    fits = weight.device.type == "cpu" and weight.dtype in FUNCTIONS and weight.stride(1) == 1
+    library = native.library(SOURCE) if fits else None
+    if library is None:
+        return None
+    multiply = getattr(library, FUNCTIONS[weight.dtype])
+    multiply.argtypes = (*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 2, *[ctypes.c_void_p] * 2)
+    multiply.restype = None
+    depth, width = weight.shape
+    bias = None if bias is None else bias.contiguous()
+    product = _Product(weight.data_ptr(), None if bias is None else bias.data_ptr(), weight.stride(0), depth, width)
+    address, empty, dtype = ctypes.addressof(product), torch.empty, weight.dtype
+
+    def few_rows(
+        rows: Float[Tensor, "N d_in"],
+        onto: Float[Tensor, "N d_out"] | None,
+        kept: tuple = (product, weight, bias),  # which the address points to
+    ) -> Float[Tensor, "N d_out"]:
+        stride, step = rows.stride()
+        if step != 1:
+            rows, stride = rows.contiguous(), depth
+        onto = None if onto is None else onto.contiguous()
+        count = rows.shape[0]
+        out = empty((count, width), dtype=dtype)
+        multiply(address, rows.data_ptr(), stride, count, None if onto is None else onto.data_ptr(), out.data_ptr())
+        return out
+
+    return few_rows
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Products of at most ``most_rows`` rows with a weight of at least ``least_size`` numbers are made by the compiled loop."""
+
+    least_size: int = 0
+    most_rows: int = 0
+
+    def takes(self, weight: Tensor) -> bool:
+        return self.most_rows > 0 and weight.numel() >= self.least_size
+
+    def __str__(self) -> str:
+        if not self.most_rows:
+            return "torch"
+        return f"compiled for up to {self.most_rows} rows of weights from {self.least_size} numbers on"
+
+
+TORCH = Choice()
+COMPILED = Choice(most_rows=max(ROWS))
+
+
+def choose(times: Times) -> Choice:
+    """Choose from times, seconds of torch and of the loop: the loop where it takes less over the rows of usual rounds.
+
+    ``least_size`` is the smallest weight from which on this holds for all larger ones, ``most_rows`` the number of rows up to
+    which it holds for the largest weight.
+    """
+    sizes = sorted({size for size, _ in times})
+    least_size = None
+    for size in reversed(sizes):
+        usual = [pair for (own, rows), pair in times.items() if own == size and rows <= MOST_VERIFIED]
+        if sum(ours / torchs for torchs, ours in usual) > len(usual):
+            break
+        least_size = size
+    if least_size is None:
+        return TORCH
+    most_rows = 0
+    for rows in sorted(rows for size, rows in times if size == sizes[-1]):
+        torchs, ours = times[sizes[-1], rows]
+        if rows > MOST_VERIFIED and ours > torchs:
+            break
+        most_rows = rows
+    return Choice(least_size, most_rows)
+
+
+@torch.inference_mode()
+def measured_times() -> Times | None:
+    """Time torch and the loop in turns, in fp32, on one thread: what other work does to several would decide otherwise.
+
+    None where nothing could be compiled. Takes a few seconds.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _times()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _times() -> Times | None:
+    times: dict[tuple[int, int], tuple[float, float]] = {}
+    generator = torch.Generator().manual_seed(0)
+    for depth, width in SHAPES:
+        copies = min(MOST_COPIES, MODEL_SIZE // (depth * width))
+        weights = [torch.randn(depth, width, generator=generator) for _ in range(copies)]
+        products = [product for weight in weights if (product := compiled_product(weight, None)) is not None]
+        if not products:
+            return None
+        for count in ROWS:
+            rows = torch.randn(count, depth, generator=generator)
+            torchs, ours = [], []
+            for _ in range(ROUNDS):
+                start = perf_counter()
+                for weight in weights:
+                    torch.mm(rows, weight)
+                middle = perf_counter()
+                for product in products:
+                    product(rows, None)
+                torchs.append((middle - start) / copies)
+                ours.append((perf_counter() - middle) / copies)
+            times[depth * width, count] = median(torchs), median(ours)
+    return times

@@ -1,0 +1,105 @@
+"""Products of few rows: the compiled loop against fp64, the same bits for any number of rows, and what the chooser takes."""
+
+import pytest
+import torch
+
+from kernels import native
+from kernels.products.few_rows import COMPILED, ROWS, SHAPES, SOURCE, TORCH, Choice, choose, compiled_product, measured_times
+
+needs_compiler = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
+SIZES = [depth * width for depth, width in SHAPES]
+ERROR = {torch.float32: 1e-5, torch.float64: 1e-13}  # of a sum, relative to the sum of its terms' magnitudes
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 5), (33, 17), (65, 384), (577, 2049), (70, 9001)])
+def test_every_row_is_the_product_whatever_the_number_of_rows(
+    depth: int, width: int, dtype: torch.dtype, threads: int, few_threads
+) -> None:
+    few_threads(threads)
+    generator = torch.Generator().manual_seed(depth)
+    weight = torch.randn(depth, width + 3, dtype=dtype, generator=generator)[:, 2 : width + 2]  # rows apart, not aligned
+    bias = torch.randn(width, dtype=dtype, generator=generator)
+    for count in (1, 2, 3, 7, 8, 9, 17):
+        rows = torch.randn(count, depth + 2, dtype=dtype, generator=generator)[:, :depth]
+        onto = torch.randn(count, width, dtype=dtype, generator=generator)
+        for product, own_bias in ((compiled_product(weight, None), 0), (compiled_product(weight, bias), bias)):
+            for start in (None, onto):
+                found = product(rows, start)
+                added = own_bias if start is None else own_bias + start
+                truth = rows.double() @ weight.double() + added
+                limit = ERROR[dtype] * (rows.double().abs() @ weight.double().abs() + 1)
+                assert ((found - truth).abs() <= limit).all()
+                alone = [product(rows[row : row + 1], None if start is None else start[row : row + 1]) for row in range(count)]
+                assert torch.equal(found, torch.cat(alone))
+
+
+@pytest.fixture
+def few_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_rows_apart_and_across_are_taken_as_they_are() -> None:
+    weight = torch.randn(6, 4, dtype=torch.float64)
+    rows = torch.randn(6, 3, dtype=torch.float64).t()
+    onto = torch.randn(4, 3, dtype=torch.float64).t()
+    torch.testing.assert_close(compiled_product(weight, None)(rows, onto), rows @ weight + onto)
+
+
+@needs_compiler
+def test_a_weight_changed_in_place_is_the_products_weight() -> None:
+    weight, rows = torch.randn(8, 8), torch.randn(2, 8)
+    product = compiled_product(weight, None)
+    weight.mul_(2)
+    torch.testing.assert_close(product(rows, None), rows @ weight)
+
+
+@needs_compiler
+def test_nan_and_infinity_come_through() -> None:
+    weight = torch.ones(40, 40)
+    rows = torch.zeros(2, 40)
+    rows[0, 3], rows[1, 5] = float("nan"), float("inf")
+    found = compiled_product(weight, None)(rows, None)
+    assert found[0].isnan().all()
+    assert (found[1] == float("inf")).all()
+
+
+@pytest.mark.parametrize("weight", [torch.ones(4, 4, dtype=torch.float16), torch.ones(4, 4).t()[:, ::2], torch.ones(6, 4).t()])
+def test_other_weights_are_left_to_torch(weight: torch.Tensor) -> None:
+    assert compiled_product(weight, None) is None
+
+
+def times(loop: dict[int, float], rows: dict[int, float] | None = None) -> dict[tuple[int, int], tuple[float, float]]:
+    """A table of times: torch takes 1, the loop what is given for a size, or for the largest size and a number of rows."""
+    table = {(size, count): (1.0, loop.get(size, 0.5)) for size in SIZES for count in ROWS}
+    return table | {(SIZES[-1], count): (1.0, took) for count, took in (rows or {}).items()}
+
+
+def test_the_chooser_takes_what_the_times_say() -> None:
+    assert choose(times({})) == Choice(SIZES[0], ROWS[-1])
+    assert choose(times({SIZES[0]: 1.2, SIZES[1]: 1.01})) == Choice(SIZES[2], ROWS[-1])
+    assert choose(times({SIZES[3]: 1.2})) == Choice(SIZES[4], ROWS[-1]), "a smaller weight that seems to gain is not trusted"
+    assert choose(times({SIZES[-1]: 1.2})) == TORCH
+    assert choose(times({}, {16: 1.1})) == Choice(SIZES[0], 8), "what more rows gain is not looked at"
+    assert choose(times({}, {1: 1.1})) == Choice(SIZES[0], ROWS[-1]), "one row may take longer where the round takes less"
+
+
+def test_a_choice_takes_large_weights_only() -> None:
+    assert Choice(16, 4).takes(torch.empty(4, 4))
+    assert not Choice(17, 4).takes(torch.empty(4, 4))
+    assert not TORCH.takes(torch.empty(1000, 1000))
+    assert COMPILED.takes(torch.empty(1, 1))
+
+
+@needs_compiler
+def test_times_are_measured_for_every_size_and_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.products.few_rows.ROUNDS", 1)
+    monkeypatch.setattr("kernels.products.few_rows.MOST_COPIES", 1)
+    found = measured_times()
+    assert set(found) == {(size, count) for size in SIZES for count in ROWS}
+    assert all(min(pair) > 0 for pair in found.values())
