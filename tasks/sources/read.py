@@ -70,9 +70,10 @@ def _from_files(dataset: Dataset, source: str, split: Split, limit: int | None, 
     first = next(picked, None)
     if first is None:
         names = ", ".join(sorted({str(path) for _, path in (*files.train, *files.test)}))
-        raise DataError(
-            f"data '{source}': no row for the {split} split of {dataset.name} in {names}; give more rows or both splits"
-        )
+        more = "more rows (one file is divided into both splits)" if pooled else f"rows of the {split} split"
+        if split == "test" and not all(dataset.testable(example) for _, example in _examples(dataset, files.test)):
+            more = "longer rows (short ones are trained on, not tested on)"
+        raise DataError(f"data '{source}': no row for the {split} split of {dataset.name} in {names}; give {more}")
     return itertools.chain((first,), picked)
 
 
