@@ -10,8 +10,8 @@ from typing import Any
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
 from harness.core.settings import Settings, checked_device, folder_of, model_name, source_of
-from harness.papers import FIGURES, INPUTS, TABLES, Figure, Table, command_of, get_figure, get_table
-from harness.tables.base import explained
+from harness.papers import FIGURES, INPUTS, TABLES, command_of, get_figure, get_table
+from harness.tables.base import Figure, Table, explained
 from harness.tables.evidence import Evidence, stored_evidence
 from harness.tables.files import header_of, num_lost, with_verdicts, write_table
 from harness.tables.layout import terminal_table

@@ -21,6 +21,7 @@ from tasks import get_task
 from tasks.base import Task
 
 NUM_CANDIDATES = (1, 3, 5)  # PPD's k
+MUCH_REPETITION = 0.5  # a text of which more repeats itself is a loop
 
 
 def num_tokens(records: Sequence[Record]) -> int:

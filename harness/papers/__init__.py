@@ -1,6 +1,6 @@
 """The catalogue: every table and figure of the papers, by number and by name, and what they claim.
 
-A paper is a folder here that offers TITLE, SHORT, TABLES, FIGURES, CLAIMS and INPUTS, and a name in PAPERS.
+A paper is a folder here that offers TITLE, SHORT, TABLES, FIGURES, CLAIMS and INPUTS, and its name in _FOLDERS.
 """
 
 import os
@@ -18,7 +18,7 @@ from harness.core.settings import Settings
 from harness.papers import leviathan, optimized, ppd, specdec
 from harness.papers.claim import Claim
 from harness.tables import published
-from harness.tables.base import Cell, Figure, Table
+from harness.tables.base import Figure, Table
 
 _FOLDERS: tuple[ModuleType, ...] = (ppd, leviathan, specdec, optimized)
 PAPERS: dict[str, ModuleType] = {Path(paper.__path__[0]).name: paper for paper in _FOLDERS}
@@ -26,21 +26,6 @@ _ALL = [replace(table, paper_title=paper.TITLE) for paper in PAPERS.values() for
 TABLES: dict[int, Table] = {table.number: table for table in sorted(_ALL, key=lambda table: table.number)}
 FIGURES: dict[str, Figure] = {figure.name: figure for paper in PAPERS.values() for figure in paper.FIGURES}
 INPUTS: list[published.InputTable] = [table for paper in PAPERS.values() for table in paper.INPUTS]
-
-__all__ = [
-    "FIGURES",
-    "INPUTS",
-    "PAPERS",
-    "TABLES",
-    "Cell",
-    "Figure",
-    "Settings",
-    "Table",
-    "claims",
-    "command_of",
-    "get_figure",
-    "get_table",
-]
 
 
 def claims() -> tuple[list[Claim], Sequence[str]]:
@@ -93,7 +78,7 @@ def _shown(value: object, root: Path) -> str:
 
 def _table(name: str, offered: Any) -> tuple[int, Any]:
     if not isinstance(offered, Table) or str(offered.number) != name:
-        raise UsageError(f"{offered!r} is no table of number {name}; expected a harness.papers.Table registered by its number")
+        raise UsageError(f"{offered!r} is no table of number {name}; expected a table of tables.base registered by its number")
     if offered.name in {table.name for table in TABLES.values()}:
         raise UsageError(f"table name {offered.name!r} exists already; choose another paper or paper_number")
     if not re.fullmatch(r"[\w-]+", offered.paper):

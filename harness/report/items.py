@@ -13,9 +13,9 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.files import parsed
 from harness.core.settings import Settings
-from harness.papers import FIGURES, TABLES, Figure, Table, command_of
+from harness.papers import FIGURES, TABLES, command_of
 from harness.report.relation import Judged, judge
-from harness.tables.base import Cell
+from harness.tables.base import Cell, Figure, Table
 from harness.tables.evidence import Evidence
 
 LEDGER = (

@@ -181,6 +181,18 @@ def test_costs_and_predictions_by_hand(synthetic: SimpleNamespace, arms: SimpleN
     assert found["alpha"].low < 0.6 < found["alpha"].high
 
 
+def test_verification_costs_what_it_does_of_a_whole_round_of_drafts(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Gamma + 1 tokens: most rounds here have fewer drafts, are verified in 2 ms instead of 12, and do not count."""
+    plain = [synthetic.plain(arms.plain, "a", 12, overlap={"t5-small": [0.6] * 12})]
+    drafted = [synthetic.drafted(arms.drafted, "a", 12)]
+    steps = drafted[0].steps
+    for index in range(1, len(steps.drafted)):
+        steps.drafted[index], steps.verify_s[index] = steps.drafted[index][:1], 0.002
+    found = account(plain, drafted, "t5-small", 3)
+    assert len(steps.drafted) == 4
+    assert value(found["verify_s"]) == pytest.approx(0.012)
+
+
 def test_time_outside_rounds_is_what_is_unexplained(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     found = costs_case(synthetic, arms, start_s=0.05)
     assert value(found["outside_rounds"]) == pytest.approx(50 / 145)

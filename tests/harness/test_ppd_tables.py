@@ -18,7 +18,7 @@ from harness.core.settings import Settings, folder_of
 from harness.measures.pipelines import match_rate, ranks_of
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
-from harness.papers import INPUTS, TABLES, Table, command_of
+from harness.papers import INPUTS, TABLES, command_of
 from harness.papers.ppd.match import middle, position_of
 from harness.papers.ppd.setup import (
     DEPTHS,
@@ -33,7 +33,7 @@ from harness.papers.ppd.setup import (
     setting,
 )
 from harness.tables import published
-from harness.tables.base import Cell
+from harness.tables.base import Cell, Table
 from harness.tables.evidence import Evidence
 from harness.tables.layout import terminal_table, title
 from harness.zoo.build import ensure

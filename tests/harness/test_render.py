@@ -11,8 +11,8 @@ import pytest
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
-from harness.papers import TABLES, Table
-from harness.tables.base import Cell
+from harness.papers import TABLES
+from harness.tables.base import Cell, Table
 from harness.tables.coloured import Token, coloured_rounds, to_html, to_terminal
 from harness.tables.evidence import Evidence
 from harness.tables.files import Header, write_table

@@ -8,9 +8,10 @@ import pytest
 
 from harness.cli.main import main
 from harness.core.settings import Settings
-from harness.papers import TABLES, Cell
+from harness.papers import TABLES
 from harness.report.items import LEDGER, table_items
 from harness.report.relation import REASONS, judge, printed_digits, tally
+from harness.tables.base import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY, PAPER = Settings(), Settings(profile="paper")

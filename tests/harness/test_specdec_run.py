@@ -17,10 +17,11 @@ from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate
 from harness.models.loading import load_model
 from harness.models.names import pin_model
-from harness.papers import TABLES, Table
+from harness.papers import TABLES
 from harness.papers.leviathan.setup import ROLES
 from harness.run.refusals import check_recipes
 from harness.run.runner import Runner, pin
+from harness.tables.base import Table
 from harness.zoo.build import ensure
 from methods.specdec.blockwise import BlockwiseHeads
 from methods.specdec.network import read_block_config

@@ -17,7 +17,7 @@ from harness.core.record_files import RecordFile
 from harness.core.records import Divergence, Record
 from harness.core.settings import Settings
 from harness.measures.of_run import of_task
-from harness.papers import TABLES, Table
+from harness.papers import TABLES
 from harness.papers.specdec.columns import trained_on
 from harness.papers.specdec.measures import sentence_speedup
 from harness.papers.specdec.quality import GRID
@@ -42,7 +42,7 @@ from harness.papers.specdec.setup import (
 from harness.run.plan import COMMAND, run_plan
 from harness.run.runner import Runner, model_facts, pin
 from harness.tables import published
-from harness.tables.base import Cell
+from harness.tables.base import Cell, Table
 from harness.tables.engine import Known, Row
 from harness.tables.evidence import Evidence, stored_evidence
 from harness.tables.published import NOT_RECOVERED

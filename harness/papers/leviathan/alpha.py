@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
-from harness.measures.of_run import alpha_overlap, num_tokens, repetition_frac
+from harness.measures.of_run import MUCH_REPETITION, alpha_overlap, num_tokens, repetition_frac
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.setup import (
@@ -26,7 +26,6 @@ from harness.tables.published import Published
 from methods.speculative import theory
 
 LAMDA = "LaMDA (137B)"
-MUCH_REPETITION = 0.5
 NGRAMS = ("Unigram", "Bigram")
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from harness.papers.claim import Claim, Line, at_most, corners, line_of, yes
+from harness.papers.claim import Claim, Line, Verdict, at_most, corners, line_of, yes
 from harness.tables.published import Row, claim, read
 from methods.speculative import theory
 
@@ -151,13 +151,13 @@ def lenience_inequality() -> Claim:
 def sharper() -> Claim:
     rows = read(PAPER, "table_3")
     alphas = {(row["target"], row["draft"], row["temp"]): row["alpha"] for row in rows}
+    verdicts: dict[str, Verdict] = {">": "holds", "=": "only within rounding", "<": "contradicted"}
     lines = []
     for target, draft in dict.fromkeys((row["target"], row["draft"]) for row in rows):
         cold, warm = alphas[target, draft, "0"], alphas[target, draft, "1"]
         sign = ">" if float(cold) > float(warm) else "=" if float(cold) == float(warm) else "<"
-        verdict = at_most(warm, float(cold), float(cold)) if sign != "=" else "only within rounding"
-        lines.append(Line(f"{target} with {draft}", "alpha(0) > alpha(1)", f"{cold} {sign} {warm}", f"{cold} {sign} {warm}",
-                          "contradicted" if sign == "<" else verdict))  # fmt: skip
+        found = f"{cold} {sign} {warm}"
+        lines.append(Line(f"{target} with {draft}", "alpha(0) > alpha(1)", found, found, verdicts[sign]))
     return Claim(
         title="The sharper the distribution, the higher alpha",
         statement="The text says so for all models; temperature 0 is the sharpest.",

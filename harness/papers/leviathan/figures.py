@@ -13,8 +13,8 @@ import numpy as np
 from harness.core.settings import Settings
 from harness.measures.of_run import operations_factor
 from harness.measures.statistics import Estimate
-from harness.papers.leviathan.setup import PAPER
-from harness.papers.leviathan.speed import SPEED, TARGET, costs_of, sections
+from harness.papers.leviathan.setup import PAPER, TARGET
+from harness.papers.leviathan.speed import SPEED, costs_of, sections
 from harness.tables import published, style
 from harness.tables.base import Figure
 from harness.tables.engine import known_arms

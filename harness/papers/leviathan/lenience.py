@@ -1,7 +1,4 @@
-"""Leviathan et al., Table 5 and Section A.5 (catalogue 11): what lenience does to alpha and to speed.
-
-A row's ``key`` is its kind, the lines of the published table by lenience, and the name of its draft in overlaps.
-"""
+"""Leviathan et al., Table 5 and Section A.5 (catalogue 11): what lenience does to alpha and to speed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +9,7 @@ from harness.core.settings import Settings
 from harness.measures.of_run import accepted_over_verified, alpha_overlap, speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.alpha import alpha_arm
-from harness.papers.leviathan.setup import LENIENCES, PAPER, SETUPS, autoregressive, drafter, model_notes, speculative
+from harness.papers.leviathan.setup import LENIENCES, PAPER, SETUPS, TARGET, autoregressive, drafter, model_notes, speculative
 from harness.tables import published
 from harness.tables.engine import Arms, Column, Known, Result, Row, Section, row_name, table
 from harness.tables.published import Published
@@ -20,7 +17,6 @@ from methods.speculative import theory
 
 TIMED_DRAFT = "T5-small"
 TASK = "EnDe"
-TARGET = "target alone"
 
 
 def draft_name(row: published.Row) -> str:

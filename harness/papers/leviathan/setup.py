@@ -14,6 +14,7 @@ from harness.tables.roles import needed_model, plain_decoding, role_model, with_
 from kernels.inputs import SamplingSpec
 
 PAPER = "leviathan"
+TARGET = "target alone"  # the arm that a draft is compared with
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 LAMDA_TOP_K = 40
 LARGER_THAN_A_DEVICE = ("meta-llama/Llama-3.1-70B",)  # 141 GB in half precision

@@ -24,7 +24,17 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import incomparable, overlap_of, succeeded
 from harness.measures.statistics import Estimate, Missing, interval
-from harness.papers.leviathan.setup import PAPER, SETUPS, autoregressive, drafter, drafters, model_notes, overlaps, speculative
+from harness.papers.leviathan.setup import (
+    PAPER,
+    SETUPS,
+    TARGET,
+    autoregressive,
+    drafter,
+    drafters,
+    model_notes,
+    overlaps,
+    speculative,
+)
 from harness.tables import published
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
 from methods.speculative import theory
@@ -175,8 +185,6 @@ def _median_of_known(values: np.ndarray) -> np.ndarray:
 
 
 # Tables
-
-TARGET = "target alone"
 
 
 def sections(settings: Settings, name: str = "table_2") -> list[Section]:

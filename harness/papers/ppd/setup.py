@@ -8,7 +8,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import EarlyProbe, Experiment, ModelSpec
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.of_run import repetition_frac
+from harness.measures.of_run import MUCH_REPETITION, repetition_frac
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
@@ -69,7 +69,6 @@ SIZES = {
     "small": _Sizes(limits={"SQUAD": 1000, "WMT": 500, "CNN/DM": 200}, batch=8, timed_limit=20),
     "paper": _Sizes(batch=4, timed_limit=100),  # a 13B model caches 0.8 MB a token and row in half precision
 }  # fmt: skip
-MUCH_REPETITION = 0.5
 
 
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
