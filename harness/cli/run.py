@@ -141,7 +141,14 @@ def experiments(args: argparse.Namespace) -> Comparison:
 
 
 def check_flags(args: argparse.Namespace) -> None:
+    """UsageError for a flag that nothing of this run reads."""
     drafter = _drafter(args)
+    if args.heads and not args.match_layers and "heads" not in takes_of(args.method):
+        raise UsageError(f"--heads {args.heads}: nothing reads it; leave it out, or choose --method ppd or --match-layers N,N")
+    if args.draft_revision and not args.draft:
+        raise UsageError(
+            f"--draft-revision {args.draft_revision}: nothing reads it; leave it out, or name the model by --draft"
+        )
     refuse_unread(args, _chosen(args) | {"drafter": None if drafter is None else drafter.kind})
 
 
