@@ -56,3 +56,5 @@ def _measured(folder: Path) -> Choice:
             return found
         except ValueError as error:
             raise UsageError(f"{path}: cannot be read ({error}); delete it, and the choice is measured anew") from error
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; free some space, or set {VARIABLE} to torch") from error

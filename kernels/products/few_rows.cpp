@@ -121,7 +121,7 @@ void begin(const Number* onto, const Number* bias, Number* out, long columns) {
 }
 
 template <typename Number>
-void multiply(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out) {
+void multiply(const Product<Number>& product, const Number* rows, long count, const Number* onto, Number* out) {
     const long width = product.width, depth = product.depth, stride = product.stride;
     const long threads = depth * width < SHARED ? 1 : thread_count();
     const long strips = threads * ((width + threads * STRIP - 1) / (threads * STRIP));
@@ -134,7 +134,7 @@ void multiply(const Product<Number>& product, const Number* rows, long row_strid
             begin(onto ? onto + place : nullptr, product.bias ? product.bias + first : nullptr, out + place, columns);
         }
         for (long k = 0; k < depth; k += DEPTH)
-            add(count, rows + k, row_stride, product.weight + k * stride + first, stride, std::min(DEPTH, depth - k),
+            add(count, rows + k, depth, product.weight + k * stride + first, stride, std::min(DEPTH, depth - k),
                 out + first, width, columns);
     }
 }
@@ -142,12 +142,10 @@ void multiply(const Product<Number>& product, const Number* rows, long row_strid
 }  // namespace
 
 extern "C" {
-void multiply_float32(const Product<float>* product, const float* rows, long row_stride, long count, const float* onto,
-                      float* out) {
-    multiply(*product, rows, row_stride, count, onto, out);
+void multiply_float32(const Product<float>* product, const float* rows, long count, const float* onto, float* out) {
+    multiply(*product, rows, count, onto, out);
 }
-void multiply_float64(const Product<double>* product, const double* rows, long row_stride, long count, const double* onto,
-                      double* out) {
-    multiply(*product, rows, row_stride, count, onto, out);
+void multiply_float64(const Product<double>* product, const double* rows, long count, const double* onto, double* out) {
+    multiply(*product, rows, count, onto, out);
 }
 }

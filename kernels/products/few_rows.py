@@ -51,7 +51,7 @@ def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d
     if library is None:
         return None
     multiply = getattr(library, FUNCTIONS[weight.dtype])
-    multiply.argtypes = (*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 2, *[ctypes.c_void_p] * 2)
+    multiply.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     multiply.restype = None
     depth, width = weight.shape
     bias = None if bias is None else bias.contiguous()
@@ -63,13 +63,11 @@ def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d
         onto: Float[Tensor, "N d_out"] | None,
         kept: tuple = (product, weight, bias),  # which the address points to
     ) -> Float[Tensor, "N d_out"]:
-        stride, step = rows.stride()
-        if step != 1:
-            rows, stride = rows.contiguous(), depth
-        onto = None if onto is None else onto.contiguous()
+        rows = rows if rows.is_contiguous() else rows.contiguous()
+        onto = onto if onto is None or onto.is_contiguous() else onto.contiguous()
         count = rows.shape[0]
         out = empty((count, width), dtype=dtype)
-        multiply(address, rows.data_ptr(), stride, count, None if onto is None else onto.data_ptr(), out.data_ptr())
+        multiply(address, rows.data_ptr(), count, None if onto is None else onto.data_ptr(), out.data_ptr())
         return out
 
     return few_rows
