@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC")
+ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-trapping-math", "-fno-math-errno")
 # Tried in this order: not every compiler has OpenMP, knows its own processor, or can be told a width of vectors.
 FLAGS = (("-march=native", "-mprefer-vector-width=512", "-fopenmp"), ("-march=native", "-fopenmp"), ("-march=native",), ())
 COMPILERS = ("c++", "g++", "clang++")

@@ -110,31 +110,33 @@ struct Row {
 
   Index num_tiles() const { return (size + TILE - 1) / TILE; }
   Index length(Index tile) const { return std::min(TILE, size - tile * TILE); }
-  bool drops(Real logit, Index token) const { return (logit < least) | ((logit == least) & (token < first_tie)); }  // no NaN
-
-  // s_x of Eq. 0.
-  Real scaled(Index token) const {
-    const Real logit = number(logits[token]);
-    return drops(logit, token) ? Real(-INFINITE) : logit * scale;
+  // s_x of Eq. 0, of the token with this logit; NaN stays NaN.
+  static Real scaled(Real logit, Index token, Real scale, Real least, Index first_tie) {
+    return (logit < least) | ((logit == least) & (token < first_tie)) ? Real(-INFINITE) : logit * scale;
   }
+  Real scaled(Index token) const { return scaled(number(logits[token]), token, scale, least, first_tie); }
 
   double prob(Index token) const { return exponential(scaled(token) - top) / sum; }
 
-  // Write s of a tile's tokens to `out`; return the largest.
+  // Write s of a tile's tokens to `out`; return the largest. Members are copied, or each write to `out` might change them.
   Real load(Index tile, Real* out) const {
-    const Index begin = tile * TILE, end = begin + length(tile);
+    const Logit* from = logits + tile * TILE;
+    const Index count = length(tile), tie = first_tie - tile * TILE;
+    const Real factor = scale, limit = least;
     Real largest = Real(-INFINITE);
-    if (least == Real(-INFINITE)) {
+    if (limit == Real(-INFINITE)) {
 #pragma omp simd reduction(max : largest)
-      for (Index token = begin; token < end; ++token) {
-        out[token - begin] = number(logits[token]) * scale;
-        largest = out[token - begin] > largest ? out[token - begin] : largest;
+      for (Index i = 0; i < count; ++i) {
+        const Real value = number(from[i]) * factor;
+        out[i] = value;
+        largest = value > largest ? value : largest;
       }
     } else {
 #pragma omp simd reduction(max : largest)
-      for (Index token = begin; token < end; ++token) {
-        out[token - begin] = scaled(token);
-        largest = out[token - begin] > largest ? out[token - begin] : largest;
+      for (Index i = 0; i < count; ++i) {
+        const Real value = scaled(number(from[i]), i, factor, limit, tie);
+        out[i] = value;
+        largest = value > largest ? value : largest;
       }
     }
     return largest;
@@ -167,11 +169,12 @@ struct Row {
     const Index num_blocks = (size + BLOCK - 1) / BLOCK;
     std::vector<Real> block_tops(num_blocks);
     for (Index block = 0; block < num_blocks; ++block) {
-      const Index begin = block * BLOCK, end = std::min(size, begin + BLOCK);
+      const Logit* from = logits + block * BLOCK;
+      const Index filled = std::min(BLOCK, size - block * BLOCK);
       Real block_top = Real(-INFINITE);
 #pragma omp simd reduction(max : block_top)
-      for (Index token = begin; token < end; ++token) {
-        const Real logit = number(logits[token]);
+      for (Index i = 0; i < filled; ++i) {
+        const Real logit = number(from[i]);
         block_top = logit > block_top ? logit : block_top;
       }
       block_tops[block] = block_top;

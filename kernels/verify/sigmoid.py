@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.inputs import InputError
@@ -69,23 +69,21 @@ def decide(round: Round, scaling: Scaling = DEFAULT, backend: Backend | None = N
     Differs from the released code: sums are fp32 also for half logits, and whole where the last tile is no power of two.
     """
     target, draft = warped(round)
-    if use_triton(round.target_logits, backend) and draft is not None:
-        mode = 2 if scaling.as_released else 1
-        ratio, residual, sums = tiles_gpu.partials(target, draft, mode, scaling.alpha, scaling.beta)
-        drafted_ratio = ratio.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
-        totals = sums.sum(-1)
-    else:
-        activated = scaling.activate(target[:, :-1])
-        own = _point_mass(round, activated) if draft is None else scaling.activate(draft)
-        residual = torch.sub(activated, own).clamp_(min=0)  # NaN, where Eq. 5 has overflowed, stays until a row is drawn from
-        drafted_ratio = _rounded(_gathered(activated, round) / _gathered(own, round), target.dtype)
-        totals = residual.sum(-1)
-    num_accepted = leading_true(round.uniforms[:, :-1] <= drafted_ratio, round)
-    weights = _last_token_weights(round, target, residual, totals, num_accepted, scaling)
-    refused = at(target, num_accepted).isnan().any(-1)  # a NaN logit, not Eq. 5's overflow
-    next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, round.uniforms[:, -1]))
     drafted_target = scaling.activate(_gathered(target[:, :-1], round))
     drafted_draft = torch.ones_like(drafted_target) if draft is None else scaling.activate(_gathered(draft, round))
+    if use_triton(round.target_logits, backend) and draft is not None and round.tokens.shape[1]:
+        mode = 2 if scaling.as_released else 1
+        ratio, residual, sums = tiles_gpu.partials(target, draft, mode, scaling.alpha, scaling.beta)
+        num_accepted = leading_true(round.uniforms[:, :-1] <= _gathered(ratio, round), round)
+        left, total = at(residual, num_accepted), at(sums.sum(-1, keepdim=True), num_accepted)
+    else:
+        ratio = (drafted_target / drafted_draft).to(target.dtype)
+        num_accepted = leading_true(round.uniforms[:, :-1] <= ratio, round)
+        left = _residual(round, target, draft, num_accepted, scaling)
+        total = left.sum(-1, keepdim=True)
+    weights = _last_token_weights(round, at(target, num_accepted), left, total, num_accepted, scaling)
+    refused = at(target, num_accepted).isnan().any(-1)  # a NaN logit, not Eq. 5's overflow
+    next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, round.uniforms[:, -1]))
     return refuse_undrawn(Verdict(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)
 
 
@@ -108,30 +106,33 @@ def _warp(logits: Tensor, sampling: Sampling) -> Tensor:
     return adjusted_logits(logits, sampling).to(logits.dtype)
 
 
-def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
-    return values.to(dtype).to(values.dtype)
-
-
 def _gathered(rows: Tensor, round: Round) -> Tensor:
     return rows.gather(-1, round.tokens.unsqueeze(-1)).squeeze(-1)
 
 
-def _point_mass(round: Round, like: Tensor) -> Tensor:
-    return torch.zeros_like(like).scatter_(-1, round.tokens.unsqueeze(-1), 1.0)
+def _residual(
+    round: Round, target: Tensor, draft: Tensor | None, num_accepted: Int[Tensor, "B"], scaling: Scaling
+) -> Float[Tensor, "B V"]:
+    """The sigmoids' positive difference in the row of the first rejection alone; NaN where Eq. 5 has overflowed."""
+    own = scaling.activate(at(target, num_accepted))
+    if not round.tokens.shape[1]:
+        return own
+    if draft is None:
+        return own.scatter_(-1, at(round.tokens.unsqueeze(-1), num_accepted), 0.0)
+    return own.sub_(scaling.activate(at(draft, num_accepted))).clamp_(min=0)
 
 
 def _last_token_weights(
-    round: Round, target: Tensor, residual: Tensor, totals: Tensor, num_accepted: Tensor, scaling: Scaling
+    round: Round, row: Tensor, left: Tensor, total: Tensor, num_accepted: Int[Tensor, "B"], scaling: Scaling
 ) -> Float[Tensor, "B V"]:
-    """max_norm of the sigmoids' difference at a rejection, else the row behind the last draft; all alike where all are 0."""
-    row = at(target, num_accepted)
-    own = positive(scaling.activate(row))
-    weights = row.to(residual.dtype) if scaling.as_released else own
-    if round.tokens.shape[1]:
-        left, total = positive(at(residual, num_accepted)), positive(at(totals.unsqueeze(-1), num_accepted))
-        # As described, the target's own sigmoids stand in where no difference is above 0.
-        left = left / (total + LEAST_SUM) if scaling.as_released else torch.where(total > 0, left / total, own)
-        weights = torch.where(was_rejected(num_accepted, round), left, weights)
+    """max_norm of the sigmoids' difference at a rejection, else the target's ``row``; all alike where all are 0."""
+    rejected = was_rejected(num_accepted, round)
     if scaling.as_released:
-        return weights.clamp(min=LEAST_WEIGHT)
+        weights = positive(left) / (positive(total) + LEAST_SUM)
+        return torch.where(rejected, weights, row.to(left.dtype)).clamp_(min=LEAST_WEIGHT)
+    # As described, the target's own sigmoids stand in where no difference is above 0.
+    is_residual = rejected & (total > 0)
+    weights = positive(left / total)
+    if not is_residual.all():
+        weights = torch.where(is_residual, weights, positive(scaling.activate(row)))
     return torch.where((weights > 0).any(-1, keepdim=True), weights, 1.0)
