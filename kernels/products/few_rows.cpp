@@ -43,11 +43,8 @@ struct Product {
     long stride, depth, width;
 };
 
-// The number of vectors beside one another that ROWS rows have in registers, together with as many of the weight.
-template <int ROWS>
-constexpr int vectors() {
-    return std::max(1, std::min(8, (REGISTERS - 2) / (ROWS + 1)));
-}
+// The number of vectors beside one another that so many rows have in registers, together with as many of the weight.
+constexpr int vectors(int rows) { return std::max(1, std::min(8, (REGISTERS - 2) / (rows + 1))); }
 
 inline long thread_count() {
 #ifdef _OPENMP
@@ -80,30 +77,33 @@ inline void add_tile(const Number* rows, long row_stride, const Number* weight, 
         for (int i = 0; i < COUNT; i++) *(Lanes*)(out + row * out_stride + i * SIZE) = sums[row][i];
 }
 
-template <int ROWS, typename Number>
+// Add the products with columns: COUNT vectors at a time, what is left with half as many, at last one column after another.
+template <int ROWS, int COUNT, typename Number>
 void add_columns(const Number* rows, long row_stride, const Number* weight, long stride, long depth, Number* out,
                  long out_stride, long columns) {
-    constexpr long SIZE = Vector<Number>::SIZE;
-    constexpr int COUNT = vectors<ROWS>();
+    constexpr long TILE = COUNT * Vector<Number>::SIZE;
     long column = 0;
-    for (; column + COUNT * SIZE <= columns; column += COUNT * SIZE)
+    for (; column + TILE <= columns; column += TILE)
         add_tile<ROWS, COUNT>(rows, row_stride, weight + column, stride, depth, out + column, out_stride);
-    for (; column + SIZE <= columns; column += SIZE)
-        add_tile<ROWS, 1>(rows, row_stride, weight + column, stride, depth, out + column, out_stride);
-    for (; column < columns; column++)
-        for (int row = 0; row < ROWS; row++) {
-            Number sum = out[row * out_stride + column];
-            for (long k = 0; k < depth; k++) sum += rows[row * row_stride + k] * weight[k * stride + column];
-            out[row * out_stride + column] = sum;
-        }
+    if constexpr (COUNT > 1)
+        add_columns<ROWS, COUNT / 2>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
+                                     columns - column);
+    else
+        for (; column < columns; column++)
+            for (int row = 0; row < ROWS; row++) {
+                Number sum = out[row * out_stride + column];
+                for (long k = 0; k < depth; k++) sum += rows[row * row_stride + k] * weight[k * stride + column];
+                out[row * out_stride + column] = sum;
+            }
 }
 
 template <typename Number>
 void add(long count, const Number* rows, long row_stride, const Number* weight, long stride, long depth, Number* out,
          long out_stride, long columns) {
-    constexpr decltype(&add_columns<1, Number>) by_rows[MOST_ROWS] = {
-        add_columns<1, Number>, add_columns<2, Number>, add_columns<3, Number>, add_columns<4, Number>,
-        add_columns<5, Number>, add_columns<6, Number>, add_columns<7, Number>, add_columns<8, Number>};
+    constexpr decltype(&add_columns<1, 1, Number>) by_rows[MOST_ROWS] = {
+        add_columns<1, vectors(1), Number>, add_columns<2, vectors(2), Number>, add_columns<3, vectors(3), Number>,
+        add_columns<4, vectors(4), Number>, add_columns<5, vectors(5), Number>, add_columns<6, vectors(6), Number>,
+        add_columns<7, vectors(7), Number>, add_columns<8, vectors(8), Number>};
     for (long first = 0; first < count; first += MOST_ROWS)
         by_rows[std::min<long>(count - first, MOST_ROWS) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
                                                               out + first * out_stride, out_stride, columns);
