@@ -121,7 +121,7 @@ def next_token_weights(
     Only the row of the first rejection is looked at. A draft that equals the target up to rounding leaves no residual
     although rounding let it be rejected; the target row then stands in, which is its limit.
     """
-    target = _pick(target_probs, num_accepted)
+    target = pick(target_probs, num_accepted)
     if tokens.shape[1] == 0:
         return target
     num_draft = tokens.shape[1]
@@ -130,11 +130,11 @@ def next_token_weights(
     if draft_probs is None:
         residual = target.scatter(-1, tokens.gather(-1, column.unsqueeze(-1)), 0.0)
     else:
-        residual = (target - _pick(draft_probs, column)).clamp_(min=0)
+        residual = (target - pick(draft_probs, column)).clamp_(min=0)
     return torch.where(rejected & residual.any(-1, keepdim=True), residual, target)
 
 
-def _pick(probs: Float[Tensor, "B n V"], columns: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
+def pick(probs: Float[Tensor, "B n V"], columns: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
     """One row of each batch entry; selecting is several times faster than indexing where there is one entry."""
     if len(columns) == 1:
         return probs[0].index_select(0, columns)

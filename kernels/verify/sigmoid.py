@@ -5,15 +5,17 @@ is independent; the price: the ratio is about ``1 + 0.38 (z_target - z_draft) / 
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.inputs import InputError
 from kernels.verify.interface import Backend, Round, Verdict, refuse_undrawn, use_triton
-from kernels.verify.reference import Sampling, adjusted_logits, inverse_cdf
+from kernels.verify.reference import Sampling, adjusted_logits, inverse_cdf, pick
 from kernels.verify.whole_rows import at, leading_true, was_rejected
 
 if sys.platform == "linux":  # where Triton is installed
@@ -43,12 +45,24 @@ class Scaling:
     def activate(self, logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Eq. 5, each step rounded to the logits' dtype: in fp16 a constant of 1e5 overflows and gives NaN, as in the paper."""
         dtype = logits.dtype
-        alpha = torch.tensor(self.alpha, dtype=dtype)
-        width = torch.tensor(self.beta, dtype=dtype) - alpha
+        alpha, width = _constants(self.alpha, self.beta, dtype)
         activated = (logits - alpha).div_(width).to(arithmetic(dtype)).sigmoid_().to(dtype)
-        if self.as_released:
+        if self.as_released and not self._holds(logits):
             activated.masked_fill_(logits < self.alpha, 0.0).masked_fill_(logits > self.beta, 1.0)
         return activated.to(arithmetic(dtype))
+
+    def _holds(self, logits: Float[Tensor, "*shape"]) -> bool:
+        """Whether all lie between alpha and beta, for sure; CUDA tensors are not waited for."""
+        return (
+            not logits.is_cuda and logits.numel() > 0 and bool(logits.amin() >= self.alpha) and bool(logits.amax() <= self.beta)
+        )
+
+
+@lru_cache(maxsize=64)
+def _constants(alpha: float, beta: float, dtype: torch.dtype) -> tuple[float, float]:
+    """alpha and beta - alpha, as numbers of this dtype."""
+    low, high = torch.tensor(alpha, dtype=dtype), torch.tensor(beta, dtype=dtype)
+    return low.item(), (high - low).item()
 
 
 def arithmetic(dtype: torch.dtype) -> torch.dtype:
@@ -75,21 +89,18 @@ def decide(round: Round, scaling: Scaling = DEFAULT, backend: Backend | None = N
         mode = 2 if scaling.as_released else 1
         ratio, residual, sums = tiles_gpu.partials(target, draft, mode, scaling.alpha, scaling.beta)
         num_accepted = leading_true(round.uniforms[:, :-1] <= _gathered(ratio, round), round)
+        row = pick(target, num_accepted)
         left, total = at(residual, num_accepted), at(sums.sum(-1, keepdim=True), num_accepted)
     else:
         ratio = (drafted_target / drafted_draft).to(target.dtype)
         num_accepted = leading_true(round.uniforms[:, :-1] <= ratio, round)
-        left = _residual(round, target, draft, num_accepted, scaling)
+        row = pick(target, num_accepted)
+        left = _residual(round, row, draft, num_accepted, scaling)
         total = left.sum(-1, keepdim=True)
-    weights = _last_token_weights(round, at(target, num_accepted), left, total, num_accepted, scaling)
-    refused = at(target, num_accepted).isnan().any(-1)  # a NaN logit, not Eq. 5's overflow
+    weights = _last_token_weights(row, left, total, was_rejected(num_accepted, round), scaling)
+    refused = row.amax(-1).isnan()  # a NaN logit, not Eq. 5's overflow
     next_token = torch.where(refused, round.vocab_size, inverse_cdf(weights, round.uniforms[:, -1]))
     return refuse_undrawn(Verdict(num_accepted, next_token, drafted_target, drafted_draft), round.vocab_size)
-
-
-def positive(difference: Tensor) -> Tensor:
-    """max(0, x), and 0 for NaN as a comparison gives it."""
-    return torch.where(difference > 0, difference, 0.0)
 
 
 def warped(round: Round) -> tuple[Tensor, Tensor | None]:
@@ -111,28 +122,42 @@ def _gathered(rows: Tensor, round: Round) -> Tensor:
 
 
 def _residual(
-    round: Round, target: Tensor, draft: Tensor | None, num_accepted: Int[Tensor, "B"], scaling: Scaling
+    round: Round, row: Float[Tensor, "B V"], draft: Tensor | None, num_accepted: Int[Tensor, "B"], scaling: Scaling
 ) -> Float[Tensor, "B V"]:
-    """The sigmoids' positive difference in the row of the first rejection alone; NaN where Eq. 5 has overflowed."""
-    own = scaling.activate(at(target, num_accepted))
+    """The sigmoids' positive difference in the ``row`` of the first rejection alone; NaN where Eq. 5 has overflowed."""
+    own = scaling.activate(row)
     if not round.tokens.shape[1]:
         return own
+    column = num_accepted.clamp(max=round.tokens.shape[1] - 1)
     if draft is None:
-        return own.scatter_(-1, at(round.tokens.unsqueeze(-1), num_accepted), 0.0)
-    return own.sub_(scaling.activate(at(draft, num_accepted))).clamp_(min=0)
+        return own.scatter_(-1, round.tokens.gather(-1, column.unsqueeze(-1)), 0.0)
+    return own.sub_(scaling.activate(pick(draft, column))).clamp_(min=0)
 
 
 def _last_token_weights(
-    round: Round, row: Tensor, left: Tensor, total: Tensor, num_accepted: Int[Tensor, "B"], scaling: Scaling
+    row: Float[Tensor, "B V"],
+    left: Float[Tensor, "B V"],
+    total: Float[Tensor, "B 1"],
+    rejected: Bool[Tensor, "B 1"],
+    scaling: Scaling,
 ) -> Float[Tensor, "B V"]:
     """max_norm of the sigmoids' difference at a rejection, else the target's ``row``; all alike where all are 0."""
-    rejected = was_rejected(num_accepted, round)
     if scaling.as_released:
-        weights = positive(left) / (positive(total) + LEAST_SUM)
-        return torch.where(rejected, weights, row.to(left.dtype)).clamp_(min=LEAST_WEIGHT)
+        some = _not_nan(total) + LEAST_SUM
+        return _either(rejected, lambda: _not_nan(left) / some, lambda: row.to(left.dtype)).clamp(min=LEAST_WEIGHT)
     # As described, the target's own sigmoids stand in where no difference is above 0.
-    is_residual = rejected & (total > 0)
-    weights = positive(left / total)
-    if not is_residual.all():
-        weights = torch.where(is_residual, weights, positive(scaling.activate(row)))
-    return torch.where((weights > 0).any(-1, keepdim=True), weights, 1.0)
+    weights = _either(rejected & (total > 0), lambda: left / total, lambda: _not_nan(scaling.activate(row)))
+    return weights.add_(weights.sum(-1, keepdim=True) <= 0)
+
+
+def _not_nan(values: Tensor) -> Tensor:
+    return values.nan_to_num(nan=0.0)
+
+
+def _either(condition: Bool[Tensor, "B 1"], yes: Callable[[], Tensor], no: Callable[[], Tensor]) -> Float[Tensor, "B V"]:
+    """``torch.where``, which on a CPU is not asked, nor what it leaves out made, where all rows agree."""
+    if not condition.is_cuda and condition.all():
+        return yes()
+    if not condition.is_cuda and not condition.any():
+        return no()
+    return torch.where(condition, yes(), no())
