@@ -89,6 +89,7 @@ bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved
 
 bench-kernels: $(STAMP) ## time the verification kernels against transformers' operations, each checked first
 	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE)
+	$(if $(filter cpu,$(DEVICE)),$(FORETOKEN) bench kernels --dtype $(DTYPE) --cold)
 
 verify-kernels: $(STAMP) ## 10,000 random rounds a dtype and kernel against the reference, in Triton's interpreter (17 CPU minutes)
 	TRITON_INTERPRET=1 $(VENV)/bin/python -W ignore::RuntimeWarning -m kernels.verify.check --rows 10000

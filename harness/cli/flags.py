@@ -170,9 +170,10 @@ def bench(parser: argparse.ArgumentParser) -> None:
 def _kernels(group: argparse._ArgumentGroup) -> None:
     flag, drafts = group.add_argument, 'sum of min(p, q) of the models, or "all" where every draft stands'
     flag("--batch", type=positive, nargs="+", default=[1], help="rows of a batch (default: 1)")
-    sizes = "vocabularies (default: 32000 151936)"
-    flag("--vocab", type=positive, nargs="+", default=[32000, 151936], help=sizes)
-    flag("--acceptance", nargs="+", default=["0.7", "0.8", "all"], help=f"{drafts} (default: 0.7 0.8 all)")
+    sizes = [2048, 32000, 51865, 151936]
+    flag("--vocab", type=positive, nargs="+", default=sizes, help=f"vocabularies (default: {' '.join(map(str, sizes))})")
+    flag("--top-k", dest="top_ks", nargs="+", default=["none", "50"], help="of both models' sampling (default: none 50)")
+    flag("--acceptance", nargs="+", default=["0.7", "all"], help=f"{drafts} (default: 0.7 all)")
     flag("--kernels", nargs="+", choices=KERNEL_NAMES, default=list(KERNEL_NAMES), help="default: all")
     add_count(group, "--rows", "random rounds of a kernel's check", 300)
     flag("--cold", action="store_true", help="sweep the caches near the cores before each call (CPU only)")

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from harness.core import products
+from kernels.verify import fused
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "sacrebleu", "rouge-score", "numpy")
@@ -27,6 +28,7 @@ def describe(device: str = "cpu") -> dict[str, str | int]:
         "cores": os.cpu_count() or "unknown",
         "threads": torch.get_num_threads(),
         "products of few rows": str(products.choice()),
+        "fused rule": fused.decided_by(),
         "commit": commit(),
         **{name: _version(name) for name in PACKAGES},
     }

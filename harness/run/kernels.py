@@ -17,17 +17,19 @@ from transformers.generation.utils import _speculative_sampling
 
 from harness.measures.statistics import Estimate, median, ratio_of_totals
 from kernels.verify.check import DTYPES, Report, check, random_cases
-from kernels.verify.reference import inverse_cdf
+from kernels.verify.reference import adjusted_logits, inverse_cdf
 from kernels.verify.registry import KERNELS
 from kernels.verify.sizes import bytes_moved
 from methods.sampling import Sampling
 from methods.types import Proposal
 
 TRANSFORMERS = "transformers"  # the function of transformers: batch 1, draws its own random numbers
-DRAWN = Sampling(temperature=1.0)
 NUM_ROUNDS = 8  # different inputs, at least, so that a call seldom finds its rows in the caches near its core
 NUM_ROWS = 32  # of all rounds, at least: with fewer, the mean acceptance is far from the one asked for
 BASELINE = "baseline"
+SMALL = 32_000  # vocabularies of which a call takes longer to start than to look at a row
+# Shares of the baseline's time that the CPU paths may take: with top-k, below SMALL, and everywhere else.
+GOALS = {"fused": (0.5, 1.0, 0.25), "sigmoid": (None, None, 1.0), "sigmoid-released": (None, None, 1.0)}
 SWEEP_SIZE = 2048  # side of the fp32 matrix that each thread reads before a call with cold caches: 16 MiB
 
 
@@ -35,20 +37,35 @@ SWEEP_SIZE = 2048  # side of the fp32 matrix that each thread reads before a cal
 class Setting:
     """One shape: rows of the batch, drafted tokens, vocabulary, and sum min(p, q) of the models (None: every draft stands).
 
-    ``cold`` (CPU only): a matrix-vector product before each call empties the caches near the core, as a forward pass may.
+    Both models sample at temperature 1 from their ``top_k`` largest logits (None: from all). ``cold`` (CPU only): a
+    matrix-vector product before each call empties the caches near the core, as a forward pass may.
     """
 
     batch: int
     gamma: int
     vocab_size: int
     acceptance: float | None
+    top_k: int | None = None
     dtype: str = "float32"
     device: str = "cpu"
     cold: bool = False
 
     def as_text(self) -> str:
         alpha = "all accepted" if self.acceptance is None else f"alpha {self.acceptance:g}"
-        return f"batch {self.batch}, gamma {self.gamma}, V {self.vocab_size}, {alpha}{', cold caches' if self.cold else ''}"
+        filtered = "" if self.top_k is None else f", top-k {self.top_k}"
+        cold = ", cold caches" if self.cold else ""
+        return f"batch {self.batch}, gamma {self.gamma}, V {self.vocab_size}, {alpha}{filtered}{cold}"
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(temperature=1.0, top_k=self.top_k)
+
+    def goal(self, kernel: str) -> float | None:
+        """Return the share of the baseline's time that a kernel may take at most; None where nothing is promised."""
+        if self.device != "cpu" or kernel not in GOALS:
+            return None
+        filtered, small, other = GOALS[kernel]
+        return filtered if self.top_k is not None else small if self.vocab_size < SMALL else other
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,7 @@ class KernelRow:
     """One kernel at one setting. Times are seconds a call, medians; ``baseline_s`` is of the baseline timed in turns with it.
 
     ``ratio``: its time over the baseline's, both sums of medians by round; None where a check failed.
+    ``goal``: what the ratio may be at most; None where nothing is promised.
     ``memory_frac``: ``bytes_moved`` in the median time, as a share of the measured memory bandwidth.
     ``empty_calls``: the median time in empty launches (on a CPU: in-place additions to one number).
     """
@@ -80,6 +98,14 @@ class KernelRow:
     empty_calls: float
     check: str
     ratio: Estimate | None
+    goal: float | None
+
+    @property
+    def met(self) -> bool | None:
+        """Say whether the ratio's whole interval is within the goal; None without a goal, and without a ratio."""
+        if self.goal is None or self.ratio is None:
+            return None
+        return (self.ratio.value if self.ratio.high is None else self.ratio.high) <= self.goal
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -97,36 +123,37 @@ class KernelRow:
                 shown += f" [{self.ratio.low:.3f}, {self.ratio.high:.3f}]"
             if self.kernel != BASELINE:
                 shown += f", {self.baseline_s * 1e6:.1f} us beside it"
-        return f"{self.kernel:17s} {self.median_s * 1e6:9.1f} us{spread}  {shown}  ({used})"
+        goal = "" if self.met is None else f" (goal <= {self.goal}: {'met' if self.met else 'MISSED'})"
+        return f"{self.kernel:17s} {self.median_s * 1e6:9.1f} us{spread}  {shown}{goal}  ({used})"
 
 
 def make_rounds(setting: Setting) -> _Rounds:
     """Draw random logits with the setting's overlap; the proposal has the draft's log-sum-exp, as a model drafter's has."""
     generator = torch.Generator().manual_seed(setting.vocab_size)
-    noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size)
+    noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size, setting.sampling)
     proposals, targets, uniforms = [], [], []
     for _ in range(max(NUM_ROUNDS, NUM_ROWS // setting.batch)):
         target, draft = _models(generator, setting.batch, setting.gamma, setting.vocab_size, noise)
         numbers = torch.rand(setting.batch, setting.gamma, dtype=torch.float64, generator=generator)
-        tokens = inverse_cdf(draft.softmax(-1), numbers)
+        tokens = inverse_cdf(setting.sampling.probs(draft), numbers)
         drawn = torch.rand(setting.batch, setting.gamma + 1, dtype=torch.float64, generator=generator)
         if setting.acceptance is None:
             drawn[:, :-1] = 0
         target, draft = (model.to(setting.device, DTYPES[setting.dtype]) for model in (target, draft))
         known, lengths = draft.float().logsumexp(-1), (setting.gamma,) * setting.batch
-        proposals.append(Proposal(tokens.to(setting.device), lengths, draft, DRAWN, known))
+        proposals.append(Proposal(tokens.to(setting.device), lengths, draft, setting.sampling, known))
         targets.append(target)
         uniforms.append(drawn.to(setting.device))
     return _Rounds(proposals, targets, uniforms)
 
 
-def noise_for(acceptance: float, vocab_size: int) -> float:
+def noise_for(acceptance: float, vocab_size: int, sampling: Sampling) -> float:
     """Find the noise between the models' logits that gives the wanted mean of sum min(p, q), by bisection."""
     low, high, batch = 0.0, 16.0, max(2, 400_000 // vocab_size)
     for _ in range(16):
         middle = (low + high) / 2
         target, draft = _models(torch.Generator().manual_seed(0), batch, 4, vocab_size, middle)
-        overlap = torch.minimum(target[:, :-1].softmax(-1), draft.softmax(-1)).sum(-1).mean()
+        overlap = torch.minimum(sampling.probs(target[:, :-1]), sampling.probs(draft)).sum(-1).mean()
         low, high = (middle, high) if float(overlap) > acceptance else (low, middle)
     return (low + high) / 2
 
@@ -140,11 +167,13 @@ def calls_for(names: Sequence[str], rounds: _Rounds) -> dict[str, Callable[[int]
     """Return, for each kernel, a function that runs it on the i-th round."""
 
     def ours(name: str) -> Callable[[int], object]:
-        return lambda i: KERNELS[name](rounds.proposals[i], rounds.targets[i], DRAWN, rounds.uniforms[i])
+        return lambda i: KERNELS[name](rounds.proposals[i], rounds.targets[i], rounds.proposals[i].sampling, rounds.uniforms[i])
 
     def theirs(i: int) -> object:
         proposal = rounds.proposals[i]
-        return _speculative_sampling(proposal.tokens, proposal.logits, proposal.tokens.shape[1], rounds.targets[i])
+        assert proposal.logits is not None
+        target, draft = (adjusted_logits(logits, proposal.sampling) for logits in (rounds.targets[i], proposal.logits))
+        return _speculative_sampling(proposal.tokens, draft, proposal.tokens.shape[1], target)
 
     return {name: theirs if name == TRANSFORMERS else ours(name) for name in names}
 
@@ -252,6 +281,7 @@ def bench_setting(
                 empty_calls=typical.value / empty_s,
                 check=red[0].as_text() if red else "green" if name in reports else "not checked",
                 ratio=ratio,
+                goal=setting.goal(name),
             )
         )
     return rows

@@ -43,6 +43,11 @@ def decide(round: Round, backend: Backend | None = None) -> Verdict:
     return _decide_by_operations(round)
 
 
+def decided_by() -> str:
+    """What decides on this machine's CPU: it belongs into the description of where numbers were made."""
+    return "PyTorch's operations" if fused_cpu.library() is None else "the compiled loop"
+
+
 def _decide_by_operations(round: Round) -> Verdict:
     told = zip(round.tokens.tolist(), round.uniforms.tolist(), _known(round), strict=True)
     rows = [_verify_one(round, entry, *row) for entry, row in enumerate(told)]

@@ -11,7 +11,7 @@ def bytes_moved(kernel: str, batch: int, gamma: int, vocab_size: int, dtype: str
     """Count bytes read and written by one call that looks at every draft, with caches that hold nothing between operations.
 
     The last token's row counts once for each pass over it. Sizes that do not grow with the vocabulary are left out. An upper
-    bound for the PyTorch path of "fused", which reads fewer rows where a draft is rejected.
+    bound for the CPU paths of "fused" and the sigmoids, which read fewer rows. Filters' own passes are left out.
     """
     size = ITEM_SIZE[dtype]
     logits, rows = (2 * gamma + 1) * size, (2 * gamma + 1) * FLOAT

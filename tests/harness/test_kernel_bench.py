@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from harness.cli.main import main
 from harness.measures.statistics import Estimate, median
 from harness.run import kernels as kernel_bench
 from harness.run.kernels import NUM_ROUNDS, NUM_ROWS, Setting, bench_setting, calls_for, make_rounds, time_on_cpu
+from kernels.verify import fused
 from kernels.verify.check import Report
 from kernels.verify.interface import Verdict
 from kernels.verify.sizes import bytes_moved
@@ -112,6 +114,33 @@ def test_ratio_is_of_the_baselines_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert "4.0 us beside it" in rows[1].as_text()
 
 
+def test_goals_are_met_by_the_whole_interval() -> None:
+    setting = Setting(batch=1, gamma=5, vocab_size=32_000, acceptance=0.7)
+    assert [setting.goal(name) for name in ("fused", "sigmoid", "exact")] == [0.25, 1.0, None]
+    assert replace(setting, vocab_size=2048).goal("fused") == 1.0
+    assert replace(setting, top_k=50).goal("fused") == 0.5
+    assert replace(setting, device="cuda").goal("fused") is None
+    _, row = bench_setting(SMALL, ["baseline", "fused"], {"baseline": GREEN, "fused": GREEN}, 1, 1e9, 2e-6)
+    for value, low, high, met in ((0.9, 0.8, 1.0, True), (0.9, 0.8, 1.01, False), (0.9, None, None, True)):
+        judged = replace(row, ratio=Estimate(value, low, high, 32), goal=1.0)
+        assert judged.met is met
+        assert f"(goal <= 1.0: {'met' if met else 'MISSED'})" in judged.as_text()
+    assert replace(row, goal=None).met is None
+    assert replace(row, ratio=None, goal=1.0).met is None
+
+
+def test_rounds_with_a_filter_have_its_overlap_and_its_tokens() -> None:
+    rounds = make_rounds(Setting(batch=8, gamma=5, vocab_size=2000, acceptance=0.7, top_k=20))
+    overlap = []
+    for proposal, target in zip(rounds.proposals, rounds.targets, strict=True):
+        draft = proposal.sampling.probs(proposal.logits)
+        assert bool((draft.gather(-1, proposal.tokens.unsqueeze(-1)) > 0).all())
+        overlap.append(torch.minimum(draft, proposal.sampling.probs(target[:, :-1])).sum(-1))
+    assert float(torch.stack(overlap).mean()) == pytest.approx(0.7, abs=0.03)
+    calls = calls_for(["transformers", "baseline", "fused"], make_rounds(replace(SMALL, top_k=5)))
+    assert len([call(0) for call in calls.values()]) == 3
+
+
 def test_traffic_by_hand() -> None:
     """All 11 rows of fp16 logits once and two of them again; the baseline also writes 11 rows of fp32 probabilities."""
     assert bytes_moved("fused", 1, 5, 1000, "float16") == 13 * 2 * 1000
@@ -122,22 +151,38 @@ def test_traffic_by_hand() -> None:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["bench", "kernels", "--vocab", "200", "--acceptance", "0.7", "all", "--rows", "20", "--repeats", "1"]
+    arguments = [
+        "bench",
+        "kernels",
+        "--vocab",
+        "200",
+        "--top-k",
+        "none",
+        "--acceptance",
+        "0.7",
+        "all",
+        "--rows",
+        "20",
+        "--repeats",
+        "1",
+    ]
     assert main([*arguments, "--threads", "1", "--gamma", "2"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("green") == 5
     assert printed.count("of baseline") == 12
+    assert "of 2 goals met, by the upper end of the interval" in printed
     [written] = (tmp_path / "results" / "bench").iterdir()
     assert written.name == "kernels-cpu-1-threads-float32.json"
     document = json.loads(written.read_text(encoding="utf8"))
     assert len(document["rows"]) == 12
     assert document["environment"]["torch"]
+    assert document["environment"]["fused rule"] == fused.decided_by()
     assert document["checks"]["fused"]["num_wrong"] == 0
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [(["--acceptance", "1.5"], "acceptance '1.5'"), (["--device", "cuda"], "device 'cuda'")],
+    [(["--acceptance", "1.5"], "acceptance '1.5'"), (["--top-k", "0"], "top-k '0'"), (["--device", "cuda"], "device 'cuda'")],
 )
 def test_bad_flags_are_named(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():

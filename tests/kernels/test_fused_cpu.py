@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.exact.law import largest_deviation
 from kernels import native
 from kernels.inputs import InputError, NotFiniteError
-from kernels.verify import fused_cpu, reference
+from kernels.verify import fused, fused_cpu, reference
 from kernels.verify.bounds import _Law
 from kernels.verify.check import Case, check, random_cases
 from kernels.verify.interface import Proposal, Verdict
@@ -222,22 +222,21 @@ def test_the_number_of_threads_changes_nothing() -> None:
         assert torch.equal(getattr(alone, name).nan_to_num(7), getattr(together, name).nan_to_num(7))
 
 
-def test_without_a_compiler_pytorchs_operations_decide_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_compiler_pytorchs_operations_decide_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     """Said once a process, in one line; asked for by name the loop is refused."""
     given = case(9, 30, 3, 500)
     expected = decided(given)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CXX", raising=False)
-    native.library.cache_clear()
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        patch.delenv("CXX", raising=False)
+        native.library.cache_clear()
         for _ in range(2):
             found = KERNELS["fused"](*given)
+        assert fused.decided_by() == "PyTorch's operations"
         with pytest.raises(InputError, match="backend 'native': nothing compiled the loop"):
             decided(given)
-    finally:
-        native.library.cache_clear()
+    native.library.cache_clear()
+    assert fused.decided_by() == "the compiled loop"
     assert torch.equal(found.num_accepted, expected.num_accepted)
     assert torch.equal(found.next_token, expected.next_token)
     [line] = capsys.readouterr().err.splitlines()
