@@ -84,7 +84,7 @@ notebooks: $(STAMP) ## execute notebooks/ into results/notebooks/, on the record
 zoo: $(STAMP) ## train every model of the zoo that is not cached yet
 	$(FORETOKEN) zoo --scale $(PROFILE) --data $(DATA)
 
-bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved
+bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved, and passes by their number of rows
 	$(FORETOKEN) bench --profile $(PROFILE) --data $(DATA) $(if $(LIMIT),--prompts $(LIMIT))
 
 bench-kernels: $(STAMP) ## time the verification kernels against transformers' operations, each checked first

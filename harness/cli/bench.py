@@ -1,4 +1,4 @@
-"""``foretoken bench``: time our loops against those of transformers on the zoo, or the verification kernels; results/bench/.
+"""``foretoken bench``: time our loops against those of transformers on the zoo, passes of models, kernels; results/bench/.
 
 ``foretoken regress`` compares a pinned set of metrics with the committed baselines; status 1 where one moved.
 """
@@ -16,39 +16,56 @@ import torch
 
 from harness.core import environment, products
 from harness.core.errors import UsageError
-from harness.core.settings import RESULTS, source_of
+from harness.core.experiment import ModelSpec
+from harness.core.settings import RESULTS, model_name, source_of
+from harness.models.names import pin_model
 from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
+from harness.report.passes import NOTES, Passes, as_markdown, as_page, draw_cost, measure_passes, read_passes, to_json
 from harness.report.regress import measure, moves, read_baseline, update_baseline
 from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
 from harness.run.runner import Runner
 from harness.tables.files import write_whole
+from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder
-from harness.zoo.recipes import recipe_for, recipe_hash, scale_of
+from harness.zoo.recipes import ZOO, recipe_for, recipe_hash, scale_of
 from kernels.verify.check import Report
 from kernels.verify.traffic import bandwidth, empty_launch_s
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.target is not None:
+        return _execute_own(args)
     if args.what == "kernels":
         return _execute_kernels(args)
-    if args.tokens <= args.gamma:
+    if args.what != "passes" and args.tokens <= args.gamma:
         raise UsageError(f"tokens {args.tokens}: expected more than gamma ({args.gamma}), or no round drafts that many")
-    source = source_of(args.data, args.profile)
-    families = [FAMILIES[name] for name in ([args.only] if args.only else FAMILIES)]
+    source, families = source_of(args.data, args.profile), [args.only] if args.only else list(FAMILIES)
+    names = [name for family in families for name in FAMILIES[family].models]
     if args.dry_run:
-        _print_models([name for family in families for name in family.models], args.profile, source)
+        _print_models(names, args.profile, source)
         return 0
-    found: list[Row] = []
-    sizes = Sizes(args.gamma, args.prompts, args.repeats, args.tokens)
-    runner = Runner(args.records, args.quiet, args.again)
-    for family in families:
-        comparisons = plan(family, sizes, args.profile, source, args.threads)
-        for row in rows(comparisons, args.gamma, runner, args.examples):
-            print(row.as_text(), flush=True)
-            found.append(row)
-    path = _write(found, sizes, args.profile, source)
-    missed = sum(not row.met for row in found)
-    print(f"{len(found) - missed} of {len(found)} goals met; written: {path}")
+    if args.what != "passes":
+        _time_loops(families, args, source)
+    if args.what != "loops":
+        ensure(names, scale_of(args.profile), source)
+        specs = [pin_model(ModelSpec(name=f"{ZOO}{name}"), args.profile, source) for name in names]
+        _time_passes(specs, f"{args.profile}-{Path(source).name}", args)
+    return 0
+
+
+def _execute_own(args: argparse.Namespace) -> int:
+    """Time the passes of a model of one's own."""
+    if args.what in ("loops", "kernels") or args.only:
+        other = f"--only {args.only}" if args.only else args.what
+        raise UsageError(f"--target {args.target} with {other}: of a model of one's own only passes are timed; leave one out")
+    name, source = model_name(args.target), source_of(args.data, args.profile)
+    spec = pin_model(ModelSpec(name=name), args.profile, source)
+    if args.dry_run:
+        print(f"{spec.name} {spec.revision}")
+        return 0
+    if name.startswith(ZOO):
+        ensure([name.removeprefix(ZOO)], scale_of(args.profile), source)
+    _time_passes([spec], name.rpartition("/")[2].replace(":", "-"), args)
     return 0
 
 
@@ -61,6 +78,20 @@ def _print_models(names: list[str], profile: str, source: str) -> None:
         print(f"{name:20s} {digest}  {state}")
 
 
+def _time_loops(families: Sequence[str], args: argparse.Namespace, source: str) -> None:
+    found: list[Row] = []
+    sizes = Sizes(args.gamma, args.prompts, args.repeats, args.tokens)
+    runner = Runner(args.records, args.quiet, args.again)
+    for family in families:
+        comparisons = plan(FAMILIES[family], sizes, args.profile, source, args.threads)
+        for row in rows(comparisons, args.gamma, runner, args.examples):
+            print(row.as_text(), flush=True)
+            found.append(row)
+    path = _write(found, sizes, args.profile, source)
+    missed = sum(not row.met for row in found)
+    print(f"{len(found) - missed} of {len(found)} goals met; written: {path}")
+
+
 def _write(found: list[Row], sizes: Sizes, profile: str, source: str) -> Path:
     """Write one file a profile and source: the rows with what they were made of."""
     path = RESULTS / "bench" / f"loops-{profile}-{Path(source).name}.json"
@@ -70,6 +101,21 @@ def _write(found: list[Row], sizes: Sizes, profile: str, source: str) -> Path:
         "rows": [row.as_dict() for row in found],
     }
     return write_whole(path, json.dumps(document, indent=1) + "\n")
+
+
+def _time_passes(specs: Sequence[ModelSpec], label: str, args: argparse.Namespace) -> None:
+    """Record the passes of every model, and write what the records say: records, a table and a figure."""
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    folder, threads = RESULTS / "bench", torch.get_num_threads()
+    name, records = f"passes-{label}-{args.dtype}-{threads}-threads", list[Passes]()
+    for spec in specs:
+        found = measure_passes(spec, args.dtype)
+        print(as_markdown(found), flush=True)
+        records += found
+    path = write_whole(folder / f"{name}.json", to_json({**environment.describe(), "threads": threads}, records))
+    table = write_whole(folder / f"{name}.md", as_page(read_passes(path)))
+    print(f"{NOTES}\nwritten: {', '.join(map(str, [path, table, *draw_cost(read_passes(path), folder, name)]))}")
 
 
 def _execute_kernels(args: argparse.Namespace) -> int:

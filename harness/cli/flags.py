@@ -152,8 +152,10 @@ def heads(parser: argparse.ArgumentParser) -> None:
 
 
 def bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=("loops", "kernels"), default="loops", help="what is timed (default: loops)")
+    kinds = "our loops, single passes by their number of rows, or verification kernels (default: loops and passes)"
+    parser.add_argument("what", nargs="?", choices=("loops", "passes", "kernels"), help=kinds)
     parser.add_argument("--only", choices=("gpt", "llama", "t5"), help="one family of models")
+    parser.add_argument("--target", metavar="MODEL", help="time passes of this model: a local folder, a Hub id, or zoo:NAME")
     add(parser, "--data", help=f"what the zoo is trained and prompted on: {DATA}")
     add(parser, "--profile", choices=("toy", "test"), help="sizes of the zoo (default: toy)")
     add_count(parser, "--gamma", "drafted tokens a round", 5)
@@ -178,7 +180,7 @@ def _kernels(group: argparse._ArgumentGroup) -> None:
     add_count(group, "--rows", "random rounds of a kernel's check", 300)
     flag("--cold", action="store_true", help="sweep the caches near the cores before each call (CPU only)")
     add(group, "--device", help="cpu or cuda (default: cpu)")
-    add(group, "--dtype", help="of the logits (default: float32)")
+    add(group, "--dtype", help="of the logits; also of a model whose passes are timed (default: float32)")
 
 
 def regress(parser: argparse.ArgumentParser) -> None:

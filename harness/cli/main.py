@@ -30,7 +30,7 @@ HELP = {
     "tables": "show the catalogue with the state of each table and figure",
     "zoo": "train the zoo's models that are not cached yet",
     "heads": "train heads for intermediate layers of a decoder-only model, for PPD",
-    "bench": "time our loops against transformers', interleaved",
+    "bench": "time our loops against transformers', interleaved, and passes of models by their number of rows",
     "regress": "compare a small pinned set of metrics with the committed baselines",
     "audit": "check that every exact method is exact, and how far off the lossy ones are; status 1 where not",
     "compare": "compare two record files, paired by example, with intervals",

@@ -51,6 +51,13 @@ def resident_bytes() -> int | None:
     return _status_bytes("VmRSS") if STATUS.exists() else None
 
 
+def held_bytes() -> int:
+    """Return the bytes of all tensors that Python holds, each storage once: views and tied weights share theirs."""
+    gc.collect()
+    tensors = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
 def with_peak(device: str, action: Callable[[], Value]) -> tuple[Value, int | None]:
     """Return what ``action`` returns, and the most bytes held while it ran above what was held before.
 
