@@ -33,6 +33,8 @@ from kernels.verify.traffic import bandwidth, empty_launch_s
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.what != "kernels" and args.device != "cpu":
+        raise UsageError(f"device {args.device!r}: loops and passes are timed on a CPU; use --device cpu, or time kernels")
     if args.target is not None:
         return _execute_own(args)
     if args.what == "kernels":

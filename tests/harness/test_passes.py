@@ -170,6 +170,7 @@ def test_the_command(zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (["kernels", "--target", "zoo:gpt-draft"], "--target zoo:gpt-draft with kernels"),
         (["--only", "gpt", "--target", "zoo:gpt-draft"], "--target zoo:gpt-draft with --only gpt"),
+        (["passes", "--device", "cuda"], "device 'cuda': loops and passes are timed on a CPU"),
         (["--target", "zoo:nothing"], "zoo model 'nothing'"),
         (["--target", "."], "it has no config.json"),
     ],
