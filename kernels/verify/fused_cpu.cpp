@@ -13,6 +13,8 @@ namespace {
 
 using Index = std::int64_t;
 constexpr Index TILE = 2048;    // V_k of Eq. 8: one or two of them fill half of the nearest cache
+constexpr Index CHUNK = 256;    // numbers between two looks ahead
+constexpr Index LINE = 64;      // bytes that come from memory together
 constexpr Index BLOCK = 64;     // logits of which a filter knows the largest
 constexpr Index NUCLEUS = 256;  // the largest logits, in which a nucleus is looked for first
 constexpr double BELOW_ONE = 1 - 0x1p-52;
@@ -36,38 +38,46 @@ inline float number(float logit) { return logit; }
 inline float number(_Float16 logit) { return logit; }
 inline float number(BFloat16 logit) { return same_bits<float>(std::uint32_t(logit.bits) << 16); }
 
-// ln 2 in two parts, of which the first times n is exact; the Taylor series of `degree` is right to less than a roundoff.
+// ln 2 in two parts, of which the first times n is exact; the Taylor series of `degree` is right to less than a roundoff; e to
+// `least` is below the smallest normal number.
 template <class Real>
 struct Format;
 template <>
 struct Format<float> {
   using Bits = std::uint32_t;
   static constexpr int mantissa = 23, degree = 7;
-  static constexpr float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f, least = -87;
+  static constexpr float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f, least = -88;
 };
 template <>
 struct Format<double> {
   using Bits = std::uint64_t;
   static constexpr int mantissa = 52, degree = 13;
-  static constexpr double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45, least = -708;
+  static constexpr double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45, least = -709;
 };
 constexpr double TAYLOR[] = {1.,        1.,         1. / 2,      1. / 6,       1. / 24,       1. / 120,       1. / 720,
                              1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
 
-// e^x = 2^n e^(x - n ln 2), without a branch. 0 where that is no normal number any more, 1 for x > 0, NaN for NaN.
+// e^x = 2^n e^(x - n ln 2) for x <= 0, without a branch. 0 where that is no normal number any more: the bits of such a 2^n are those
+// of 0. NaN for NaN.
 template <class Real>
 inline Real exponential(Real x) {
   using F = Format<Real>;
   using Bits = typename F::Bits;
   constexpr Real rounder = Real(Bits(3) << (F::mantissa - 1));  // adding it leaves no digit behind the point
-  x = x > 0 ? Real(0) : x;
+  x = x < F::least ? F::least : x;
   const Real shifted = x * Real(1.4426950408889634) + rounder;
   const Real whole = shifted - rounder;
   const Real rest = (x - whole * F::ln2_high) - whole * F::ln2_low;
   Real series = Real(TAYLOR[F::degree]);
   for (int power = F::degree - 1; power >= 0; --power) series = series * rest + Real(TAYLOR[power]);
   const Bits exponent = same_bits<Bits>(shifted) << F::mantissa;  // the last bits of `shifted` are n
-  return x < F::least ? Real(0) : series * same_bits<Real>(exponent + same_bits<Bits>(Real(1)));
+  return series * same_bits<Real>(exponent + same_bits<Bits>(Real(1)));
+}
+
+// x, or 0 above it: a log-sum-exp that was handed over may be rounded below its row's largest logit. NaN stays.
+template <class Real>
+inline Real at_most_0(Real x) {
+  return x > 0 ? Real(0) : x;
 }
 
 // One model's rows, and how its logits become a law. Mirrored by `_Model` of `fused_cpu.py`.
@@ -116,7 +126,7 @@ struct Row {
   }
   Real scaled(Index token) const { return scaled(number(logits[token]), token, scale, least, first_tie); }
 
-  double prob(Index token) const { return exponential(scaled(token) - top) / sum; }
+  double prob(Index token) const { return exponential(at_most_0(scaled(token) - top)) / sum; }
 
   // Write s of a tile's tokens to `out`; return the largest. Members are copied, or each write to `out` might change them.
   Real load(Index tile, Real* out) const {
@@ -150,8 +160,13 @@ struct Row {
       Real scaled_logits[TILE], total = 0;
       const Real largest = load(tile, scaled_logits), shift = largest > Real(-INFINITE) ? largest : Real(0);
       const Index count = length(tile);
+      const Logit* ahead = logits + std::max<Index>(0, std::min((tile + 1) * TILE, size - TILE));  // comes while this is summed
+      for (Index first = 0; first < count; first += CHUNK) {
+        for (Index i = first; i < first + CHUNK; i += LINE / sizeof(Logit)) __builtin_prefetch(ahead + i);
+        const Index last = std::min(first + CHUNK, count);
 #pragma omp simd reduction(+ : total)
-      for (Index i = 0; i < count; ++i) total += exponential(scaled_logits[i] - shift);
+        for (Index i = first; i < last; ++i) total += exponential(scaled_logits[i] - shift);
+      }
       tops[tile] = shift;
       sums[tile] = total;
       top = tile == 0 || largest > top ? largest : top;
@@ -255,7 +270,7 @@ struct Weights {
       draft->load(tile, own);
       const Real own_top = draft->top, own_factor = Real(1 / draft->sum);
       for (Index i = 0; i < count; ++i) {
-        const Real left = out[i] - exponential(own[i] - own_top) * own_factor;
+        const Real left = out[i] - exponential(at_most_0(own[i] - own_top)) * own_factor;
         out[i] = left < 0 ? Real(0) : left;
       }
     } else if (excluded >= tile * TILE && excluded < tile * TILE + count) {
@@ -305,13 +320,16 @@ struct Round {
   void *target_probs, *draft_probs;
 };
 
-// Algorithm 1 for one entry of the batch; the drafted tokens' probabilities are written as far as they are needed.
+// Algorithm 1 for one entry of the batch; the drafted tokens' probabilities are NaN where nobody looked.
 template <class Logit>
 void verify_entry(const Round& round, Index entry) {
   using Real = typename Row<Logit>::Real;
   const Index first = entry * round.num_draft, length = round.lengths[entry];
   const double* uniforms = round.uniforms + first + entry;
   const double last_uniform = uniforms[round.num_draft];
+  for (Index i = first; i < first + round.num_draft; ++i) {
+    static_cast<Real*>(round.target_probs)[i] = static_cast<Real*>(round.draft_probs)[i] = std::numeric_limits<Real>::quiet_NaN();
+  }
   Index position = 0;
   for (;; ++position) {
     const Row<Logit> target = evaluated<Logit>(round.target, entry, position, round.vocab_size);
@@ -352,9 +370,12 @@ void verify_batch(const Round& round, int threads) {
 
 // `item`: float32, float64, float16, bfloat16 by 0 to 3. Entries of the batch are shared among threads, one row's tiles never
 // are: to wake a second thread, and wait for it, takes as long as a row.
-extern "C" void verify(const Round* round, int item, int threads) {
+//
+// Return whether a last token was drawn for every entry; else one is V.
+extern "C" int verify(const Round* round, int item, int threads) {
   if (item == 0) verify_batch<float>(*round, threads);
   if (item == 1) verify_batch<double>(*round, threads);
   if (item == 2) verify_batch<_Float16>(*round, threads);
   if (item == 3) verify_batch<BFloat16>(*round, threads);
+  return std::find(round->next_token, round->next_token + round->batch, round->vocab_size) == round->next_token + round->batch;
 }

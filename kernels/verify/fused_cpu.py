@@ -48,31 +48,36 @@ def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
         NotFiniteError: which row's logits hold NaN, +inf or nothing but -inf where the last token is drawn.
     """
     batch, num_draft = round.tokens.shape
-    vocab_size, dtype = round.vocab_size, round.target_logits.dtype
-    if round.draft_logits is not None:
+    dtype = round.target_logits.dtype
+    if round.draft_logits is not None and round.draft_logits.dtype != dtype:
         dtype = torch.promote_types(dtype, round.draft_logits.dtype)
     target = _rows(round.target_logits.to(dtype))
     draft = None if round.draft_logits is None else _rows(round.draft_logits.to(dtype))
     log_sum_exp = None if round.log_sum_exp is None else round.log_sum_exp.double().contiguous()
     tokens, uniforms = round.tokens.contiguous(), round.uniforms.double().contiguous()
-    lengths = torch.tensor(round.lengths, dtype=torch.long)
-    decisions = torch.empty(2, batch, dtype=torch.long)
+    batch, num_draft = tokens.shape
+    vocab_size, lengths = round.vocab_size, (c_int64 * batch)(*round.lengths)
+    num_accepted, next_token = torch.empty(batch, dtype=torch.long), torch.empty(batch, dtype=torch.long)
     real = torch.float64 if dtype == torch.float64 else torch.float32
-    probs = torch.full((2, batch, num_draft), torch.nan, dtype=real)
+    target_probs, draft_probs = torch.empty(batch, num_draft, dtype=real), torch.empty(batch, num_draft, dtype=real)
     given = _Round(
         batch,
         num_draft,
         vocab_size,
         tokens.data_ptr(),
-        lengths.data_ptr(),
+        ctypes.addressof(lengths),
         _model(target, round.target, vocab_size),
         _model(draft, round.draft, vocab_size),
         None if log_sum_exp is None else log_sum_exp.data_ptr(),
         uniforms.data_ptr(),
-        *(part.data_ptr() for part in (*decisions, *probs)),
+        num_accepted.data_ptr(),
+        next_token.data_ptr(),
+        target_probs.data_ptr(),
+        draft_probs.data_ptr(),
     )
-    loop.verify(ctypes.byref(given), ITEMS[dtype], max(1, min(torch.get_num_threads(), batch)))
-    return refuse_undrawn(Verdict(*decisions, *probs), vocab_size)
+    is_drawn = loop.verify(ctypes.byref(given), ITEMS[dtype], max(1, min(torch.get_num_threads(), batch)))
+    verdict = Verdict(num_accepted, next_token, target_probs, draft_probs)
+    return verdict if is_drawn else refuse_undrawn(verdict, vocab_size)
 
 
 def _rows(logits: Tensor) -> Tensor:
