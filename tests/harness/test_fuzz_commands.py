@@ -229,7 +229,7 @@ def test_an_error_that_names_no_file_is_not_hidden(monkeypatch: pytest.MonkeyPat
 
 def test_a_dry_run_of_the_kernels_times_nothing(place: dict[str, str], capsys: pytest.CaptureFixture) -> None:
     assert main(["bench", "kernels", "--dry-run", "--vocab", "7", "9", "--acceptance", "all"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 5  # two vocabularies, each with and without top-k; the kernels
     assert not (Path(place["folder"]) / "results").exists()
 
 
