@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from harness.core import jobs, plugins
+from harness.core import jobs, plugins, products
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec
 from harness.core.files import LineFile, whole_lines
 from harness.core.jobs import Job
@@ -29,6 +29,7 @@ from harness.run.build import build_method, specs_of
 from harness.run.decode import must_equal
 from harness.run.divergence import classify
 from harness.run.runner import Runner, ensure_models, pin
+from kernels.verify import fused
 from methods.errors import InputError, WorkerError
 from methods.speculative.decode import DraftAndVerify
 
@@ -39,12 +40,13 @@ DRAWN_COST = 4.0
 
 
 def hash_audited_code() -> str:
-    """Hash the sources that decide a verdict: findings made with other sources are not reused."""
-    digest = hashlib.sha256()
+    """Hash what decides a verdict, sources and which loops of them run: findings made with others are not reused."""
+    digest = hashlib.sha256(f"{products.choice()} {fused.decided_by()}".encode())
     for part in AUDITED:
         place = ROOT / part
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.read_bytes())
+        for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
+            if path.suffix in (".py", ".cpp"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -16,6 +16,7 @@ from harness.exact.run import audit, read_findings, work_on
 from harness.exact.subjects import SIZES, Subject, zoo_subjects
 from harness.measures.verdicts import verdict_of
 from harness.zoo.build import ensure
+from kernels.products.few_rows import Choice
 from methods.parts import RULES
 from methods.speculative.rules import SpeculativeSampling
 
@@ -160,3 +161,21 @@ def test_the_command_lists_refuses_and_reports_status(tmp_path: Path, capsys: py
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["audit", "--scale", "test", "--only", "no such subject"]) == 2
     assert "no subject's name holds that" in capsys.readouterr().err
+
+
+def test_other_sources_or_another_loop_are_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings are reused by this hash: C++ decides tokens as Python does, and so does the choice between the two."""
+    monkeypatch.setattr(audit_run, "ROOT", tmp_path)
+    monkeypatch.setattr(audit_run, "AUDITED", ("kernels",))
+    (tmp_path / "kernels").mkdir()
+    seen = []
+    for name, text in (("rule.py", "a"), ("rule.cpp", "a"), ("rule.cpp", "b"), ("rule.py", "b")):
+        (tmp_path / "kernels" / name).write_text(text, encoding="utf8")
+        seen.append(audit_run.hash_audited_code())
+    (tmp_path / "kernels" / "README.md").write_text("no code", encoding="utf8")
+    assert audit_run.hash_audited_code() == seen[-1]
+    monkeypatch.setattr(audit_run.products, "choice", lambda: Choice(1, 4))
+    seen.append(audit_run.hash_audited_code())
+    monkeypatch.setattr(audit_run.fused, "decided_by", lambda: "another loop")
+    seen.append(audit_run.hash_audited_code())
+    assert len(set(seen)) == len(seen)
