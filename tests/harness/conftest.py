@@ -260,6 +260,13 @@ def synthetic() -> SimpleNamespace:
 
 
 @pytest.fixture
+def arms(synthetic: SimpleNamespace) -> SimpleNamespace:
+    """Plain decoding and the same with a draft of three tokens."""
+    plain = synthetic.plain_experiment()
+    return SimpleNamespace(plain=plain, drafted=synthetic.drafted_experiment(plain, gamma=3))
+
+
+@pytest.fixture
 def steps_of() -> Callable[..., Any]:
     """The zoo's training loop without the average at its end, which may be interrupted before a step, as by a kill."""
     from harness.zoo.loop import course_of, run_steps

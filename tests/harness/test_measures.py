@@ -21,12 +21,6 @@ def value(estimate: Estimate | Missing | None) -> float:
     return estimate.value
 
 
-@pytest.fixture
-def arms(synthetic: SimpleNamespace) -> SimpleNamespace:
-    plain = synthetic.plain_experiment()
-    return SimpleNamespace(plain=plain, drafted=synthetic.drafted_experiment(plain, gamma=3))
-
-
 def test_alpha_overlap_pools_positions_and_not_examples(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     records = [
         synthetic.plain(arms.plain, "a", 2, overlap={"t5-small": [0.2, 0.4]}),

@@ -18,12 +18,6 @@ def value(estimate: Estimate | Missing | None) -> float:
     return estimate.value
 
 
-@pytest.fixture
-def arms(synthetic: SimpleNamespace) -> SimpleNamespace:
-    plain = synthetic.plain_experiment()
-    return SimpleNamespace(plain=plain, drafted=synthetic.drafted_experiment(plain, gamma=3))
-
-
 def together(*rows: Record, encode_s: float = 0.004, draft_encode_s: float = 0.002, fixed_s: float = 0.001) -> list[Record]:
     """Records of one batch: the row with the most rounds saw all of its times, and wall clock is shared."""
     longest = max((row.steps for row in rows if row.steps is not None), key=lambda steps: len(steps.round_s))
