@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ def _known() -> None:
         pytest.skip(reason)
 
 
-# Linux adds up the pages of each core in lots of dozens, so that a count is off by some of them; whatever the size.
+# Linux adds up the pages of each core and kind in lots of dozens, so that one count may be off by a megabyte, whatever
+# the size; and another thread's memory counts too. The middle one of several measurements is nearer.
 TOLERANCE = MIB // 2
 
 
@@ -36,11 +38,13 @@ def test_a_peak_is_what_was_held_at_once(size: int) -> None:
         return kept
 
     action()  # loads what torch loads once
-    for _ in range(2):  # the first one's memory does not hide the second's
+    peaks = []
+    for _ in range(7):  # the first one's memory does not hide the second's
         kept, peak = with_peak("cpu", action)
         assert torch.equal(kept, torch.ones(4))
         assert peak is not None
-        assert abs(peak - size) < TOLERANCE
+        peaks.append(peak)
+    assert abs(median(peaks) - size) < TOLERANCE, peaks
 
 
 def test_nothing_held_is_almost_nothing() -> None:
