@@ -1,1 +1,4 @@
-"""Kernels, a folder an operation, each next to its reference: ``verify``, ``products``. ``native`` compiles C++ sources."""
+"""Kernels, a folder an operation: ``verify``, each next to its reference; ``products``; whole ``layers``.
+
+``native`` compiles C++ sources; ``numbers.h`` is what they share.
+"""

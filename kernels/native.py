@@ -1,6 +1,6 @@
 """Compile a C++ source once a machine, with the compiler that is at hand, and load it. Without a compiler there is no library.
 
-A library lies in the cache under the hash of its source, the flags, the compiler and the processor, beside the SHA-256 of its
+A library lies in the cache under the hash of its sources, the flags, the compiler and the processor, beside the SHA-256 of its
 bytes: one that does not match (torn, damaged) is compiled again. Where torch was imported before it shares torch's threads.
 """
 
@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-trapping-math", "-fno-m
 FLAGS = (("-march=native", "-mprefer-vector-width=512", "-fopenmp"), ("-march=native", "-fopenmp"), ("-march=native",), ())
 COMPILERS = ("c++", "g++", "clang++")
 TIMEOUT_S = 300.0
+INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
 def cache_folder() -> Path:
@@ -37,7 +39,7 @@ def library(source: Path) -> ctypes.CDLL | None:
     if compiler is None:
         _note(source, f"no C++ compiler found ($CXX, {', '.join(COMPILERS)})")
         return None
-    code = source.read_bytes()
+    code = b"\0".join(path.read_bytes() for path in sources(source))
     name = _digest(code, repr((ALWAYS, FLAGS, _identity(compiler), _processor())).encode())[:16]
     path = cache_folder() / f"native-{source.stem}-{name}.so"
     try:
@@ -50,6 +52,15 @@ def library(source: Path) -> ctypes.CDLL | None:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         _note(source, lines[0] if lines else type(error).__name__)
         return None
+
+
+def sources(source: Path) -> list[Path]:
+    """Return a source and the headers of this project that it includes, one after another."""
+    found = [source.resolve()]
+    for path in found:  # grows on the way
+        named = INCLUDE.findall(path.read_text(encoding="utf8"))
+        found += [header for name in named if (header := (path.parent / name).resolve()) not in found]
+    return found
 
 
 def _note(source: Path, reason: str) -> None:

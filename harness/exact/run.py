@@ -45,7 +45,7 @@ def hash_audited_code() -> str:
     for part in AUDITED:
         place = ROOT / part
         for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
-            if path.suffix in (".py", ".cpp"):
+            if path.suffix in (".py", ".cpp", ".h"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -29,8 +29,8 @@ FewRows = Callable[[Float[Tensor, "N d_in"], Float[Tensor, "N d_out"] | None], F
 Times = Mapping[tuple[int, int], tuple[float, float]]  # (numbers in the weight, rows) -> seconds of torch and of the loop
 
 
-class _Product(ctypes.Structure):
-    """As in few_rows.cpp; the stride and both sizes count numbers."""
+class ProductArguments(ctypes.Structure):
+    """``Product`` of few_rows.h: a weight and its bias; the stride and both sizes count numbers."""
 
     _fields_ = (
         ("weight", ctypes.c_void_p),
@@ -39,6 +39,16 @@ class _Product(ctypes.Structure):
         ("depth", ctypes.c_long),
         ("width", ctypes.c_long),
     )
+
+
+def product_arguments(
+    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None
+) -> tuple[ProductArguments, tuple[Tensor, Tensor | None]]:
+    """Return the addresses of a weight with contiguous rows and of its bias, and the tensors that they point to."""
+    bias = None if bias is None else bias.contiguous()
+    depth, width = weight.shape
+    bias_at = None if bias is None else bias.data_ptr()
+    return ProductArguments(weight.data_ptr(), bias_at, weight.stride(0), depth, width), (weight, bias)
 
 
 def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None) -> FewRows | None:
@@ -53,15 +63,14 @@ def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d
     multiply = getattr(library, FUNCTIONS[weight.dtype])
     multiply.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     multiply.restype = None
-    depth, width = weight.shape
-    bias = None if bias is None else bias.contiguous()
-    product = _Product(weight.data_ptr(), None if bias is None else bias.data_ptr(), weight.stride(0), depth, width)
+    product, tensors = product_arguments(weight, bias)
+    width = weight.shape[1]
     address, empty, dtype = ctypes.addressof(product), torch.empty, weight.dtype
 
     def few_rows(
         rows: Float[Tensor, "N d_in"],
         onto: Float[Tensor, "N d_out"] | None,
-        kept: tuple = (product, weight, bias),  # which the address points to
+        kept: tuple = (product, tensors),  # which the address points to
     ) -> Float[Tensor, "N d_out"]:
         rows = rows if rows.is_contiguous() else rows.contiguous()
         onto = onto if onto is None or onto.is_contiguous() else onto.contiguous()

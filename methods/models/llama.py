@@ -1,11 +1,13 @@
 """Llama, Mistral, Qwen2 and Gemma (first version): pre-norm, rotary positions, gated feed-forward, grouped key heads."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.gated import GatedLayer, GatedShape, RunLayers, compiled_layers
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import Frame, Norm, Stack, activation, attend, lookup, rms_norm
@@ -30,6 +32,7 @@ class LlamaStack(Stack):
         scale = getattr(body.embed_tokens, "embed_scale", None)
         self.embed_scale = None if scale is None else scale.to(self.dtype)
         self.layers = [self._layer(layer) for layer in body.layers[: self.num_layers]]
+        self._compiled = self._compiled_layers(body.layers[: self.num_layers])
         self.norm = self._norm(body.norm)
         self._rotary: Float[Tensor, "P 2 1 head_dim"] = torch.empty(0, 2, 1, self.head_dim)
         identity = torch.stack((torch.ones(self.head_dim), torch.zeros(self.head_dim))).unsqueeze(1)
@@ -45,10 +48,14 @@ class LlamaStack(Stack):
             )
 
     def _norm(self, module: Any) -> Norm:
+        return rms_norm(*self._gain(module))
+
+    def _gain(self, module: Any) -> tuple[Float[Tensor, "D"], float]:
+        """Return a norm's gain and its epsilon."""
         weight = module.weight.detach()
         if self.model.config.model_type == "gemma":
-            return rms_norm(1.0 + weight, module.eps)
-        return rms_norm(weight, module.variance_epsilon)
+            return 1.0 + weight, module.eps
+        return weight, module.variance_epsilon
 
     def _layer(self, layer: Any) -> tuple:
         attention, mlp = layer.self_attn, layer.mlp
@@ -61,10 +68,28 @@ class LlamaStack(Stack):
             fuse((mlp.down_proj,), self.choice),
         )
 
+    def _compiled_layers(self, modules: Iterable[Any]) -> RunLayers | None:
+        """Return all layers as one compiled call where the choice takes each layer's largest weight; else None.
+
+        The choice is made by products called one by one; in one call with large ones small ones cost less.
+        """
+        if not all(self.choice.takes(gate_up.weight) for *_, gate_up, _ in self.layers):
+            return None
+        root, layers = self.embedding.shape[1] ** 0.5, []
+        for module, (_, qkv, out, _, gate_up, down) in zip(modules, self.layers, strict=True):
+            attention_gain, epsilon = self._gain(module.input_layernorm)
+            feed_gain, _ = self._gain(module.post_attention_layernorm)
+            parts = [(product.weight, product.bias) for product in (qkv, out, gate_up, down)]
+            layers.append(GatedLayer(attention_gain * root, parts[0], parts[1], feed_gain * root, parts[2], parts[3]))
+        floor = epsilon**0.5 * root
+        shape = GatedShape(self.num_heads, self.num_kv_heads, self.head_dim, self.model.config.hidden_act, floor)
+        return compiled_layers(layers, shape)
+
     def part(self, first: int, last: int, device: torch.device) -> "LlamaStack":
         part = super().part(first, last, device)
         assert isinstance(part, LlamaStack)
         part._rotary, part._identity = self._rotary.to(device), self._identity.to(device)
+        part._compiled = None
         return part
 
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
@@ -73,6 +98,11 @@ class LlamaStack(Stack):
 
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
+        few, start = batch * num_new <= self.choice.most_rows and frame.allowed is None, frame.start
+        if self._compiled is not None and few and start is not None and last > first:
+            if frame.end > self._rotary.shape[0]:
+                self._extend_rotary(frame.end)
+            return self._compiled(hidden, first, last, frame.keys, frame.values, frame.slots, self._rotary, start)
         cos, sin = self._rotations(frame)
         mask, causal = self.mask(frame)
         heads, head_dim, act, store = self.num_heads, self.head_dim, self.act, frame.store

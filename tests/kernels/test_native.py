@@ -54,6 +54,18 @@ def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damag
 
 
 @needs_compiler
+def test_another_header_is_another_library(source: Path, tmp_path: Path) -> None:
+    """A header of a header too."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "factor.h").write_text("#define FACTOR 2\n", encoding="utf8")
+    (tmp_path / "outer.h").write_text('#include "inner/factor.h"\n', encoding="utf8")
+    source.write_text('#include "outer.h"\n' + SOURCE.replace("2 *", "FACTOR *"), encoding="utf8")
+    assert load(source).twice(21) == 42
+    (tmp_path / "inner" / "factor.h").write_text("#define FACTOR 3\n", encoding="utf8")
+    assert load(source).twice(21) == 63
+
+
+@needs_compiler
 def test_another_source_is_another_library(source: Path, tmp_path: Path) -> None:
     load(source)
     source.write_text(SOURCE.replace("2 *", "3 *"), encoding="utf8")

@@ -1,0 +1,1 @@
+"""Whole decoder layers as compiled loops, for passes over few rows."""
