@@ -47,6 +47,11 @@ struct Model {
   double top_p;
 };
 
+// How many threads share a row's tiles: all where the batch is one row, and a row is long enough.
+constexpr Index SHARED_TILES = 8;
+thread_local Index row_threads = 1;
+inline Index threads_for(Index tiles) { return tiles < SHARED_TILES ? 1 : row_threads; }
+
 // One row of a model: the law of Eq. 0.
 template <class Logit>
 struct Row {
@@ -110,25 +115,30 @@ struct Row {
     return largest;
   }
 
+  // Eq. 8 of one tile. A NaN in it makes its sum NaN; -inf is its top where it holds nothing else.
+  void measure_tile(Index tile) {
+    Real scaled_logits[TILE], total = 0;
+    const Real largest = load(tile, scaled_logits), shift = largest > Real(-INFINITE) ? largest : Real(0);
+    const Index count = length(tile);
+    const Logit* ahead = logits + std::max<Index>(0, std::min((tile + 1) * TILE, size - TILE));  // comes while this is summed
+    for (Index first = 0; first < count; first += CHUNK) {
+      for (Index i = first; i < first + CHUNK; i += LINE / sizeof(Logit)) __builtin_prefetch(ahead + i);
+      const Index last = std::min(first + CHUNK, count);
+#pragma omp simd reduction(+ : total)
+      for (Index i = first; i < last; ++i) total += exponential(scaled_logits[i] - shift);
+    }
+    tops[tile] = largest;
+    sums[tile] = total;
+  }
+
   // Eqs. 8 and 9. A NaN anywhere makes `sum` NaN, and so does +inf; a row of -inf has top -inf, whose probabilities are NaN.
   void measure() {
     tops.resize(num_tiles());
     sums.resize(num_tiles());
-    for (Index tile = 0; tile < num_tiles(); ++tile) {
-      Real scaled_logits[TILE], total = 0;
-      const Real largest = load(tile, scaled_logits), shift = largest > Real(-INFINITE) ? largest : Real(0);
-      const Index count = length(tile);
-      const Logit* ahead = logits + std::max<Index>(0, std::min((tile + 1) * TILE, size - TILE));  // comes while this is summed
-      for (Index first = 0; first < count; first += CHUNK) {
-        for (Index i = first; i < first + CHUNK; i += LINE / sizeof(Logit)) __builtin_prefetch(ahead + i);
-        const Index last = std::min(first + CHUNK, count);
-#pragma omp simd reduction(+ : total)
-        for (Index i = first; i < last; ++i) total += exponential(scaled_logits[i] - shift);
-      }
-      tops[tile] = shift;
-      sums[tile] = total;
-      top = tile == 0 || largest > top ? largest : top;
-    }
+    const Index threads = threads_for(num_tiles());
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (Index tile = 0; tile < num_tiles(); ++tile) measure_tile(tile);
+    top = *std::max_element(tops.begin(), tops.end());
     sum = 0;
     for (Index tile = 0; tile < num_tiles(); ++tile) sum += tile_sum(tile);
   }
@@ -245,10 +255,13 @@ struct Weights {
     Real weights[TILE];
     std::vector<double> sums(target.num_tiles());
     double total = 0;
+    const Index threads = is_residual() ? threads_for(target.num_tiles()) : 1;
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (Index tile = 0; tile < target.num_tiles(); ++tile) {
-      sums[tile] = is_residual() ? load(tile, weights) : target.tile_sum(tile) / target.sum;
-      total += sums[tile];
+      Real own[TILE];
+      sums[tile] = is_residual() ? load(tile, own) : target.tile_sum(tile) / target.sum;
     }
+    for (const double one : sums) total += one;
     if (total == 0 && is_residual()) return Weights{target}.draw(uniform);
     if (!(total > 0 && total < INFINITE)) return target.size;
     const double goal = uniform * (total * BELOW_ONE);
@@ -320,14 +333,18 @@ void verify_entry(const Round& round, Index entry) {
 
 template <class Logit>
 void verify_batch(const Round& round, int threads) {
+  row_threads = round.batch == 1 ? threads : 1;
+  if (round.batch == 1) {  // without a team around it: threads of a team within a team are made anew each time
+    verify_entry<Logit>(round, 0);
+    return;
+  }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
   for (Index entry = 0; entry < round.batch; ++entry) verify_entry<Logit>(round, entry);
 }
 
 }  // namespace
 
-// `item`: float32, float64, float16, bfloat16 by 0 to 3. Entries of the batch are shared among threads, one row's tiles never
-// are: to wake a second thread, and wait for it, takes as long as a row.
+// `item`: float32, float64, float16, bfloat16 by 0 to 3. Threads share the entries of a batch, or each row's tiles of a single entry.
 //
 // Return whether a last token was drawn for every entry; else one is V.
 extern "C" int verify(const Round* round, int item, int threads) {

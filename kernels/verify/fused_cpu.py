@@ -75,7 +75,7 @@ def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
         target_probs.data_ptr(),
         draft_probs.data_ptr(),
     )
-    is_drawn = loop.verify(ctypes.byref(given), ITEMS[dtype], max(1, min(torch.get_num_threads(), batch)))
+    is_drawn = loop.verify(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
     verdict = Verdict(num_accepted, next_token, target_probs, draft_probs)
     return verdict if is_drawn else refuse_undrawn(verdict, vocab_size)
 

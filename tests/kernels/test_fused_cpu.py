@@ -210,8 +210,10 @@ def test_rows_may_lie_anywhere_and_dtypes_may_differ() -> None:
         assert torch.equal(found.next_token, expected.next_token)
 
 
-def test_the_number_of_threads_changes_nothing() -> None:
-    given = case(8, 12, 3, 3000)
+@pytest.mark.parametrize(("batch", "vocab_size"), [(12, 3000), (1, 40000)])
+def test_the_number_of_threads_changes_nothing(batch: int, vocab_size: int) -> None:
+    """Threads share the entries of a batch, or each row of a single one."""
+    given = case(8, batch, 3, vocab_size)
     alone = decided(given)
     torch.set_num_threads(2)
     try:
