@@ -1,7 +1,10 @@
 """What callers give: how logits become a distribution, and the errors about values that cannot work. Imports no torch."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+Rounding = Literal["bf16", "int8"]  # of weights: see kernels.products.narrow
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 LEAST_TEMPERATURE = 1e-30  # fp32 logits divided by less are infinite
 
 

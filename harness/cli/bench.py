@@ -65,9 +65,9 @@ def _execute_own(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(f"{spec.name} {spec.revision}")
         return 0
-    if name.startswith(ZOO):
-        ensure([name.removeprefix(ZOO)], scale_of(args.profile), source)
-    _time_passes([spec], name.rpartition("/")[2].replace(":", "-"), args)
+    if spec.base.startswith(ZOO):
+        ensure([spec.base.removeprefix(ZOO)], scale_of(args.profile), source)
+    _time_passes([spec], spec.short.replace(":", "-"), args)
     return 0
 
 

@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Self
 
 from harness.core.errors import UsageError
 from harness.core.files import made, plain, written
-from kernels.inputs import SamplingSpec
+from kernels.inputs import ROUNDINGS, Rounding, SamplingSpec
 from methods.options import Unknown, options_class, unknown_options, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
 
 
 def _reduced(spec: Any) -> tuple[Any, tuple[()]]:
@@ -48,17 +49,33 @@ def _settle(spec: Any, registry: Registry, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model by name: ``zoo:NAME``, a local folder, or a Hub id.
+    """A model by name: ``zoo:NAME``, a local folder, or a Hub id; behind ``bf16:`` or ``int8:``, with its weights rounded so.
 
-    ``revision`` pins what the name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub.
-    ``untrained`` puts seeded random weights in the place of its own. ``device_map`` "auto" spreads the layers of a model that
-    is larger than a device over all that are there.
+    A rounded model is another one: with a name, and so signatures, facts and verdicts of its own. ``revision`` pins what the
+    name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub. ``untrained`` puts seeded
+    random weights in the place of its own. ``device_map`` "auto" spreads the layers of a model that is larger than a device
+    over all that are there.
     """
 
     name: str
     revision: str | None = None
     untrained: bool = False
     device_map: str | None = None
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """Return what the name says that linear weights are rounded to; None where they stay."""
+        return next((one for one in ROUNDINGS if self.name.startswith(f"{one}:")), None)
+
+    @property
+    def base(self) -> str:
+        """Return the name of the model whose weights are rounded, or its own."""
+        return self.name if self.rounding is None else self.name.partition(":")[2]
+
+    @property
+    def short(self) -> str:
+        """Return the name without the folders that lead to it."""
+        return ("" if self.rounding is None else f"{self.rounding}:") + Path(self.base).name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +113,7 @@ class DrafterSpec:
         """The model's short name, or the kind of a drafter without one."""
         if self.model is None:
             return self.kind
-        return Path(self.model.name).name.removeprefix("zoo:") + (" untrained" if self.model.untrained else "")
+        return self.model.short.replace("zoo:", "", 1) + (" untrained" if self.model.untrained else "")
 
 
 class Probe:

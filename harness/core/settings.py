@@ -5,6 +5,7 @@ from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ al
 from pathlib import Path
 
 from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
 
 RESULTS = Path("results")
 PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
@@ -58,13 +59,16 @@ def checked_device(name: str, engine: str = "local") -> str:
 def model_name(text: str, revision: str | None = None) -> str:
     """Return a model's name; a local folder is made absolute, so that a record names the same model from everywhere.
 
+    ``bf16:`` or ``int8:`` may stand before it.
+
     Raises:
         UsageError: a ``revision`` was asked for, and the name is not the Hub's.
     """
-    path = Path(expanduser(text))
-    if revision is not None and (path.is_dir() or text.startswith("zoo:")):
+    base = ModelSpec(name=text).base
+    path = Path(expanduser(base))
+    if revision is not None and (path.is_dir() or base.startswith("zoo:")):
         raise UsageError(f"revision {revision!r}: only models of the Hub have commits, {text!r} has none; leave it out")
-    return str(path.resolve()) if path.is_dir() else text
+    return text.removesuffix(base) + (str(path.resolve()) if path.is_dir() else base)
 
 
 def source_of(text: str | None, profile: str = "toy") -> str:

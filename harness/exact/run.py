@@ -53,7 +53,7 @@ def hash_audited_code() -> str:
 def models_of(subjects: Iterable[Subject]) -> dict[str, str]:
     """Return the short name of every model, and the revision that the name means today."""
     named = {spec for subject in subjects for spec in specs_of(pin(subject.experiment))}
-    return {Path(spec.name).name: spec.revision or "unknown" for spec in sorted(named, key=lambda spec: spec.name)}
+    return {spec.short: spec.revision or "unknown" for spec in sorted(named, key=lambda spec: spec.name)}
 
 
 def audit(

@@ -7,7 +7,6 @@ Whether a subject is exact or lossy is declared in one place, the ``guarantee`` 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
@@ -223,7 +222,7 @@ def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, 
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
     drafters = (model, stacked, DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
     session = ENCODER_DECODER if both else DECODER
-    pair = _Pair(name=Path(target).name, session=session, plain=plain, drafters=drafters)
+    pair = _Pair(name=spec.short, session=session, plain=plain, drafters=drafters)
     if both:
         return whole(pair)
     return [*whole(pair), *pipelines(pair, -(-num_layers(spec, "toy") // 2))]

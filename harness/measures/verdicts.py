@@ -48,14 +48,17 @@ def label_of(method: MethodSpec, numbers: bool = True) -> str:
 def key_of(experiment: Experiment) -> tuple[str, ...]:
     """Return the parts of an experiment that decide exactness. Experiments with equal keys share a verdict.
 
-    Models, sizes and numbers (gamma, lenience) are left out: they move speeds and distances, not whether a path is exact.
+    Models, sizes and numbers (gamma, lenience) are left out: they move speeds and distances, not whether a path is exact. What
+    weights are rounded to is not, since other code reads them.
     """
     method, values = experiment.method, experiment.method.values
     plugged = () if method.drafter is None else (method.drafter.kind, values.get("encoder", "own"))
     rule = () if method.rule is None else (method.rule.name, values.get("cap", "released"))
     execution = (values["execution"],) if method.is_pipeline else ()
     beams = ("beams",) if method.num_beams > 1 else ()
-    return (method.name, *plugged, *rule, *execution, *beams, "greedy" if experiment.sampling.greedy else "sampled")
+    models = [experiment.target, *([] if method.drafter is None or method.drafter.model is None else [method.drafter.model])]
+    rounded = sorted({model.rounding for model in models if model.rounding is not None})
+    return (method.name, *plugged, *rule, *execution, *beams, *rounded, "greedy" if experiment.sampling.greedy else "sampled")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import ModelSpec
 from harness.zoo.cache import is_complete, model_folder, unreadable
 from harness.zoo.recipes import ZOO
+from kernels.inputs import ROUNDINGS
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ def local_folder(name: str) -> Path | None:
         return path
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UsageError(f"model {name!r}: no such folder; expected a folder with config.json, a Hub id, or zoo:NAME")
+    if ":" in name:
+        known = ", ".join(f"{one}:" for one in ROUNDINGS)
+        raise UsageError(
+            f"model {name!r}: unknown {name.partition(':')[0] + ':'!r}; expected zoo:NAME, or one of {known} before a name"
+        )
     return None
 
 
@@ -74,7 +80,7 @@ def heads_file(name: str) -> Path | None:
 
 def zoo_model_folder(spec: ModelSpec) -> Path:
     """Return the folder of a pinned zoo model in the cache; UsageError if it is not there."""
-    name = spec.name.removeprefix(ZOO)
+    name = spec.base.removeprefix(ZOO)
     if spec.revision is None:
         raise UsageError(f"model {spec.name}: its revision is not known; expected a model that pin_model has completed")
     folder = model_folder(name, spec.revision)
@@ -85,12 +91,12 @@ def zoo_model_folder(spec: ModelSpec) -> Path:
 
 def model_path(spec: ModelSpec) -> str:
     """The argument of from_pretrained: a folder or a Hub id. Of counted n-grams: their file, or their folder of the zoo."""
-    if spec.name.startswith(ZOO):
+    if spec.base.startswith(ZOO):
         return str(zoo_model_folder(spec))
-    if (file := ngram_file(spec.name)) is not None:
+    if (file := ngram_file(spec.base)) is not None:
         return str(file)
-    folder = local_folder(spec.name)
-    return spec.name if folder is None else str(folder)
+    folder = local_folder(spec.base)
+    return spec.base if folder is None else str(folder)
 
 
 def folder_hash(folder: Path) -> str:
@@ -131,7 +137,7 @@ def hub_arguments(spec: ModelSpec) -> dict[str, str | bool]:
 
     Where the Hub does not answer only its local cache is asked, at once: the client alone would retry for half a minute.
     """
-    if spec.name.startswith(ZOO) or local_folder(spec.name) is not None:
+    if spec.base.startswith(ZOO) or local_folder(spec.base) is not None:
         return {}
     revision: dict[str, str | bool] = {"revision": spec.revision} if spec.revision else {}
     return revision if hub_answers() else {**revision, "local_files_only": True}
@@ -183,9 +189,9 @@ def _model_info(spec: ModelSpec, *, files_metadata: bool) -> "ModelInfo | None":
     from huggingface_hub import HfApi
 
     try:
-        return HfApi().model_info(spec.name, revision=spec.revision, files_metadata=files_metadata, timeout=TIMEOUT_S)
+        return HfApi().model_info(spec.base, revision=spec.revision, files_metadata=files_metadata, timeout=TIMEOUT_S)
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        raise explain(spec, spec.name, error) from error
+        raise explain(spec, spec.base, error) from error
     except NO_ANSWER:
         return None
 
@@ -223,7 +229,7 @@ def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
 
 def _unreadable_folder(spec: ModelSpec, path: str, error: Exception) -> UsageError:
     reason = _first_line(error)
-    if spec.name.startswith(ZOO):
+    if spec.base.startswith(ZOO):
         return UsageError(f"model {spec.name}: {path} cannot be read ({reason}); delete that folder and run the command again")
     return UsageError(f"model folder {path}: cannot be read ({reason}); expected what save_pretrained writes; copy it again")
 

@@ -17,6 +17,7 @@ from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.speculative.ngram import NGramTable
 
 BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+NARROW_BYTES = {None: 0, "bf16": 2, "int8": 1}  # of the second copy that a rounded model has
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
@@ -33,13 +34,14 @@ def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", sour
     """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
     count: int | None
     download: int | None
-    if spec.name.startswith(ZOO):
-        count, download, gated = num_parameters(recipe_for(spec.name.removeprefix(ZOO), scale, source)), 0, False
-    elif (folder := local_folder(spec.name)) is not None:
+    if spec.base.startswith(ZOO):
+        count, download, gated = num_parameters(recipe_for(spec.base.removeprefix(ZOO), scale, source)), 0, False
+    elif (folder := local_folder(spec.base)) is not None:
         count, download, gated = num_weights(folder), 0, False
     else:
         count, download, gated = hub_size(spec)
-    return _Size(count, download, None if count is None else count * BYTES_PER_WEIGHT[dtype], gated)
+    each = BYTES_PER_WEIGHT[dtype] + NARROW_BYTES[spec.rounding]
+    return _Size(count, download, None if count is None else count * each, gated)
 
 
 def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:
@@ -113,7 +115,7 @@ def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
 def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
     """Trained early heads, from the zoo or a folder. UsageError unless they are of the target's shape."""
     try:
-        return load_heads(zoo_model_folder(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
+        return load_heads(zoo_model_folder(spec) if spec.base.startswith(ZOO) else Path(spec.name), target.stack)
     except InputError as error:
         raise UsageError(f"heads {spec.name} for {target.name}: {error}") from error
 
@@ -122,14 +124,14 @@ def load_block_heads(spec: ModelSpec, target: LoadedModel) -> BlockwiseHeads:
     """Blockwise heads, from the zoo or a folder. UsageError unless they are of the target's width, and the zoo's its own."""
     _check_base(spec, target)
     try:
-        return load_blockwise(zoo_model_folder(spec) if spec.name.startswith(ZOO) else Path(spec.name), target.stack)
+        return load_blockwise(zoo_model_folder(spec) if spec.base.startswith(ZOO) else Path(spec.name), target.stack)
     except InputError as error:
         raise UsageError(f"draft {spec.name} for {target.name}: {error}") from error
 
 
 def _check_base(spec: ModelSpec, target: LoadedModel) -> None:
     """UsageError for the zoo's blockwise heads on another model of the zoo than that which they were trained on."""
-    if not (spec.name.startswith(ZOO) and target.name.startswith(ZOO)):
+    if not (spec.base.startswith(ZOO) and ModelSpec(name=target.name).base.startswith(ZOO)):
         return
     base = read_facts(zoo_model_folder(spec)).get("base")
     if base is None:

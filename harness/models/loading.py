@@ -3,7 +3,7 @@
 ``names.pin_model`` says what a name means today without loading weights; ``load_model`` loads exactly that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,13 +16,14 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from harness.core import products
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import WIDE_DTYPES, ModelSpec
 from harness.models.files import hub_arguments, load_config, model_path, one_line
 from harness.zoo.cache import quiet
 from kernels.products.few_rows import TORCH
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
+from methods.models.weights import round_weights
 from methods.models.whisper import WhisperStack
 from methods.session import ModelSession
 from methods.specdec.network import load_network
@@ -115,19 +116,28 @@ class LoadedModel:
 
 
 def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
-    """Raises UsageError if the model is missing, gated, unreachable, unreadable, or of a kind that no stack runs."""
+    """Load a pinned model; one that is rounded is loaded in fp32, then rounded.
+
+    Raises:
+        UsageError: the model is missing, gated, unreachable, unreadable, or of a kind that no stack runs.
+    """
+    check_rounding(spec, dtype)
     path = model_path(spec)
     config = load_config(spec)
     with quiet(), one_line(spec, path):
         placed = _placement(spec, device)
-        model, tokenizer = _load(spec, path, config, getattr(torch, dtype), placed)
+        first = torch.float32 if spec.rounding is not None else getattr(torch, dtype)
+        model, tokenizer = _load(spec, path, config, first, placed)
         hears, given = config.model_type == HEARS, hub_arguments(spec)
         extractor = transformers.AutoFeatureExtractor.from_pretrained(path, **given) if hears else None
         if not placed:
             model.to(device)
     try:
         model.eval().requires_grad_(False)
-        stack = _stack(model, config, device, bool(placed))
+        if spec.rounding is not None:
+            round_weights(model, spec.rounding)
+            model.to(getattr(torch, dtype))
+        stack = _stack(spec, model, config, device, bool(placed))
     except InputError as error:
         raise UsageError(f"model {spec.name}: {error}") from error
     parameters = list(model.parameters())
@@ -144,6 +154,15 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     )
 
 
+def check_rounding(spec: ModelSpec, dtype: str) -> None:
+    """UsageError for a rounded model in a dtype that does not hold every number that it is rounded to."""
+    if spec.rounding is not None and dtype not in WIDE_DTYPES:
+        raise UsageError(
+            f"dtype {dtype!r} of model {spec.name}: rounded weights are multiplied in {' or '.join(WIDE_DTYPES)}; "
+            f"choose one of them, or leave {spec.rounding}: out"
+        )
+
+
 def _placement(spec: ModelSpec, device: str) -> dict[str, Any]:
     """The arguments of from_pretrained that lay a model on all devices of a kind; none for a model on one device."""
     if spec.device_map is None:
@@ -155,8 +174,9 @@ def _placement(spec: ModelSpec, device: str) -> dict[str, Any]:
     return {"device_map": spec.device_map} | ({"max_memory": {"cpu": CPU_BYTES}} if device == "cpu" else {})
 
 
-def _stack(model: Any, config: PreTrainedConfig, device: str, is_placed: bool) -> Stack:
+def _stack(spec: ModelSpec, model: Any, config: PreTrainedConfig, device: str, is_placed: bool) -> Stack:
     choice = products.choice() if device == "cpu" and model.dtype == torch.float32 else TORCH
+    choice = replace(choice, rounding=spec.rounding)
     if is_block_drafter(config):
         return BlockStack(model, choice)
     if not is_placed:

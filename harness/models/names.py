@@ -16,22 +16,27 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """Fill in ``revision``: the recipe's hash (zoo), the files' (folder, counted table), or the commit (Hub). Loads no weights.
 
     ``profile`` chooses the zoo's sizes and ``source`` what they train on. A Hub id whose
-    commit cannot be looked up (no network) keeps the revision it was given, or "main".
+    commit cannot be looked up (no network) keeps the revision it was given, or "main". UsageError for counted n-grams that are
+    to be rounded.
     """
-    if spec.name.startswith(ZOO):
-        return replace(spec, revision=recipe_hash(spec.name.removeprefix(ZOO), scale_of(profile), source))
-    if (file := ngram_file(spec.name)) is not None:
+    if spec.rounding is not None and is_ngram_table(spec):
+        raise _not_rounded("n-gram table", spec)
+    if spec.base.startswith(ZOO):
+        return replace(spec, revision=recipe_hash(spec.base.removeprefix(ZOO), scale_of(profile), source))
+    if (file := ngram_file(spec.base)) is not None:
         return replace(spec, revision=files_hash([file]))
-    if (folder := local_folder(spec.name)) is not None:
+    if (folder := local_folder(spec.base)) is not None:
         return replace(spec, revision=folder_hash(folder))
     return replace(spec, revision=hub_commit(spec))
 
 
 def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
-    """Fill in ``revision`` of trained heads, early or blockwise. UsageError for a folder that holds none."""
-    if spec.name.startswith(ZOO):
+    """Fill in ``revision`` of trained heads, early or blockwise. UsageError for a folder that holds none, and for rounding."""
+    if spec.rounding is not None:
+        raise _not_rounded("heads", spec)
+    if spec.base.startswith(ZOO):
         return pin_model(spec, profile, source)
-    if (file := heads_file(spec.name)) is None:
+    if (file := heads_file(spec.base)) is None:
         raise UsageError(
             f"heads {spec.name!r}: no heads there; expected a folder of early heads (as `foretoken heads` writes) or of "
             "blockwise ones, or zoo:NAME"
@@ -39,9 +44,13 @@ def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     return replace(spec, revision=files_hash([file]))
 
 
+def _not_rounded(what: str, spec: ModelSpec) -> UsageError:
+    return UsageError(f"{what} {spec.name!r}: only weights of whole models are rounded; leave {spec.rounding}: out")
+
+
 def recipe_named(spec: ModelSpec, profile: str, source: str) -> AnyRecipe | None:
     """The recipe that a name of the zoo means; None for other names."""
-    return recipe_for(spec.name.removeprefix(ZOO), scale_of(profile), source) if spec.name.startswith(ZOO) else None
+    return recipe_for(spec.base.removeprefix(ZOO), scale_of(profile), source) if spec.base.startswith(ZOO) else None
 
 
 def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
@@ -52,10 +61,10 @@ def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
 
 def is_ngram_table(spec: ModelSpec) -> bool:
     """Tell counted n-grams from a network by the name, without loading it."""
-    if spec.name.startswith(ZOO):
-        name = spec.name.removeprefix(ZOO)
+    if spec.base.startswith(ZOO):
+        name = spec.base.removeprefix(ZOO)
         return any(recipes[name].family == "ngram" for recipes in RECIPES.values() if name in recipes)
-    return ngram_file(spec.name) is not None
+    return ngram_file(spec.base) is not None
 
 
 def num_layers(spec: ModelSpec, profile: str) -> int:

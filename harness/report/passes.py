@@ -159,7 +159,7 @@ def open_session(model: LoadedModel, cached: int) -> ModelSession:
 def weight_bytes(stack: Stack) -> int:
     """Return the bytes of the matrices, with biases, that a pass reads: of the layers and of the head."""
     found = [stack.project, *(part for layer in stack.layers for part in layer if isinstance(part, Product))]
-    return sum(one.weight.nbytes + (0 if one.bias is None else one.bias.nbytes) for one in found)
+    return sum(one.read_bytes for one in found)
 
 
 def cache_bytes(session: ModelSession, length: int) -> int:
@@ -255,7 +255,7 @@ def draw_cost(records: Sequence[Passes], folder: Path, name: str) -> list[Path]:
         panels[0].set_ylabel("time of n rows over one row")
         panels[0].set_ylim(bottom=0)
         handles = [
-            style.legend_line(marker=mark, color=colour, ls=line, label=style.printable(model.rpartition("/")[2]))
+            style.legend_line(marker=mark, color=colour, ls=line, label=style.printable(ModelSpec(name=model).short))
             for model, (mark, colour, line) in looks.items()
         ]
         free = style.legend_line(color="black", lw=1, ls=":", label="free (Theorem 3.8)")

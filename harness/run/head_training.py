@@ -96,8 +96,8 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
         check_output(folder, job)
         if (folder / DONE).is_file():
             return table(read_facts(folder)["evaluations"])
-        if job.target.name.startswith(ZOO):
-            ensure([job.target.name.removeprefix(ZOO)], "toy", job.source, workers=0)
+        if job.target.base.startswith(ZOO):
+            ensure([job.target.base.removeprefix(ZOO)], "toy", job.source, workers=0)
         model = load_model(job.target, device=device, dtype=job.dtype)
         data = read_data(job, model)
         heads, evaluations, spent = train_heads(

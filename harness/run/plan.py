@@ -151,8 +151,8 @@ def _line(arm: Experiment) -> str:
 
 
 def _model_line(spec: ModelSpec, arm: Experiment) -> str:
-    if spec.name.startswith(ZOO):
-        name, scale = spec.name.removeprefix(ZOO), scale_of(arm.profile)
+    if spec.base.startswith(ZOO):
+        name, scale = spec.base.removeprefix(ZOO), scale_of(arm.profile)
         cached = is_complete(model_folder(name, recipe_hash(name, scale, arm.source)))
         state = "cached" if cached else "to be trained here, seconds to minutes"
     elif is_ngram_table(spec):

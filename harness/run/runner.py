@@ -26,7 +26,7 @@ from harness.core.records import Record
 from harness.measures.pairing import out_of_turn
 from harness.models.files import zoo_model_folder
 from harness.models.fit import estimate
-from harness.models.loading import load_tokenizer
+from harness.models.loading import check_rounding, load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
 from harness.run.build import Models, heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, chunks_of, stages_of
@@ -50,6 +50,8 @@ def pin(experiment: Experiment) -> Experiment:
     check_names(experiment.method)
     check_recipes(experiment)
     heads, where = heads_of(experiment), (experiment.profile, experiment.source)
+    for spec in specs_of(experiment):
+        check_rounding(spec, experiment.dtype)
     revisions = {spec: (pin_heads if spec in heads else pin_model)(spec, *where) for spec in specs_of(experiment)}
 
     def model(spec: ModelSpec | None) -> ModelSpec | None:
@@ -81,9 +83,9 @@ def ensure_models(experiments: Iterable[Experiment], workers: int | None = None)
     wanted: dict[tuple[Scale, str], dict[str, None]] = {}
     for experiment in experiments:
         for spec in specs_of(experiment):
-            if spec.name.startswith(ZOO):
+            if spec.base.startswith(ZOO):
                 group = wanted.setdefault((scale_of(experiment.profile), experiment.source), {})
-                group[spec.name.removeprefix(ZOO)] = None
+                group[spec.base.removeprefix(ZOO)] = None
     for (scale, source), names in wanted.items():
         ensure(list(names), scale, source, workers=workers)
 
@@ -188,7 +190,7 @@ def note_facts(notes: Notes, pinned: Comparison, examples: Sequence[Example]) ->
 
 def _is_here(spec: ModelSpec) -> bool:
     """Say whether a model's files can be read; those of the zoo may have been deleted since records were made."""
-    return not spec.name.startswith(ZOO) or is_complete(model_folder(spec.name.removeprefix(ZOO), spec.revision or ""))
+    return not spec.base.startswith(ZOO) or is_complete(model_folder(spec.base.removeprefix(ZOO), spec.revision or ""))
 
 
 def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
 
 
 def _num_parameters(spec: ModelSpec, arm: Experiment) -> int | None:
-    if spec.name.startswith(ZOO) and _is_here(spec):
+    if spec.base.startswith(ZOO) and _is_here(spec):
         facts = read_facts(zoo_model_folder(spec))
         if "num_parameters" in facts:
             return int(facts["num_parameters"])

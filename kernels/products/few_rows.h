@@ -4,13 +4,21 @@
 // what takes time: it is read once, whatever the number of rows. DEPTH of its rows at a time are multiplied into tiles of
 // outputs, which stay in registers meanwhile. Every output is a sum in the order of depth, whatever the number of rows and
 // threads: one token alone and the same token among six get the same bits.
+//
+// A weight may be stored in fewer bytes than it is multiplied in: as bfloat16, the upper half of a float's bits, or as int8 times
+// a scale for each column. Its numbers are widened in registers.
 
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <type_traits>
 #ifdef _OPENMP
 #include <omp.h>
+#endif
+#ifdef __AVX2__
+#include <immintrin.h>
 #endif
 
 namespace {
@@ -30,6 +38,7 @@ constexpr long DEPTH = 32;        // rows of the weight at a time: so many strea
 constexpr long STRIP = 4096;      // columns of the weight at a time: DEPTH times as many numbers stay in the cache
 constexpr long AHEAD = 24;        // rows of the weight that are asked for before they are needed
 constexpr long LINE = 16;         // columns that no two threads share
+constexpr long LINE_BYTES = 64;
 constexpr long SHARED = 1L << 17; // numbers of the smallest weight that is worth a second thread
 
 template <typename Number>
@@ -38,12 +47,54 @@ struct Vector {
   static constexpr long SIZE = VECTOR_BYTES / sizeof(Number);
 };
 
+enum Storage : long { WIDE, BFLOAT16, INT8 };
+
+// Mirrored by `ProductArguments` of few_rows.py. The weight's numbers are stored as `storage` says; fp64 is always WIDE.
 template <typename Number>
 struct Product {
-  const Number* weight;
-  const Number* bias;  // or null
-  long stride, depth, width;
+  const void* weight;
+  const Number* bias;    // or null
+  const Number* scales;  // of the columns in INT8
+  long stride, depth, width, storage;
 };
+
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+template <typename Stored>
+constexpr bool SCALED = std::is_same_v<Stored, std::int8_t>;
+
+// One vector of the weight's numbers, or one number, as they are multiplied; int8 still without its scale.
+template <typename Number>
+inline typename Vector<Number>::type widened(const Number* from) {
+  return *(const typename Vector<Number>::type*)from;
+}
+inline Vector<float>::type widened(const Bfloat16* from) {
+  typedef std::uint16_t Stored __attribute__((vector_size(VECTOR_BYTES / 2), aligned(2)));
+  typedef std::uint32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+  return (Vector<float>::type)(__builtin_convertvector(*(const Stored*)from, Bits) << 16);
+}
+inline Vector<float>::type widened(const std::int8_t* from) {
+#if defined(__AVX512F__)  // compilers make eight operations of what these processors do in one
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#else
+  typedef std::int8_t Stored __attribute__((vector_size(VECTOR_BYTES / 4), aligned(1)));
+  return __builtin_convertvector(*(const Stored*)from, Vector<float>::type);
+#endif
+}
+template <typename Number>
+inline Number one_widened(Number stored) {
+  return stored;
+}
+inline float one_widened(std::int8_t stored) { return stored; }
+inline float one_widened(Bfloat16 stored) {
+  const std::uint32_t bits = std::uint32_t(stored.bits) << 16;
+  float number;
+  std::memcpy(&number, &bits, sizeof number);
+  return number;
+}
 
 // The number of vectors beside one another that so many rows have in registers, together with as many of the weight.
 constexpr int vectors(int rows) { return std::max(1, std::min(8, (REGISTERS - 2) / (rows + 1))); }
@@ -57,59 +108,73 @@ inline long thread_count() {
 }
 
 // Add the products of ROWS rows with COUNT vectors of columns of the weight. Behind its rows those of the tile `next` are needed: they
-// are asked for into the second cache, which has more room for what is on its way than the first.
-template <int ROWS, int COUNT, typename Number>
-inline void add_tile(const Number* rows, long row_stride, const Number* weight, long stride, long depth, Number* out,
-                     long out_stride, const Number* next) {
+// are asked for into the second cache, which has more room for what is on its way than the first. Columns with scales are summed
+// by themselves first.
+template <int ROWS, int COUNT, typename Number, typename Stored>
+inline void add_tile(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
+                     long out_stride, const Stored* next, const Number* scales) {
   using Lanes = typename Vector<Number>::type;
-  constexpr long SIZE = Vector<Number>::SIZE;
+  constexpr long SIZE = Vector<Number>::SIZE, LINE_SIZE = LINE_BYTES / sizeof(Stored);
   Lanes sums[ROWS][COUNT];
   for (int row = 0; row < ROWS; row++)
-    for (int i = 0; i < COUNT; i++) sums[row][i] = *(const Lanes*)(out + row * out_stride + i * SIZE);
+    for (int i = 0; i < COUNT; i++) sums[row][i] = SCALED<Stored> ? Lanes{} : *(const Lanes*)(out + row * out_stride + i * SIZE);
   for (long k = 0; k < depth; k++) {
-    const Number* from = weight + k * stride;
-    const Number* ahead = k + AHEAD < depth ? from + AHEAD * stride : next + (k + AHEAD - depth) * stride;
+    const Stored* from = weight + k * stride;
+    const Stored* ahead = k + AHEAD < depth ? from + AHEAD * stride : next + (k + AHEAD - depth) * stride;
     Lanes values[COUNT];
     for (int i = 0; i < COUNT; i++) {
-      values[i] = *(const Lanes*)(from + i * SIZE);
-      __builtin_prefetch(ahead + i * SIZE, 0, 2);
+      values[i] = widened(from + i * SIZE);
+      if (i * SIZE % LINE_SIZE == 0 || SIZE >= LINE_SIZE) __builtin_prefetch(ahead + i * SIZE, 0, 2);
     }
     for (int row = 0; row < ROWS; row++)
       for (int i = 0; i < COUNT; i++) sums[row][i] += rows[row * row_stride + k] * values[i];
   }
   for (int row = 0; row < ROWS; row++)
-    for (int i = 0; i < COUNT; i++) *(Lanes*)(out + row * out_stride + i * SIZE) = sums[row][i];
+    for (int i = 0; i < COUNT; i++) {
+      Lanes* to = (Lanes*)(out + row * out_stride + i * SIZE);
+      if constexpr (SCALED<Stored>)
+        *to += sums[row][i] * *(const Lanes*)(scales + i * SIZE);
+      else
+        *to = sums[row][i];
+    }
 }
 
 // Add the products with columns: COUNT vectors at a time, what is left with half as many, at last single columns.
-template <int ROWS, int COUNT, typename Number>
-void add_columns(const Number* rows, long row_stride, const Number* weight, long stride, long depth, Number* out,
-                 long out_stride, long columns) {
+template <int ROWS, int COUNT, typename Number, typename Stored>
+void add_columns(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
+                 long out_stride, long columns, const Number* scales) {
   constexpr long TILE = COUNT * Vector<Number>::SIZE;
   long column = 0;
   for (; column + TILE <= columns; column += TILE)
     add_tile<ROWS, COUNT>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
-                          column + 2 * TILE <= columns ? weight + column + TILE : weight + DEPTH * stride);
+                          column + 2 * TILE <= columns ? weight + column + TILE : weight + DEPTH * stride,
+                          SCALED<Stored> ? scales + column : nullptr);
   if constexpr (COUNT > 1)
     add_columns<ROWS, COUNT / 2>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
-                                 columns - column);
+                                 columns - column, SCALED<Stored> ? scales + column : nullptr);
   else
     for (long k = 0; k < depth; k++)  // outside, or compilers round the first of a sum's terms otherwise than its last
       for (int row = 0; row < ROWS; row++)
-        for (long left = column; left < columns; left++)
-          out[row * out_stride + left] += rows[row * row_stride + k] * weight[k * stride + left];
+        for (long left = column; left < columns; left++) {
+          const Number value = one_widened(weight[k * stride + left]);
+          if constexpr (SCALED<Stored>)
+            out[row * out_stride + left] += rows[row * row_stride + k] * (value * scales[left]);
+          else
+            out[row * out_stride + left] += rows[row * row_stride + k] * value;
+        }
 }
 
-template <typename Number>
-void add(long count, const Number* rows, long row_stride, const Number* weight, long stride, long depth, Number* out,
-         long out_stride, long columns) {
-  constexpr decltype(&add_columns<1, 1, Number>) by_rows[MOST_ROWS] = {
-      add_columns<1, vectors(1), Number>, add_columns<2, vectors(2), Number>, add_columns<3, vectors(3), Number>,
-      add_columns<4, vectors(4), Number>, add_columns<5, vectors(5), Number>, add_columns<6, vectors(6), Number>,
-      add_columns<7, vectors(7), Number>, add_columns<8, vectors(8), Number>};
+template <typename Number, typename Stored = Number>
+void add(long count, const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
+         long out_stride, long columns, const Number* scales = nullptr) {
+  constexpr decltype(&add_columns<1, 1, Number, Stored>) by_rows[MOST_ROWS] = {
+      add_columns<1, vectors(1), Number, Stored>, add_columns<2, vectors(2), Number, Stored>,
+      add_columns<3, vectors(3), Number, Stored>, add_columns<4, vectors(4), Number, Stored>,
+      add_columns<5, vectors(5), Number, Stored>, add_columns<6, vectors(6), Number, Stored>,
+      add_columns<7, vectors(7), Number, Stored>, add_columns<8, vectors(8), Number, Stored>};
   for (long first = 0; first < count; first += MOST_ROWS)
     by_rows[std::min<long>(count - first, MOST_ROWS) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
-                                                          out + first * out_stride, out_stride, columns);
+                                                          out + first * out_stride, out_stride, columns, scales);
 }
 
 // Begin with what is added to the products: onto, bias, both or nothing.
@@ -137,12 +202,12 @@ struct Columns {
   }
 };
 
-// Make some columns of out = rows * weight + bias (+ onto, which may be out itself), a strip of them at a time.
-template <typename Number>
-void multiply(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
-              Columns columns) {
+template <typename Stored, typename Number>
+void multiply_stored(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto,
+                     Number* out, Columns columns) {
   const long all = columns.last - columns.first, strips = (all + STRIP - 1) / STRIP;
   const long each = strips ? ((all + strips - 1) / strips + LINE - 1) / LINE * LINE : LINE;
+  const Stored* weight = (const Stored*)product.weight;
   for (long first = columns.first; first < columns.last; first += each) {
     const long width = std::min(each, columns.last - first);
     for (long row = 0; row < count; row++) {
@@ -150,9 +215,22 @@ void multiply(const Product<Number>& product, const Number* rows, long row_strid
       begin(onto ? onto + place : nullptr, product.bias ? product.bias + first : nullptr, out + place, width);
     }
     for (long k = 0; k < product.depth; k += DEPTH)
-      add(count, rows + k, row_stride, product.weight + k * product.stride + first, product.stride,
-          std::min(DEPTH, product.depth - k), out + first, product.width, width);
+      add(count, rows + k, row_stride, weight + k * product.stride + first, product.stride, std::min(DEPTH, product.depth - k),
+          out + first, product.width, width, SCALED<Stored> ? product.scales + first : nullptr);
   }
+}
+
+// Make some columns of out = rows * weight + bias (+ onto, which may be out itself), a strip of them at a time.
+template <typename Number>
+void multiply(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
+              Columns columns) {
+  if constexpr (std::is_same_v<Number, float>) {
+    if (product.storage == BFLOAT16)
+      return multiply_stored<Bfloat16>(product, rows, row_stride, count, onto, out, columns);
+    if (product.storage == INT8)
+      return multiply_stored<std::int8_t>(product, rows, row_stride, count, onto, out, columns);
+  }
+  multiply_stored<Number>(product, rows, row_stride, count, onto, out, columns);
 }
 
 }  // namespace

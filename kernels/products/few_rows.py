@@ -1,8 +1,9 @@
 """The compiled loop for products of few rows: it reads a weight once, whatever the number of rows; and where it is the faster.
 
 torch's matrix product takes as long for one row as memory does, but two to four times as long for six. The loop works on the
-weight as it lies, so there is no second copy. A row's result does not depend on how many rows it is computed with, to the bit.
-For small weights torch's shorter call wins, for many rows its blocking: a choice, made by measurement, says who makes which.
+weight as it lies, so there is no second copy; or on a narrow one (``kernels.products.narrow``), of which it reads fewer bytes.
+A row's result does not depend on how many rows it is computed with, to the bit. For small weights torch's shorter call wins,
+for many rows its blocking: a choice, made by measurement, says who makes which.
 """
 
 import ctypes
@@ -17,9 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kernels import native
+from kernels.inputs import Rounding
+from kernels.products.narrow import Narrow
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
 FUNCTIONS = {torch.float32: "multiply_float32", torch.float64: "multiply_float64"}
+STORAGES = {torch.bfloat16: 1, torch.int8: 2}  # of numbers that are narrower than what they are multiplied by
 SHAPES = ((64, 64), (64, 192), (128, 384), (192, 768), (384, 1024), (512, 2048), (1024, 4096))  # in and out, by their product
 ROWS = (1, 2, 4, 6, 8, 16, 32)
 MOST_VERIFIED = 8  # rows of a usual round: by their times a weight's size is judged
@@ -30,31 +34,37 @@ Times = Mapping[tuple[int, int], tuple[float, float]]  # (numbers in the weight,
 
 
 class ProductArguments(ctypes.Structure):
-    """``Product`` of few_rows.h: a weight and its bias; the stride and both sizes count numbers."""
+    """``Product`` of few_rows.h: a weight, its bias and its scales; the stride and both sizes count numbers."""
 
     _fields_ = (
-        ("weight", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("stride", ctypes.c_long),
-        ("depth", ctypes.c_long),
-        ("width", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "scales")),
+        *((name, ctypes.c_long) for name in ("stride", "depth", "width", "storage")),
     )
 
 
 def product_arguments(
-    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None
-) -> tuple[ProductArguments, tuple[Tensor, Tensor | None]]:
-    """Return the addresses of a weight with contiguous rows and of its bias, and the tensors that they point to."""
+    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None, narrow: Narrow | None = None
+) -> tuple[ProductArguments, tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Return the addresses of a weight with contiguous rows, of its bias and scales, and the tensors that they point to.
+
+    Where the weight is stored narrow too, that is what is read.
+    """
     bias = None if bias is None else bias.contiguous()
-    depth, width = weight.shape
-    bias_at = None if bias is None else bias.data_ptr()
-    return ProductArguments(weight.data_ptr(), bias_at, weight.stride(0), depth, width), (weight, bias)
+    numbers, scales = (weight, None) if narrow is None else (narrow.numbers, narrow.scales)
+    bias_at, scales_at = (None if one is None else one.data_ptr() for one in (bias, scales))
+    arguments = ProductArguments(
+        numbers.data_ptr(), bias_at, scales_at, numbers.stride(0), *numbers.shape, STORAGES.get(numbers.dtype, 0)
+    )
+    return arguments, (numbers, bias, scales)
 
 
-def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None) -> FewRows | None:
+def compiled_product(
+    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None, narrow: Narrow | None = None
+) -> FewRows | None:
     """Return ``product(rows, onto) = rows weight + bias (+ onto)`` as a compiled loop; None where it cannot be had.
 
-    It takes fp32 or fp64 on a CPU, a weight whose rows are contiguous, and rows and ``onto`` of the weight's dtype.
+    It takes fp32 or fp64 on a CPU, a weight whose rows are contiguous, and rows and ``onto`` of the weight's dtype. It reads
+    ``narrow``, the same weight in fp32 in fewer bytes, where that is given.
     """
     fits = weight.device.type == "cpu" and weight.dtype in FUNCTIONS and weight.stride(1) == 1
     library = native.library(SOURCE) if fits else None
@@ -63,7 +73,7 @@ def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d
     multiply = getattr(library, FUNCTIONS[weight.dtype])
     multiply.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     multiply.restype = None
-    product, tensors = product_arguments(weight, bias)
+    product, tensors = product_arguments(weight, bias, narrow)
     width = weight.shape[1]
     address, empty, dtype = ctypes.addressof(product), torch.empty, weight.dtype
 
@@ -84,10 +94,14 @@ def compiled_product(weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d
 
 @dataclass(frozen=True)
 class Choice:
-    """Products of at most ``most_rows`` rows with a weight of at least ``least_size`` numbers are made by the compiled loop."""
+    """Products of at most ``most_rows`` rows with a weight of at least ``least_size`` numbers are made by the compiled loop.
+
+    ``rounding`` is that of a model's weights: the loop then reads them in so few bytes.
+    """
 
     least_size: int = 0
     most_rows: int = 0
+    rounding: Rounding | None = None
 
     def takes(self, weight: Tensor) -> bool:
         return self.most_rows > 0 and weight.numel() >= self.least_size
@@ -95,7 +109,8 @@ class Choice:
     def __str__(self) -> str:
         if not self.most_rows:
             return "torch"
-        return f"compiled for up to {self.most_rows} rows of weights from {self.least_size} numbers on"
+        read = "" if self.rounding is None else f", read as {self.rounding}"
+        return f"compiled for up to {self.most_rows} rows of weights from {self.least_size} numbers on{read}"
 
 
 TORCH = Choice()

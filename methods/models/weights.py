@@ -1,9 +1,12 @@
-"""Store the weights of a transformers model so that our matrix products are fast and need no second copy.
+"""Store the weights of a transformers model so that our matrix products are fast and need no second copy; round them.
 
 A product of few rows with a ``[out, in]`` weight is several times slower on a CPU than with the same weight stored
 ``[in, out]`` (47 against 8 us for 6 rows of 128 on two slow cores), so on a CPU the storage is transposed under the
 parameter: shapes and values stay, strides change. Weights that multiply the same input share one storage, of which the
 parameters become views. Move a model to its device and dtype before, and train it before: both replace or outdate storage.
+
+A model's linear weights may be rounded to what fewer bytes can hold. The model keeps them in its dtype, so that whatever runs
+it computes one function; for the compiled loop there is a second, narrow copy of those that it multiplies by.
 """
 
 from collections.abc import Sequence
@@ -12,7 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kernels.inputs import Rounding
 from kernels.products.few_rows import TORCH, Choice, compiled_product
+from kernels.products.narrow import narrow, rounded
+from methods.errors import InputError
 
 
 @torch.no_grad()
@@ -23,6 +29,22 @@ def relayout(model: nn.Module) -> None:
             module.weight.data = module.weight.data.t().contiguous().t()
 
 
+@torch.no_grad()
+def round_weights(model: nn.Module, rounding: Rounding) -> None:
+    """Round the weight of every linear module, the head among them, and so an embedding that is tied to it; nothing else.
+
+    Raises:
+        InputError: a weight that is not finite.
+    """
+    for name, module in model.named_modules():
+        is_turned = type(module).__name__ == "Conv1D"  # GPT-2's linear module: its weight is [d_in, d_out]
+        if isinstance(module, nn.Linear) or is_turned:
+            weight = module.weight.data if is_turned else module.weight.data.t()
+            if not weight.isfinite().all():
+                raise InputError(f"weight {name!r}: it is not finite, so it has no nearest number in {rounding}")
+            weight.copy_(rounded(weight, rounding))
+
+
 def norm_of(norm: nn.LayerNorm) -> tuple:
     """Return the arguments of ``torch.layer_norm`` behind its input."""
     return norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps
@@ -31,16 +53,20 @@ def norm_of(norm: nn.LayerNorm) -> tuple:
 class Product:
     """The product of rows with one weight of a stack, plus its bias: ``product(rows)``, or ``onto + product(rows)``.
 
-    Few rows go through a compiled loop where the choice says so, all others through torch.
+    Few rows go through a compiled loop where the choice says so, all others through torch. ``narrow`` is a rounded weight's
+    second copy, which the loop reads.
     """
 
-    __slots__ = ("_choice", "_compiled", "_most_rows", "bias", "weight")
+    __slots__ = ("_choice", "_compiled", "_most_rows", "bias", "narrow", "weight")
 
     def __init__(
         self, weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None = None, choice: Choice = TORCH
     ) -> None:
         self.weight, self.bias, self._choice = weight, bias, choice
-        self._compiled = compiled_product(weight, bias) if choice.takes(weight) else None
+        takes = choice.takes(weight)
+        stored = narrow(weight, choice.rounding) if takes and choice.rounding is not None else None
+        self._compiled = compiled_product(weight, bias, stored) if takes else None
+        self.narrow = stored if self._compiled is not None else None
         self._most_rows = choice.most_rows if self._compiled is not None else 0
 
     def __call__(self, rows: Float[Tensor, "N d_in"], onto: Float[Tensor, "N d_out"] | None = None) -> Float[Tensor, "N d_out"]:
@@ -50,6 +76,12 @@ class Product:
         if onto is None:
             return torch.mm(rows, weight) if bias is None else torch.addmm(bias, rows, weight)
         return torch.addmm(onto, rows, weight) if bias is None else torch.addmm(bias, rows, weight).add_(onto)
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes that a product of few rows reads: of the weight as it is stored for them, and of the bias."""
+        read = (self.weight,) if self.narrow is None else (self.narrow.numbers, self.narrow.scales)
+        return sum(tensor.nbytes for tensor in (*read, self.bias) if tensor is not None)
 
     def columns(self, first: int, last: int) -> "Product":
         """Return the product with some of the weight's columns."""

@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec
+from harness.core.settings import model_name
 from harness.models import files
 from harness.models.fit import check_pair, estimate, fits, load_ngrams
 from harness.models.loading import LoadedModel, load_model
-from harness.models.names import is_encoder_decoder, is_ngram_table, pin_model
+from harness.models.names import is_encoder_decoder, is_ngram_table, pin_heads, pin_model
 from harness.run.build import Models, build_drafter
 from harness.zoo.build import ensure
 from harness.zoo.recipes import recipe_hash
@@ -70,6 +71,86 @@ def test_zoo_and_folder_are_the_same_model(folders: dict[str, Path], gpt: Loaded
     assert gpt.num_parameters == reference.num_parameters()
     assert gpt.size_bytes == 4 * gpt.num_parameters
     assert not any(parameter.requires_grad for parameter in gpt.stack.model.parameters())
+
+
+def rounded_from_zoo(rounding: str, name: str, dtype: str = "float32") -> LoadedModel:
+    return load_model(pin_model(ModelSpec(name=f"{rounding}:zoo:{name}"), "test", "toy"), dtype=dtype)
+
+
+@pytest.mark.parametrize("products", ["torch", "compiled"])
+@pytest.mark.parametrize(("rounding", "levels"), [("bf16", 1 << 16), ("int8", 255)])
+@pytest.mark.parametrize("name", ["gpt-target", "t5-small"])
+def test_a_rounded_model_is_one_function_whoever_runs_it(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str, rounding: str, levels: int, products: str
+) -> None:
+    """Linear weights are near those of the file, others the same; our loops and transformers' agree, in fp64 too."""
+    monkeypatch.setenv("FORETOKEN_PRODUCTS", products)
+    model, wide = rounded_from_zoo(rounding, name), from_zoo(name)
+    assert model.name == f"{rounding}:zoo:{name}"
+    stays = dict(wide.stack.model.named_parameters())
+    tied = {id(wide.stack.model.get_output_embeddings().weight)}
+    linear = 0
+    for place, weight in model.stack.model.named_parameters():
+        is_linear = weight.dim() == 2 and not ("embed" in place or "wte" in place or "wpe" in place or "shared" in place)
+        if (is_linear and "relative" not in place) or id(stays[place]) in tied:
+            assert 0 < (weight - stays[place]).abs().max() < 0.02 * stays[place].abs().max()
+            turned = name.startswith("gpt") and "wte" not in place  # GPT-2's modules have a channel a column
+            assert max(len(channel.unique()) for channel in (weight.t() if turned else weight)) <= levels
+            linear += 1
+        else:
+            assert torch.equal(weight, stays[place]), place
+    assert linear > 8
+    prompt, double = model.encode("A fire destroyed the factory"), rounded_from_zoo(rounding, name, "float64")
+    assert all(
+        torch.equal(a.double(), b) for a, b in zip(model.stack.model.parameters(), double.stack.model.parameters(), strict=True)
+    )
+    ids = torch.tensor([prompt])
+    more = {"decoder_input_ids": torch.tensor([[0, 5, 6, 7]])} if model.is_encoder_decoder else {}
+    expected = model.stack.model(input_ids=ids, **more).logits[:, -1]
+    session = model.session()
+    pending = session.prefill(Inputs((prompt,)))
+    new = torch.tensor([[0, 5, 6, 7]]) if model.is_encoder_decoder else torch.tensor([pending])
+    torch.testing.assert_close(session.extend(new)[:, -1], expected, rtol=1e-4, atol=1e-4)
+    assert (model.stack.project.narrow is not None) == (products == "compiled")
+
+
+def test_a_rounded_model_is_a_model_of_its_own(copied: Path) -> None:
+    spec = ModelSpec(name=model_name(f"int8:{copied}"))
+    assert (spec.rounding, spec.base, spec.short) == ("int8", str(copied), "int8:copied")
+    assert pin_model(spec, "toy", "toy").revision == pin_model(ModelSpec(name=str(copied)), "toy", "toy").revision
+    assert DrafterSpec(kind="model", model=spec).name == "int8:copied"
+    assert DrafterSpec(kind="model", model=ModelSpec(name="bf16:zoo:gpt-draft")).name == "bf16:gpt-draft"
+    weights = estimate(spec).num_parameters
+    assert estimate(spec).memory_bytes == 5 * weights, "in fp32, and once more in int8"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "said"),
+    [
+        ("int4:zoo:gpt-draft", "float32", "unknown 'int4:'; expected zoo:NAME, or one of bf16:, int8: before a name"),
+        ("bf16:int8:zoo:gpt-draft", "float32", "unknown 'int8:'"),
+        ("zoo:int8:gpt-draft", "float32", "expected one of"),
+        ("int8:zoo:ngram-gpt", "float32", "n-gram table 'int8:zoo:ngram-gpt': only weights of whole models are rounded"),
+        ("int8:zoo:gpt-draft", "bfloat16", "rounded weights are multiplied in float32 or float64; choose one of them"),
+    ],
+)
+def test_what_cannot_be_rounded_is_refused(folders: dict[str, Path], name: str, dtype: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_model(pin_model(ModelSpec(name=name), "test", "toy"), dtype=dtype)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_heads_are_not_rounded() -> None:
+    with pytest.raises(UsageError, match="heads 'int8:zoo:llama-deep-heads': only weights of whole models are rounded"):
+        pin_heads(ModelSpec(name="int8:zoo:llama-deep-heads"), "toy", "toy")
+
+
+def test_a_weight_that_is_not_finite_is_not_rounded(copied: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(copied)
+    model.transformer.h[0].mlp.c_fc.weight.data[0, 0] = float("inf")
+    model.save_pretrained(copied)
+    assert "h.0.mlp.c_fc': it is not finite" in refusal(ModelSpec(name=f"int8:{copied}"))
 
 
 def test_text_survives(gpt: LoadedModel) -> None:

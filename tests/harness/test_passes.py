@@ -141,6 +141,24 @@ def test_passes_are_timed_behind_what_is_cached(zoo_cache: Path, monkeypatch: py
         assert one.beside_bytes < 0.2 * one.parameter_bytes  # no second copy of the weights
 
 
+@pytest.mark.parametrize(("rounding", "share"), [("bf16", 0.5), ("int8", 0.25)])
+def test_a_rounded_model_reads_fewer_bytes_and_holds_a_second_copy(
+    zoo_cache: Path, monkeypatch: pytest.MonkeyPatch, rounding: str, share: float
+) -> None:
+    ensure(["gpt-draft"], "test", "toy", workers=0)
+    monkeypatch.setenv("FORETOKEN_PRODUCTS", "compiled")
+    monkeypatch.setattr(passes, "TURNS", 2)
+    monkeypatch.setattr(passes, "CACHED", (24,))
+    monkeypatch.setattr(passes, "READ_SHAPE", (64, 64))
+    specs = (pin_model(ModelSpec(name=f"{prefix}zoo:gpt-draft"), "test", "toy") for prefix in ("", f"{rounding}:"))
+    [wide], [own] = (measure_passes(spec, "float32") for spec in specs)
+    assert own.products.endswith(f"read as {rounding}")
+    biases_and_scales = 0.05 * wide.weight_bytes
+    assert share * wide.weight_bytes <= own.weight_bytes <= share * wide.weight_bytes + biases_and_scales
+    assert own.weight_bytes <= own.beside_bytes - wide.beside_bytes + biases_and_scales
+    assert own.parameter_bytes == wide.parameter_bytes
+
+
 def test_the_command(zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     ensure(["gpt-target", "gpt-draft"], "test", "toy", workers=0)
     monkeypatch.setattr(passes, "TURNS", 2)

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from kernels import native
+from kernels.inputs import ROUNDINGS
 from kernels.products.few_rows import COMPILED, ROWS, SHAPES, SOURCE, TORCH, Choice, choose, compiled_product, measured_times
+from kernels.products.narrow import narrow, rounded
 
 needs_compiler = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
 SIZES = [depth * width for depth, width in SHAPES]
@@ -13,24 +15,28 @@ ERROR = {torch.float32: 1e-5, torch.float64: 1e-13}  # of a sum, relative to the
 
 @needs_compiler
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("dtype", "rounding"), [(torch.float32, None), (torch.float64, None), (torch.float32, "bf16"), (torch.float32, "int8")]
+)
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (3, 5), (33, 17), (65, 384), (577, 2049), (70, 9001)])
 def test_every_row_is_the_product_whatever_the_number_of_rows(
-    depth: int, width: int, dtype: torch.dtype, threads: int, few_threads
+    depth: int, width: int, dtype: torch.dtype, rounding: str | None, threads: int, few_threads
 ) -> None:
     few_threads(threads)
     generator = torch.Generator().manual_seed(depth)
     weight = torch.randn(depth, width + 3, dtype=dtype, generator=generator)[:, 2 : width + 2]  # rows apart, not aligned
+    stored = None if rounding is None else narrow(weight, rounding)
+    truth_weight = weight.double() if rounding is None else rounded(weight, rounding).double()
     bias = torch.randn(width, dtype=dtype, generator=generator)
     for count in (1, 2, 3, 7, 8, 9, 17):
         rows = torch.randn(count, depth + 2, dtype=dtype, generator=generator)[:, :depth]
         onto = torch.randn(count, width, dtype=dtype, generator=generator)
-        for product, own_bias in ((compiled_product(weight, None), 0), (compiled_product(weight, bias), bias)):
+        for product, own_bias in ((compiled_product(weight, None, stored), 0), (compiled_product(weight, bias, stored), bias)):
             for start in (None, onto):
                 found = product(rows, start)
                 added = own_bias if start is None else own_bias + start
-                truth = rows.double() @ weight.double() + added
-                limit = ERROR[dtype] * (rows.double().abs() @ weight.double().abs() + 1)
+                truth = rows.double() @ truth_weight + added
+                limit = ERROR[dtype] * (rows.double().abs() @ truth_weight.abs() + 1)
                 assert ((found - truth).abs() <= limit).all()
                 alone = [product(rows[row : row + 1], None if start is None else start[row : row + 1]) for row in range(count)]
                 assert torch.equal(found, torch.cat(alone))
@@ -41,6 +47,30 @@ def few_threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_numbers_in_bfloat16_are_multiplied_as_the_same_numbers_in_fp32() -> None:
+    weight = torch.randn(100, 77, generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(5, 100, generator=torch.Generator().manual_seed(2))
+    wide = compiled_product(rounded(weight, "bf16"), None)(rows, None)
+    assert torch.equal(compiled_product(weight, None, narrow(weight, "bf16"))(rows, None), wide)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_what_is_rounded_is_near_and_stays(rounding: str) -> None:
+    """To the nearest of 255 steps of a channel's largest number, or of bfloat16's eight bits; once rounded, forever."""
+    weight = torch.randn(300, 40, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 40)
+    weight[:, 0], weight[:, 1], weight[5:, 2] = 0, 1e-44, 0  # nothing; less than any normal number; one step
+    found = rounded(weight, rounding)
+    largest = weight.abs().amax(0).double()
+    limit = largest / 127 * (1 + 2**-15) / 2 + 2**-127 if rounding == "int8" else weight.abs().double() * 2**-8 + 1e-44
+    assert ((found.double() - weight.double()).abs() <= limit).all()
+    assert torch.equal(rounded(found, rounding), found)
+    stored = narrow(found, rounding)
+    assert torch.equal(stored.widened(), found)
+    scales = 1.0 if stored.scales is None else stored.scales.double()
+    assert torch.equal(stored.numbers.double() * scales, found.double()), "fp32 holds every number exactly"
 
 
 @needs_compiler

@@ -239,4 +239,4 @@ def without_profiler(settings: Settings, arms: Arms) -> Arms:
 
 
 def from_zoo(model: ModelSpec) -> bool:
-    return model.name.startswith("zoo:")
+    return model.base.startswith("zoo:")

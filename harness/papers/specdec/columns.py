@@ -260,7 +260,7 @@ def arm_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     drafters = [arm.method.drafter.model for arm in arms if arm.method.drafter is not None]
     specs = dict.fromkeys([arm.target for arm in arms] + [spec for spec in drafters if spec is not None])
     notes = [f"Models here: {'; '.join(_described(spec, arms[0]) for spec in specs)}."]
-    if any(spec.name.startswith(ZOO) for spec in specs) and arms[0].profile != "paper":
+    if any(spec.base.startswith(ZOO) for spec in specs) and arms[0].profile != "paper":
         notes.append(
             "zoo: models of the paper's architectures, small, trained here on the training part of the same data: teacher, the "
             "corpus that it writes, verifier and drafter on that. Models of other updates than the base ones differ for that "
@@ -291,6 +291,6 @@ def _described(spec: ModelSpec, arm: Experiment) -> str:
 
 
 def _recipe_of(spec: ModelSpec, arm: Experiment) -> Recipe | None:
-    name, scale = spec.name.removeprefix(ZOO), scale_of(arm.profile)
-    recipe = recipes_of(scale, arm.source).get(name) if spec.name.startswith(ZOO) else None
+    name, scale = spec.base.removeprefix(ZOO), scale_of(arm.profile)
+    recipe = recipes_of(scale, arm.source).get(name) if spec.base.startswith(ZOO) else None
     return recipe if isinstance(recipe, Recipe) else None
