@@ -4,7 +4,6 @@ The Hub's client and transformers are imported where they are called: they take 
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -200,13 +199,13 @@ def _model_info(spec: ModelSpec, *, files_metadata: bool) -> "ModelInfo | None":
 def one_line(spec: ModelSpec, path: str) -> Iterator[None]:
     """Turn an error of transformers about a model's files into a UsageError that names the model and the remedy.
 
-    RuntimeError: weights of other shapes than the config's, or no memory. ImportError: a package that this model needs.
+    Any error: what transformers does with values that it did not expect cannot be listed.
     """
     try:
         yield
     except UsageError:
         raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, json.JSONDecodeError) as error:
+    except Exception as error:
         raise explain(spec, path, error) from error
 
 

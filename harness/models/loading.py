@@ -23,6 +23,7 @@ from kernels.products.few_rows import TORCH
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
+from methods.models.checkpoint import load_whole
 from methods.models.weights import round_weights
 from methods.models.whisper import WhisperStack
 from methods.session import ModelSession
@@ -199,7 +200,7 @@ def _load(
     # Looked up here: transformers imports a class where it is named, and what only names models is spared that second.
     kind: Any = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
     kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
-    model = kind.from_pretrained(path, dtype=dtype, **placed, **hub_arguments(spec))
+    model = load_whole(kind, path, dtype=dtype, **placed, **hub_arguments(spec))
     if spec.untrained:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

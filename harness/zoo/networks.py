@@ -18,6 +18,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 from harness.zoo.cache import unreadable
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, HeadRecipe, PairRecipe, Recipe, SpeechCorpus, WhisperRecipe
 from harness.zoo.families import FAMILIES
+from methods.models.checkpoint import load_whole
 from methods.specdec.network import block_config, new_network
 
 CONVOLUTION_SCALE = 3.0  # of Whisper's at the start: the sound outweighs the positions that are added to it
@@ -42,7 +43,7 @@ def read_network(folder: Path, device: str = "cpu") -> Any:
     """Load a trained network of the zoo, frozen. UsageError if its files cannot be read."""
     try:
         [name] = AutoConfig.from_pretrained(folder).architectures
-        network: Any = getattr(transformers, name).from_pretrained(folder)
+        network = load_whole(getattr(transformers, name), folder)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise unreadable(folder, error) from error
     return network.eval().requires_grad_(False).to(device)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from methods.errors import InputError
 from methods.models.base import Stack
+from methods.models.checkpoint import refuse_not_finite
 from methods.options import EARLY_HEADS as FILE
 from methods.types import Inputs, Session
 
@@ -74,12 +75,16 @@ def load_heads(folder: Path, stack: Stack) -> TrainedHeads:
     path = folder / FILE
     try:
         tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+        refuse_not_finite(tensors)
+    except (OSError, SafetensorError, InputError) as error:
         raise InputError(f"trained heads {path}: cannot be read ({error}); expected what `foretoken heads` wrote") from error
     try:
         weights = {int(name.removeprefix("layer.")): weight for name, weight in tensors.items()}
     except ValueError as error:
         raise InputError(f"trained heads {path}: {error}; expected tensors named layer.N") from error
+    if odd := next((name for name, weight in tensors.items() if not weight.is_floating_point()), None):
+        kind = str(tensors[odd].dtype).removeprefix("torch.")
+        raise InputError(f"trained heads {path}: tensor {odd!r} is of type {kind}; expected floating point")
     return TrainedHeads(weights, stack)
 
 

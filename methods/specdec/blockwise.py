@@ -15,9 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kernels.verify.interface import refuse_nan
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
+from methods.models.checkpoint import refuse_not_finite
 from methods.options import BLOCKWISE_HEADS as FILE
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -73,7 +75,8 @@ def load_blockwise(folder: str | Path, stack: Stack) -> BlockwiseHeads:
     heads = BlockwiseHeads(width, num_heads, hidden_size // max(1, num_heads))
     try:
         heads.load_state_dict(state)
-    except RuntimeError as error:
+        refuse_not_finite(state)
+    except (RuntimeError, InputError) as error:
         raise _damaged(folder, error) from error
     return heads.to(stack.device, stack.dtype).eval().requires_grad_(False)
 
@@ -144,6 +147,8 @@ class BlockwiseDrafter:
         if self.state is None or longest == 0:
             return Proposal.nothing(len(lengths), sampling, self.stack.device)
         logits = self.stack.head(self.heads(self.state)[:, :longest])
+        if sampling.greedy:
+            refuse_nan(logits[:, 0])
         tokens = logits.argmax(-1) if sampling.greedy else sampling.draw(logits, self.uniforms.draft(positions, longest))
         return Proposal(tokens, lengths, logits, sampling)
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.verify.interface import refuse_nan
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
@@ -66,6 +67,8 @@ class BlockDrafter:
             self.proposal = Proposal.nothing(len(lengths), sampling, self.stack.device)
             return self.proposal
         logits = block_logits(self.stack, self.source, self.text, self.lengths)[:, :longest]
+        if sampling.greedy:
+            refuse_nan(logits[:, 0])
         tokens = logits.argmax(-1) if sampling.greedy else sampling.draw(logits, self.uniforms.draft(positions, longest))
         self.proposal = Proposal(tokens, lengths, logits, sampling)
         return self.proposal

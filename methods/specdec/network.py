@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import BartForConditionalGeneration, MarianMTModel, PretrainedConfig
 
 from methods.errors import InputError
+from methods.models.checkpoint import load_whole
 from methods.specdec.stack import MODEL_TYPES, BlockInputs
 
 
@@ -109,10 +110,10 @@ def load_network(folder: str | Path, dtype: torch.dtype = torch.float32) -> Bloc
     """Load a network that ``network.save_pretrained(folder)`` wrote, switched to evaluation.
 
     Raises:
-        InputError: no configuration there, or that of another kind of model.
+        InputError: no configuration there, or that of another kind of model; weights that are not whole (``load_whole``).
     """
     config = read_block_config(folder)
-    return KINDS[config["model_type"]].from_pretrained(folder, dtype=dtype).eval()
+    return load_whole(KINDS[config["model_type"]], folder, dtype=dtype).eval()
 
 
 def read_block_config(folder: str | Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.verify.interface import refuse_nan
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.overlap import teacher_logits
@@ -96,6 +97,7 @@ class ModelDrafter:
             probs.append(prob)
         drafted = torch.cat(tokens, 1)
         if sampling.greedy:
+            refuse_nan(logits[-1])  # a verify rule never sees them; what is NaN once stays in the cache
             return Proposal(drafted, lengths, None, sampling)
         drawn = torch.stack(logits, 1)
         known = None if sampling.filters else _log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)

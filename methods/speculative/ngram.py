@@ -1,6 +1,6 @@
 """Unigram and bigram drafters: counted tables whose evaluation is a lookup (Leviathan 3.6 and 4.2)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,8 @@ from torch import Tensor
 from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.types import Proposal
+
+MOST_TOKENS = 2**53  # a count that fp64 holds exactly
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,34 @@ class NGramTable:
     def load(cls, path: Path) -> "NGramTable":
         """Load a table; InputError for a file that is none."""
         try:
-            return cls(**load_file(path))
-        except (OSError, SafetensorError, TypeError) as error:
+            parts = load_file(path)
+            _check(parts)
+            return cls(**parts)
+        except (OSError, SafetensorError, TypeError, InputError) as error:
             raise InputError(f"n-gram table {path}: cannot be read ({error}); delete it and count it again") from error
+
+
+def _check(parts: Mapping[str, Tensor]) -> None:
+    """InputError for the first part of a file that cannot be one of a table."""
+    if parts.keys() != {"unigram_counts", "indptr", "tokens", "counts"}:
+        raise InputError(f"it holds {', '.join(parts) or 'nothing'}; expected unigram_counts, indptr, tokens, counts")
+    size, pairs = len(parts["unigram_counts"]), len(parts["tokens"])
+    ranges = {  # length, smallest, largest
+        "unigram_counts": (size, 0, MOST_TOKENS),
+        "indptr": (size + 1, 0, pairs),
+        "tokens": (pairs, 0, size - 1),
+        "counts": (pairs, 1, MOST_TOKENS),
+    }
+    for name, (length, least, most) in ranges.items():
+        part = parts[name]
+        if part.dtype != torch.int64 or tuple(part.shape) != (length,):
+            kind = str(part.dtype).removeprefix("torch.")
+            raise InputError(f"{name} has shape {list(part.shape)}, {kind}; expected [{length}], int64")
+        if length and (int(part.min()) < least or int(part.max()) > most):
+            raise InputError(f"{name} from {int(part.min())} to {int(part.max())}; expected {least} to {most}")
+    indptr = parts["indptr"]
+    if int(indptr[0]) != 0 or int(indptr[-1]) != pairs or bool((indptr.diff() < 0).any()):
+        raise InputError(f"indptr does not rise from 0 to {pairs}, the number of pairs")
 
 
 class NGramDrafter:

@@ -1,15 +1,18 @@
 """Ranks of emitted tokens at early layers: against a simulation that goes token by token, and against transformers."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
-from methods.ppd.heads import CHUNK, EarlyHead, OwnHead, TrainedHeads, early_ranks, rank_of
+from methods.options import EARLY_HEADS
+from methods.ppd.heads import CHUNK, EarlyHead, OwnHead, TrainedHeads, early_ranks, load_heads, rank_of
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.types import Inputs, Stop
@@ -120,7 +123,7 @@ def test_lengths_around_a_chunk_and_the_order_of_layers(deep: Callable[..., Stac
         assert part.tolist() == whole[[1, 0], :length].tolist()
 
 
-def test_what_cannot_be_ranked_is_refused(deep: Callable[..., Stack]) -> None:
+def test_what_cannot_be_ranked_is_refused(deep: Callable[..., Stack], tmp_path: Path) -> None:
     stack = deep("llama")
     session, tokens = ModelSession(stack), [3, 4]
     with pytest.raises(InputError, match="inputs: 2 rows; expected one"):
@@ -131,3 +134,8 @@ def test_what_cannot_be_ranked_is_refused(deep: Callable[..., Stack]) -> None:
     only_two = TrainedHeads({2: torch.zeros(stack.vocab_size, 32, dtype=stack.dtype)}, stack)
     with pytest.raises(InputError, match="none for layer 3; expected one of 2"):
         early_ranks(session, Inputs((PROMPT,)), tokens, [2, 3], [only_two])
+    weight = torch.ones(stack.vocab_size, 32)
+    for odd, said in ((weight / 0, "tensor 'layer.2' holds NaN or infinity"), (weight.int(), "int32; expected floating point")):
+        save_file({"layer.2": odd}, tmp_path / EARLY_HEADS)
+        with pytest.raises(InputError, match=said):
+            load_heads(tmp_path, stack)

@@ -204,6 +204,14 @@ def test_greedy_is_identical_on_real_architectures(name: str, tiny: SimpleNamesp
         draft.assert_fresh(ModelSession(draft_stack), atol=1e-9)
 
 
+def test_a_draft_whose_logits_hold_nan_is_refused() -> None:
+    """Greedy drafts of NaN are tokens like any other: they would show as a low acceptance and nothing else."""
+    session = toy_session(torch.full_like(DRAFT, float("nan")))
+    drafter = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=session))
+    with pytest.raises(InputError, match=r"logits of row 0: hold NaN; look at the model's weights"):
+        generate(drafter, PROMPTS, GREEDY, Stop(max_new_tokens=8))
+
+
 def test_a_schedule_that_drafts_nothing_is_plain_decoding() -> None:
     built = parts()
     rows = generate(DRAFTERS["model"](built), PROMPTS, GREEDY, Stop(max_new_tokens=8), partial(Optimal, 0.01, 0.5))

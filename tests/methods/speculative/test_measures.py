@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import theory_laws
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from harness.exact.toy import greedy_output, random_table, toy_session
@@ -68,6 +69,17 @@ def test_tables_survive_a_file_and_bad_ones_are_refused(tmp_path: Path) -> None:
     for name in ("broken", "missing"):
         with pytest.raises(InputError, match=f"{name}: cannot be read"):
             NGramTable.load(tmp_path / name)
+    parts = load_file(tmp_path / "table.safetensors")
+    for name, part, said in (
+        ("counts", -parts["counts"], "counts from -"),
+        ("counts", parts["counts"].float(), "float32; expected"),
+        ("tokens", parts["tokens"] + VOCAB, f"expected 0 to {VOCAB - 1}"),
+        ("indptr", parts["indptr"].flip(0), "indptr does not rise from 0"),
+        ("unigram_counts", parts["unigram_counts"][1:], "indptr has shape"),
+    ):
+        save_file(parts | {name: part}, tmp_path / "odd")
+        with pytest.raises(InputError, match=f"odd: cannot be read .*{said}"):
+            NGramTable.load(tmp_path / "odd")
     with pytest.raises(InputError, match="expected 0 to 2"):
         NGramTable.count(TEXTS, 3)
     with pytest.raises(InputError, match="no token was counted"):

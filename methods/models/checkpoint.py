@@ -1,0 +1,81 @@
+"""A checkpoint's weights, loaded whole or refused: none left to chance, none dropped, none NaN or infinite."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from methods.errors import InputError
+
+FLOATING = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+REPORTER = "transformers.modeling_utils"  # logs a table of many lines where a checkpoint does not fit
+
+
+def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
+    """Return ``kind.from_pretrained(path, **arguments)``, a model whose every weight is the files'.
+
+    Weights that are tied to others, and those that transformers itself knows to be left over, need not be in the files.
+
+    Raises:
+        InputError: a tensor is missing, left over, of another shape or no floating point, or holds NaN or infinity; or the
+            embedding is all zeros.
+    """
+    with _silenced():
+        model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
+    _refuse_misfits(found)
+    _refuse_numbers_of_other_kinds(Path(path), model)
+    refuse_not_finite(model.state_dict())
+    embedding = model.get_input_embeddings().weight
+    if not embedding.is_meta and not embedding.any():
+        raise InputError(f"its embedding, {list(embedding.shape)}, holds nothing but zeros: nothing was learned or kept")
+    return model
+
+
+def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
+    """InputError for the first tensor that holds NaN or an infinity; whole numbers hold neither."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
+            continue
+        if not torch.stack(tensor.aminmax()).isfinite().all():  # NaN is both extremes; no second tensor of this size is made
+            raise InputError(f"tensor {name!r} holds NaN or infinity in {str(tensor.dtype).removeprefix('torch.')}")
+
+
+def _refuse_misfits(found: Mapping[str, Any]) -> None:
+    if others := sorted(found["mismatched_keys"]):
+        name, theirs, ours = others[0]
+        raise InputError(f"tensor {name!r} has shape {list(theirs)}, its config.json asks for {list(ours)}{_more(others)}")
+    if missing := sorted(found["missing_keys"]):
+        raise InputError(f"tensor {missing[0]!r} is missing from its files, so its weights would be random{_more(missing)}")
+    if left_over := sorted(found["unexpected_keys"]):
+        raise InputError(f"tensor {left_over[0]!r} has no place in the model that its config.json describes{_more(left_over)}")
+
+
+def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:
+    """InputError for weights of whole numbers, which loading would turn into floating point. Looks into folders only."""
+    ours = [name for name, _ in model.named_parameters()]
+    for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                kind = file.get_slice(name).get_dtype()
+                if kind not in FLOATING and any(f".{one}".endswith(f".{name}") for one in ours):
+                    raise InputError(f"tensor {name!r} in {path.name} is of type {kind}; expected one of {', '.join(FLOATING)}")
+
+
+def _more(tensors: list[Any]) -> str:
+    return f" (one of {len(tensors)} such tensors)" if len(tensors) > 1 else ""
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    reporter = logging.getLogger(REPORTER)
+    before = reporter.level
+    reporter.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        reporter.setLevel(before)
