@@ -93,7 +93,8 @@ def _beam_budget(method: MethodSpec) -> int | None:
 def _print_metrics(metrics: dict, document: dict) -> None:
     for name, estimate in metrics.items():
         spread = "" if estimate.low is None else f"  [{estimate.low:.4g}, {estimate.high:.4g}]"
-        print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n} {estimate.unit}")
+        few = "" if not spread or estimate.shown.low is not None else ", too few: describes these alone"
+        print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n}{few} {estimate.unit}")
     print(f"audit: {document['audit']['verdict']}: {document['audit']['summary']}")
     if document["refused"]:
         print(f"speedup {document['refused']}")

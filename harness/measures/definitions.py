@@ -57,9 +57,9 @@ class Definition:
     lacking: str = "not recorded"
 
 
-def pooled(statistic: Statistic) -> Callable[[Log], Estimate | None]:
-    """Return the ratio of sums over all rounds of all examples."""
-    return lambda log: ratio_of_examples(_rows(log, statistic))
+def pooled(statistic: Statistic, whole: float | None = None) -> Callable[[Log], Estimate | None]:
+    """Return the ratio of sums over all rounds of all examples; ``whole`` as in ``ratio_of_totals``."""
+    return lambda log: ratio_of_examples(_rows(log, statistic), whole=whole)
 
 
 def mean_of_means(statistic: Statistic) -> Callable[[Log], Estimate | None]:
@@ -89,8 +89,7 @@ def _mapped(found: Estimate | None, change: Callable[[float], float]) -> Estimat
     """Percentile intervals follow any increasing change of what they are about."""
     if found is None:
         return None
-    low, high = (None if bound is None else change(bound) for bound in (found.low, found.high))
-    return Estimate(change(found.value), low, high, found.n, found.unit)
+    return found.mapped(change, found.unit)
 
 
 def _overlap(log: Log) -> Estimate | None:
@@ -145,7 +144,7 @@ DEFINITIONS = [
         ALPHA,
         "accepted over drafts up to and including the first rejection: alpha by counts",
         "Leviathan et al., Section 3.1; transformers' candidate_generator `matches` (from memory)",
-        pooled(acceptance.accepted_over_verified),
+        pooled(acceptance.accepted_over_verified, 1.0),
     ),
     Definition(
         "alpha_eq1",
@@ -160,7 +159,7 @@ DEFINITIONS = [
         SHARE,
         "accepted over drafted, pooled; drafts behind an EOS do not count",
         "this project",
-        pooled(acceptance.accepted_over_drafted),
+        pooled(acceptance.accepted_over_drafted, 1.0),
     ),
     Definition(
         "accepted_over_drafted_mean",
@@ -174,7 +173,7 @@ DEFINITIONS = [
         SHARE,
         "accepted over every draft made, behind an EOS too, pooled (vLLM prints percent)",
         "vLLM, v1/spec_decode/metrics.py; llama.cpp's accept rate (from memory)",
-        pooled(acceptance.accepted_over_all_drafted),
+        pooled(acceptance.accepted_over_all_drafted, 1.0),
     ),
     Definition(
         "sglang_accept_rate",
@@ -254,7 +253,7 @@ def of_positions(longest: int) -> list[Definition]:
                 PLACE,
                 f"rounds whose {first}, over rounds that drafted",
                 "vLLM, per-position acceptance rate",
-                pooled(acceptance.position_joint(position)),
+                pooled(acceptance.position_joint(position), 1.0),
                 "no round",
             ),
             Definition(
@@ -262,7 +261,7 @@ def of_positions(longest: int) -> list[Definition]:
                 PLACE,
                 f"rounds whose draft {position} stands, over rounds that decided on it",
                 f"EAGLE, {position - 1}-alpha: evaluation/alpha.py's successes over trials (what a trial is: from memory)",
-                pooled(acceptance.position_conditional(position)),
+                pooled(acceptance.position_conditional(position), 1.0),
                 "no round got there",
             ),
         ]

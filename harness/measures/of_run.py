@@ -13,7 +13,7 @@ from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
 from harness.measures.pairing import incomparable, overlap_of, paired, steps_of, succeeded
 from harness.measures.pipelines import Account, account, match_rate, untimed
-from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, weights
+from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, share_of_examples, weights
 from harness.models.names import num_layers
 from methods.speculative import acceptance, theory
 from methods.steps import Step
@@ -35,22 +35,23 @@ def alpha_overlap(records: Sequence[Record], drafter: str, lenience: float = 1.0
     The paper's alpha, and the only estimator that enters Eq. 1 and Theorem 3.8. None where it was not measured.
     """
     found = [(record.example, overlap_of(record, drafter, lenience)) for record in succeeded(records)]
-    return ratio_of_examples([(example, sum(values), len(values)) for example, values in found if values is not None])
+    rows = [(example, sum(values), len(values)) for example, values in found if values is not None]
+    return ratio_of_examples(rows, whole=1.0)
 
 
 def alpha_ratio(records: Sequence[Record]) -> Estimate | None:
     """Mean of min(1, p / q) over drafts up to and including the first rejection; lenience is not applied to it."""
-    return _accepted(records, acceptance.alpha_ratio)
+    return _accepted(records, acceptance.alpha_ratio, whole=1.0)
 
 
 def accepted_over_verified(records: Sequence[Record]) -> Estimate | None:
     """Accepted drafts over drafts that were decided on: up to and including the first rejection of a round."""
-    return _accepted(records, acceptance.accepted_over_verified)
+    return _accepted(records, acceptance.accepted_over_verified, whole=1.0)
 
 
 def accepted_over_drafted(records: Sequence[Record]) -> Estimate | None:
     """Accepted drafts over all drafts. Not an alpha: 0.538 where alpha is 0.8 and gamma 5."""
-    return _accepted(records, acceptance.accepted_over_drafted)
+    return _accepted(records, acceptance.accepted_over_drafted, whole=1.0)
 
 
 def accepted_per_step(records: Sequence[Record]) -> Estimate | None:
@@ -83,7 +84,7 @@ def repetition_frac(records: Sequence[Record]) -> Estimate | None:
         tokens = record.tokens or []
         grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
         rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
-    return ratio_of_examples(rows, "frac")
+    return ratio_of_examples(rows, "frac", 1.0)
 
 
 def operations_factor(records: Sequence[Record]) -> Estimate | None:
@@ -116,7 +117,8 @@ def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate |
     """Percent of outputs that are greedy decoding's, token for token."""
     outputs = {record.key: record.tokens for record in succeeded(greedy)}
     shared = [record for record in succeeded(method) if record.key in outputs]
-    return ratio_of_examples([(record.example, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared], "%")
+    rows = [(record.example, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared]
+    return ratio_of_examples(rows, "%", 100.0)
 
 
 def peak_mib(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
@@ -140,22 +142,34 @@ def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Re
 
 
 def _accepted(
-    records: Sequence[Record], definition: Callable[[Sequence[Step]], tuple[float, float]], unit: str = ""
+    records: Sequence[Record],
+    definition: Callable[[Sequence[Step]], tuple[float, float]],
+    unit: str = "",
+    whole: float | None = None,
 ) -> Estimate | None:
     counted = [(record.example, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
-    return ratio_of_examples(counted, unit)
+    return ratio_of_examples(counted, unit, whole)
 
 
 def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
-    """Return the task's own metrics over the examples that succeeded (first repeat), resampled from their stored statistics."""
+    """Return the task's own metrics over the examples that succeeded (first repeat), resampled from their stored statistics.
+
+    A percentage of examples that are right or wrong (exact match) has its exact interval.
+    """
     statistics = [record.statistics for record in succeeded(records) if record.repeat == 0 and record.statistics is not None]
     if not statistics:
         return {}
     n = len(statistics)
     values = task.aggregate(statistics)
     draws = task.resample(statistics, weights(n)) if n > 1 else {}
-    bounds = {name: interval(draws[name]) if n > 1 else (None, None) for name in values}
-    return {name: Estimate(metric.value, *bounds[name], n, metric.unit) for name, metric in values.items()}
+    found = {}
+    for name, metric in values.items():
+        hits = [one.get(name) for one in statistics]
+        if n > 1 and metric.unit == "%" and all(hit in (0.0, 1.0) for hit in hits):
+            found[name] = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
+        else:
+            found[name] = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
+    return found
 
 
 def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
@@ -166,7 +180,7 @@ def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
 
 def failed_frac(records: Sequence[Record]) -> Estimate | None:
     """Runs that failed, of all: no other number hides them."""
-    return ratio_of_examples([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac")
+    return ratio_of_examples([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac", 1.0)
 
 
 def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from harness.core.records import Record
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.statistics import Estimate, Missing, of_sums, ratio_of_examples
+from harness.measures.statistics import Estimate, Missing, bounded, of_sums, ratio_of_examples
 from methods.steps import PARTS
 
 UNITS = {
@@ -83,8 +83,8 @@ def account(
     fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum())
     statistics = {**_named("plain", _at_its_best(plains, fastest)), **_named("piped", piped)}
     estimates = {}
-    for name, unit in UNITS.items():
-        estimate = of_sums(statistics, _quantity(name, num_layers), unit)
+    for name in UNITS:
+        estimate = _estimate(statistics, name, num_layers)
         if estimate is not None and np.isfinite(estimate.value):
             estimates[name] = estimate
     least = estimates["attainable_frac"].low if "attainable_frac" in estimates else None
@@ -98,8 +98,13 @@ def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
     if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
         return {}
     statistics = {**_named("plain", sums[0]), **_named("piped", sums[0])}
-    estimates = {name: of_sums(statistics, _quantity(name, num_layers), UNITS[name]) for name in UNTIMED}
+    estimates = {name: _estimate(statistics, name, num_layers) for name in UNTIMED}
     return {name: found for name, found in estimates.items() if found is not None and np.isfinite(found.value)}
+
+
+def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int) -> Estimate | None:
+    found = of_sums(statistics, _quantity(name, num_layers), UNITS[name])
+    return bounded(found, 100.0) if found is not None and name == "match_rate" else found
 
 
 WALL, ROUNDS = 0, 1
@@ -201,4 +206,4 @@ def match_rate(records: Sequence[Record], head: str, layer: int, k: int, positio
             if not part:
                 continue
             counted.append((record.example, 100 * sum(rank < k for rank in part), len(part)))
-    return ratio_of_examples(counted, "%")
+    return ratio_of_examples(counted, "%", 100.0)

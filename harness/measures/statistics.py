@@ -2,34 +2,52 @@
 
 A corpus number is a ratio (or another function) of sums over examples; a bootstrap draws examples with replacement, the
 same draw for both sides of a paired comparison. Generation seeds are fixed, so a table re-rendered is the same table.
+
+Shares, which lie between 0 and a whole, are two kinds. Of examples that count once each the interval is exact (Clopper and
+Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, where resampling finds no spread, so many examples
+bound it as if each counted once. Any other number that is the same in every example (an identity) has no interval.
+How often each kind contains the truth: ``python -m harness.measures.coverage RECORDS``, and NOTATION.md.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil, exp, floor, lgamma, log
 
 import numpy as np
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
+ENOUGH = 100  # of fewer, it is marked as approximate
+SAME = 1e-9  # draws that differ by less, relatively, are one number and its rounding
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where one example gives no spread."""
+    """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where there is no spread.
+
+    ``exact``: the interval is a binomial's own and holds for any ``n``.
+    """
 
     value: float
     low: float | None
     high: float | None
     n: int
     unit: str = ""
+    exact: bool = False
+
+    @property
+    def shown(self) -> "Estimate":
+        """The estimate as tables and figures show it: of too few examples without an interval, so that nothing is concluded."""
+        return self if self.exact or self.n >= DESCRIPTIVE else replace(self, low=None, high=None)
 
     def mapped(self, change: Callable[[float], float], unit: str = "") -> "Estimate":
         """A function of it that only rises or only falls: percentile intervals follow any such change."""
         if self.low is None or self.high is None:
             return Estimate(change(self.value), None, None, self.n, unit)
         low, high = sorted((change(self.low), change(self.high)))
-        return Estimate(change(self.value), low, high, self.n, unit)
+        return Estimate(change(self.value), low, high, self.n, unit, self.exact)
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n, "unit": self.unit}
@@ -49,19 +67,67 @@ def weights(n: int, resamples: int = RESAMPLES) -> np.ndarray:
 
 
 def interval(draws: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the percentile interval of bootstrap draws; None where none is finite."""
+    """Return the percentile interval of bootstrap draws; None where none is finite, or all are one number."""
     draws = draws[np.isfinite(draws)]
-    if draws.size == 0:
+    if draws.size == 0 or np.ptp(draws) <= SAME * np.abs(draws).max():
         return None, None
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def ratio_of_totals(numerators: np.ndarray, denominators: np.ndarray, unit: str = "") -> Estimate | None:
+def exact_interval(hits: float, n: int) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a share of ``n`` examples; ``hits`` of them, a part of one counts either way.
+
+    The lower end is the share at which so many hits or more have a chance of 2.5 %, the upper one that of so many or fewer.
+    """
+    tail = (1 - CONFIDENCE) / 2
+    fewest, most = floor(hits + SAME), ceil(hits - SAME)
+    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - _at_most(fewest - 1, n, share) < tail)
+    high = 1.0 if most >= n else _halved(lambda share: _at_most(most, n, share) > tail)
+    return low, high
+
+
+def _at_most(hits: int, n: int, share: float) -> float:
+    """Return the chance of at most so many hits among ``n``."""
+    if not 0 < share < 1:
+        return float(share <= 0)
+    terms = (
+        lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(share) + (n - k) * log(1 - share) for k in range(hits + 1)
+    )
+    return sum(map(exp, terms))
+
+
+def _halved(is_below: Callable[[float], bool]) -> float:
+    """Return where ``is_below`` turns false between 0 and 1."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def share_of_examples(value: float, hits: float, n: int, whole: float, unit: str = "") -> Estimate:
+    """Return a share of ``n`` examples that count once each with its exact interval; ``whole`` is the value of all of them."""
+    low, high = exact_interval(hits, n)
+    return Estimate(value, whole * low, whole * high, n, unit, exact=True)
+
+
+def bounded(found: Estimate, whole: float) -> Estimate:
+    """Give a share of tokens that is 0 or the ``whole`` the interval of as many examples that count once each."""
+    for hits, at in ((0, 0.0), (found.n, whole)):
+        if found.n > 1 and abs(found.value - at) <= SAME * whole:
+            return share_of_examples(found.value, hits, found.n, whole, found.unit)
+    return found
+
+
+def ratio_of_totals(
+    numerators: np.ndarray, denominators: np.ndarray, unit: str = "", whole: float | None = None
+) -> Estimate | None:
     """sum(numerators) / sum(denominators) over examples with a percentile bootstrap; None where nothing was counted.
 
-    With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up.
+    With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up. Of a
+    share, ``whole`` is what it is where everything counts: 1, or 100 for percent.
     """
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     n, total = len(denominators), denominators.sum()
@@ -70,13 +136,18 @@ def ratio_of_totals(numerators: np.ndarray, denominators: np.ndarray, unit: str 
     value = float(numerators.sum() / total)
     if n == 1:
         return Estimate(value, None, None, 1, unit)
+    if whole is not None and (denominators == denominators[0]).all():
+        hits = numerators / (whole * denominators[0])
+        if np.isin(hits, (0.0, 1.0)).all():
+            return share_of_examples(value, hits.sum(), n, whole, unit)
     drawn = weights(n)
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = (drawn @ numerators) / (drawn @ denominators)
-    return Estimate(value, *interval(draws), n, unit)
+    found = Estimate(value, *interval(draws), n, unit)
+    return found if whole is None else bounded(found, whole)
 
 
-def ratio_of_examples(rows: Sequence[tuple[str, float, float]], unit: str = "") -> Estimate | None:
+def ratio_of_examples(rows: Sequence[tuple[str, float, float]], unit: str = "", whole: float | None = None) -> Estimate | None:
     """Return the same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn."""
     totals: dict[str, np.ndarray] = {}
     for example, numerator, denominator in rows:
@@ -84,7 +155,7 @@ def ratio_of_examples(rows: Sequence[tuple[str, float, float]], unit: str = "") 
     if not totals:
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
-    return ratio_of_totals(numerators, denominators, unit)
+    return ratio_of_totals(numerators, denominators, unit, whole)
 
 
 def of_sums(

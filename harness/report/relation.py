@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Literal
 
 from harness.core.settings import Settings
+from harness.measures.statistics import DESCRIPTIVE
 from harness.tables.base import Cell
 from harness.tables.published import NOT_RECOVERED
 
@@ -30,6 +31,7 @@ REASONS = {
     "not run": "nothing is recorded yet; the command beside the table runs it",
     "failed": "it was run and gave no number; the note says why",
     "impossible": "it cannot be run; the note says why",
+    "too few": f"measured on fewer than {DESCRIPTIVE} examples, which describes these alone",
     "no interval": "measured without an interval, which decides nothing",
     "no published number": "the paper has no such number",
 }
@@ -91,7 +93,7 @@ def _incomparable(cell: Cell) -> str | None:
     if cell.published == NOT_RECOVERED:
         codes.append(NOT_RECOVERED)
     if not codes and cell.status == "measured" and (cell.low is None or cell.high is None):
-        codes.append("no interval")
+        codes.append("too few" if cell.n is not None and cell.n < DESCRIPTIVE else "no interval")
     return "; ".join(codes) or None
 
 

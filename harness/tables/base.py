@@ -23,6 +23,7 @@ class Cell:
     """One number of a table. ``row`` joins its parts by " / ", as many as the table has row heads.
 
     ``published`` is None where the paper has no such number and "not recovered" where it has one that is lost to us.
+    ``exact``: its interval is a binomial's own, not resampled.
     ``status`` is "measured", "computed", "not run", "failed" or "impossible: why"; ``note`` becomes a footnote.
     """
 
@@ -36,6 +37,7 @@ class Cell:
     unit: str = ""
     status: str = "not run"
     note: str = ""
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.status not in ("measured", "computed", "not run", "failed") and not self.status.startswith("impossible: "):
@@ -134,7 +136,8 @@ def cell_of(
         return Cell(row, column, published, unit=unit, status="failed", note="the records hold no such measurement")
     remarks = [note, *(_shortfall(experiment, records) for experiment, records in known.items())]
     joined = "; ".join(dict.fromkeys(filter(None, remarks)))
-    return Cell(row, column, published, result.value, result.low, result.high, result.n, unit or result.unit, status, joined)
+    bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
+    return Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

@@ -7,9 +7,17 @@ from dataclasses import dataclass, field
 
 from harness.core.settings import Settings
 from harness.core.text import markdown_lines
+from harness.measures.statistics import DESCRIPTIVE, ENOUGH
 from harness.tables.base import Cell, Table
 from harness.tables.published import NOT_RECOVERED, Published
 
+APPROXIMATE = "~"
+LEGEND = (
+    f"value [low, high]: 95 % interval over n examples; with {APPROXIMATE} of fewer than {ENOUGH}, so approximate. A number of "
+    f"fewer than {DESCRIPTIVE} describes these alone; it has no interval, as what is computed, copied or the same in every "
+    "example has none.\n"
+    "(paper): the published number, blank where the paper has none. (here): ours."
+)
 WHOLE = ("tokens", "examples", "calls")
 
 
@@ -78,8 +86,14 @@ def measured_text(cell: Cell, out: Grid) -> str:
         return cell.status.split(":")[0] + mark
     text = _number(cell.measured, cell.unit)
     if cell.low is not None and cell.high is not None:
-        text += f" [{_number(cell.low, cell.unit)}, {_number(cell.high, cell.unit)}]"
+        text += (
+            f" [{_number(cell.low, cell.unit)}, {_number(cell.high, cell.unit)}]{APPROXIMATE if _is_approximate(cell) else ''}"
+        )
     return text + mark
+
+
+def _is_approximate(cell: Cell) -> bool:
+    return not cell.exact and cell.n is not None and cell.n < ENOUGH
 
 
 def _number(value: float, unit: str) -> str:
@@ -115,8 +129,7 @@ def markdown_page(table: Table, settings: Settings, cells: list[Cell], facts: di
         f"# {title(table)}\n\n"
         f"Catalogue number {table.number}: `make reproduce-table-{table.number}`\n\n{head}\n\n"
         f"{markdown_table(table, cells)}\n"
-        "value [low, high]: 95 % interval over n examples. (paper): the published number, blank where the paper has none. "
-        "(here): ours.\n\n"
+        f"{LEGEND}\n\n"
         f"{notes}\n"
     )
 

@@ -152,13 +152,14 @@ def none_to_show(figure: str, refused: Mapping[str, str]) -> UsageError:
 
 def reaches(estimates: Sequence[Estimate]) -> list[list[float]]:
     """Return how far intervals reach below and above their values, as ``errorbar`` takes it; 0 if there is no interval."""
-    below = [0.0 if one.low is None else max(one.value - one.low, 0.0) for one in estimates]
-    return [below, [0.0 if one.high is None else max(one.high - one.value, 0.0) for one in estimates]]
+    shown = [one.shown for one in estimates]
+    below = [0.0 if one.low is None else max(one.value - one.low, 0.0) for one in shown]
+    return [below, [0.0 if one.high is None else max(one.high - one.value, 0.0) for one in shown]]
 
 
 def reach(estimate: Estimate) -> list[list[float]] | None:
     """Return the reach of one interval; None, which draws no bar, if there is none."""
-    return None if estimate.low is None or estimate.high is None else reaches([estimate])
+    return None if estimate.shown.low is None else reaches([estimate])
 
 
 def measured_lines(

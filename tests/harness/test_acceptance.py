@@ -105,13 +105,16 @@ def test_every_definition_by_hand(log: Log) -> None:
 
 
 def test_intervals_resample_examples_and_hold_the_value(log: Log) -> None:
+    constant = []
     for one in definitions_of([log]):
         estimate = one.measure(log)
         assert estimate is not None
         assert estimate.n == 3, one.name
-        assert estimate.low is not None
-        assert estimate.high is not None
-        assert estimate.low <= estimate.value <= estimate.high, one.name
+        if estimate.low is None:  # the same in every example
+            constant.append(one.name)
+        else:
+            assert estimate.low <= estimate.value <= estimate.high, one.name
+    assert len(constant) < len(DEFINITIONS) / 2
     alone = Log(DRAFTED, [drafted_record("b")])
     assert all(found.low is None for one in definitions_of([alone]) if (found := one.measure(alone)) is not None)
 

@@ -10,7 +10,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import DESCRIPTIVE, Estimate, Missing
 from harness.papers import FIGURES, TABLES, get_figure, get_table
 from harness.papers.leviathan.setup import ROLES
 from harness.tables import published
@@ -89,9 +89,9 @@ def test_with_records_every_runnable_cell_fills(number: int, synthetic: SimpleNa
     for cell in cells:
         assert cell.status in ("measured", "computed") or cell.row.startswith("LaMDA"), cell
         if cell.status == "measured" and cell.column != "tokens":
-            assert cell.low <= cell.measured + 1e-9, cell
-            assert cell.measured <= cell.high + 1e-9, cell
             assert cell.n >= 20, cell
+            assert cell.low is None or cell.low - 1e-9 <= cell.measured <= cell.high + 1e-9, cell
+            assert cell.n >= DESCRIPTIVE or cell.exact or cell.low is None, cell
 
 
 def test_alpha_cells_show_their_own_drafter(synthetic: SimpleNamespace) -> None:

@@ -61,9 +61,9 @@ def test_csv_has_the_agreed_columns_and_full_precision(tmp_path: Path) -> None:
 def test_markdown_puts_published_beside_measured(tmp_path: Path) -> None:
     write_table(SMALL, Settings(), CELLS, HEADER, tmp_path)
     page = (tmp_path / "leviathan-3.md").read_text()
-    assert re.search(r"\| big +\| small +\| 0\.75 +\| 0\.71 \[0\.69, 0\.73\] \(1\) +\| 20", page)
+    assert re.search(r"\| big +\| small +\| 0\.75 +\| 0\.71 \[0\.69, 0\.73\]~ \(1\) +\| 20", page)
     assert re.search(r"\| big +\| lost +\| not recovered \| not run", page)
-    assert re.search(r"\| big +\| none +\| +\| 0\.20 \[0\.10, 0\.30\] \(1\)", page)
+    assert re.search(r"\| big +\| none +\| +\| 0\.20 \[0\.10, 0\.30\](~|) \(1\)", page)
     assert "- (1) 2 failed" in page
     assert "- (2) it, is not public" in page
     assert "- (3) it drifted" in page

@@ -21,7 +21,7 @@ def cell(published: float | str | None, measured: float | None = 1.0, half: floa
     low, high = (None, None) if half is None or measured is None else (measured - half, measured + half)
     status = "measured" if measured is not None else "not run"
     return Cell(**{"row": "r", "column": "c", "published": published, "measured": measured, "low": low, "high": high,
-                   "n": 5, "status": status, **values})  # fmt: skip
+                   "n": 50, "status": status, **values})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,7 @@ def cell(published: float | str | None, measured: float | None = 1.0, half: floa
         (cell(1.2, half=None, n=None, status="computed"), TOY, "below", "disagrees: see note"),
         (cell(1.2, half=None, n=None, status="computed", unit="MiB"), TOY, "below", "toy models"),
         (cell(1.0, half=None), TOY, "not comparable", "no interval"),
+        (cell(1.0, half=None, n=29), TOY, "not comparable", "too few"),
         (cell("not recovered"), TOY, "not comparable", "not recovered"),
         (cell(None), TOY, "not comparable", "no published number"),
         (cell(1.0, None), TOY, "not comparable", "not run"),

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from harness.measures.statistics import drift, of_sums, ratio_of_totals
+from harness.measures.statistics import (
+    DESCRIPTIVE,
+    Estimate,
+    drift,
+    exact_interval,
+    of_sums,
+    ratio_of_examples,
+    ratio_of_totals,
+)
 
 
 def test_ratio_is_of_totals_not_mean_of_ratios() -> None:
@@ -44,11 +52,71 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 
 def test_paired_ratio_is_tighter_than_the_spread_of_either_side() -> None:
-    lengths = np.random.default_rng(3).uniform(1, 100, 50)
-    estimate = ratio_of_totals(2 * lengths, lengths)
+    rng = np.random.default_rng(3)
+    lengths = rng.uniform(1, 100, 50)
+    estimate = ratio_of_totals(2 * lengths + rng.uniform(-0.01, 0.01, 50), lengths)
     assert estimate is not None
-    assert estimate.low == pytest.approx(2)
-    assert estimate.high == pytest.approx(2)
+    assert estimate.low == pytest.approx(2, abs=1e-4)
+    assert estimate.high == pytest.approx(2, abs=1e-4)
+
+
+def test_what_is_the_same_in_every_example_has_no_interval() -> None:
+    """A baseline over itself, or a ratio that follows from the plan, is no measurement with a spread of nothing."""
+    lengths = np.random.default_rng(3).uniform(1, 100, 50)
+    for estimate in (ratio_of_totals(2 * lengths, lengths), of_sums({"s": lengths}, lambda sums, n: sums["s"] / sums["s"])):
+        assert estimate is not None
+        assert (estimate.low, estimate.high, estimate.n) == (None, None, 50)
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "low", "high"),
+    [
+        (16, 16, 0.794, 1.0),
+        (0, 16, 0.0, 0.206),
+        (640, 640, 0.9943, 1.0),
+        (0, 40, 0.0, 0.088),
+        (5, 10, 0.187, 0.813),
+        (81, 263, 0.2527, 0.3676),
+    ],
+)
+def test_exact_intervals_are_those_of_clopper_and_pearson(hits: int, n: int, low: float, high: float) -> None:
+    """Tabulated values; the last is Newcombe's (1998) example of 81 of 263."""
+    assert exact_interval(hits, n) == pytest.approx((low, high), abs=6e-4)
+
+
+def test_an_exact_interval_covers_at_least_as_often_as_it_says() -> None:
+    """Over all outcomes of 20 examples, weighed by their chances: no sampling."""
+    from math import comb
+
+    for share in (0.02, 0.1, 0.37, 0.5, 0.93):
+        chances = [comb(20, k) * share**k * (1 - share) ** (20 - k) for k in range(21)]
+        inside = [low <= share <= high for low, high in (exact_interval(k, 20) for k in range(21))]
+        assert sum(chance for chance, hit in zip(chances, inside, strict=True) if hit) >= 0.95
+
+
+def test_a_share_of_examples_is_exact_and_one_of_tokens_bounded_at_its_ends() -> None:
+    equal = ratio_of_examples([(str(i), 100.0, 1.0) for i in range(16)], "%", 100.0)
+    assert equal is not None
+    assert (equal.value, equal.exact, equal.high) == (100.0, True, 100.0)
+    assert equal.low == pytest.approx(79.4, abs=0.1)
+    tokens = ratio_of_examples([(str(i), 10.0 + i % 3, 10.0 + i % 3) for i in range(192)], "", 1.0)
+    assert tokens is not None
+    assert tokens.low == pytest.approx(0.025 ** (1 / 192), abs=1e-4)  # as if each of 192 texts counted once
+    none = ratio_of_examples([(str(i), 0.0, 10.0 + i % 3) for i in range(40)], "", 1.0)
+    assert none is not None
+    assert none.high == pytest.approx(0.088, abs=1e-3)
+    alike = ratio_of_examples([(str(i), 13.0, 16.0) for i in range(192)], "", 1.0)
+    assert alike is not None
+    assert (alike.low, alike.high) == (None, None)  # 13 of 16 in every text: one text, 192 times
+    assert not ratio_of_examples([(str(i), float(i % 4), 4.0) for i in range(40)], "", 1.0).exact  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("n", "exact", "shows"), [(DESCRIPTIVE - 1, False, False), (DESCRIPTIVE, False, True), (5, True, True)]
+)
+def test_of_too_few_examples_no_interval_is_shown(n: int, exact: bool, shows: bool) -> None:
+    shown = Estimate(1.0, 0.9, 1.1, n, exact=exact).shown
+    assert (shown.low is not None, shown.high is not None, shown.value) == (shows, shows, 1.0)
 
 
 def test_of_sums_agrees_with_ratio_of_totals() -> None:

@@ -68,7 +68,7 @@ def repeated_pct(records: Sequence[Record]) -> Estimate | None:
         tokens = record.tokens or []
         repeats = sum(one == other for one, other in pairwise(tokens))
         rows.append((record.example, 100.0 * repeats, len(tokens)))
-    return ratio_of_examples(rows, "%")
+    return ratio_of_examples(rows, "%", 100.0)
 
 
 def module_shares(records: Sequence[Record]) -> dict[str, Estimate]:
@@ -81,7 +81,9 @@ def module_shares(records: Sequence[Record]) -> dict[str, Estimate]:
     """
     timed = [(record.example, _module_seconds(record), record.wall_s) for record in succeeded(records) if _is_timed(record)]
     shares = {
-        name: ratio_of_examples([(example, 100.0 * parts[index], wall_s or 0.0) for example, parts, wall_s in timed], "%")
+        name: ratio_of_examples(
+            [(example, 100.0 * parts[index], wall_s or 0.0) for example, parts, wall_s in timed], "%", 100.0
+        )
         for index, name in enumerate(MODULES)
     }
     return {name: share for name, share in shares.items() if share is not None}
