@@ -44,10 +44,11 @@ class ProductArguments(ctypes.Structure):
 
 def product_arguments(
     weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None, narrow: Narrow | None = None
-) -> tuple[ProductArguments, tuple[Tensor, Tensor | None, Tensor | None]]:
+) -> tuple[ProductArguments, tuple[Tensor, ...]]:
     """Return the addresses of a weight with contiguous rows, of its bias and scales, and the tensors that they point to.
 
-    Where the weight is stored narrow too, that is what is read.
+    Where the weight is stored narrow too, that is what is read. torch moves a model's tensors where it hands them to another
+    process: whoever keeps addresses looks whether they still hold.
     """
     bias = None if bias is None else bias.contiguous()
     numbers, scales = (weight, None) if narrow is None else (narrow.numbers, narrow.scales)
@@ -55,7 +56,7 @@ def product_arguments(
     arguments = ProductArguments(
         numbers.data_ptr(), bias_at, scales_at, numbers.stride(0), *numbers.shape, STORAGES.get(numbers.dtype, 0)
     )
-    return arguments, (numbers, bias, scales)
+    return arguments, tuple(tensor for tensor in (numbers, bias, scales) if tensor is not None)
 
 
 def compiled_product(
@@ -74,19 +75,17 @@ def compiled_product(
     multiply.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     multiply.restype = None
     product, tensors = product_arguments(weight, bias, narrow)
-    width = weight.shape[1]
-    address, empty, dtype = ctypes.addressof(product), torch.empty, weight.dtype
+    empty, width, dtype, place = torch.empty, weight.shape[1], weight.dtype, weight.data_ptr()
 
-    def few_rows(
-        rows: Float[Tensor, "N d_in"],
-        onto: Float[Tensor, "N d_out"] | None,
-        kept: tuple = (product, tensors),  # which the address points to
-    ) -> Float[Tensor, "N d_out"]:
+    def few_rows(rows: Float[Tensor, "N d_in"], onto: Float[Tensor, "N d_out"] | None) -> Float[Tensor, "N d_out"]:
+        nonlocal product, tensors, place
+        if weight.data_ptr() != place:
+            (product, tensors), place = product_arguments(weight, bias, narrow), weight.data_ptr()
         rows = rows if rows.is_contiguous() else rows.contiguous()
         onto = onto if onto is None or onto.is_contiguous() else onto.contiguous()
         count = rows.shape[0]
         out = empty((count, width), dtype=dtype)
-        multiply(address, rows.data_ptr(), count, None if onto is None else onto.data_ptr(), out.data_ptr())
+        multiply(ctypes.addressof(product), rows.data_ptr(), count, None if onto is None else onto.data_ptr(), out.data_ptr())
         return out
 
     return few_rows

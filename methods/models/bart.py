@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
+from methods.models.base import EncoderDecoderStack, Frame, Stack, activation, attend, lookup
 from methods.models.weights import Product, fuse, norm_of
 
 
@@ -25,6 +26,7 @@ class BartStack(EncoderDecoderStack):
         self.layers = [decoder_layer(layer, choice) for layer in decoder.layers]
         self.encoder_layers = [encoder_layer(layer, choice) for layer in encoder.layers]
         self.encoder_heads = config.encoder_attention_heads
+        self.compile(*compilable(self, config.activation_function, norms_behind=True))
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         self.project = Product(self.head_weight, model.final_logits_bias.detach().view(-1), choice)
 
@@ -32,7 +34,7 @@ class BartStack(EncoderDecoderStack):
         hidden = F.embedding(tokens, self.embedding) * self.embed_scale + lookup(self.position_table, frame)
         return hidden if self.embedding_norm is None else torch.layer_norm(hidden, *self.embedding_norm)
 
-    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
         heads, head_dim, act, store, cross_mask = self.num_heads, self.head_dim, self.act, frame.store, frame.cross_mask
@@ -81,6 +83,17 @@ def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
     first_norm = getattr(coder, "layernorm_embedding", None)
     norm = None if first_norm is None else norm_of(first_norm)
     return coder.embed_tokens.weight.detach(), float(scaled.embed_scale), positions, norm
+
+
+def compilable(stack: Stack, activation: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
+    """Describe the layers of a stack, as ``decoder_layer`` returns them, for ``Stack.compile``."""
+    heads, size = stack.num_heads, stack.head_dim
+    layers = []
+    for qkv, out, norm1, query, cross_out, norm2, up, down, norm3 in stack.layers:
+        norms = tuple(NormWeights(*norm[1:]) for norm in (norm1, norm2, norm3))
+        source = query.parts, cross_out.parts
+        layers.append(DecoderLayer(norms, qkv.parts, out.parts, source, up.parts, down.parts, size**-0.5))
+    return layers, DecoderShape(heads, heads, size, activation, norms_behind=norms_behind)
 
 
 def decoder_layer(layer: Any, choice: Choice) -> tuple:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from kernels.layers.decoder import DecoderLayer, DecoderLayers, DecoderShape, compiled_layers
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.weights import Product, fuse, relayout
@@ -90,6 +91,7 @@ class Stack(ABC):
         self.input_vocab_size: int = model.get_input_embeddings().weight.shape[0]
         self.num_layers: int
         self.layers: list[tuple]
+        self.compiled: DecoderLayers | None = None
         self.num_heads: int
         self.num_kv_heads: int
         self.head_dim: int
@@ -113,15 +115,38 @@ class Stack(ABC):
         """Return a stack of layers first..last-1, which lie on one device; it embeds nothing and has no head."""
         part = copy(self)
         part.layers, part.num_layers, part.device = self.layers[first:last], last - first, device
+        part.compiled = None
         return part
+
+    def compile(self, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
+        """Make the layers one compiled call for few rows, where it can be had and the choice takes each one's largest weight.
+
+        The choice is made by products called one by one; in one call with large ones small ones cost less.
+        """
+        if all(self.choice.takes(layer.up[0]) for layer in layers):
+            self.compiled = compiled_layers(layers, shape)
 
     @abstractmethod
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         """Embed tokens, with their positions where the family adds them."""
 
-    @abstractmethod
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, which store their keys and values in the frame."""
+        few = frame.batch * frame.num_new <= self.choice.most_rows
+        if self.compiled is None or not few or frame.allowed is not None or first == last:
+            return self.run_by_torch(hidden, first, last, frame)
+        starts = frame.positions() if frame.start is None else frame.start
+        source = frame.cross[first:last], frame.cross_mask
+        text = frame.keys, frame.values, frame.slots
+        return self.compiled(hidden, first, last, text, starts, source, self.rotary(frame.end))
+
+    @abstractmethod
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        """Do the same by torch's operations."""
+
+    def rotary(self, end: int) -> Float[Tensor, "P 2 1 head_dim"] | None:
+        """Return the cosines and sines of at least ``end`` positions, where the family turns queries and keys."""
+        return None
 
     @abstractmethod
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:

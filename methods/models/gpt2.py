@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
 from methods.models.base import Frame, Stack, activation, attend, lookup
 from methods.models.weights import Product
@@ -22,12 +23,20 @@ class Gpt2Stack(Stack):
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = body.wte.weight.detach(), body.wpe.weight.detach()
         self.layers = [_layer(layer, choice) for layer in body.h]
+        layers = [
+            DecoderLayer(
+                (NormWeights(*norm1[1:]), NormWeights(*norm2[1:])), qkv.parts, out.parts, None, up.parts, down.parts,
+                scale,
+            )
+            for norm1, qkv, out, norm2, up, down, scale in self.layers
+        ]  # fmt: skip
+        self.compile(layers, DecoderShape(self.num_heads, self.num_heads, self.head_dim, config.activation_function))
         self.final_norm = (config.hidden_size,), body.ln_f.weight.detach(), body.ln_f.bias.detach(), body.ln_f.eps
 
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding) + lookup(self.position_table, frame)
 
-    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
         heads, act, store, layer_norm = self.num_heads, self.act, frame.store, torch.layer_norm

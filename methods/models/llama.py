@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.layers.gated import GatedLayer, GatedShape, RunLayers, compiled_layers
+from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import Frame, Norm, Stack, activation, attend, lookup, rms_norm
@@ -32,7 +32,7 @@ class LlamaStack(Stack):
         scale = getattr(body.embed_tokens, "embed_scale", None)
         self.embed_scale = None if scale is None else scale.to(self.dtype)
         self.layers = [self._layer(layer) for layer in body.layers[: self.num_layers]]
-        self._compiled = self._compiled_layers(body.layers[: self.num_layers])
+        self._compile(body.layers[: self.num_layers])
         self.norm = self._norm(body.norm)
         self._rotary: Float[Tensor, "P 2 1 head_dim"] = torch.empty(0, 2, 1, self.head_dim)
         identity = torch.stack((torch.ones(self.head_dim), torch.zeros(self.head_dim))).unsqueeze(1)
@@ -68,41 +68,38 @@ class LlamaStack(Stack):
             fuse((mlp.down_proj,), self.choice),
         )
 
-    def _compiled_layers(self, modules: Iterable[Any]) -> RunLayers | None:
-        """Return all layers as one compiled call where the choice takes each layer's largest weight; else None.
-
-        The choice is made by products called one by one; in one call with large ones small ones cost less.
-        """
-        if not all(self.choice.takes(gate_up.weight) for *_, gate_up, _ in self.layers):
-            return None
-        root, layers = self.embedding.shape[1] ** 0.5, []
+    def _compile(self, modules: Iterable[Any]) -> None:
+        layers, scale = [], self.head_dim**-0.5
         for module, (_, qkv, out, _, gate_up, down) in zip(modules, self.layers, strict=True):
-            attention_gain, epsilon = self._gain(module.input_layernorm)
-            feed_gain, _ = self._gain(module.post_attention_layernorm)
-            parts = [(product.weight, product.bias) for product in (qkv, out, gate_up, down)]
-            layers.append(GatedLayer(attention_gain * root, parts[0], parts[1], feed_gain * root, parts[2], parts[3]))
-        floor = epsilon**0.5 * root
-        shape = GatedShape(self.num_heads, self.num_kv_heads, self.head_dim, self.model.config.hidden_act, floor)
-        return compiled_layers(layers, shape)
+            norms = (module.input_layernorm, module.post_attention_layernorm)
+            gains = [self._gain(norm) for norm in norms]
+            layers.append(
+                DecoderLayer(
+                    tuple(NormWeights(gain, None, epsilon) for gain, epsilon in gains),
+                    qkv.parts,
+                    out.parts,
+                    None,
+                    gate_up.parts,
+                    down.parts,
+                    scale,
+                )
+            )
+        self.compile(
+            layers, DecoderShape(self.num_heads, self.num_kv_heads, self.head_dim, self.model.config.hidden_act, gated=True)
+        )
 
     def part(self, first: int, last: int, device: torch.device) -> "LlamaStack":
         part = super().part(first, last, device)
         assert isinstance(part, LlamaStack)
         part._rotary, part._identity = self._rotary.to(device), self._identity.to(device)
-        part._compiled = None
         return part
 
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         hidden = torch.nn.functional.embedding(tokens, self.embedding)
         return hidden if self.embed_scale is None else hidden * self.embed_scale
 
-    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
-        few, start = batch * num_new <= self.choice.most_rows and frame.allowed is None, frame.start
-        if self._compiled is not None and few and start is not None and last > first:
-            if frame.end > self._rotary.shape[0]:
-                self._extend_rotary(frame.end)
-            return self._compiled(hidden, first, last, frame.keys, frame.values, frame.slots, self._rotary, start)
         cos, sin = self._rotations(frame)
         mask, causal = self.mask(frame)
         heads, head_dim, act, store = self.num_heads, self.head_dim, self.act, frame.store
@@ -126,22 +123,22 @@ class LlamaStack(Stack):
 
     def _rotations(self, frame: Frame) -> tuple[Float[Tensor, "*rows heads head_dim"], Float[Tensor, "*rows heads head_dim"]]:
         """Cosines and sines of queries, keys and values alike: values turn by the angle zero, so one product does all."""
-        if frame.end > self._rotary.shape[0]:
-            self._extend_rotary(frame.end)
-        rotary = lookup(self._rotary, frame)
+        rotary = lookup(self.rotary(frame.end), frame)
         turned, kept = self.num_heads + self.num_kv_heads, self.num_kv_heads
         lead = (-1,) * (rotary.dim() - 2)
         identity = self._identity.expand(*rotary.shape[:-2], kept, -1)
         cos, sin = torch.cat((rotary.expand(*lead, turned, -1), identity), -2).unbind(-3)
         return cos, sin
 
-    def _extend_rotary(self, end: int) -> None:
-        """The model's own angles for at least ``end`` positions; rotate_half's minus sign goes into the sine."""
-        positions = torch.arange(max(2 * end, 256), device=self.embedding.device)
-        cos, sin = self.model.model.rotary_emb(self.embedding[:1], positions[None])
-        sin = sin[0].clone()
-        sin[:, : self.head_dim // 2] *= -1
-        self._rotary = torch.stack((cos[0], sin), 1).unsqueeze(2).to(self.device)
+    def rotary(self, end: int) -> Float[Tensor, "P 2 1 head_dim"]:
+        """Return the model's own cosines and sines; rotate_half's minus sign is in the sine."""
+        if end > self._rotary.shape[0]:
+            positions = torch.arange(max(2 * end, 256), device=self.embedding.device)
+            cos, sin = self.model.model.rotary_emb(self.embedding[:1], positions[None])
+            sin = sin[0].clone()
+            sin[:, : self.head_dim // 2] *= -1
+            self._rotary = torch.stack((cos[0], sin), 1).unsqueeze(2).to(self.device)
+        return self._rotary
 
 
 def _position_limit(model: Any) -> int:

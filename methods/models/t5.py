@@ -1,5 +1,6 @@
 """T5, version 1.0 (relu, tied and scaled head) and 1.1 / Flan (gated, unscaled): the decoder; transformers encodes."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
 from methods.models.base import EncoderDecoderStack, Frame, activation, attend, rms_norm
 from methods.models.weights import Product, fuse
@@ -27,6 +29,17 @@ class T5Stack(EncoderDecoderStack):
         self._fuse_cross([(block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v) for block in decoder.block])
         self.max_distance = config.relative_attention_max_distance
         self.bias_table = self._bias_table(decoder.block[0].layer[0].SelfAttention)
+        self._compile(decoder.block)
+
+    def _compile(self, blocks: Iterable[Any]) -> None:
+        layers, heads = [], self.num_heads
+        for block, (_, qkv, out, _, query, cross_out, _, up, down) in zip(blocks, self.layers, strict=True):
+            parts = (part.layer_norm for part in block.layer)
+            norms = tuple(NormWeights(norm.weight.detach(), None, norm.variance_epsilon) for norm in parts)
+            source = query.parts, cross_out.parts
+            layers.append(DecoderLayer(norms, qkv.parts, out.parts, source, up.parts, down.parts, 1.0))
+        biases, activation = self.bias_table[:-1].t(), self.model.config.dense_act_fn
+        self.compile(layers, DecoderShape(heads, heads, self.head_dim, activation, gated=self.gated, biases=biases))
 
     @torch.no_grad()
     def _bias_table(self, attention: Any) -> Float[Tensor, "distances H"]:
@@ -48,7 +61,7 @@ class T5Stack(EncoderDecoderStack):
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding)
 
-    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         bias, cross_mask = self.bias(frame), frame.cross_mask
         heads, head_dim, act, store, gated = self.num_heads, self.head_dim, self.act, frame.store, self.gated

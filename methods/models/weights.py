@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from kernels.inputs import Rounding
 from kernels.products.few_rows import TORCH, Choice, compiled_product
-from kernels.products.narrow import narrow, rounded
+from kernels.products.narrow import Narrow, narrow, rounded
 from methods.errors import InputError
 
 
@@ -82,6 +82,11 @@ class Product:
         """Return the bytes that a product of few rows reads: of the weight as it is stored for them, and of the bias."""
         read = (self.weight,) if self.narrow is None else (self.narrow.numbers, self.narrow.scales)
         return sum(tensor.nbytes for tensor in (*read, self.bias) if tensor is not None)
+
+    @property
+    def parts(self) -> tuple[Float[Tensor, "d_in d_out"], Float[Tensor, "d_out"] | None, Narrow | None]:
+        """The weight, the bias and the narrow copy."""
+        return self.weight, self.bias, self.narrow
 
     def columns(self, first: int, last: int) -> "Product":
         """Return the product with some of the weight's columns."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.bart import decoder_layer, encoder_layer
+from methods.models.bart import compilable, decoder_layer, encoder_layer
 from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
 from methods.models.weights import Product, norm_of
 
@@ -40,6 +40,7 @@ class WhisperStack(EncoderDecoderStack):
         self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, norm_of(encoder.layer_norm)
         self.convolutions = [(conv.weight.detach(), conv.bias.detach(), conv.stride) for conv in (encoder.conv1, encoder.conv2)]
         self.encoder_positions = encoder.embed_positions.weight.detach()
+        self.compile(*compilable(self, config.activation_function, norms_behind=False))
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         settings = model.generation_config
         self.opening = forced_tokens(settings)
@@ -56,7 +57,7 @@ class WhisperStack(EncoderDecoderStack):
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding) + lookup(self.position_table, frame)
 
-    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
         heads, head_dim, act, store, cross_mask = self.num_heads, self.head_dim, self.act, frame.store, frame.cross_mask

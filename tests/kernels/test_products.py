@@ -82,6 +82,16 @@ def test_rows_apart_and_across_are_taken_as_they_are() -> None:
 
 
 @needs_compiler
+def test_a_weight_that_moved_is_followed() -> None:
+    """torch moves tensors to shared memory where another process gets them."""
+    weight, bias, rows = torch.randn(8, 8), torch.randn(8), torch.randn(2, 8)
+    product = compiled_product(weight, bias)
+    weight.share_memory_().mul_(2)
+    bias.share_memory_().mul_(2)
+    torch.testing.assert_close(product(rows, None), rows @ weight + bias)
+
+
+@needs_compiler
 def test_a_weight_changed_in_place_is_the_products_weight() -> None:
     weight, rows = torch.randn(8, 8), torch.randn(2, 8)
     product = compiled_product(weight, None)
