@@ -22,11 +22,11 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import ModelSpec
-from harness.zoo.cache import is_complete, model_folder, unreadable
+from harness.zoo.cache import is_complete, model_folder, quiet
 from harness.zoo.recipes import ZOO
 from kernels.inputs import ROUNDINGS
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TIMEOUT_S = 10.0
+DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")  # as configurations name them
+MOST_LAYERS = 1000  # the deepest public model has 126; many more take hours to build before a tensor is found missing
 NO_ANSWER = (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError)
 REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((GatedRepoError,), "it is gated; accept its terms on huggingface.co and set HF_TOKEN, or name another model"),
@@ -119,16 +121,17 @@ def _hash_files(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def num_weights(folder: Path) -> int | None:
-    """Count the weights in a folder's safetensors files by their headers; None where there are no such files."""
+    """Count the weights in a folder's safetensors files by their headers; None where there are no such files.
+
+    Raises:
+        OSError, SafetensorError: a file that cannot be read.
+    """
     return sum(_num_weights(path) for path in sorted(folder.glob("*.safetensors"))) or None
 
 
 def _num_weights(path: Path) -> int:
-    try:
-        with safe_open(path, "pt") as file:
-            return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise unreadable(path, error) from error
+    with safe_open(path, "pt") as file:
+        return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 def hub_arguments(spec: ModelSpec) -> dict[str, str | bool]:
@@ -157,8 +160,13 @@ def load_config(spec: ModelSpec) -> "PreTrainedConfig":
     from transformers import AutoConfig
 
     path = model_path(spec)
-    with one_line(spec, path):
-        return AutoConfig.from_pretrained(path, **hub_arguments(spec))
+    with quiet(), one_line(spec, path):
+        config = AutoConfig.from_pretrained(path, **hub_arguments(spec))
+        for name in DEPTHS:
+            depth = getattr(config, name, 1)
+            if not isinstance(depth, int) or not 1 <= depth <= MOST_LAYERS:
+                raise ValueError(f"{name} {depth!r} in its config.json, expected 1 to {MOST_LAYERS}")
+        return config
 
 
 def hub_commit(spec: ModelSpec) -> str:
@@ -240,4 +248,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of an error that says something; one that ends with a colon needs the next."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

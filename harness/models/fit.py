@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
-from harness.models.files import hub_size, local_folder, model_path, num_weights, zoo_model_folder
+from harness.models.files import hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
 from harness.models.loading import LoadedModel
 from harness.zoo.cache import read_facts
 from harness.zoo.networks import num_parameters
@@ -37,7 +37,8 @@ def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", sour
     if spec.base.startswith(ZOO):
         count, download, gated = num_parameters(recipe_for(spec.base.removeprefix(ZOO), scale, source)), 0, False
     elif (folder := local_folder(spec.base)) is not None:
-        count, download, gated = num_weights(folder), 0, False
+        with one_line(spec, str(folder)):
+            count, download, gated = num_weights(folder), 0, False
     else:
         count, download, gated = hub_size(spec)
     each = BYTES_PER_WEIGHT[dtype] + NARROW_BYTES[spec.rounding]

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 from harness.core import products
 from harness.core.errors import UsageError
 from harness.core.experiment import WIDE_DTYPES, ModelSpec
-from harness.models.files import hub_arguments, load_config, model_path, one_line
+from harness.core.files import parsed
+from harness.models.files import hub_arguments, load_config, model_path, num_weights, one_line
 from harness.zoo.cache import quiet
 from kernels.products.few_rows import TORCH
 from methods.errors import InputError
@@ -106,7 +108,13 @@ class LoadedModel:
         if not self.tokenizer.chat_template:
             raise UsageError(f"chat_template: {self.name} has none; expected a chat model, or leave the flag out")
         turns = [{"role": "user", "content": text}]
-        return tuple(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+        try:
+            return tuple(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+        except Exception as error:  # a template is a program of whoever made the checkpoint
+            raise UsageError(
+                f"chat_template of {self.name}: {type(error).__name__}: {' '.join(str(error).split())}; correct it in the "
+                "folder's chat_template.jinja or tokenizer_config.json, or leave the flag out"
+            ) from error
 
     def encode_continuation(self, text: str) -> tuple[int, ...]:
         """Encode a text that follows a prompt (or is an encoder-decoder's output), without special tokens."""
@@ -141,6 +149,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
         stack = _stack(spec, model, config, device, bool(placed))
     except InputError as error:
         raise UsageError(f"model {spec.name}: {error}") from error
+    _check_ends(spec, eos_token_ids := eos_ids(model.generation_config, config), stack.vocab_size)
     parameters = list(model.parameters())
     return LoadedModel(
         name=spec.name,
@@ -148,7 +157,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
         stack=stack,
         tokenizer=tokenizer,
         is_encoder_decoder=bool(config.is_encoder_decoder),
-        eos_token_ids=eos_ids(model.generation_config, config),
+        eos_token_ids=eos_token_ids,
         num_parameters=sum(p.numel() for p in parameters),
         size_bytes=sum(p.numel() * p.element_size() for p in parameters),
         listener=None if extractor is None else Listener(extractor, spec.name),
@@ -200,12 +209,34 @@ def _load(
     # Looked up here: transformers imports a class where it is named, and what only names models is spared that second.
     kind: Any = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
     kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
+    _check_size(kind, config, path)
+    _check_generation_config(Path(path) / "generation_config.json")
     model = load_whole(kind, path, dtype=dtype, **placed, **hub_arguments(spec))
     if spec.untrained:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model.load_state_dict(kind.from_config(config, dtype=dtype).state_dict())
     return model, tokenizer
+
+
+def _check_generation_config(path: Path) -> None:
+    """ValueError for a file that transformers would pass over in silence, although it says where texts end."""
+    if path.is_file() and not isinstance(parsed(path.read_bytes()), dict):
+        raise ValueError(f"{path.name} is no JSON object")
+
+
+def _check_size(kind: Any, config: PreTrainedConfig, path: str) -> None:
+    """ValueError for a folder whose files hold less than half of the weights that its configuration asks for.
+
+    What they lack would be laid out in memory before it is found missing. Weights that are tied may be in the files once.
+    """
+    stored = num_weights(Path(path)) if Path(path).is_dir() else None
+    if stored is None:
+        return
+    with torch.device("meta"):
+        asked = sum(weight.numel() for weight in kind.from_config(config).parameters())
+    if asked > 2 * stored:
+        raise ValueError(f"its config.json asks for {asked:,} weights, its files hold {stored:,}")
 
 
 def is_block_drafter(config: PreTrainedConfig) -> bool:
@@ -221,12 +252,21 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
 
 
 def eos_ids(*sources: Any) -> tuple[int, ...]:
-    """All end-of-text ids that generation config and config name, in order, each once."""
-    found: list[int] = []
+    """All end-of-text ids that generation config and config name, in order, each once. Nobody has checked them yet."""
+    found: list[Any] = []
     for source in sources:
         ids = getattr(source, "eos_token_id", None)
-        found += [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-    return tuple(dict.fromkeys(found))
+        found += [] if ids is None else ids if isinstance(ids, list) else [ids]
+    return tuple(one for index, one in enumerate(found) if one not in found[:index])
+
+
+def _check_ends(spec: ModelSpec, ids: tuple[int, ...], vocab_size: int) -> None:
+    """UsageError for an end of text that no model of this vocabulary can emit: its texts would never end."""
+    if odd := [one for one in ids if type(one) is not int or not 0 <= one < vocab_size]:
+        raise UsageError(
+            f"model {spec.name}: eos_token_id {odd[0]!r} in its config.json or generation_config.json; expected a token from 0 "
+            f"to {vocab_size - 1}: correct it"
+        )
 
 
 def check_task(example: Example, task: str, hears: bool, model: str) -> None:

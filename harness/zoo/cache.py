@@ -116,13 +116,15 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turn transformers' own progress bars off, and back to what they were."""
+    """Turn transformers' progress bars and warnings off, and back to what they were: what matters is checked and said by us."""
     from transformers.utils import logging  # here: it takes a second, which commands that only name models are spared
 
-    was_on = logging.is_progress_bar_enabled()
+    was_on, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if was_on:
             logging.enable_progress_bar()

@@ -13,7 +13,7 @@ from torch import Tensor
 from methods.errors import InputError
 
 FLOATING = ("F64", "F32", "F16", "BF16")  # as safetensors names them
-REPORTER = "transformers.modeling_utils"  # logs a table of many lines where a checkpoint does not fit
+REPORTER = "transformers"  # logs a table of many lines where a checkpoint does not fit
 
 
 def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from kernels.inputs import Rounding
 from kernels.products.few_rows import TORCH, Choice, compiled_product
 from kernels.products.narrow import Narrow, narrow, rounded
-from methods.errors import InputError
 
 
 @torch.no_grad()
@@ -33,15 +32,12 @@ def relayout(model: nn.Module) -> None:
 def round_weights(model: nn.Module, rounding: Rounding) -> None:
     """Round the weight of every linear module, the head among them, and so an embedding that is tied to it; nothing else.
 
-    Raises:
-        InputError: a weight that is not finite.
+    All weights are finite, as ``load_whole`` sees to.
     """
-    for name, module in model.named_modules():
+    for _, module in model.named_modules():
         is_turned = type(module).__name__ == "Conv1D"  # GPT-2's linear module: its weight is [d_in, d_out]
         if isinstance(module, nn.Linear) or is_turned:
             weight = module.weight.data if is_turned else module.weight.data.t()
-            if not weight.isfinite().all():
-                raise InputError(f"weight {name!r}: it is not finite, so it has no nearest number in {rounding}")
             weight.copy_(rounded(weight, rounding))
 
 

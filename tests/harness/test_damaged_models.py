@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
+from harness.models.fit import estimate
 from harness.models.loading import load_model
 
 Weights = dict[str, Tensor]
@@ -96,3 +97,67 @@ def test_what_transformers_knows_to_be_left_over_is_no_damage(whole: dict[str, P
         return old | {"h.0.attn.bias": torch.ones(1, 1, 4, 4).tril().bool()}
 
     load(damaged(whole["target"], tmp_path / "model", as_on_the_hub))
+
+
+def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | dict) -> Path:
+    """A copy of the target whose file is replaced, or has other values for some keys."""
+    folder = Path(shutil.copytree(whole["target"], tmp_path / "model"))
+    if isinstance(content, dict):
+        content = json.dumps(json.loads((folder / file).read_text()) | content)
+    (folder / file).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("config.json", {"n_layer": 1_000_000}, "num_hidden_layers 1000000 in its config.json, expected 1 to 1000"),
+        ("config.json", {"n_layer": 0}, "num_hidden_layers 0 in its config.json, expected 1 to 1000"),
+        ("config.json", {"n_embd": 2**20}, "its files hold"),
+        ("config.json", {"n_head": 0}, "cannot be read ("),
+        ("config.json", {"n_head": 3}, "cannot be read ("),
+        ("config.json", {"n_embd": "8"}, "cannot be read (Validation error for field 'n_embd': TypeError"),
+        ("config.json", {"dtype": "float99"}, "float99"),
+        ("config.json", {"eos_token_id": "x"}, "cannot be read (Validation error for field 'eos_token_id': TypeError"),
+        ("config.json", {"eos_token_id": -5}, "eos_token_id -5 in its config.json or generation_config.json; expected a token"),
+        ("config.json", "[]", "cannot be read ("),
+        ("generation_config.json", {"eos_token_id": [7, "x"]}, "eos_token_id 'x' in its config.json or generation_config.json"),
+        ("generation_config.json", "[]", "cannot be read ("),
+        ("generation_config.json", "{", "cannot be read ("),
+        ("tokenizer.json", "[]", "cannot be read ("),
+        ("tokenizer_config.json", "[]", "cannot be read ("),
+    ],
+)
+def test_odd_configurations_are_refused_in_one_line(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, file: str, content: str | dict, expected: str
+) -> None:
+    said = refusal(with_file(whole, tmp_path, file, content), capfd)
+    assert expected in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{% for i in range(10**9) %}{{ i }}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% if %}",
+        "{{ messages[7].content }}",
+    ],
+)
+def test_chat_templates_that_fail_are_refused_in_one_line(whole: dict[str, Path], tmp_path: Path, template: str) -> None:
+    folder = with_file(whole, tmp_path, "chat_template.jinja", template)
+    model = load_model(ModelSpec(name=str(folder)))
+    with pytest.raises(UsageError, match=rf"chat_template of {folder}: \w+Error: .*; correct it in") as caught:
+        model.encode_chat("a b c")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cut_file_of_ones_own_is_never_to_be_deleted(whole: dict[str, Path], tmp_path: Path) -> None:
+    """Its headers are read before anything is loaded; what the cache is told does not hold for a checkpoint."""
+    folder = Path(shutil.copytree(whole["target"], tmp_path / "model"))
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"cannot be read .*; expected what save_pretrained writes; copy it again") as caught:
+        estimate(ModelSpec(name=str(folder)))
+    assert "delete" not in str(caught.value)

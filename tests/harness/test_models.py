@@ -150,7 +150,7 @@ def test_a_weight_that_is_not_finite_is_not_rounded(copied: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(copied)
     model.transformer.h[0].mlp.c_fc.weight.data[0, 0] = float("inf")
     model.save_pretrained(copied)
-    assert "h.0.mlp.c_fc': it is not finite" in refusal(ModelSpec(name=f"int8:{copied}"))
+    assert "h.0.mlp.c_fc.weight' holds NaN or infinity" in refusal(ModelSpec(name=f"int8:{copied}"))
 
 
 def test_text_survives(gpt: LoadedModel) -> None:
@@ -296,7 +296,7 @@ def test_unreadable_files_are_named(copied: Path, folders: dict[str, Path], monk
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert refusal(ModelSpec(name=str(copied))).startswith(f"model folder {copied}: cannot be read")
-    with pytest.raises(UsageError, match=r"model\.safetensors: cannot be read"):
+    with pytest.raises(UsageError, match=rf"model folder {copied}: cannot be read .* copy it again"):
         estimate(ModelSpec(name=str(copied)))
     (copied / "config.json").write_text("{")
     assert "cannot be read" in refusal(ModelSpec(name=str(copied)))
