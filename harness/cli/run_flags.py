@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_what(flag: Callable[..., Any]) -> None:
     flag("--task", required=True, help="squad, wmt-en-de, ..., cnndm, xsum, text")
-    flag("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME; int8: before it rounds it")
+    flag("--target", required=True, metavar="MODEL", help="a folder, a Hub id or zoo:NAME; rounded behind bf16: or int8:")
     flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
     flag("--device-map", choices=("auto",), help="spread a target that is larger than a GPU over all of them (decoder-only)")
     flag("--draft", metavar="MODEL", help="the draft model, likewise; for n-gram drafters the zoo's table")

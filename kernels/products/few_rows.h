@@ -122,10 +122,9 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
     const Stored* from = weight + k * stride;
     const Stored* ahead = k + AHEAD < depth ? from + AHEAD * stride : next + (k + AHEAD - depth) * stride;
     Lanes values[COUNT];
-    for (int i = 0; i < COUNT; i++) {
-      values[i] = widened(from + i * SIZE);
-      if (i * SIZE % LINE_SIZE == 0 || SIZE >= LINE_SIZE) __builtin_prefetch(ahead + i * SIZE, 0, 2);
-    }
+    for (int i = 0; i < COUNT; i++) values[i] = widened(from + i * SIZE);
+    // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
+    for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
     for (int row = 0; row < ROWS; row++)
       for (int i = 0; i < COUNT; i++) sums[row][i] += rows[row * row_stride + k] * values[i];
   }
