@@ -49,8 +49,8 @@ def norm_of(norm: nn.LayerNorm) -> tuple:
 class Product:
     """The product of rows with one weight of a stack, plus its bias: ``product(rows)``, or ``onto + product(rows)``.
 
-    Few rows go through a compiled loop where the choice says so, all others through torch. ``narrow`` is a rounded weight's
-    second copy, which the loop reads.
+    Few rows go through a compiled loop where the choice says so, all others through torch; those with a rounded weight always,
+    where there is a loop, since it reads ``narrow``, the weight's second copy.
     """
 
     __slots__ = ("_choice", "_compiled", "_most_rows", "bias", "narrow", "weight")
@@ -59,9 +59,8 @@ class Product:
         self, weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None = None, choice: Choice = TORCH
     ) -> None:
         self.weight, self.bias, self._choice = weight, bias, choice
-        takes = choice.takes(weight)
-        stored = narrow(weight, choice.rounding) if takes and choice.rounding is not None else None
-        self._compiled = compiled_product(weight, bias, stored) if takes else None
+        stored = narrow(weight, choice.rounding) if choice.rounding is not None and choice.most_rows else None
+        self._compiled = compiled_product(weight, bias, stored) if stored is not None or choice.takes(weight) else None
         self.narrow = stored if self._compiled is not None else None
         self._most_rows = choice.most_rows if self._compiled is not None else 0
 

@@ -98,12 +98,13 @@ def audited(folder: Path) -> Evidence:
 
 
 def test_a_verdict_is_that_of_what_is_plugged_together(tmp_path: Path) -> None:
-    """Models and gamma may differ; rule, drafter and whether tokens are drawn may not."""
+    """Models and gamma may differ; rule, drafter, rounding and whether tokens are drawn may not."""
     store(tmp_path, "zoo-toy", (speculative(target="zoo:gpt-target"), {**GREEDY, "verdict": "identical"}))
     verdict = verdict_of(speculative(gamma=7), tmp_path)
     assert verdict == Verdict("identical", "subject 0", "4 prompts, 60 tokens, 0 near-ties, 0 bugs", False, ("subject 0",))
     assert verdict_of(speculative(temperature=1.0), tmp_path) is None
     assert verdict_of(speculative(rule="fused"), tmp_path) is None
+    assert verdict_of(speculative(target="int8:zoo:gpt-target"), tmp_path) is None
     assert verdict_of(speculative(), tmp_path / "nothing") is None
 
 

@@ -93,6 +93,23 @@ def test_one_command_runs_both_and_says_which_is_faster(tmp_path: Path, capsys: 
     assert "unknown" not in lines["accepted_over_verified"]
 
 
+def test_a_rounded_target_says_what_transformers_says_of_the_rounded_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Our loops read a narrow copy, transformers' the same numbers in fp32; what was rounded has records of its own."""
+    monkeypatch.setenv("FORETOKEN_PRODUCTS", "compiled")
+    both = {"method": "speculative", "gamma": "3"}
+    peers = ("--peer", "generate", "--peer", "assistant")
+    found, _ = run(capsys, *arguments(tmp_path, *peers, target="int8:zoo:gpt-target", draft="bf16:zoo:gpt-draft", **both))
+    assert found["audit"]["verdict"] == "identical"
+    assert [peer["audit"]["verdict"] for peer in found["peers"]] == ["identical", "identical"]
+    assert found["peers"][1]["tokens_per_step"]["value"] == found["metrics"]["tokens_per_step"]["value"]
+    wide, _ = run(capsys, *arguments(tmp_path, draft="zoo:gpt-draft", **both))
+    assert wide["signature"] != found["signature"]
+    assert wide["baseline_records"] != found["baseline_records"]
+    assert wide["metrics"]["perplexity"]["value"] != found["metrics"]["perplexity"]["value"]
+
+
 @pytest.mark.parametrize("drafter", [["prompt-lookup"], ["early-exit", "--early-layer", "1"]], ids=lambda words: words[0])
 def test_transformers_drafts_as_a_method_of_its_own(
     drafter: list[str], llama: str, tmp_path: Path, capsys: pytest.CaptureFixture
