@@ -1,4 +1,4 @@
-"""T5, version 1.0 (relu, tied and scaled head) and 1.1 / Flan (gated, unscaled): the decoder; transformers encodes."""
+"""T5, version 1.0 (relu, tied and scaled head) and 1.1 / Flan (gated, unscaled)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,25 +10,32 @@ from torch import Tensor
 
 from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import EncoderDecoderStack, Frame, activation, attend, rms_norm
+from methods.models.base import EncoderDecoderStack, Frame, Norm, activation, attend, rms_norm
 from methods.models.weights import Product, fuse
+
+FP16_MARGIN = 1000.0  # transformers keeps fp16 states of an encoder this far from the largest number
 
 
 class T5Stack(EncoderDecoderStack):
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         super().__init__(model, choice)
-        config, decoder = model.config, model.decoder
+        config, decoder, encoder = model.config, model.decoder, model.encoder
         self.num_layers, self.num_heads = config.num_decoder_layers, config.num_heads
         self.num_kv_heads, self.head_dim = config.num_heads, config.d_kv
         self.position_limit = None
         self.act, self.gated = activation(model, config.dense_act_fn), config.is_gated_act
         self.embedding = decoder.embed_tokens.weight.detach()
         self.layers = [_layer(block, self.gated, choice) for block in decoder.block]
+        self.encoder_embedding = encoder.embed_tokens.weight.detach()
+        self.encoder_layers = [_encoder_layer(block, self.gated, choice) for block in encoder.block]
+        self.encoder_norm = rms_norm(encoder.final_layer_norm.weight, encoder.final_layer_norm.variance_epsilon)
         scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
         self.norm = rms_norm(decoder.final_layer_norm.weight, decoder.final_layer_norm.variance_epsilon, scale)
         self._fuse_cross([(block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v) for block in decoder.block])
         self.max_distance = config.relative_attention_max_distance
-        self.bias_table = self._bias_table(decoder.block[0].layer[0].SelfAttention)
+        bias = self._bias_table(decoder.block[0].layer[0].SelfAttention, 0)
+        self.bias_table = torch.cat((bias, torch.full_like(bias[:1], float("-inf"))))
+        self.encoder_bias_table = self._bias_table(encoder.block[0].layer[0].SelfAttention, self.max_distance)
         self._compile(decoder.block)
 
     def _compile(self, blocks: Iterable[Any]) -> None:
@@ -42,17 +49,15 @@ class T5Stack(EncoderDecoderStack):
         self.compile(layers, DecoderShape(heads, heads, self.head_dim, activation, gated=self.gated, biases=biases))
 
     @torch.no_grad()
-    def _bias_table(self, attention: Any) -> Float[Tensor, "distances H"]:
-        """The bias by key position minus query position, -max_distance..0, and minus infinity for +1 (the future)."""
-        offsets = torch.arange(-self.max_distance, 1, device=self.device)
-        buckets = attention._relative_position_bucket(
-            offsets, False, attention.relative_attention_num_buckets, self.max_distance
-        )
-        bias = attention.relative_attention_bias.weight[buckets]
-        return torch.cat((bias, torch.full_like(bias[:1], float("-inf"))))
+    def _bias_table(self, attention: Any, last: int) -> Float[Tensor, "distances H"]:
+        """The bias by key position minus query position, -max_distance..last."""
+        offsets = torch.arange(-self.max_distance, last + 1, device=self.device)
+        num_buckets = attention.relative_attention_num_buckets
+        buckets = attention._relative_position_bucket(offsets, last > 0, num_buckets, self.max_distance)
+        return attention.relative_attention_bias.weight[buckets]
 
     def bias(self, frame: Frame) -> Float[Tensor, "_ H n end"]:
-        """Relative position bias and causal mask in one: distances past max_distance share a bucket, so a clamp finds it."""
+        """The bias by distance, minus infinity for the future. Distances past max_distance share a bucket: a clamp finds it."""
         keys = torch.arange(frame.end, device=self.device)
         queries = frame.positions() if frame.start is None else keys[None, frame.start :]
         offsets = (keys - queries.unsqueeze(-1)).clamp_(-self.max_distance, 1).add_(self.max_distance)
@@ -64,7 +69,7 @@ class T5Stack(EncoderDecoderStack):
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         bias, cross_mask = self.bias(frame), frame.cross_mask
-        heads, head_dim, act, store, gated = self.num_heads, self.head_dim, self.act, frame.store, self.gated
+        heads, head_dim, store = self.num_heads, self.head_dim, frame.store
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
             self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
@@ -76,14 +81,29 @@ class T5Stack(EncoderDecoderStack):
             x = _add(x, attend(own, keys, values, bias, False, 1.0), out)
             query = cross_query(norm2(x)).view(batch, num_new, heads, head_dim)
             x = _add(x, attend(query, *cross, cross_mask, False, 1.0), cross_out)
-            y = up(norm3(x))
-            if gated:
-                gate, y = y.chunk(2, -1)
-                y = act(gate).mul_(y)
-            else:
-                y = act(y)
-            x = _add(x, y, down)
+            x = _add(x, self._activated(up(norm3(x))), down)
         return x.view(batch, num_new, width)
+
+    def _activated(self, y: Float[Tensor, "N d_out"]) -> Float[Tensor, "N d_feed"]:
+        if not self.gated:
+            return self.act(y)
+        gate, y = y.chunk(2, -1)
+        return self.act(gate).mul_(y)
+
+    def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        batch, length = tokens.shape
+        places = torch.arange(length, device=self.device)
+        offsets = (places - places.unsqueeze(1)).clamp_(-self.max_distance, self.max_distance).add_(self.max_distance)
+        bias = F.embedding(offsets, self.encoder_bias_table).permute(2, 0, 1).unsqueeze(0).contiguous()
+        if mask is not None:
+            bias = bias.masked_fill(mask[:, None, None] == 0, float("-inf"))
+        x, heads = F.embedding(tokens, self.encoder_embedding).view(batch * length, -1), self.num_heads
+        for norm1, qkv, out, norm2, up, down in self.encoder_layers:
+            y = qkv(norm1(x)).view(batch, length, 3 * heads, self.head_dim)
+            query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
+            x = _finite(_add(x, attend(query, keys.transpose(1, 2), values.transpose(1, 2), bias, False, 1.0), out))
+            x = _finite(_add(x, self._activated(up(norm2(x))), down))
+        return self.encoder_norm(x).view(batch, length, -1)
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         batch, num_new, width = hidden.shape
@@ -99,11 +119,36 @@ def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], product: Prod
     return hidden + product(y.to(dtype))
 
 
+def _finite(hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+    """Keep fp16 states from the largest number, as transformers does."""
+    if hidden.dtype == torch.float16 and not hidden.isfinite().all():
+        most = torch.finfo(hidden.dtype).max - FP16_MARGIN
+        return hidden.clamp(-most, most)
+    return hidden
+
+
 def _layer(block: Any, gated: bool, choice: Choice) -> tuple:
     own, cross, feed_forward = block.layer
-    attention, other, dense = own.SelfAttention, cross.EncDecAttention, feed_forward.DenseReluDense
-    norm1, norm2, norm3 = (rms_norm(part.layer_norm.weight, part.layer_norm.variance_epsilon) for part in block.layer)
-    own_linears = ((attention.q, attention.k, attention.v), (attention.o,), (other.q,), (other.o,))
-    qkv, out, query, cross_out = (fuse(linears, choice) for linears in own_linears)
-    up, down = (fuse(linears, choice) for linears in ((dense.wi_0, dense.wi_1) if gated else (dense.wi,), (dense.wo,)))
-    return norm1, qkv, out, norm2, query, cross_out, norm3, up, down
+    other = cross.EncDecAttention
+    query, cross_out = fuse((other.q,), choice), fuse((other.o,), choice)
+    return *_attention(own, choice), _norm(cross), query, cross_out, *_feed_forward(feed_forward, gated, choice)
+
+
+def _encoder_layer(block: Any, gated: bool, choice: Choice) -> tuple:
+    own, feed_forward = block.layer
+    return *_attention(own, choice), *_feed_forward(feed_forward, gated, choice)
+
+
+def _norm(part: Any) -> Norm:
+    return rms_norm(part.layer_norm.weight, part.layer_norm.variance_epsilon)
+
+
+def _attention(part: Any, choice: Choice) -> tuple[Norm, Product, Product]:
+    own = part.SelfAttention
+    return _norm(part), fuse((own.q, own.k, own.v), choice), fuse((own.o,), choice)
+
+
+def _feed_forward(part: Any, gated: bool, choice: Choice) -> tuple[Norm, Product, Product]:
+    dense = part.DenseReluDense
+    ups = (dense.wi_0, dense.wi_1) if gated else (dense.wi,)
+    return _norm(part), fuse(ups, choice), fuse((dense.wo,), choice)

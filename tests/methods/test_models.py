@@ -130,5 +130,22 @@ def test_the_position_limit_is_the_smaller_of_positions_and_active_window(model:
     assert stack_for(model).position_limit == limit
 
 
+@pytest.mark.parametrize("kind", ["t5", "t5-gated", "bart", "marian"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_sources_are_encoded_as_transformers_encodes_them(tiny, kind: str, dtype: torch.dtype) -> None:
+    """Longer than the distances that T5 tells apart, and with padding."""
+    model = tiny.build(kind).to(dtype)
+    tokens = torch.randint(3, 16, (2, 40), generator=torch.Generator().manual_seed(1))
+    padded = torch.ones(2, 40, dtype=torch.long)
+    padded[1, 25:] = 0
+    for mask in (None, padded):
+        with torch.inference_mode():
+            right = model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state
+            found = stack_for(model).encode(tokens, mask)
+        seen = padded.bool() if mask is not None else padded >= 0
+        error = (found[seen].double() - right[seen].double()).abs().max()
+        assert error <= (1e-5 if dtype == torch.float64 else 0.02) * right[seen].double().abs().max()
+
+
 def test_t5_has_no_position_limit(tiny) -> None:
     assert stack_for(tiny.build("t5")).position_limit is None
