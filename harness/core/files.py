@@ -5,10 +5,12 @@ is refused by its name.
 """
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -63,6 +65,18 @@ class LineFile:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file's contents, in hex; a file is read again only where its size or time of change is another."""
+    found = path.stat()
+    return _digest_of(path, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(path: Path, size: int, changed_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:

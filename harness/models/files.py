@@ -26,7 +26,8 @@ from safetensors import safe_open
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import ModelSpec
-from harness.zoo.cache import is_complete, model_folder, quiet
+from harness.core.files import digest_of
+from harness.zoo.cache import is_complete, model_folder, quiet, verify
 from harness.zoo.recipes import ZOO
 from kernels.inputs import ROUNDINGS
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
@@ -87,6 +88,7 @@ def zoo_model_folder(spec: ModelSpec) -> Path:
     folder = model_folder(name, spec.revision)
     if not is_complete(folder):
         raise UsageError(f"model {spec.name}: {folder} does not exist; train it with `foretoken zoo {name}`")
+    verify(folder)
     return folder
 
 
@@ -107,17 +109,8 @@ def folder_hash(folder: Path) -> str:
 
 def files_hash(files: Sequence[Path]) -> str:
     """sha256 (16 digits) over the names, sizes and contents of files."""
-    stats = [path.stat() for path in files]
-    return _hash_files(tuple(zip(files, (s.st_size for s in stats), (s.st_mtime_ns for s in stats), strict=True)))
-
-
-@lru_cache(maxsize=64)
-def _hash_files(files: tuple[tuple[Path, int, int], ...]) -> str:
-    whole = hashlib.sha256()
-    for path, size, _ in files:
-        with path.open("rb") as file:
-            whole.update(f"{path.name} {size} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return whole.hexdigest()[:16]
+    lines = (f"{path.name} {path.stat().st_size} {digest_of(path)}\n" for path in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 def num_weights(folder: Path) -> int | None:

@@ -11,7 +11,7 @@ import torch
 
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
-from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, unreadable
+from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, seal, unreadable, verify
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -62,7 +62,12 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
             cache_folder().mkdir(parents=True, exist_ok=True)
     with quiet():
         run({folder: job_of(one, source, missing) for folder, one in missing.items()}, workers)
-    return {name: folder_of(recipe, source) for name, recipe in recipes.items()}
+    folders = {name: folder_of(recipe, source) for name, recipe in recipes.items()}
+    with explained(cache_folder()):
+        for folder in folders.values():
+            seal(folder)  # one of an earlier version has no checksums yet
+            verify(folder)
+    return folders
 
 
 def missing_of(wanted: Sequence[Description], source: str) -> dict[Path, Description]:

@@ -15,9 +15,11 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from harness.core.errors import UsageError
+from harness.core.files import digest_of, replace_file
 from kernels.native import cache_folder
 
 DONE = "recipe.json"
+SEAL = ".checksums.json"  # hidden: it is no part of what a folder's files hash to
 FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -61,9 +63,28 @@ def make(folder: Path, build: Callable[[Path], None]) -> None:
             partial.mkdir(exist_ok=True)
             if not is_complete(partial):
                 build(partial)
+            seal(partial)
             if folder.exists():  # it has no recipe.json, so it is not whole
                 shutil.rmtree(folder)
             partial.rename(folder)
+
+
+def seal(folder: Path) -> None:
+    """Write down the sha256 of every file of a whole folder, unless it has been done."""
+    if not (folder / SEAL).exists():
+        digests = {path.name: digest_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+        replace_file(folder / SEAL, json.dumps(digests, indent=1))
+
+
+def verify(folder: Path) -> None:
+    """UsageError unless the files of a sealed folder are those that were sealed. Each is read once, and again if it changes."""
+    path = folder / SEAL
+    try:
+        sealed = json.loads(path.read_text(encoding="utf8")) if path.exists() else {}
+        if changed := [name for name, digest in sealed.items() if digest_of(folder / name) != digest]:
+            raise ValueError(f"{changed[0]} is not as it was written: its checksum differs")
+    except (OSError, ValueError, AttributeError) as error:
+        raise unreadable(folder, error) from error
 
 
 @contextmanager
@@ -103,7 +124,8 @@ def unreadable(path: Path, error: Exception) -> UsageError:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Read the recipe.json of a complete folder; UsageError where it holds no facts."""
+    """Read the recipe.json of a complete folder; UsageError where it holds no facts, or a file is not as it was written."""
+    verify(folder)
     path = folder / DONE
     try:
         facts = json.loads(path.read_text(encoding="utf8"))

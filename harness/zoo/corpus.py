@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import tasks
 from harness.core.errors import UsageError
 from harness.core.files import replace_file
-from harness.zoo.cache import DONE, unreadable
+from harness.zoo.cache import DONE, unreadable, verify
 from harness.zoo.descriptions import Corpus, Part
 from harness.zoo.families import FAMILIES
 from tasks.sources.read import read_examples, training_pairs
@@ -96,6 +96,7 @@ def read_corpus(folder: Path) -> Encoded:
 
 
 def read_rows(folder: Path, kind: Callable[..., Rows]) -> Rows:
+    verify(folder)
     try:
         return kind(**load_file(folder / DATA))
     except (OSError, SafetensorError, TypeError) as error:
@@ -104,6 +105,7 @@ def read_rows(folder: Path, kind: Callable[..., Rows]) -> Rows:
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Read the tokenizer that ``build_corpus`` wrote; UsageError if it cannot be read."""
+    verify(folder)
     try:
         found = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not isinstance(found, PreTrainedTokenizerFast):

@@ -6,6 +6,7 @@ in another order; the paper's sizes train on a GPU where there is one.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from harness.core import environment
+from harness.core.errors import UsageError
 from harness.core.files import replace_file
 from harness.zoo.cache import DONE
 from harness.zoo.descriptions import PairRecipe, RateSchedule, Recipe
@@ -35,6 +37,8 @@ from harness.zoo.state import (
     rate_share,
     save_weights,
 )
+from methods.errors import InputError
+from methods.models.checkpoint import refuse_not_finite
 
 NUM_EVALUATIONS = 4
 CLIP_NORM = 1.0
@@ -139,7 +143,7 @@ def run_steps(
     """Train from the checkpoint, if there is one, to the last step; the last checkpoint stays until ``finish``.
 
     Raises:
-        UsageError: a checkpoint that cannot be read, or that is another training's.
+        UsageError: a checkpoint that cannot be read, or that is another training's; a loss or weights that are not finite.
     """
     checkpoints = Checkpoints(folder, network, optimizer)
     start, saved = checkpoints.restore()
@@ -153,6 +157,8 @@ def run_steps(
         for step in range(start, course.steps):
             with _shallow(depth, step < course.shallow_steps):
                 loss = _step(course, network, optimizer, objective, step)
+            if not math.isfinite(loss):
+                raise _diverged(course, folder, f"the loss of step {step + 1} of {course.steps} is {loss}")
             bar.set_postfix_str(f"loss {loss:.2f}", refresh=False)
             bar.update()
             done = step + 1
@@ -163,9 +169,20 @@ def run_steps(
             if done in course.averaged_after:
                 save_weights(network, folder, done)
             checkpoints.save_if_due(done, evaluations=evaluations, identity=course.identity)
+        try:
+            refuse_not_finite(network.state_dict())
+        except InputError as error:
+            raise _diverged(course, folder, error) from error
     if start < course.steps:
         checkpoints.save(course.steps, evaluations=evaluations, identity=course.identity)
     return evaluations, checkpoints.spent()
+
+
+def _diverged(course: Course, folder: Path, reason: object) -> UsageError:
+    """The error of a training that no further step would mend."""
+    return UsageError(
+        f"training {course.name}: {reason}; lower its learning rate or look at its data, then delete {folder} and run it again"
+    )
 
 
 @contextmanager

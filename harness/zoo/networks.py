@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from harness.zoo.cache import unreadable
+from harness.zoo.cache import unreadable, verify
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, HeadRecipe, PairRecipe, Recipe, SpeechCorpus, WhisperRecipe
 from harness.zoo.families import FAMILIES
 from methods.models.checkpoint import load_whole
@@ -41,6 +41,7 @@ def build_network(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrai
 
 def read_network(folder: Path, device: str = "cpu") -> Any:
     """Load a trained network of the zoo, frozen. UsageError if its files cannot be read."""
+    verify(folder)
     try:
         [name] = AutoConfig.from_pretrained(folder).architectures
         network = load_whole(getattr(transformers, name), folder)

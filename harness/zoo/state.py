@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -26,6 +27,7 @@ BETAS, EPS = (0.9, 0.98), 1e-8
 CHECKPOINT = "checkpoint.pt"
 AVERAGED = "averaged-{step}.pt"
 CHECKPOINT_S = 20.0
+DIGEST_BYTES = 32
 Spent = dict[str, float]  # training time over all resumptions: "wall_s" of wall clock, "cpu_s" of this process's processor
 
 
@@ -136,7 +138,7 @@ class Checkpoints:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return 0, {}
-        state = _load(path, next(self.network.parameters()).device)
+        state = load_state(path, next(self.network.parameters()).device)
         try:
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -156,7 +158,7 @@ class Checkpoints:
     def save(self, step: int, **more: Any) -> None:
         """``step`` is the next one to do."""
         state = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-        _save({"step": step, "spent": self.spent(), "more": more, **state}, self.folder / CHECKPOINT)
+        save_state({"step": step, "spent": self.spent(), "more": more, **state}, self.folder / CHECKPOINT)
 
     def spent(self) -> Spent:
         now = {"wall_s": time.perf_counter() - self.began, "cpu_s": time.process_time() - self.began_cpu}
@@ -165,24 +167,31 @@ class Checkpoints:
 
 def save_weights(network: nn.Module, folder: Path, step: int) -> None:
     """Keep the weights of a step for the average."""
-    _save(network.state_dict(), folder / AVERAGED.format(step=step))
+    save_state(network.state_dict(), folder / AVERAGED.format(step=step))
 
 
 def averaged_weights(folder: Path, steps: Collection[int]) -> Mapping[str, Tensor]:
     """Return the mean of the weights that were kept after these steps."""
     files = [folder / AVERAGED.format(step=step) for step in sorted(steps)]
-    return average_states([_load(file, torch.device("cpu")) for file in files])
+    return average_states([load_state(file, torch.device("cpu")) for file in files])
 
 
-def _save(state: Mapping[str, Any], path: Path) -> None:
+def save_state(state: Any, path: Path) -> None:
+    """Write a state, and behind it the sha256 of its bytes."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    replace_file(path, buffer.getvalue())
+    content = buffer.getvalue()
+    replace_file(path, content + sha256(content).digest())
 
 
-def _load(path: Path, device: torch.device) -> Any:
+def load_state(path: Path, device: torch.device) -> Any:
+    """Read what ``save_state`` wrote; UsageError for a file that is not as it was written."""
     try:
-        return torch.load(path, weights_only=True, map_location=device)
+        whole = path.read_bytes()
+        content, digest = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
+        if sha256(content).digest() != digest:
+            raise ValueError("it is not as it was written: its checksum differs")
+        return torch.load(io.BytesIO(content), weights_only=True, map_location=device)
     except (OSError, RuntimeError, EOFError, ValueError, LookupError, UnpicklingError) as error:
         raise unreadable(path, error) from error
 

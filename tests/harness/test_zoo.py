@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.models.loading import load_model
+from harness.models.names import pin_model
 from harness.zoo import build, cache, recipes
 from harness.zoo.build import ensure
+from harness.zoo.cache import read_facts
 from harness.zoo.corpus import DATA, NUM_TAIL, encode_sources, read_corpus, read_tokenizer, train_tokenizer
 from harness.zoo.families import FAMILIES
 from harness.zoo.networks import build_network, depth_switch, num_parameters, read_network
 from harness.zoo.recipes import RECIPES, Scale, digest, recipe_hash
-from harness.zoo.state import CHECKPOINT, rate_share
+from harness.zoo.state import CHECKPOINT, Checkpoints, Optimizers, load_state, rate_share, save_state
 from harness.zoo.text import batches_for, next_token, unigram_entropy
 from kernels.native import cache_folder
 from methods.options import NGRAM_TABLE
@@ -132,11 +137,26 @@ def test_a_file_that_is_no_checkpoint_is_named(
     folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any], content: Any
 ) -> None:
     recipe, file = shortened("gpt-draft"), tmp_path / CHECKPOINT
-    file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
+    file.write_bytes(content) if isinstance(content, bytes) else save_state(content, file)
     rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     with pytest.raises(UsageError, match=r"checkpoint\.pt: (cannot be read|it belongs to another training).* delete") as caught:
         steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path)
     assert len(str(caught.value).replace(str(tmp_path), "")) < 150
+
+
+def test_a_checkpoint_with_one_flipped_bit_is_refused(tmp_path: Path) -> None:
+    """Anywhere: most flips are in weights, which unpickle as if nothing had happened."""
+    network = torch.nn.Linear(3, 2)
+    checkpoints = Checkpoints(tmp_path, network, Optimizers([torch.optim.SGD(network.parameters(), lr=0.1)]))
+    checkpoints.save(1)
+    assert checkpoints.restore() == (1, {})
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    for place in range(0, len(whole), 97):
+        broken = bytearray(whole)
+        broken[place] ^= 1 << place % 8
+        (tmp_path / CHECKPOINT).write_bytes(broken)
+        with pytest.raises(UsageError, match=r"checkpoint\.pt: cannot be read .* delete"):
+            checkpoints.restore()
 
 
 def test_a_checkpoint_that_names_no_training_is_refused(
@@ -145,9 +165,9 @@ def test_a_checkpoint_that_names_no_training_is_refused(
     recipe = shortened("gpt-draft")
     rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path, before=2)
-    state = torch.load(tmp_path / CHECKPOINT)
+    state = load_state(tmp_path / CHECKPOINT, torch.device("cpu"))
     del state["more"]["identity"]
-    torch.save(state, tmp_path / CHECKPOINT)
+    save_state(state, tmp_path / CHECKPOINT)
     with pytest.raises(UsageError, match=r"checkpoint\.pt: it belongs to another training"):
         steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path)
 
@@ -343,6 +363,32 @@ def test_full_disk_is_one_line_and_leaves_nothing_that_looks_complete(tmp_path: 
     with pytest.raises(UsageError, match=r"No space left on device.*free some space"):
         cache.make(tmp_path / "model-0", fill)
     assert not (tmp_path / "model-0").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "recipe.json", ".checksums.json"])
+def test_a_file_of_the_cache_that_changed_is_refused_by_whatever_reads_it(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """One bit in its middle; an earlier version's folder is sealed when it is first asked for."""
+    source = folders["gpt-draft"]
+    folder = Path(shutil.copytree(source, tmp_path / source.name))
+    (folder / ".checksums.json").unlink()
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    assert ensure(["gpt-draft"], "test", "toy", workers=0) == {"gpt-draft": folder}
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 2
+    (folder / name).write_bytes(content)
+    spec = pin_model(ModelSpec(name="zoo:gpt-draft"), "test", "toy")
+    for read in (
+        lambda: ensure(["gpt-draft"], "test", "toy", workers=0),
+        lambda: load_model(spec),
+        lambda: read_network(folder),
+        lambda: read_tokenizer(folder),
+        lambda: read_facts(folder),
+    ):
+        with pytest.raises(UsageError, match=rf"{folder}.*: cannot be read \(.*\); delete .* to rebuild it") as caught:
+            read()
+        assert "\n" not in str(caught.value)
 
 
 def test_what_a_killed_build_left_is_handed_on(tmp_path: Path) -> None:

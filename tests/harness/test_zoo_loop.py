@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from harness.core.errors import UsageError
 from harness.zoo.loop import Course, Objective, run_steps
 from harness.zoo.state import Optimizers
 
@@ -23,7 +24,9 @@ class _Pair(nn.Module):
         self.is_shallow = False
 
 
-def trained(folder: Path, *, clip_norm: float | None = None, **more: Any) -> tuple[_Pair, list[bool]]:
+def trained(
+    folder: Path, *, clip_norm: float | None = None, learning_rate: float = 0.1, steps: int = 3, **more: Any
+) -> tuple[_Pair, list[bool]]:
     """Three steps of gradient descent on 3 a + 4 b, b three times as fast; and which steps were shallow."""
     pair, seen = _Pair(), list[bool]()
     groups = [{"params": [pair.first], "rate_scale": 1.0}, {"params": [pair.second], "rate_scale": 3.0}]
@@ -39,8 +42,9 @@ def trained(folder: Path, *, clip_norm: float | None = None, **more: Any) -> tup
         return {"first": network.first.item()}
 
     course = Course(
-        name="pair", identity="pair", steps=3, learning_rate=0.1, rate=lambda step: RATES[step], clip_norm=clip_norm, **more
-    )
+        name="pair", identity="pair", steps=steps, learning_rate=learning_rate, rate=lambda step: RATES[step],
+        clip_norm=clip_norm, **more,
+    )  # fmt: skip
     run_steps(
         course, pair, optimizer, Objective(batch=lambda step: 10 * step, loss=loss, evaluate=evaluate), folder,
         depth=lambda is_shallow: setattr(pair, "is_shallow", is_shallow),
@@ -54,6 +58,15 @@ def test_updates_are_the_clipped_gradient_at_each_groups_rate(tmp_path: Path, cl
     pair, _ = trained(tmp_path, clip_norm=clip_norm)
     assert pair.first.item() == pytest.approx(-0.1 * sum(RATES) * 3 * length / 5, rel=1e-5)
     assert pair.second.item() == pytest.approx(-0.1 * sum(RATES) * 3 * 4 * length / 5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"), [(3, "the loss of step 2 of 3 is -inf"), (1, "tensor 'second' holds NaN or infinity in float32")]
+)
+def test_a_training_that_leaves_the_numbers_fails(tmp_path: Path, steps: int, said: str) -> None:
+    """The first loss is 0, so after one step it is the weights that say it."""
+    with pytest.raises(UsageError, match=rf"training pair: {said}; lower its learning rate .* delete {tmp_path}"):
+        trained(tmp_path, learning_rate=1.1e38, steps=steps)
 
 
 @pytest.mark.parametrize("shallow_steps", [0.0, 1.5, 3.0])

@@ -27,7 +27,7 @@ from harness.zoo.drafters import accepted_by_verifier, count_accepted, greedy_ou
 from harness.zoo.loop import averaged_steps, course_of
 from harness.zoo.networks import build_network, num_parameters, read_network
 from harness.zoo.recipes import RECIPES, digest
-from harness.zoo.state import averaged_weights
+from harness.zoo.state import averaged_weights, load_state
 from harness.zoo.text import batches_for, next_token
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
@@ -39,6 +39,7 @@ from methods.speculative.decode import DraftAndVerify
 from methods.types import Inputs, Stop
 from tasks.sources.read import read_examples
 
+CPU = torch.device("cpu")
 NAMES = ("specdec-teacher", "specdec-verifier", "specdec-drafter")
 OBJECTIVES: dict[str, Callable[[Any, Encoded], loop.Objective]] = {"marian": next_token, "block": next_block}
 
@@ -197,7 +198,7 @@ def test_resumed_training_equals_an_unbroken_one(
         for key, weight in first.items():
             assert torch.equal(weight, second[key]), key
     last, mean = whole.state_dict()["lm_head.weight"], averaged_weights(tmp_path / "whole", {4, 6, 8})["lm_head.weight"]
-    parts = [torch.load(tmp_path / "whole" / f"averaged-{step}.pt")["lm_head.weight"] for step in (4, 6, 8)]
+    parts = [load_state(tmp_path / "whole" / f"averaged-{step}.pt", CPU)["lm_head.weight"] for step in (4, 6, 8)]
     torch.testing.assert_close(mean, sum(parts) / 3)
     assert not torch.equal(mean, last)
 
@@ -209,7 +210,7 @@ def test_a_training_ends_with_the_averaged_weights(folders: dict[str, Path], tmp
     objective = dataclasses.replace(next_token(recipe, rows), evaluate=lambda network: {"loss_nats": 0.0})
     loop.train(recipe, network, objective, tmp_path)
     assert not network.training
-    last, mean = (torch.load(tmp_path / "averaged-3.pt"), averaged_weights(tmp_path, {2, 3}))
+    last, mean = (load_state(tmp_path / "averaged-3.pt", CPU), averaged_weights(tmp_path, {2, 3}))
     found = network.state_dict()
     assert all(torch.equal(weight, found[name]) for name, weight in mean.items())
     assert not torch.equal(found["lm_head.weight"], last["lm_head.weight"])
