@@ -55,6 +55,12 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
         "action": "store_true",
         "help": "record anew what was refused because the machine's speed drifted or arms ran in different processes",
     },
+    "--replay": {
+        "choices": ("all", "sample", "none"),
+        "default": "sample",
+        "help": "replay recorded outputs through transformers' own forward pass: all, 50 examples of every arm (sample, the "
+        "default), or none",
+    },
     # torch starts as many threads as it is told, or dies of it
     "--threads": {"type": partial(positive, most=1024), "help": "CPU threads of torch (default: all cores)"},
     "--json": {"action": "store_true", "help": "print one JSON document instead of lines"},
@@ -79,7 +85,7 @@ def add_count(parser: Parser, flag: str, text: str, default: int | None = None, 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
     """Add what every command takes that makes records, perhaps on a cluster."""
-    add(parser, *COMMON, "--again")
+    add(parser, *COMMON, "--again", "--replay")
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--engine", choices=("local", "ray"), default="local", help="one process (local, the default) or workers"

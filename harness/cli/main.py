@@ -111,13 +111,13 @@ def _begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
 def _local_runner(args: argparse.Namespace) -> "Runner":
     from harness.run.runner import Runner
 
-    return Runner(args.records, args.quiet, args.again)
+    return Runner(args.records, args.quiet, args.again, args.replay)
 
 
 def _ray_runner(args: argparse.Namespace, cluster: "Cluster | None") -> "Runner":
     from harness.run.ray.engine import RayRunner
 
-    return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers, args.again)
+    return RayRunner(args.records, cluster or _cluster(args), args.quiet, args.workers, args.again, args.replay)
 
 
 def _cluster(args: argparse.Namespace) -> "Cluster":

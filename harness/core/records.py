@@ -37,14 +37,17 @@ class Overlap:
 class Divergence:
     """The place where an output departs from the plain arm's that it should equal, and the cause; see harness.run.divergence.
 
-    ``margin`` is between the two largest logits there, ``bound`` what rounding can move; None between beams.
+    ``margin`` is between the two largest logits there, ``bound`` what rounding can move; None between beams. ``what`` is the
+    decision that the target's laws and the random numbers do not give, where a replay found one (harness.run.replay); then
+    ``margin`` is how far it is from its border. "unresolved": what would tell could not be run, for want of memory.
     """
 
     position: int
     margin: float | None
     bound: float | None
     replays_agree: bool
-    kind: Literal["near-tie", "bug"]
+    kind: Literal["near-tie", "bug", "unresolved"]
+    what: str = ""
 
 
 @dataclass(kw_only=True)
@@ -99,7 +102,7 @@ class Record:
     ``run`` is the process that made it: times are compared only within one. ``num_rows`` examples were decoded together;
     ``wall_s`` is their time over their number, and so are, for draft-and-verify methods, ``encode_s`` (the target's prefill:
     its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``divergence`` is None where the output equals the
-    plain arm's or need not.
+    plain arm's or need not, and no replay found a fault; ``replayed`` are the decisions that were replayed, None without one.
     The fields of MEASURED are what probes found; ``peak_bytes`` is the whole batch's, above what was held before it. They lie
     in files of their own: ``probes`` has them by the probe's id while a record is on its way there.
     """
@@ -124,6 +127,7 @@ class Record:
     overlap: list[Overlap] = field(default_factory=list)
     early: list[EarlyRanks] = field(default_factory=list)
     divergence: Divergence | None = None
+    replayed: int | None = None
     rule_times: RuleTimes | None = None
     run: str = ""
     environment: str = ""

@@ -13,6 +13,7 @@ subjects are audited.
 Distance: how far a lossy method is from the target, with intervals over examples.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -116,13 +117,14 @@ def check_identity(records: Sequence[Record], max_shown: int = MAX_SHOWN) -> Fin
     good = [record for record in records if record.status == "ok"]
     parted = [(record, record.divergence) for record in good if record.divergence is not None]
     parted.sort(key=lambda pair: pair[1].kind)  # bugs are shown first
-    bugs = sum(divergence.kind == "bug" for _, divergence in parted)
+    kinds = Counter(divergence.kind for _, divergence in parted)
+    bugs, unresolved = kinds["bug"], kinds["unresolved"]
     error = next((record.error for record in records if record.status != "ok"), None)
     tokens = sum(len(record.tokens or ()) for record in good)
     evidence = {
         "prompts": len(records),
         "tokens": tokens,
-        "near_ties": len(parted) - bugs,
+        "near_ties": kinds["near-tie"],
         "bugs": bugs,
         "largest_margin": max((one.margin for _, one in parted if one.margin is not None), default=None),
         "divergences": [
@@ -131,10 +133,12 @@ def check_identity(records: Sequence[Record], max_shown: int = MAX_SHOWN) -> Fin
         ],
         "error": error,
     }
-    verdict = "failed" if error or not good else "bug" if bugs else "near-tie" if parted else "identical"
+    worst = "bug" if bugs else "unresolved" if unresolved else "near-tie" if parted else "identical"
+    verdict = "failed" if error or not good else worst
     note = (
         f"{len(good) - len(parted)} of {len(good)} outputs ({tokens} tokens) equal the baseline's, "
-        f"{len(parted) - bugs} part at a near-tie, {bugs} at a bug"
+        f"{kinds['near-tie']} part at a near-tie, {bugs} at a bug"
+        + (f", of {unresolved} memory did not suffice to tell" if unresolved else "")
     )
     return Finding(verdict, note, evidence)
 

@@ -225,8 +225,7 @@ def _by_outputs(ground: ModelGround, control: _Control, draft: DrafterSpec) -> F
         )
 
         def is_near_tie(position: int) -> bool:
-            both_go_on = position < min(len(right), len(made))
-            return both_go_on and lt(*margin_at((plain, plain), right, position, prompt, 0, ground.models))
+            return lt(*margin_at(plain, (right, made), prompt, 0, ground.models))
 
         return compare(name, right, made, is_near_tie)
 

@@ -144,7 +144,7 @@ def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ..
     A finding that failed, maybe because no memory was left, is tried again.
     """
     plugins.load(plugin_files)
-    runner, known = Runner(folder, quiet=True), read_findings(folder / part.file)
+    runner, known = Runner(folder, quiet=True, replay="all"), read_findings(folder / part.file)
     todo = dict(_control_jobs(part, sizes, runner) if part.drawn else _subject_jobs(part, sizes, runner))
     with (
         LineFile(folder / part.file) as file,

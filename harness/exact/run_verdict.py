@@ -3,6 +3,7 @@
 Greedy: the divergences that the runner found when it recorded (harness.run.divergence): "identical", "near-tie" or "bug".
 Sampling: the rule's law on this run's own target and draft laws, integrated over its uniforms. The outputs themselves are
 tested if the method has no rule.
+Both: what was replayed of any arm as it was recorded (harness.run.replay); a decision that the target does not give is a "bug".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,22 @@ def judge_run(comparison: Comparison, records: list[list[Record]], with_models: 
         finding = Finding("baseline", "plain decoding is what others are compared with")
     else:
         finding = with_models(comparison.arms[-1], partial(_judge, comparison, records))
+    finding = _with_replays(finding, [record for arm in records for record in arm])
     return {"verdict": finding.verdict, "summary": finding.note, **finding.evidence}
+
+
+def _with_replays(finding: Finding, records: Sequence[Record]) -> Finding:
+    """Return the finding with the size of the replay, or a bug where the replay found one in any arm."""
+    replayed = [record for record in records if record.replayed is not None]
+    decisions = sum(record.replayed or 0 for record in replayed)
+    faults = [record.divergence for record in replayed if record.divergence is not None and record.divergence.what]
+    evidence = {**finding.evidence, "replayed": {"outputs": len(replayed), "decisions": decisions, "faults": len(faults)}}
+    if not faults:
+        done = f"{len(replayed)} of {len(records)} outputs replayed ({decisions} decisions), each as the target gives it"
+        return Finding(finding.verdict, f"{finding.note}; {done if replayed else 'none replayed'}", evidence)
+    what = ", ".join(sorted({fault.what for fault in faults}))
+    note = f"replayed, {len(faults)} of {len(replayed)} outputs are not what target and random numbers give: {what}"
+    return Finding("bug", f"{note}; {finding.note}", evidence)
 
 
 def _judge(comparison: Comparison, records: list[list[Record]], models: Models) -> Finding:

@@ -63,6 +63,8 @@ def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missin
     """Say why no speed may be shown: a wrong output, a drifting machine, arms in different processes."""
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
         return Missing(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
+    if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in baseline):
+        return Missing(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
     return out_of_turn(baseline, method)
 
 

@@ -1,8 +1,9 @@
 """From descriptions to objects: models are loaded once, methods are assembled from their parts by name."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from harness.core import plugins
@@ -41,6 +42,12 @@ class Models:
     device: str = "cpu"
     dtype: str = "float32"
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
+    _widened: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def in_fp64(self) -> "Models":
+        """The same models in fp64; kept, as these are."""
+        return Models(self.device, "float64")
 
     def get(self, spec: ModelSpec) -> LoadedModel:
         """Return a language model; UsageError for a block drafter."""
@@ -55,6 +62,12 @@ class Models:
         if drafts_blocks is not None:
             check_role(spec.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=drafts_blocks)
         return draft
+
+    def widened(self, target: LoadedModel) -> Any:
+        """Return transformers' model of a target with the very weights that run, in fp32; kept from then on."""
+        if target.name not in self._widened:
+            self._widened[target.name] = deepcopy(target.stack.model).float()
+        return self._widened[target.name]
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         if spec not in self._loaded:

@@ -1,9 +1,11 @@
 """A comparison made ready in one process: models loaded, arms built and warmed up; it turns chunks of examples into records."""
 
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from harness.core import environment
 from harness.core.errors import UsageError
@@ -19,10 +21,13 @@ from harness.run.divergence import classify
 from harness.run.prompts import Prompt, examples_of, make_prompt
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
 from harness.run.refusals import overload_of
+from harness.run.replay import replay_record
 from tasks import get_task
 from tasks.base import Example
 
 Known = tuple[Mapping[Key, Record], ...]
+Replay = Literal["all", "sample", "none"]
+REPLAYED = 50  # outputs of an arm that "sample" replays: so many examples, chosen at random, once each
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,12 @@ class Prepared:
     """A stage of a comparison, ready to turn chunks into records.
 
     ``run`` is the id of this process, stored in each record. ``noted``: ids of recordings whose conversion was reported.
+    ``replay``: which outputs are replayed as soon as they are recorded.
     """
 
-    def __init__(self, comparison: Comparison, models: Models, folder: Path, run: str, noted: set[str]) -> None:
+    def __init__(
+        self, comparison: Comparison, models: Models, folder: Path, run: str, noted: set[str], replay: Replay = "sample"
+    ) -> None:
         first = comparison.arms[0]
         self.models, self.noted, self.decoded_for = models, noted, comparison.decoded_for
         self.task, self.target = get_task(first.task), models.get(first.target)
@@ -94,6 +102,7 @@ class Prepared:
         self.arms = [self._arm(arm, first, examples) for arm in comparison.arms]
         self.session = self.target.session()
         self._is_warm = False
+        self.replayed = _replayed(examples, replay, first)
         self.facts = {"run": run, "environment": _environment(first, folder)}
 
     def _arm(self, experiment: Experiment, baseline: Experiment, examples: Sequence[Example]) -> Arm:
@@ -117,7 +126,7 @@ class Prepared:
             return self._in_turn(chunk, self._decode_again)
         records = self._in_turn(chunk, self._generate)
         compared = [
-            self._measured(arm, chunk, self._compared(index, chunk, records[0], own))
+            self._measured(arm, chunk, self._replayed(arm, chunk.known[index], self._compared(index, chunk, records[0], own)))
             for index, (arm, own) in enumerate(zip(self.arms, records, strict=True))
         ]
         return [
@@ -179,6 +188,16 @@ class Prepared:
         pair = (self.arms[0].experiment, arm.experiment)
         return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models)
 
+    def _replayed(self, arm: Arm, known: Mapping[Key, Record], own: Sequence[Record]) -> list[Record]:
+        """Return an arm's records, new ones of the chosen examples with what their replay found."""
+        prompts = {prompt.example.id: prompt for prompt in arm.prompts} if self.replayed else {}
+        return [
+            replay_record(record, arm.experiment, arm.method, prompts[record.example], self.target, self.models)
+            if record.key in self.replayed and record.key not in known and record.status == "ok"
+            else record
+            for record in own
+        ]
+
     def _measured(self, arm: Arm, chunk: Chunk, own: Sequence[Record]) -> list[Record]:
         """Records with what teacher-forced probes find over their text, as far as it is not recorded yet."""
         prompts = {key: arm.prompts[row] for key, row in zip(chunk.keys, chunk.rows, strict=True)}
@@ -226,3 +245,13 @@ def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: Loa
                     f"(position limit {target.position_limit}) but not draft {draft.name} (position limit "
                     f"{draft.position_limit}); pass --max-input-tokens to cut it"
                 )
+
+
+def _replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> frozenset[Key]:
+    """Return which outputs of every arm are replayed. It depends on examples and seed alone: a resumed run agrees."""
+    if replay == "none":
+        return frozenset()
+    names = [example.id for example in examples]
+    if replay == "all":
+        return frozenset((name, repeat) for name in names for repeat in range(arm.repeats))
+    return frozenset((name, 0) for name in random.Random(arm.seed).sample(names, min(REPLAYED, len(names))))

@@ -1,8 +1,8 @@
 """Where two outputs that should be equal part, and whether rounding explains it.
 
-A divergence is a "near-tie" only if the two largest logits there (when sampling: the random number and the border between
-the two tokens' shares) are closer than rounding can move them and replays of both arms in fp64 agree with each other; anything
-else is a "bug".
+A divergence is a "near-tie" only if the token that the method emitted is within rounding of being right (of the largest logit;
+when sampling, its share of [0, 1] of the random number) and replays of both arms in fp64 agree with each other; anything else
+is a "bug". Where memory does not suffice for telling, it is "unresolved".
 """
 
 from typing import Literal
@@ -14,11 +14,9 @@ from harness.core.records import Divergence
 from harness.run.build import Models, build_method
 from harness.run.decode import generate, outputs_of
 from harness.run.prompts import Prompt, seed_of
+from harness.run.replay import MEMORY, draw_off, read_within
 from methods.sampling import Sampling, Uniforms
-from methods.types import Inputs
 
-NEAR_TIE_FLOAT32 = 1e-4
-ULPS = 8
 Kind = Literal["near-tie", "bug"]
 
 
@@ -27,46 +25,41 @@ def classify(
 ) -> Divergence:
     """``arms`` and ``tokens`` are the baseline's and the method's. Between beams no margin decides, only the replays."""
     position = first_difference(*tokens)
-    exact = Models(models.device, "float64")
-    replays = [_replay(arm, prompt, repeat, exact) for arm in arms]
-    agree = replays[0] == replays[1]
-    if arms[0].method.num_beams > 1:
-        return Divergence(position=position, margin=None, bound=None, replays_agree=agree, kind="near-tie" if agree else "bug")
-    margin, bound = margin_at(arms, tokens[0], position, prompt, repeat, models)
-    kind: Kind = "near-tie" if margin < bound and agree else "bug"
+    try:
+        first, second = (_replay(arm, prompt, repeat, models.in_fp64) for arm in arms)
+        margin, bound = (None, None) if arms[0].method.num_beams > 1 else margin_at(arms[0], tokens, prompt, repeat, models)
+    except MEMORY:
+        return Divergence(position=position, margin=None, bound=None, replays_agree=False, kind="unresolved")
+    agree = first == second
+    explained = margin is None or bound is None or margin < bound
+    kind: Kind = "near-tie" if agree and explained else "bug"
     return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
 
 
 def margin_at(
-    arms: tuple[Experiment, Experiment], tokens: list[int], position: int, prompt: Prompt, repeat: int, models: Models
+    plain: Experiment, tokens: tuple[list[int], list[int]], prompt: Prompt, repeat: int, models: Models
 ) -> tuple[float, float]:
-    """Measure how close the baseline's choice at a position was, by a forward pass, and how far rounding may move that."""
-    window, before = _window_at(arms[0], tokens, position, prompt, models)
-    logits = _logits_at(arms[0], before, prompt.windows()[window], models)
-    bound = bound_of(arms[1].dtype, logits)
-    if arms[0].sampling.greedy:
-        top = logits.double().topk(2).values
-        return float(top[0] - top[1]), bound
-    return _distance_to_border(arms[0], logits, seed_of(arms[0], prompt.example.id, repeat, window), len(before)), bound
+    """Measure how far the second output's first other token is from being the target's, and how far rounding may move that.
 
-
-def _distance_to_border(experiment: Experiment, logits: torch.Tensor, seed: int, position: int) -> float:
-    """Say how far the random number that drew a token is from the nearest border between two tokens' shares of [0, 1]."""
-    uniforms = Uniforms([seed], experiment.max_new_tokens)
-    borders = Sampling.of(experiment.sampling).probs(logits.double()).cumsum(-1)
-    return float((borders - uniforms.sample([position])).abs().min())
+    Both are logits at temperature 0, else probabilities. An output that only ended elsewhere is not explained by rounding.
+    """
+    position = first_difference(*tokens)
+    if position >= min(map(len, tokens)):
+        return 1.0, 0.0
+    window, before = _window_at(plain, tokens[0], position, prompt, models)
+    target, observed, sampling = models.get(plain.target), tokens[1][position], Sampling.of(plain.sampling)
+    reading = read_within(target, prompt.windows()[window], [*before, observed], sampling, models)
+    logits = reading.logits[-1:].double()
+    if sampling.greedy:
+        return float(logits.max() - logits[0, observed]), float(reading.margin_bound[-1])
+    number = Uniforms([seed_of(plain, prompt.example.id, repeat, window)], plain.max_new_tokens).sample([len(before)])
+    off = draw_off(sampling.probs(logits), torch.tensor([observed]), number)
+    return float(off), float(reading.law_bound[-1])
 
 
 def first_difference(ours: list[int], theirs: list[int]) -> int:
     same = (index for index, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
     return next(same, min(len(ours), len(theirs)))
-
-
-def bound_of(dtype: str, logits: torch.Tensor) -> float:
-    """Bound how far rounding moves a margin: measured for fp32; below it a few units in the last place of the largest logit."""
-    if dtype in ("bfloat16", "float16"):
-        return ULPS * torch.finfo(getattr(torch, dtype)).eps * float(logits[logits.isfinite()].abs().max())
-    return NEAR_TIE_FLOAT32
 
 
 def _window_at(
@@ -79,12 +72,6 @@ def _window_at(
             return number, part[: position - first]
         first += len(part)
     raise AssertionError("an output has at least one part")
-
-
-def _logits_at(experiment: Experiment, before: list[int], inputs: Inputs, models: Models) -> torch.Tensor:
-    session = models.get(experiment.target).session()
-    pending = session.prefill(inputs)
-    return session.extend(torch.tensor([[pending[0], *before]], device=session.device))[0, -1]
 
 
 def _replay(experiment: Experiment, prompt: Prompt, repeat: int, models: Models) -> list[int]:

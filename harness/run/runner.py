@@ -29,7 +29,7 @@ from harness.models.fit import estimate
 from harness.models.loading import check_rounding, load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
 from harness.run.build import Models, heads_of, specs_of
-from harness.run.comparison import Chunk, Prepared, chunks_of, stages_of
+from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
 from harness.run.instruments import quick_collection
 from harness.run.prompts import examples_of
 from harness.run.refusals import check_names, check_recipes
@@ -93,11 +93,12 @@ def ensure_models(experiments: Iterable[Experiment], workers: int | None = None)
 class Runner:
     """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same.
 
+    ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
     ``again``: records anew, all arms together, a comparison whose times are refused for how they were recorded.
     """
 
-    def __init__(self, folder: Path, quiet: bool = False, again: bool = False) -> None:
-        self.folder, self.quiet, self.again = folder, quiet, again
+    def __init__(self, folder: Path, quiet: bool = False, again: bool = False, replay: Replay = "sample") -> None:
+        self.folder, self.quiet, self.again, self.replay = folder, quiet, again, replay
         self._id = uuid4().hex[:12]
         self._noted: set[str] = set()
         self._models: Models | None = None
@@ -173,7 +174,7 @@ class Runner:
     def prepared(self, comparison: Comparison) -> Iterator[Prepared]:
         first = comparison.arms[0]
         with quick_collection() if comparison.holds_memory else nullcontext():
-            yield Prepared(comparison, self.models(first), self.folder, self._id, self._noted)
+            yield Prepared(comparison, self.models(first), self.folder, self._id, self._noted, self.replay)
 
 
 def note_facts(notes: Notes, pinned: Comparison, examples: Sequence[Example]) -> None:

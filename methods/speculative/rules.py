@@ -61,7 +61,7 @@ class Lenience:
         return below_best <= bound if self.as_described else below_best >= bound
 
 
-class _KernelRule:
+class KernelRule:
     """A verification kernel as a rule (``kernels.verify``): PyTorch on a CPU, Triton on CUDA.
 
     At temperature 0 nothing is drawn: there every kernel's drafts are compared with the target's argmax, as in speculative
@@ -78,7 +78,7 @@ class _KernelRule:
         return self.kernel(proposal, target_logits, sampling, uniforms)
 
 
-class SigmoidRule(_KernelRule):
+class SigmoidRule(KernelRule):
     """Optimized, Eq. 5, as the paper describes it or as its code was released; alpha and beta are ``-scale`` and ``scale``.
 
     ``half_logits`` rounds both models' logits to fp16 first, as the paper's Whisper gives them: the scaling is then computed in
@@ -96,7 +96,7 @@ class SigmoidRule(_KernelRule):
         return super().verify(proposal, target_logits, sampling, uniforms)
 
 
-BASELINE, EXACT, FUSED = (partial(_KernelRule, name) for name in ("baseline", "exact", "fused"))
+BASELINE, EXACT, FUSED = (partial(KernelRule, name) for name in ("baseline", "exact", "fused"))
 SIGMOID_RELEASED = partial(SigmoidRule, as_released=True)
 
 

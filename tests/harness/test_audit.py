@@ -13,7 +13,8 @@ from harness.exact.controls import CONTROLS
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Missing
-from harness.run import divergence as divergence_module
+from harness.run import replay as replay_module
+from harness.run.build import Models
 from harness.run.divergence import classify
 from harness.run.prompts import make_prompt, seed_of
 from harness.run.runner import Runner, pin
@@ -93,13 +94,13 @@ def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, sh
     tokens = plain.tokens or []
     other = [*tokens[:4], tokens[4] + 1, *tokens[5:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(divergence_module, "NEAR_TIE_FLOAT32", 0.0 if shift else 1e9)
+        patch.setattr(replay_module, "NEAR_TIE_FLOAT32", 0.0 if shift else 1e9)
         found = classify(arms, (tokens, other), prompt, 0, models)
     assert (found.position, found.replays_agree, found.kind) == (4, True, kind)
 
 
 def test_a_sampled_pipeline_must_draw_plain_decodings_tokens(tmp_path: Path) -> None:
-    """At the same seeds; where it does not, the margin is how far the random number was from the border of a token's share."""
+    """At the same seeds; where it does not, the margin is how far the random number was from the other token's share."""
     comparison, records, runner = run_method(tmp_path, 1.0, MethodSpec.of("ppd", early_layer=2, candidates=2))
     assert judged(comparison, records, runner)["verdict"] == "identical"
     arms, models = (comparison.arms[0], comparison.arms[-1]), runner.models(comparison.arms[0])
@@ -113,7 +114,7 @@ def test_a_sampled_pipeline_must_draw_plain_decodings_tokens(tmp_path: Path) -> 
     drawn = float(Uniforms([seed_of(arms[0], example.id, 0)], 12).sample([4]))
     below, share = float(probs[: tokens[4]].sum()), float(probs[tokens[4]])
     assert below <= drawn < below + share
-    assert found.margin == pytest.approx(min(drawn - below, below + share - drawn), abs=1e-6)
+    assert found.margin == pytest.approx(below + share - drawn, abs=1e-6)  # the border between these two tokens
     assert (found.position, found.replays_agree, found.kind) == (4, True, "bug")
 
 
@@ -136,3 +137,23 @@ def test_a_lenient_rule_that_claims_to_be_exact_is_biased(tmp_path: Path, monkey
 def test_lossy_methods_are_called_lossy(tmp_path: Path) -> None:
     assert judged(*run(tmp_path, 1.0, rule="lenience", lenience=0.3))["verdict"] == "lossy"
     assert judged(*run(tmp_path, 1.0))["verdict"] == "same distribution"
+
+
+def test_a_divergence_that_memory_does_not_suffice_for_is_unresolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on, and later divergences use the copies that an earlier one loaded."""
+    comparison, records, runner = run(tmp_path, 0.0)
+    arms, tokens = (comparison.arms[0], comparison.arms[-1]), records[0][0].tokens or []
+    models, example = runner.models(arms[0]), next(iter(read_examples(get_task("text"), "toy", "test", 3, 0)))
+    prompt = make_prompt(get_task("text"), example, arms[0], models.get(arms[0].target))
+    pair = (tokens, [*tokens[:4], tokens[4] + 1, *tokens[5:]])
+    classify(arms, pair, prompt, 0, models)
+    copy = models.in_fp64.get(arms[0].target)
+    classify(arms, pair, prompt, 0, models)
+    assert models.in_fp64.get(arms[0].target) is copy
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr("harness.run.build.load_model", full)
+    found = classify(arms, pair, prompt, 0, Models())
+    assert (found.position, found.kind, found.margin) == (4, "unresolved", None)

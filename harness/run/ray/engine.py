@@ -25,7 +25,7 @@ from harness.core.experiment import Comparison, Experiment
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.run.build import Models
-from harness.run.comparison import Chunk
+from harness.run.comparison import Chunk, Replay
 from harness.run.decode import default_threads
 from harness.run.ray.cluster import Cluster
 from harness.run.ray.placement import Share, is_timed, request_of, room_for
@@ -40,12 +40,13 @@ MESSAGES = (UsageError, InputError, DataError, WorkerError)  # errors that the c
 
 @dataclass(frozen=True)
 class _Setup:
-    """The set-up of a worker: the driver's folder of records, CPU threads (another number may round sums differently)
-    and plug-in files. Sent with every call, because a worker that was started again knows nothing."""
+    """The set-up of a worker: the driver's folder of records, CPU threads (another number may round sums differently),
+    plug-in files and what is replayed. Sent with every call, because a worker that was started again knows nothing."""
 
     folder: Path
     threads: int
     plugin_files: tuple[str, ...]
+    replay: Replay
 
 
 class _Worker:
@@ -78,7 +79,7 @@ class _Worker:
         torch.set_num_threads(setup.threads)
         assert default_threads() == setup.threads
         plugins.load(setup.plugin_files)
-        self.runner, self.setup = Runner(setup.folder, quiet=True), setup
+        self.runner, self.setup = Runner(setup.folder, quiet=True, replay=setup.replay), setup
 
     def _prepare(self, comparison: Comparison) -> None:
         self.comparison = None
@@ -97,9 +98,15 @@ class RayRunner(Runner):
     """A runner with at most ``workers`` workers, None for as many as there is room for."""
 
     def __init__(
-        self, folder: Path, cluster: Cluster, quiet: bool = False, workers: int | None = None, again: bool = False
+        self,
+        folder: Path,
+        cluster: Cluster,
+        quiet: bool = False,
+        workers: int | None = None,
+        again: bool = False,
+        replay: Replay = "sample",
     ) -> None:
-        super().__init__(folder.resolve(), quiet, again)
+        super().__init__(folder.resolve(), quiet, again, replay)
         self.cluster, self.workers = cluster, workers
         self._request: Share | None = None
         self._pool: list[Any] = []
@@ -126,7 +133,7 @@ class RayRunner(Runner):
         return fetch(pool[0].with_models.remote(self._setup(), cloudpickle.dumps((experiment, function))), "a worker")
 
     def _setup(self) -> _Setup:
-        return _Setup(self.folder, default_threads(), tuple(plugins.files()))
+        return _Setup(self.folder, default_threads(), tuple(plugins.files()), self.replay)
 
     def _hire(self, comparison: Comparison, num_chunks: int) -> list[Any]:
         """Hire as many workers as there is room and work for. Those of the last comparison stay if they take the same share."""
