@@ -21,7 +21,8 @@ from harness.core.settings import RESULTS, model_name, source_of
 from harness.models.names import pin_model
 from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
 from harness.report.passes import NOTES, Passes, as_markdown, as_page, draw_cost, measure_passes, read_passes, to_json
-from harness.report.regress import measure, moves, read_baseline, update_baseline
+from harness.report.pinned import pinned_set
+from harness.report.regress import false_alarms, measure, moves, read_baseline, update_baseline
 from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
 from harness.run.runner import Runner
 from harness.tables.files import write_whole
@@ -205,8 +206,13 @@ def execute_regress(args: argparse.Namespace) -> int:
     known = any(args.baselines.glob("*.json"))
     baseline = read_baseline(args.baselines) if known or args.update is None else None
     os.environ[products.VARIABLE] = "torch"  # the baselines hold on every machine
+    if args.repeats is not None:
+        with TemporaryDirectory() as folder:
+            alarms = false_alarms(Path(folder), range(1, args.repeats + 1))
+        print(f"regress: on {args.repeats} other seeds, one thread beside two, {sum(map(bool, alarms))} moved anything")
+        return int(any(alarms))
     with TemporaryDirectory() as folder:
-        measured = measure(Runner(Path(folder), quiet=args.quiet))
+        measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set())
     changed = [] if baseline is None else moves(baseline, measured)
     if args.update is not None:
         update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)
@@ -218,5 +224,5 @@ def execute_regress(args: argparse.Namespace) -> int:
         return 0
     print(f"regress: {len(changed)} of {total} numbers and verdicts moved")
     for move in changed:
-        print(f"  {move.comparison:20s} {move.metric:28s} {move.baseline:40s} -> {move.now}")
+        print(f"  {move.comparison:20s} {move.metric:28s} {move.baseline:16s} -> {move.now:16s}{move.where}")
     return 1

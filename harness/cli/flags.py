@@ -128,7 +128,9 @@ def show(parser: argparse.ArgumentParser) -> None:
 
 def zoo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which models (default: all)")
-    parser.add_argument("--scale", choices=("toy", "test", "small", "paper"), default="toy", help="sizes (default: toy)")
+    parser.add_argument(
+        "--scale", choices=("toy", "test", "pinned", "small", "paper"), default="toy", help="sizes (default: toy)"
+    )
     add(parser, "--data", help=f"what to train on: {DATA}")
     add(parser, "--dry-run", help="say what would be trained and what is cached")
 
@@ -194,6 +196,7 @@ def regress(parser: argparse.ArgumentParser) -> None:
     flag("--update", metavar="REASON", help="rewrite the baselines; the reason goes into CHANGELOG.md")
     flag("--baselines", type=Path, default=RESULTS / "baselines", metavar="FOLDER", help="the committed numbers")
     flag("--changelog", type=Path, default=Path("CHANGELOG.md"), metavar="FILE", help="where --update writes why")
+    flag("--repeats", type=positive, metavar="N", help="instead: how often unchanged code moves a number, on N other seeds")
     add(parser, "--quiet")
 
 

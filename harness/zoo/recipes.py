@@ -29,7 +29,7 @@ from harness.zoo.descriptions import (
 )
 from harness.zoo.specdec import specdec_recipes
 
-Scale = Literal["toy", "test", "small", "paper"]
+Scale = Literal["toy", "test", "pinned", "small", "paper"]
 AnyRecipe = Recipe | HeadRecipe
 
 ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
@@ -50,7 +50,7 @@ def _language_models(scale: Scale) -> list[AnyRecipe]:
             settings = NUMBERS["groups"][group] | sizes
             teacher = found.get(settings.pop("teacher", ""))
             found[name] = Recipe(name=name, corpus=corpora[group], teacher=teacher, **settings)
-    for name, group, task in NGRAMS:
+    for name, group, task in (one for one in NGRAMS if one[1] in corpora):
         found[name] = Recipe(name=name, corpus=corpora[group], family="ngram", table_task=task)
     if "llama-deep" not in found:
         return list(found.values())
@@ -96,6 +96,7 @@ def _named(recipes: Iterable[AnyRecipe]) -> dict[str, AnyRecipe]:
 RECIPES: dict[Scale, dict[str, AnyRecipe]] = {
     "toy": _named([*_language_models("toy"), *specdec_recipes("toy"), *_whispers("toy")]),
     "test": _named([*_language_models("test"), *specdec_recipes("test"), *_whispers("test")]),
+    "pinned": _named([*_language_models("pinned"), *specdec_recipes("pinned"), *_whispers("pinned")]),
     "small": _named(_language_models("small")),
     "paper": _named([*_language_models("paper"), *specdec_recipes("paper"), *_whispers("paper")]),
 }

@@ -62,6 +62,8 @@ def specdec_recipes(scale: str) -> list[PairRecipe]:
     """All of SpecDec's recipes at a scale: a key of ``SCALES``."""
     base = _base(scale)
     models = [base.teacher, base.verifier, base.drafter]
+    if scale == "pinned":
+        return models
     if scale == "captions":  # its teacher translates well: what it writes is worth learning from
         return [*models, *_ablations(base), *_as_printed(base)]
     return [*models, *_variants(base)]

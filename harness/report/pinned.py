@@ -1,0 +1,110 @@
+"""What ``make regress`` measures: comparisons on small models whose weights are committed, the same everywhere.
+
+The checkpoints are the zoo's of scale "pinned" in half precision; ``python -m harness.report.pinned`` trains and writes them
+anew. They decode in fp64: rounding differs from processor to processor, but by far too little to move a token or a decision.
+"""
+
+import json
+from pathlib import Path
+from shutil import copyfile, rmtree
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness.core.experiment import Comparison, DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.zoo.build import ensure
+from kernels.inputs import SamplingSpec
+
+CHECKPOINTS = Path(__file__).resolve().parents[2] / "results" / "baselines" / "checkpoints"
+MODELS = (
+    "llama-target", "llama-draft", "t5-target", "t5-draft", "ngram-t5-cnndm", "specdec-verifier", "specdec-drafter",
+    "whisper-target", "whisper-draft",
+)  # fmt: skip
+LEFT_OUT = ("recipe.json",)
+NUM_EXAMPLES = 16
+
+
+def model(name: str) -> ModelSpec:
+    return ModelSpec(name=str(CHECKPOINTS / name))
+
+
+def drafted_by(name: str, kind: str = "model") -> DrafterSpec:
+    return DrafterSpec(kind=kind, model=model(name))
+
+
+def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAMPLES) -> dict[str, Comparison]:
+    """The pinned comparisons by name: text, translation, summaries, answers and speech; every family, rule and pipeline.
+
+    ``regress`` measures them at their defaults; other seeds and threads are to find out how often it is wrong.
+    """
+
+    def plain(task: str, target: str, temperature: float = 0.0, **values: object) -> Experiment:
+        base = Experiment(
+            task=task,
+            profile="test",
+            target=model(target),
+            method=MethodSpec(name="autoregressive"),
+            sampling=SamplingSpec(temperature=temperature),
+            seed=seed,
+            limit=num_examples,
+            max_new_tokens=40,
+            max_input_tokens=160,
+            prompt_style="instruction" if target.startswith("llama") else "t5",
+            dtype="float64",
+            num_threads=num_threads,
+        )
+        return base.replace(**values)
+
+    def drafted(base: Experiment, drafter: DrafterSpec, gamma: int = 3, **method: object) -> Comparison:
+        spec = MethodSpec.of("speculative", drafter=drafter, gamma=gamma, **method)  # type: ignore[arg-type]
+        probes = () if drafter.kind in ("copy", "block") else (OverlapProbe(drafter=drafter),)
+        return Comparison((base.replace(probes=probes), base.replace(method=spec)))
+
+    def piped(base: Experiment, **method: object) -> Comparison:
+        spec = MethodSpec.of("ppd", early_layer=4, **method)  # type: ignore[arg-type]
+        return Comparison((base.replace(probes=(EarlyProbe(layers=(3, 4, 5)),)), base.replace(method=spec)))
+
+    llama, t5, speech = drafted_by("llama-draft"), drafted_by("t5-draft"), drafted_by("whisper-draft")
+    blocks, ngram = drafted_by("specdec-drafter", "block"), drafted_by("ngram-t5-cnndm", "bigram")
+    answers, german = plain("squad", "llama-target"), plain("wmt-en-de", "t5-target")
+    beams = MethodSpec.of("beam", num_beams=3)
+    return {
+        "squad-greedy": drafted(answers, llama, schedule="heuristic"),
+        "squad-copy": drafted(answers, DrafterSpec(kind="copy")),
+        "text-sampled-batch": drafted(plain("text", "llama-target", 1.0, batch_size=4), llama),
+        "text-lenient": drafted(plain("text", "llama-target", 1.0), llama, rule="lenience", lenience=0.3),
+        "de-greedy": drafted(german, t5),
+        "de-beam": Comparison((german, german.replace(method=beams))),
+        "news-sampled": drafted(plain("cnndm", "t5-target", 1.0), t5),
+        "news-bigram": drafted(plain("cnndm", "t5-target", 1.0), ngram),
+        "ppd-greedy": piped(answers.replace(ignore_eos=True), candidates=1, execution="process"),
+        "ppd-sampled": piped(plain("squad", "llama-target", 1.0, ignore_eos=True), candidates=3, execution="batched"),
+        "blocks-strict": drafted(plain("wmt-en-de", "specdec-verifier"), blocks, 5, rule="top-1"),
+        "blocks-relaxed-batch": drafted(
+            plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=3, tau=1.0
+        ),
+        "speech-exact": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="exact"),
+        "speech-sigmoid": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid", scale=10.0),
+    }
+
+
+def write_checkpoints(folder: Path = CHECKPOINTS) -> None:
+    """Train the pinned models, or take them from the cache, and write them in half precision."""
+    for name, made in ensure(MODELS, "pinned", "toy").items():
+        rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir(parents=True)
+        for file in sorted(made.iterdir()):
+            if file.suffix == ".safetensors":
+                tensors = {
+                    key: value.half() if value.dtype == torch.float32 else value for key, value in load_file(file).items()
+                }
+                save_file(tensors, folder / name / file.name, {"format": "pt"})
+            elif file.suffix == ".json" and file.name not in LEFT_OUT:
+                text = json.dumps(json.loads(file.read_text(encoding="utf8")), ensure_ascii=False, separators=(",", ":"))
+                (folder / name / file.name).write_text(text + "\n", encoding="utf8")
+            elif file.name not in LEFT_OUT:
+                copyfile(file, folder / name / file.name)
+
+
+if __name__ == "__main__":
+    write_checkpoints()

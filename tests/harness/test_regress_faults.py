@@ -1,0 +1,181 @@
+"""`make regress` sees injected faults: of caches, rules, positions, stops, tokenizers, beams, candidates, scales and scores.
+
+Each fault is put into the code while a part of the pinned set runs, and must move a number of the committed baselines; without
+one nothing moves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.core import products
+from harness.models.loading import LoadedModel
+from harness.report.pinned import CHECKPOINTS, pinned_set
+from harness.report.regress import Move, measure, moves, read_baseline
+from harness.run.runner import Runner
+from kernels.verify import sigmoid
+from methods.beam import BeamState
+from methods.models import llama
+from methods.ppd import pipeline
+from methods.specdec.rules import TopBeta
+from methods.speculative.model import ModelDrafter
+from methods.speculative.per_row import CopyDrafter
+from methods.speculative.rules import Lenience, SpeculativeSampling
+from methods.types import Outcome, Stop
+
+BASELINES, NUM_EXAMPLES = CHECKPOINTS.parent, 4
+Patch = pytest.MonkeyPatch
+
+
+def changes(folder: Path, *names: str) -> list[Move]:
+    """Run the first examples of some pinned comparisons and hold them against the committed values."""
+    chosen = {name: one for name, one in pinned_set(num_examples=NUM_EXAMPLES).items() if name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(products.VARIABLE, "torch")
+        measured = measure(Runner(folder, quiet=True), chosen)
+    committed = {name: one for name, one in read_baseline(BASELINES).items() if name in names}
+    for name, one in committed.items():
+        known = measured[name]["examples"]
+        assert len(known) == NUM_EXAMPLES
+        one["examples"] = {example: values for example, values in one["examples"].items() if example in known}
+    return moves(committed, measured)
+
+
+def last_draft_missing(patch: Patch) -> None:
+    """The last draft of a round in which all stood never reaches the draft's cache (vllm#9730)."""
+    whole = ModelDrafter.commit
+
+    def commit(self: ModelDrafter, outcome: Outcome) -> None:
+        whole(self, outcome)
+        self.cache.unseen = [row[-1:] for row in self.cache.unseen]
+
+    patch.setattr(ModelDrafter, "commit", commit)
+
+
+def eager_rule(patch: Patch) -> None:
+    """A draft stands a twentieth more often than it may."""
+    whole = SpeculativeSampling.verify
+
+    def verify(self: Any, proposal: Any, logits: Any, sampling: Any, uniforms: Any) -> Any:
+        scale = torch.ones_like(uniforms)
+        scale[:, :-1] = 0.95
+        return whole(self, proposal, logits, sampling, uniforms * scale)
+
+    patch.setattr(SpeculativeSampling, "verify", verify)
+
+
+def shifted_positions(patch: Patch) -> None:
+    """Passes over several tokens stand one position too far."""
+    whole = llama.lookup
+
+    def lookup(table: torch.Tensor, frame: Any) -> torch.Tensor:
+        shift = int(1 < frame.num_new < 8)
+        return whole(table.roll(-shift, 0), frame)
+
+    patch.setattr(llama, "lookup", lookup)
+
+
+def deaf_to_eos(patch: Patch) -> None:
+    patch.setattr(Stop, "cut", lambda self, tokens, room: (tokens[:room], "length" if len(tokens) >= room else None))
+
+
+def prompt_without_its_end(patch: Patch) -> None:
+    """The tokenizer leaves out the special tokens of a prompt."""
+    patch.setattr(LoadedModel, "encode", lambda self, text: self.encode_continuation(text))
+
+
+def beams_by_sum(patch: Patch) -> None:
+    """Finished beams are ranked by log-probability instead of its mean, so that short ones win."""
+
+    def finalize(self: BeamState, log_prob: float, tokens: tuple[int, ...]) -> None:
+        ranked = sorted([*self.finalized, (log_prob, tokens)], key=lambda one: one[0], reverse=True)
+        self.finalized = ranked[: self.num_beams]
+
+    patch.setattr(BeamState, "_finalize", finalize)
+
+
+def second_candidates(patch: Patch) -> None:
+    """PPD begins the candidates behind the likeliest."""
+    patch.setattr(pipeline, "_most_likely", lambda logits, count: logits.flatten().topk(count + 1).indices.tolist()[1:])
+
+
+def doubled_scale(patch: Patch) -> None:
+    whole = sigmoid._constants
+
+    def constants(alpha: float, beta: float, dtype: torch.dtype) -> Any:
+        return whole(2 * alpha, 2 * beta, dtype)
+
+    patch.setattr(sigmoid, "_constants", constants)
+
+
+def relaxed_made_strict(patch: Patch) -> None:
+    patch.setattr(TopBeta, "__init__", with_defaults(TopBeta.__init__, tau=0.0))
+
+
+def other_lenience(patch: Patch) -> None:
+    patch.setattr(Lenience, "__init__", with_defaults(Lenience.__init__, lenience=0.4))
+
+
+def with_defaults(whole: Callable[..., None], **changed: Any) -> Callable[..., None]:
+    return lambda self, *args, **values: whole(self, *args, **(values | changed))
+
+
+def copies_the_second_match(patch: Patch) -> None:
+    """A copying drafter begins one token too late."""
+    whole = CopyDrafter.propose
+
+    def propose(self: CopyDrafter, text: Sequence[int], num_draft: int, uniforms: Any, sampling: Any) -> Any:
+        found = whole(self, text, num_draft, uniforms, sampling)
+        return replace(found, tokens=found.tokens.roll(-1, 1))
+
+    patch.setattr(CopyDrafter, "propose", propose)
+
+
+FAULTS = [
+    (last_draft_missing, "news-sampled"),
+    (last_draft_missing, "de-greedy"),
+    (eager_rule, "text-sampled-batch"),
+    (shifted_positions, "text-lenient"),
+    (deaf_to_eos, "de-greedy"),
+    (prompt_without_its_end, "de-greedy"),
+    (beams_by_sum, "de-beam"),
+    (second_candidates, "ppd-sampled"),
+    (doubled_scale, "speech-sigmoid"),
+    (relaxed_made_strict, "blocks-relaxed-batch"),
+    (other_lenience, "text-lenient"),
+    (copies_the_second_match, "squad-copy"),
+]
+
+
+@pytest.mark.parametrize(("fault", "comparison"), FAULTS)
+def test_a_fault_turns_regress_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Patch], None], comparison: str
+) -> None:
+    fault(monkeypatch)
+    moved = {move.metric for move in changes(tmp_path, comparison)}
+    assert moved - {"verdict", "weights", "all"}
+
+
+def test_nothing_moves_without_a_fault(tmp_path: Path) -> None:
+    """On this processor's rounding, whichever it is."""
+    assert changes(tmp_path, "de-greedy", "news-sampled", "blocks-relaxed-batch", "speech-exact") == []
+
+
+def test_the_scores_that_are_watched_are_not_zero() -> None:
+    metrics: dict[str, list[float]] = {}
+    for one in read_baseline(BASELINES).values():
+        for name, value in one["metrics"].items():
+            metrics.setdefault(name, []).append(value)
+    for name in ("bleu", "rouge1", "rouge2", "rougeL", "exact_match", "f1", "wer", "perplexity", "alpha_overlap", "match_rate"):
+        assert max(metrics[name]) > 0, name
+    assert 0 < min(metrics["wer"]) < 1
+
+
+def test_the_checkpoints_are_small() -> None:
+    files = [file for file in CHECKPOINTS.rglob("*") if file.is_file()]
+    assert len({file.parent for file in files}) == 9
+    assert sum(file.stat().st_size for file in files) < 2_000_000
