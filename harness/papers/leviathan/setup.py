@@ -98,19 +98,19 @@ class _Sizes:
     alpha_limits: Mapping[str, int] = field(default_factory=dict)
     alpha_limit: int
     speed_limit: int
-    speed_repeats: int = 3
+    speed_repeats: int = 1
     max_new_tokens: int = 128
     max_t5_source: int = 512
 
 
 SIZES = {
     "toy": _Sizes(
-        alpha_limits={"text": 90, "wmt-en-de": 280, "cnndm": 170}, alpha_limit=50, speed_limit=20, max_new_tokens=80,
-        max_t5_source=160,
+        alpha_limits={"text": 90, "wmt-en-de": 280, "cnndm": 170}, alpha_limit=50, speed_limit=100,
+        max_new_tokens=80, max_t5_source=160,
     ),
-    "test": _Sizes(alpha_limit=4, speed_limit=3, speed_repeats=1, max_new_tokens=24, max_t5_source=160),
-    "small": _Sizes(alpha_limit=100, speed_limit=20),
-    "paper": _Sizes(alpha_limit=400, speed_limit=100),
+    "test": _Sizes(alpha_limit=4, speed_limit=3, max_new_tokens=24, max_t5_source=160),
+    "small": _Sizes(alpha_limit=100, speed_limit=100),
+    "paper": _Sizes(alpha_limit=400, speed_limit=100, speed_repeats=3),
 }  # fmt: skip
 
 
