@@ -1,7 +1,8 @@
 """Judge how a measured number relates to the published one, and why it misses it.
 
 A published number is known to its printed digits only, so half a unit of its last digit is added to our interval on either
-side. A measurement without an interval decides nothing; a value that was computed needs none.
+side. A measurement without an interval decides nothing, and one whose interval is wide agrees with nothing. A value that was
+computed needs no interval; where it is the paper's own number, that is arithmetic and no agreement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ Relation = Literal["agrees", "above", "below", "not comparable"]
 SIZE_UNITS = ("MiB", "GiB")
 TIMED_UNITS = ("s", "ms", "x", "tokens/s")
 MODELS = {"toy": "toy models", "test": "toy models", "small": "stand-in models"}
+WIDEST = 0.25  # of the published number: an interval that is longer in all would agree with too much
 NOTED = "disagrees: see note"
 
 REASONS = {
@@ -31,6 +33,8 @@ REASONS = {
     "not run": "nothing is recorded yet; the command beside the table runs it",
     "failed": "it was run and gave no number; the note says why",
     "impossible": "it cannot be run; the note says why",
+    "arithmetic": "computed from the paper's own numbers, or a setting taken from it: nothing was measured",
+    "too wide": f"the published number lies in the interval, which is longer than {WIDEST:.0%} of it: that shows no agreement",
     "too few": f"measured on fewer than {DESCRIPTIVE} examples, which describes these alone",
     "no interval": "measured without an interval, which decides nothing",
     "no published number": "the paper has no such number",
@@ -78,8 +82,16 @@ def _judged(cell: Cell, digits: int, settings: Settings) -> Judged:
     low = (cell.measured if cell.low is None else cell.low) - half
     high = (cell.measured if cell.high is None else cell.high) + half
     if low <= cell.published <= high:
-        return Judged(cell, "agrees", "")
+        return Judged(cell, "not comparable", why) if (why := _no_agreement(cell)) else Judged(cell, "agrees", "")
     return Judged(cell, "above" if low > cell.published else "below", _reason(cell, settings))
+
+
+def _no_agreement(cell: Cell) -> str:
+    """Say why a number that meets the published one does not show that they agree; empty if it does."""
+    if cell.status == "computed" and cell.n is None:
+        return "arithmetic"
+    wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(float(cell.published or 0))
+    return "too wide" if wide else ""
 
 
 def _incomparable(cell: Cell) -> str | None:

@@ -28,6 +28,8 @@ def cell(published: float | str | None, measured: float | None = 1.0, half: floa
     ("one", "settings", "relation", "reason"),
     [
         (cell(1.1), TOY, "agrees", ""),
+        (cell(1.1, half=0.2), TOY, "not comparable", "too wide"),
+        (cell(0.0, half=1.5), TOY, "not comparable", "too wide"),
         (cell(1.14, half=0.136), TOY, "agrees", ""),  # 1.136 is 1.14 to the printed digits
         (cell(1.2), TOY, "below", "toy models"),
         (cell(0.8, unit="x"), TOY, "above", "toy models; hardware"),
@@ -35,7 +37,7 @@ def cell(published: float | str | None, measured: float | None = 1.0, half: floa
         (cell(0.8, unit="BLEU"), PAPER, "above", "disagrees: see note"),
         (cell(0.8), Settings(profile="small"), "above", "stand-in models"),
         (cell(0.8), Settings(models=(("t5-xxl", "mine"),)), "above", "replaced models"),
-        (cell(1.0, half=None, n=None, status="computed"), TOY, "agrees", ""),
+        (cell(1.0, half=None, n=None, status="computed"), TOY, "not comparable", "arithmetic"),
         (cell(1.2, half=None, n=None, status="computed"), TOY, "below", "disagrees: see note"),
         (cell(1.2, half=None, n=None, status="computed", unit="MiB"), TOY, "below", "toy models"),
         (cell(1.0, half=None), TOY, "not comparable", "no interval"),

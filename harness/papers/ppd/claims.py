@@ -93,48 +93,6 @@ def layers() -> Claim:
     )
 
 
-def condition() -> Claim:
-    probed = sorted({int(row["layer"]) for row in read(PAPER, "table_2")})
-    lines = [
-        Line(f"layer {layer}", f">= {PAPER_DEPTH / 2:g}", str(layer),
-             f"{layer} {'>=' if 2 * layer >= PAPER_DEPTH else '<'} {PAPER_DEPTH} / 2", yes(2 * layer >= PAPER_DEPTH))
-        for layer in probed
-    ]  # fmt: skip
-    return Claim(
-        title="Where Theorem 4.1 holds",
-        statement=f"The theorem asks for an early layer of at least half the depth; the models have {PAPER_DEPTH} layers.",
-        formula="d-bar >= d / 2",
-        lines=tuple(lines),
-        tables=(1, 4, 5, 6),
-        sources=("text_claims.csv", "table_2.csv"),
-    )
-
-
-def pipeline_latency() -> Claim:
-    """Equation 3 leaves out every cost but the layers'."""
-    rows = read(PAPER, "table_3")
-    greedy = {row["dataset"]: float(row["latency_s"]) for row in rows if not row["k"]}
-    lines = []
-    for row in rows:
-        if not row["k"]:
-            continue
-        ratio = float(row["latency_s"]) / greedy[row["dataset"]]
-        expected = float(theory.half_depth_latency_per_token(_rate(row)))
-        share = (1 - ratio) / (1 - expected)
-        arithmetic = f"{row['latency_s']} / {greedy[row['dataset']]} = {ratio:.3f}; 1 - {_rate(row):.4f} / 2 = {expected:.3f}: "
-        arithmetic += f"{share:.0%} of the saving"
-        lines.append(line_of(f"{row['dataset']}, k = {row['k']}", f"{ratio:.3f}", expected, arithmetic))
-    return Claim(
-        title="The measured pipeline against Equation 3",
-        statement="Table 3 has latencies of the implementation and the match rates they were reached with. As a fraction of "
-        "greedy decoding's, the latency should be Equation 3's.",
-        formula="Equation 3: 1 - p/2",
-        lines=tuple(lines),
-        tables=(2,),
-        sources=("table_3.csv",),
-    )
-
-
 def throughput() -> Claim:
     lines = []
     for row in read(PAPER, "table_3"):
@@ -179,4 +137,4 @@ def totals() -> Claim:
     )
 
 
-CLAIMS = (pipeline_latency, caption, layers, condition, extremes, throughput, totals)
+CLAIMS = (caption, layers, extremes, throughput, totals)

@@ -2,7 +2,7 @@
 
 import re
 
-from harness.papers.claim import Claim, Line, against, yes
+from harness.papers.claim import Claim, Line, against
 from harness.tables.published import Row, read
 
 PAPER = "specdec"
@@ -48,26 +48,4 @@ def memory() -> Claim:
     )
 
 
-def bifurcation() -> Claim:
-    """The formula must have its maximum at one place, wherever the first mismatch of a block is, or if there is none."""
-    size, lines = 5, []
-    for first in (1, 3, size, None):
-        wrong = [first is not None and position >= first for position in range(1, size + 1)]
-        scores = [float(miss) / position for position, miss in enumerate(wrong, start=1)]
-        places = [position for position, score in enumerate(scores, start=1) if score == max(scores)]
-        found = "c = " + " or ".join(map(str, places))
-        label = f"first mismatch at {first}" if first else "the whole block agrees"
-        printed = f"c = {first}" if first else "one c"
-        arithmetic = "values " + ", ".join(f"{score:.2f}" for score in scores)
-        lines.append(Line(label, printed, found, arithmetic, yes(len(places) == 1 and places[0] == (first or places[0]))))
-    return Claim(
-        title="Where a block bifurcates",
-        statement="The bifurcation is the first position where draft and verifier differ, and c tokens are accepted, at most "
-        "k. Where all agree the formula names no position; the authors' code then accepts k + 1.",
-        formula=f"c = argmax over i of 1(draft_i differs from the verifier's token) / i, here with k = {size}",
-        lines=tuple(lines),
-        tables=(12, 13, 29),
-    )
-
-
-CLAIMS = (bifurcation, headline, memory)
+CLAIMS = (headline, memory)
