@@ -106,21 +106,31 @@ def test_alpha_cells_show_their_own_drafter(synthetic: SimpleNamespace) -> None:
     assert any(row.startswith("stand-in: gpt-target") for row, _ in cells)
 
 
-def test_an_alpha_over_a_loop_says_so(synthetic: SimpleNamespace) -> None:
-    """Alpha of a text that repeats itself is about the repetition; the note has the share, counted by hand."""
+def test_alpha_is_shown_without_runaways_too(synthetic: SimpleNamespace) -> None:
+    """Outputs that loop or hit the limit hold many tokens: their share and the alpha of the others, counted by hand."""
     settings = Settings(limit=4)
     known = synthetic.run_all(TABLES[9].plan(settings))
-    row = "T5-XXL (EnDe) / T5-small / 0"
 
-    def note(tokens: list[int]) -> str:
+    def note(loops: int, cut: int = 0) -> str:
         def records_of(arm: Experiment) -> list[Record]:
-            return [dataclasses.replace(record, tokens=tokens) for record in known(arm)]
+            found = []
+            for number, record in enumerate(known(arm)):
+                tokens = [5, 6] * 10 if number < loops else list(range(20))
+                reason = "length" if loops <= number < loops + cut else "eos"
+                values = [1.0] * 20 if number < loops + cut else [0.5] * 20
+                overlap = [dataclasses.replace(one, by_lenience={"1.0": values}) for one in record.overlap]
+                found.append(dataclasses.replace(record, tokens=tokens, stop_reason=reason, overlap=overlap))
+            return found
 
         cells = TABLES[9].cells(settings, Evidence(records_of))
+        row = "T5-XXL (EnDe) / T5-small / 0"
         return next(cell.note for cell in cells if (cell.row, cell.column) == (row, "alpha"))
 
-    assert note([5, 6] * 10) == "88% of the output's 4-grams repeat earlier ones: a loop, which inflates alpha"  # 15 of 17
-    assert note(list(range(20))) == ""
+    away = "of 4 outputs loop or hit the length limit"
+    assert note(1) == f"1 {away} (25% of the tokens); without them alpha is 0.50"
+    assert note(1, 1) == f"2 {away} (50% of the tokens); without them alpha is 0.50"
+    assert note(4) == f"4 {away} (100% of the tokens)"
+    assert note(0) == ""
 
 
 def test_plans_are_comparisons_of_known_tasks_without_shared_timed_arms() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from harness.core.experiment import Experiment
+from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import MUCH_REPETITION, alpha_overlap, num_tokens, repetition_frac
 from harness.measures.pairing import succeeded
@@ -115,12 +116,25 @@ def _alpha(known: Known, row: Row) -> Result:
     return alpha_overlap(known[row.arm][1], row.key[1])
 
 
-def _loops(known: Known, row: Row) -> str:
-    """Say where the target's own text is a loop: such an alpha is about repetition, not about the task."""
-    repeated = repetition_frac(known[row.arm][1])
-    if repeated is None or repeated.value < MUCH_REPETITION:
+def _runaways(known: Known, row: Row) -> str:
+    """Say what alpha is without the outputs that loop or hit the length limit: they hold more tokens than others."""
+    records = succeeded(known[row.arm][1])
+    away = [one for one in records if one.stop_reason == "length" or _repeats(one)]
+    rest = [one for one in records if one not in away]
+    if not away:
         return ""
-    return f"{repeated.value:.0%} of the output's 4-grams repeat earlier ones: a loop, which inflates alpha"
+    share = num_tokens(away) / max(1, num_tokens(records))
+    counted = f"{len(away)} of {len(records)} outputs loop or hit the length limit ({share:.0%} of the tokens)"
+    if (without := alpha_overlap(rest, row.key[1])) is None:
+        return counted
+    shown = without.shown
+    spread = "" if shown.low is None else f" [{shown.low:.2f}, {shown.high:.2f}]"
+    return f"{counted}; without them alpha is {shown.value:.2f}{spread}"
+
+
+def _repeats(record: Record) -> bool:
+    repeated = repetition_frac([record])
+    return repeated is not None and repeated.value > MUCH_REPETITION
 
 
 def _count(known: Known, row: Row) -> Estimate:
@@ -166,7 +180,7 @@ ALPHA = table(
             "alpha",
             _alpha,
             published="alpha",
-            remark=_loops,
+            remark=_runaways,
             note="alpha is alpha_overlap: the mean of sum min(p, q) over tokens that the target itself generated, both "
             "adjusted alike.",
         ),
