@@ -35,6 +35,8 @@ from methods.options import options_class
 from methods.parts import METHODS
 from tasks import get_task
 
+NOT_KEPT = ("bug", "biased")  # verdicts of a method that breaks its guarantee
+
 
 def execute(args: argparse.Namespace) -> int:
     own, asked = with_peers(experiments(args), args.peer)
@@ -56,11 +58,12 @@ def execute(args: argparse.Namespace) -> int:
         lambda arms, of_arms: judge_run(arms, of_arms, runner.with_models),
     )
     refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
+    audit = judge_run(comparison, records, runner.with_models)
     document = {
         "signature": method.signature,
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
-        "audit": judge_run(comparison, records, runner.with_models),
+        "audit": audit,
         "metrics": {name: _finite(estimate.as_dict()) for name, estimate in metrics.items()},
         "refused": refused.why if refused else None,
         "beam_budget": _beam_budget(method.method),
@@ -74,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     if failed:
         first = next(record.error for record in records[-1] if record.status == "failed")
         print(f"foretoken: {failed} of {len(records[-1])} examples failed; the first: {first}", file=sys.stderr)
-    return 1 if failed == len(records[-1]) else 0
+    return 1 if failed == len(records[-1]) or audit["verdict"] in NOT_KEPT else 0
 
 
 def _finite(value: Any) -> Any:

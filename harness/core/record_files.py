@@ -43,6 +43,8 @@ class RecordFile:
     def stored(self) -> dict[Key, Record]:
         """Return everything that is recorded, in its order; ``probes`` of a record has what the experiment's probes found."""
         found = _by_key(read_records(self.path) if self.path.exists() else ())
+        if foreign := next((one for one in found.values() if one.signature != self.experiment.signature), None):
+            raise _foreign(self.path, foreign, self.experiment.signature)
         for probe in self.experiment.probes:
             for key, one in _of_probe(self.probe_path(probe), found).items():
                 found[key].probes[probe.id] = one
@@ -141,6 +143,13 @@ def _made(line: bytes, from_line: Callable[[bytes], Line], where: str) -> Line:
         ) from error
 
 
+def _foreign(path: Path, record: Record, signature: str) -> UsageError:
+    return UsageError(
+        f"records {path}: example {record.example!r} is of experiment {record.signature}; expected {signature}, the "
+        "file's own: remove that line, and it is run again"
+    )
+
+
 def _by_key(records: Iterable[Record]) -> dict[Key, Record]:
     return {record.key: record for record in distinct(records)}
 
@@ -158,6 +167,9 @@ def load_records(path: str | Path) -> list[Record]:
     found = []
     for file in record_files(path):
         records = _by_key(read_records(file))
+        first = next(iter(records.values()), None)
+        if foreign := next((one for one in records.values() if first and one.signature != first.signature), None):
+            raise _foreign(file, foreign, first.signature if first else "")
         probes = [_of_probe(one, records) for one in sorted((file.parent / PROBES).glob(f"{file.stem}.*.jsonl"))]
         found += [record.with_probes([one[key] for one in probes if key in one]) for key, record in records.items()]
     return found

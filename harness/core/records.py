@@ -5,14 +5,17 @@ Append-only; everything printed is derived from them. ``harness.core.record_file
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
 from harness.core.files import made, parsed
 from methods.steps import Steps
 
 Key = tuple[str, int]
+ROUNDING = 0.01  # of probabilities that half precision adds up
 MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
 
 
@@ -91,8 +94,10 @@ class ProbeRecord:
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "ProbeRecord":
-        """ValueError for what is no record of a probe."""
-        return made(cls, parsed(line))
+        """ValueError for what is no record of a probe: other fields or types, impossible numbers."""
+        found = made(cls, parsed(line))
+        _check_found(found)
+        return found
 
 
 @dataclass(kw_only=True)
@@ -143,12 +148,13 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "Record":
-        """ValueError for what is no record: other fields or types, rounds that do not fit the tokens."""
+        """ValueError for what is no record: other fields or types, rounds that do not fit the tokens, impossible numbers."""
         return cls.from_dict(parsed(line))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Record":
         record = made(cls, values)
+        _check_numbers(record)
         _check_rounds(record)
         return record
 
@@ -184,6 +190,41 @@ def _line(values: dict[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
 
+def _check_numbers(record: Record) -> None:
+    """No run writes a negative count or time, a failure without a message, or a success with one."""
+    _check_range("repeat", [record.repeat])
+    if record.status == "failed" and record.error is None:
+        raise ValueError("error: null, of an example that failed; expected its message")
+    if record.status == "ok" and record.error is not None:
+        raise ValueError(f"status 'ok', but error {record.error!r}")
+    for name in ("prompt_tokens", "truncated_tokens", "wall_s", "encode_s", "draft_encode_s"):
+        _check_range(name, [getattr(record, name)])
+    _check_range("num_rows", [record.num_rows], least=1)
+    _check_range("tokens", record.tokens or [])
+    if record.divergence is not None:
+        _check_range("divergence.position", [record.divergence.position], most=len(record.tokens or ()))
+    _check_found(record)
+
+
+def _check_found(record: "Record | ProbeRecord") -> None:
+    """Check what probes find; seconds and ranks are not negative, overlaps are probabilities."""
+    for overlap in record.overlap:
+        for values in overlap.by_lenience.values():
+            _check_range("overlap", values, most=1 + ROUNDING)
+    for early in record.early:
+        _check_range("early.ranks", early.ranks)
+    _check_range("peak_bytes", [record.peak_bytes])
+    if (times := record.rule_times) is not None:
+        for name in ("profiled_s", "wall_s", "event_s"):
+            _check_range(f"rule_times.{name}", getattr(times, name))
+
+
+def _check_range(name: str, values: Iterable[float | None], least: float = 0, most: float = math.inf) -> None:
+    """ValueError for a number that is not within two others; None is unknown."""
+    if odd := [value for value in values if value is not None and not least <= value <= most]:
+        raise ValueError(f"{name}: {odd[0]}; expected {f'{least} or more' if most == math.inf else f'{least} to {most:g}'}")
+
+
 def _check_rounds(record: Record) -> None:
     """Columns are whole or, where a method has none, empty; together the rounds emit the record's tokens."""
     steps = record.steps
@@ -197,3 +238,15 @@ def _check_rounds(record: Record) -> None:
         raise ValueError("steps: target_probs and draft_probs of different lengths")
     if sum(steps.emitted) != len(record.tokens or ()) or min((*steps.emitted, *steps.num_accepted), default=0) < 0:
         raise ValueError(f"steps: {sum(steps.emitted)} tokens emitted, {len(record.tokens or ())} recorded")
+    for name in ("draft_s", "verify_s", "round_s"):
+        _check_range(f"steps.{name}", getattr(steps, name))
+    for name in ("target_probs", "draft_probs"):
+        _check_range(f"steps.{name}", chain.from_iterable(getattr(steps, name)), most=1 + ROUNDING)
+    for name in ("drafted", "choices", "candidates"):
+        _check_range(f"steps.{name}", chain.from_iterable(getattr(steps, name)))
+    for drafted, accepted, emitted in zip(steps.drafted, steps.num_accepted, steps.emitted, strict=True):
+        if drafted and not (accepted <= len(drafted) and accepted <= emitted <= accepted + 1):
+            raise ValueError(
+                f"steps: a round drafted {len(drafted)}, accepted {accepted} and emitted {emitted} tokens; expected at most "
+                "what was drafted, and one more"
+            )

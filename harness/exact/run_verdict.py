@@ -23,6 +23,7 @@ from harness.exact.law import windows_of
 from harness.models.loading import LoadedModel
 from harness.run.build import Models, build_method
 from harness.run.decode import must_equal, outputs_of
+from harness.run.refusals import check_tokens
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
@@ -62,6 +63,8 @@ def _with_replays(finding: Finding, records: Sequence[Record]) -> Finding:
 def _judge(comparison: Comparison, records: list[list[Record]], models: Models) -> Finding:
     baseline, experiment = comparison.arms[0], comparison.arms[-1]
     target = models.get(experiment.target)
+    for arm in records:
+        check_tokens(arm, target.name, target.vocab_size)
     method = build_method(experiment.method, target, models)
     if must_equal(baseline, experiment, method):
         return _judge_identity(records[-1])

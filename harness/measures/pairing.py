@@ -74,10 +74,17 @@ def out_of_turn(baseline: Sequence[Record], method: Sequence[Record]) -> Missing
         return refusal
     runs = {record.key: record.run for record in succeeded(baseline)}
     shared = [record for record in succeeded(method) if record.key in runs]
-    if shared and not any(record.run == runs[record.key] for record in shared):
+    torn = [record for record in shared if record.run != runs[record.key]]
+    if shared and len(torn) == len(shared):
         return Missing(
             "refused: the two arms ran in different processes, not interleaved; run again with --again, which records the "
             "comparison anew"
+        )
+    stops = len({*runs.values(), *(record.run for record in shared)}) - 1
+    if torn and len(torn) > stops * max((record.num_rows or 1 for record in torn), default=1):
+        return Missing(
+            f"refused: of {len(shared)} examples {len(torn)} ran in another process in one arm than in the other, more than a "
+            "run leaves that is stopped and goes on; run again with --again, which records the comparison anew"
         )
     return None
 

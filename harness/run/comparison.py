@@ -20,7 +20,7 @@ from harness.run.decode import must_equal
 from harness.run.divergence import classify
 from harness.run.prompts import Prompt, examples_of, make_prompt
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
-from harness.run.refusals import overload_of
+from harness.run.refusals import check_tokens, overload_of
 from harness.run.replay import replay_record
 from tasks import get_task
 from tasks.base import Example
@@ -122,6 +122,8 @@ class Prepared:
 
     def run(self, chunk: Chunk) -> list[list[Record]]:
         """Return the records of each arm that are new or have more probes than before."""
+        for known in chunk.known:
+            check_tokens(known.values(), self.target.name, self.target.vocab_size)
         if self.decoded_for is not None:
             return self._in_turn(chunk, self._decode_again)
         records = self._in_turn(chunk, self._generate)

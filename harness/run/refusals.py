@@ -1,8 +1,14 @@
-"""What cannot be run is refused here, by names, options and recipes alone: before anything is trained, downloaded or loaded."""
+"""What cannot be run is refused here, by names, options and recipes alone: before anything is trained, downloaded or loaded.
+
+And records that cannot be those of what is run.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.records import Key, Record
 from harness.models.fit import check_role, foreign_heads, no_block_heads
 from harness.models.names import recipe_named
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
@@ -12,6 +18,7 @@ from methods.options import values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.pipeline import overload
 from methods.transformers_assisted import check_schedule
+from tasks.base import Example
 
 LOOKUP, EXIT = "prompt-lookup", "early-exit"
 THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has
@@ -108,3 +115,27 @@ def overload_of(spec: MethodSpec) -> str | None:
     if not spec.is_pipeline or spec.options.candidates is None:
         return None
     return overload(spec.options.execution, spec.options.candidates, num_cores())
+
+
+def check_tokens(records: Iterable[Record], target: str, vocab_size: int) -> None:
+    """UsageError for a record with a token that its target does not have."""
+    for record in records:
+        if odd := [token for token in record.tokens or () if token >= vocab_size]:
+            raise UsageError(
+                f"record {record.signature}, example {record.example!r}: token {odd[0]}; target {target} has 0 to "
+                f"{vocab_size - 1}: remove that line from its file, and it is run again"
+            )
+
+
+def check_planned(experiment: Experiment, stored: Iterable[Key], planned: Callable[[Experiment], Sequence[Example]]) -> None:
+    """UsageError for a record of an example that the experiment's data do not have; a larger limit may have been run before."""
+    recorded = dict.fromkeys(example for example, _ in stored)
+    foreign = recorded.keys() - {example.id for example in planned(experiment)}
+    if foreign:
+        longer = experiment.replace(limit=max(experiment.limit, len(recorded)))
+        foreign -= {example.id for example in planned(longer)}
+    if foreign:
+        raise UsageError(
+            f"records of {experiment.signature}: example {min(foreign)!r} is none of task {experiment.task!r} in "
+            f"{experiment.source!r}; remove that line from their file"
+        )

@@ -32,7 +32,7 @@ from harness.run.build import Models, heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
 from harness.run.instruments import quick_collection
 from harness.run.prompts import examples_of
-from harness.run.refusals import check_names, check_recipes
+from harness.run.refusals import check_names, check_planned, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.descriptions import PairRecipe
@@ -148,6 +148,8 @@ class Runner:
         """Say whether anything was missing."""
         first, files = stage.arms[0], [RecordFile(self.folder, arm) for arm in stage.arms]
         known = tuple(file.stored() for file in files)
+        for arm, recorded in zip(stage.arms, known, strict=True):
+            check_planned(arm, recorded, examples_of)
         chunks = [chunk for chunk in chunks_of(stage, examples_of(first), known) if any(chunk.lacking)]
         if not chunks:
             return False

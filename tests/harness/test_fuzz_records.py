@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -164,7 +165,8 @@ def test_flipped_bytes_and_foreign_lines_are_named_and_nothing_is_removed(stored
 @settings(max_examples=60, **FUZZED)
 @given(order=st.lists(st.integers(0, 2), min_size=1, max_size=8), cut=st.integers(0, 10**6))
 def test_doubled_lines_count_once_and_a_torn_one_not_at_all(stored: SimpleNamespace, order: list[int], cut: int) -> None:
-    all_lines = [record.to_line().encode() for record in stored.records[:3]]
+    records = [*stored.records[:2], replace(stored.records[2], signature=stored.plain.signature)]
+    all_lines = [record.to_line().encode() for record in records]
     whole = b"".join(all_lines[index] for index in order)
     cut %= len(whole) + 1
     path, _ = write(stored, stored.lines | {stored.plain.signature: [whole[:cut]]})
@@ -213,6 +215,39 @@ def test_a_run_goes_on_from_any_byte(run: SimpleNamespace, cuts: tuple[float, fl
         again = path.read_bytes()
         assert again.startswith(left)
         assert [stable(line) for line in again.splitlines()] == [stable(line) for line in content.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda values: values.update(tokens=[10**6, *values["tokens"][1:]]),
+            "token 1000000; |over another text",
+        ),
+        (lambda values: values.update(example="nobody's"), "example \"nobody's\" is none of task 'text' in "),
+        (lambda values: values.update(signature="0" * 16), "is of experiment 0000000000000000; expected "),
+    ],
+)
+def test_a_run_refuses_records_that_cannot_be_its_own(
+    run: SimpleNamespace, capsys: pytest.CaptureFixture, change: Callable[[dict[str, Any]], object], expected: str
+) -> None:
+    for path, content in zip(run.paths, run.contents, strict=True):
+        first, *others = content.splitlines(keepends=True)
+        path.write_bytes(without(first, change) + b"".join(others))
+        assert main(run.command) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert re.search(expected, line)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("verdict", "status"), [("bug", 1), ("biased", 1), ("near-tie", 0), ("unknown", 0)])
+def test_a_run_whose_audit_found_a_bug_ends_with_status_1(
+    run: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, verdict: str, status: int
+) -> None:
+    for path, content in zip(run.paths, run.contents, strict=True):
+        path.write_bytes(content)
+    monkeypatch.setattr("harness.cli.run.judge_run", lambda *_: {"verdict": verdict, "summary": ""})
+    assert main(run.command) == status
 
 
 def stable(line: bytes) -> tuple[Any, ...]:

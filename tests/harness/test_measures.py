@@ -114,6 +114,20 @@ def test_a_drifting_baseline_is_refused(
         assert not refused or "drifted" in result.why
 
 
+@pytest.mark.parametrize(("num_torn", "refused"), [(0, False), (1, False), (2, True), (7, True), (8, True)])
+def test_no_speed_comes_from_the_remainder_of_a_cut_file(
+    synthetic: SimpleNamespace, arms: SimpleNamespace, num_torn: int, refused: bool
+) -> None:
+    """One arm's last records were lost and made again by another process; a run that is killed tears one pair."""
+    plain = [replace(synthetic.plain(arms.plain, str(i), 5 + i), run="first") for i in range(8)]
+    drafted = [
+        replace(synthetic.drafted(arms.drafted, str(i), 5 + i), run="first" if i < 8 - num_torn else "second") for i in range(8)
+    ]
+    result = measures.speedup(plain, drafted)
+    assert isinstance(result, Missing) == refused
+    assert not refused or "--again" in result.why
+
+
 def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, "a", 12)]
     drafted = [synthetic.drafted(arms.drafted, "a", 12, accepted=(3,))]

@@ -1,9 +1,12 @@
 """Records survive a kill at any byte, a full disk, and JSON."""
 
+import json
 import os
 import resource
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +31,14 @@ def record(index: int) -> Record:
     steps = Steps(drafted=[[1, 2]], num_accepted=[1], emitted=[2], target_probs=[[0.5, 0.1]], draft_probs=[[0.25, 1.0]])
     overlap = [Overlap(drafter="bigram", by_lenience={"1.0": [0.5, 0.25]})]
     return Record(
-        signature="s", example=f"é{index}", repeat=0, status="ok", tokens=[1, 2], text="naïve\n", steps=steps, overlap=overlap
+        signature=EXPERIMENT.signature,
+        example=f"é{index}",
+        repeat=0,
+        status="ok",
+        tokens=[1, 2],
+        text="naïve\n",
+        steps=steps,
+        overlap=overlap,
     )
 
 
@@ -64,6 +74,41 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
     path.write_bytes(record(0).to_line().encode() + b'{"nonsense": 1}\n')
     with pytest.raises(UsageError, match=r"x\.jsonl:2: not a record"):
         list(read_records(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"wall_s": -1.0}, "wall_s: -1.0; expected 0 or more"),
+        ({"repeat": -1}, "repeat: -1"),
+        ({"num_rows": 0}, "num_rows: 0; expected 1 or more"),
+        ({"tokens": [1, -2]}, "tokens: -2"),
+        ({"error": "but it worked"}, "status 'ok', but error 'but it worked'"),
+        ({"status": "failed"}, "error: null, of an example that failed"),
+        ({"steps": {"num_accepted": [99]}}, "drafted 2, accepted 99 and emitted 2 tokens"),
+        ({"steps": {"num_accepted": [0]}}, "drafted 2, accepted 0 and emitted 2 tokens"),
+        ({"steps": {"target_probs": [[5.0, 0.1]]}}, "steps.target_probs: 5.0; expected 0 to 1.01"),
+        ({"steps": {"draft_probs": [[-0.5, 0.1]]}}, "steps.draft_probs: -0.5"),
+        ({"steps": {"round_s": [-0.5]}}, "steps.round_s: -0.5"),
+        ({"steps": {"drafted": [[1, -7]]}}, "steps.drafted: -7"),
+    ],
+)
+def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    values = json.loads(record(0).to_line())
+    steps = values["steps"] | change.get("steps", {})
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(values | change | {"steps": steps}) + "\n")
+    with pytest.raises(UsageError, match=r"x\.jsonl:1: not a record") as caught:
+        list(read_records(path))
+    assert expected in str(caught.value)
+
+
+def test_a_record_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, EXPERIMENT.replace(probes=()))
+    file.path.write_text(record(0).to_line() + replace(record(1), signature="0123").to_line())
+    for read in (file.read, lambda: load_records(tmp_path)):
+        with pytest.raises(UsageError, match=rf"example 'é1' is of experiment 0123; expected {EXPERIMENT.signature}"):
+            read()
 
 
 def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) -> None:
