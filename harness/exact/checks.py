@@ -10,6 +10,8 @@ the first round and its bonus, is tested separately, at the level of the ground.
 MAX_TESTS tests: all tests together raise a false alarm with a chance of at most 1e-6, and no verdict depends on which other
 subjects are audited.
 
+Replay: outputs longer than any cache's first size, each decision of which must be what the target and its numbers give.
+
 Distance: how far a lossy method is from the target, with intervals over examples.
 """
 
@@ -24,8 +26,8 @@ from torch import Tensor
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
-from harness.exact.fit import POWER, Fit, Sampled, fits_of, pooled_fits
-from harness.exact.ground import NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground
+from harness.exact.fit import POWER, Fit, Sampled, draw_rows, fits_of, pooled_fits
+from harness.exact.ground import NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
 from harness.exact.law import LAW_BOUND, Window
 from harness.measures.statistics import ratio_of_examples
 from harness.measures.verdicts import GREEN
@@ -33,17 +35,19 @@ from harness.run.build import Models
 from harness.run.decode import outputs_of
 from harness.run.divergence import first_difference
 from harness.run.prompts import Prompt
+from harness.run.replay import is_replayed, replay
 from methods.autoregressive import Autoregressive
-from methods.sampling import Sampling
+from methods.sampling import Sampling, Uniforms
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
 from methods.transformers_generate import TransformersGenerate
-from methods.types import Guarantee, Method, VerifyRule
+from methods.types import Guarantee, Method, Session, VerifyRule
 
 KEPT, WINDOWS = 12, 1  # tokens and windows of the laws that an exact rule is integrated on
 LOSSY_KEPT, LOSSY_WINDOWS = 48, 2
 NOMINAL = 0.05
 TRANSFORMERS_SHARE = 5  # transformers' loops are slow: they draw one in so many of the samples that others are tested with
+LONG, LONG_ROWS = 140, 2  # tokens and rows of a prompt's outputs that are replayed: caches have grown twice by then
 MAX_SHOWN = 3  # divergences in a finding; all are counted
 Findings = dict[str, dict[str, Any]]  # JSON objects by the name of a subject or control
 Row = tuple[str, float, float]  # an example, a sum over its places, and how many there are
@@ -222,6 +226,37 @@ def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
         "tests": fit.evidence["tests"],
     }
     return Finding("biased" if evidence["failed"] else fit.verdict, fit.note, evidence)
+
+
+def check_replay(
+    method: Method,
+    ground: ModelGround,
+    session: Session | None = None,
+    uniforms_of: Callable[..., Uniforms] = Uniforms,
+    length: int = LONG,
+) -> Finding:
+    """Decode long outputs, stopping at no token, and replay them. "unknown": the method's outputs cannot be replayed."""
+    decisions, longest, faults, target = 0, 0, list[str](), ground.target
+    for number, inputs in enumerate(ground.prefixes) if is_replayed(method, ground.sampling) else ():
+        first = ground.seed(f"replay {number}", 0) % 2**40
+        seeds = list(range(first, first + LONG_ROWS))
+        where = session or ground.new_session()
+        for seed, row in zip(
+            seeds, draw_rows(method, where, inputs, ground.sampling, seeds, length, None, uniforms_of)[1], strict=True
+        ):
+            found = replay(method, target, inputs, row, ground.sampling, seed, length, ground.models)
+            if found is not None:
+                decisions, longest = decisions + found.decisions, max(longest, len(row.tokens))
+                faults += [] if found.fault is None else [found.fault.what]
+    verdict = "bug" if faults else "same distribution" if decisions else "unknown"
+    evidence = {"decisions": decisions, "longest": longest, "faults": len(faults), "what": sorted(set(faults))}
+    return Finding(verdict, f"{decisions} decisions of outputs of up to {longest} tokens replayed", {"replayed": evidence})
+
+
+def with_replay(finding: Finding, replayed: Finding) -> Finding:
+    """Return a finding with a replay's evidence; what the replay has red is red."""
+    verdict = finding.verdict if replayed.passed or replayed.verdict == "unknown" else replayed.verdict
+    return replace(finding, verdict=verdict, evidence={**finding.evidence, **replayed.evidence})
 
 
 def check_false_alarms(ground: Ground) -> Finding:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
-from harness.exact.checks import KEPT, WINDOWS, Finding, check_identity, check_law, check_samples, compare
+from harness.exact.checks import KEPT, WINDOWS, Finding, check_identity, check_law, check_replay, check_samples, compare
 from harness.exact.ground import NUM_DRAFT, ModelGround
 from harness.models.loading import LoadedModel
 from harness.run.build import build_drafter
@@ -32,6 +32,8 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.types import Clock, Drafter, Generation, Guarantee, Inputs, Method, Proposal, Session, Stop, Verdict, VerifyRule
+
+GROWN = 64  # tokens that a cache holds before it grows
 
 
 class _LenientBy:
@@ -99,6 +101,43 @@ class _StaleTarget(ModelSession):
         pass
 
 
+class _StaleBeyond(ModelSession):
+    """A target that keeps rejected drafts in its cache once that holds more than 64 tokens."""
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        if max(self.lengths[0]) <= GROWN:
+            super().rewind(counts)
+
+
+class _OffBeyond(ModelSession):
+    """A target that gives every token its neighbour's logits once more than 64 tokens are cached."""
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        logits = super().extend(tokens)
+        return logits.roll(1, -1) if max(self.lengths[0]) > GROWN else logits
+
+
+class _LastFromDraft(Uniforms):
+    """Draws a round's last token with the number that decided on one of its drafts."""
+
+    draft_number = 0
+
+    def verify(self, starts: Sequence[int], count: int) -> Tensor:
+        numbers = super().verify(starts, count)
+        if count > self.draft_number:
+            numbers[:, -1] = numbers[:, self.draft_number]
+        return numbers
+
+    def select(self, rows: Sequence[int]) -> "Uniforms":
+        chosen = super().select(rows)
+        chosen.__class__ = type(self)
+        return chosen
+
+
+class _LastFromSecond(_LastFromDraft):
+    draft_number = 1
+
+
 class _SharedNoise(Uniforms):
     """Draws a draft, decides on it and replaces it with one and the same random number."""
 
@@ -151,7 +190,7 @@ class _Control:
     """
 
     what: str
-    check: Literal["law", "samples", "greedy"]
+    check: Literal["law", "samples", "greedy", "replay"]
     rule: Callable[[], VerifyRule] = SpeculativeSampling
     drafter: Callable[[Session], Drafter] = ModelDrafter
     session: Callable[..., Session] | None = None
@@ -190,12 +229,36 @@ CONTROLS = {
     "neighbouring token": _Control(
         what="the target's own token is replaced by its neighbour in the vocabulary", check="greedy", rule=_NextDoor
     ),
+    "acceptance number reused": _Control(
+        what="the number that decided on the first draft also draws the round's last token",
+        check="replay",
+        uniforms=_LastFromDraft,
+    ),
+    "second acceptance number reused": _Control(
+        what="the number that decided on the second draft also draws the round's last token",
+        check="replay",
+        uniforms=_LastFromSecond,
+    ),
+    "stale cache beyond 64": _Control(
+        what="rejected drafts stay in a cache of more than 64 tokens", check="replay", session=_StaleBeyond
+    ),
+    "both arms wrong alike": _Control(
+        what="plain decoding itself reads its neighbour's logits beyond 64 tokens",
+        check="replay",
+        session=_OffBeyond,
+        loop=lambda *parts: Autoregressive(),
+    ),
 }
 
 
 def run_control(control: _Control, greedy: ModelGround, drawn: ModelGround, draft: DrafterSpec) -> dict[str, Any]:
     """Check a control and say whether it was caught. Both grounds are of one target, at temperature 0 and above."""
-    checks = {"law": partial(_by_law, drawn), "samples": partial(_by_samples, drawn), "greedy": partial(_by_outputs, greedy)}
+    checks = {
+        "law": partial(_by_law, drawn),
+        "samples": partial(_by_samples, drawn),
+        "greedy": partial(_by_outputs, greedy),
+        "replay": partial(_by_replay, drawn),
+    }
     finding = checks[control.check](control, draft)
     return {"what": control.what, "check": control.check, "caught": not finding.passed, **finding.evidence}
 
@@ -208,6 +271,12 @@ def _by_law(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Findi
 def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     method = _method(control, ground.models.draft(_model_of(draft), ground.target))
     return check_samples(ground.samples(method, uniforms_of=control.uniforms), ground)
+
+
+def _by_replay(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
+    method = _method(control, ground.models.draft(_model_of(draft), ground.target))
+    session = control.session(ground.target.stack) if control.session else None
+    return check_replay(method, ground, session, control.uniforms)
 
 
 def _by_outputs(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:

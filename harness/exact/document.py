@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.text import markdown_lines
-from harness.exact.checks import TRANSFORMERS_SHARE, Findings
+from harness.exact.checks import LONG, TRANSFORMERS_SHARE, Findings
 from harness.exact.fit import FALSE_ALARM, POWER
 from harness.exact.ground import MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
@@ -91,6 +91,8 @@ def _caught_by(control: Mapping[str, Any]) -> str:
         return f"law off by {max(control['largest_deviation'].values(), default=0.0):.1e}"
     if control["check"] == "samples":
         return ", ".join(control["failed"]) or "nothing"
+    if control["check"] == "replay":
+        return ", ".join(control["replayed"]["what"]) or "nothing"
     return f"{control['bugs']} of {control['prompts']} outputs"
 
 
@@ -110,6 +112,9 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
         f"({document['tests_of_samples']} were made), so that all together raise a false alarm with a chance of at most "
         f"{FALSE_ALARM:g}. p bounds a chance, for any sample size (Chernoff). tv: a sampler whose law is this far off (total "
         f"variation, in whatever way) is found with a chance of {POWER:g}.",
+        "",
+        f"Replay: outputs of up to {LONG} tokens of every exact method, greedy and sampled, are read by transformers' own "
+        "forward pass; every token, acceptance and recorded probability must be what logits and the seed's numbers give.",
         "",
         "Lossy, sampled: total variation and KL (nats) of a round's emitted law from the target's, mean over places. Lossy, "
         "greedy: share of emitted tokens that are not the target's first choice behind the same text, and log-probability "

@@ -187,13 +187,15 @@ def _audit_subject(subject: Subject, ground: ModelGround, runner: Runner, others
         if subject.method == PLAIN and not experiment.sampling.greedy:
             return declared | checks.check_false_alarms(ground).as_dict()
         if exact and not must_be_equal:
-            return declared | checks.check_exact(method, ground, drafts=experiment.method.drafter is not None).as_dict()
+            found = checks.check_exact(method, ground, drafts=experiment.method.drafter is not None)
+            return declared | checks.with_replay(found, checks.check_replay(method, ground)).as_dict()
         if not exact and not experiment.sampling.greedy:
             assert isinstance(method, DraftAndVerify)
             return declared | checks.check_lossy_law(method, ground).as_dict()
         _record(subject, runner, others)
         if exact:
-            return declared | check_recorded_identity(subject, runner).as_dict()
+            found = check_recorded_identity(subject, runner)
+            return declared | checks.with_replay(found, checks.check_replay(method, ground)).as_dict()
         records = runner.records(experiment)
         return declared | checks.check_lossy_outputs(experiment, records, ground.prompts, ground.models).as_dict()
     except (InputError, WorkerError, RuntimeError) as error:

@@ -101,6 +101,12 @@ def summary_of(row: Row) -> str:
     """Return a subject's evidence in a few words."""
     if row.get("error"):
         return str(row["error"])
+    replayed = row.get("replayed", {})
+    faults = f"replay: {', '.join(replayed['what'])}; " if replayed.get("faults") else ""
+    return faults + _summary(row) + (f", replayed up to {replayed['longest']} tokens" if replayed.get("decisions") else "")
+
+
+def _summary(row: Row) -> str:
     if "tv" in row:
         return f"total variation {_interval(row['tv'])}, {_interval(row['nats'])} nats a token"
     if "prompts" in row:

@@ -92,10 +92,15 @@ def _first_law(proposal: Proposal, vocab_size: int) -> Float[Tensor, "1 V"]:
 
 
 def _batch(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
-    """Right-pad rows to the longest; rows that propose nothing do not decide whether there are logits."""
+    """Right-pad rows to the longest; rows that propose nothing do not decide whether there are logits.
+
+    Where rows have different kinds of laws (point masses beside logits, or other samplings) all are given as log-probabilities.
+    """
     lengths = tuple(one.lengths[0] for one in proposals)
     longest = max(lengths)
     tokens = proposals[0].tokens.new_zeros(len(proposals), longest)
+    kinds = {None if one.logits is None else one.sampling for one in proposals if one.lengths[0]}
+    proposals = [_with_law(one, vocab_size) for one in proposals] if len(kinds) > 1 else proposals
     drawn = [one.logits for one in proposals if one.logits is not None]
     logits = drawn[0].new_zeros(len(proposals), longest, vocab_size) if drawn else None
     for row, one in enumerate(proposals):
@@ -104,6 +109,15 @@ def _batch(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
             logits[row, : lengths[row]] = one.logits[0]
     sampling = next((one.sampling for one in proposals if one.logits is not None), proposals[0].sampling)
     return Proposal(tokens, lengths, logits, sampling)
+
+
+def _with_law(proposal: Proposal, vocab_size: int) -> Proposal:
+    """Return a row's proposal with the logarithms of its law as logits, at temperature 1."""
+    if proposal.logits is None:
+        probs = torch.nn.functional.one_hot(proposal.tokens, vocab_size).float()
+    else:
+        probs = proposal.sampling.probs(proposal.logits)
+    return Proposal(proposal.tokens, proposal.lengths, probs.log(), UNIFORM)
 
 
 class CopyDrafter:

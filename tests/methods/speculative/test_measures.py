@@ -26,7 +26,7 @@ from methods.speculative.per_row import CopyDrafter, PerRow
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.steps import Step
-from methods.types import Inputs, Stop
+from methods.types import Inputs, Proposal, Stop
 
 VOCAB = 7
 TEXTS = [[1, 2, 3, 1, 2], [2, 2, 4], [], [5]]
@@ -212,3 +212,33 @@ def test_guarantees() -> None:
     with pytest.raises(InputError, match="order 3"):
         NGramDrafter(NGramTable.count(TEXTS, VOCAB), 3)
     assert PerRow(CopyDrafter(VOCAB)).row_drafter.vocab_size == VOCAB
+
+
+class _CopyOrGuess:
+    """Proposes a point mass behind token 1 and a law of three tokens behind any other, at temperature 2."""
+
+    vocab_size = 4
+
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: torch.Tensor, sampling: Sampling) -> Proposal:
+        if text[-1] == 1:
+            return Proposal(torch.full((1, num_draft), 3), (num_draft,), None, sampling)
+        logits = torch.tensor([0.0, 1.0, 2.0, float("-inf")]).expand(1, num_draft, 4)
+        return Proposal(torch.full((1, num_draft), 2), (num_draft,), logits, Sampling(temperature=2.0))
+
+
+def test_a_row_keeps_its_law_beside_rows_of_another_kind() -> None:
+    """A point mass beside logits became a uniform law, and its token was emitted with probability 1."""
+    alone = {}
+    for prompt in ((0, 1), (0, 2)):
+        drafter = PerRow(_CopyOrGuess())
+        drafter.begin(Inputs((prompt,)), [prompt[-1]], Uniforms([0], 4))
+        alone[prompt] = drafter.propose([2], [0], Sampling(temperature=1.0))
+    drafter = PerRow(_CopyOrGuess())
+    drafter.begin(Inputs(tuple(alone)), [1, 2], Uniforms([0, 1], 4))
+    both = drafter.propose([2, 1], [0, 0], Sampling(temperature=1.0))
+    assert both.logits is not None
+    laws = both.sampling.probs(both.logits)
+    assert laws[0].tolist() == [[0.0, 0.0, 0.0, 1.0]] * 2
+    one = alone[0, 2]
+    assert one.logits is not None
+    torch.testing.assert_close(laws[1, :1], one.sampling.probs(one.logits)[0, :1])
