@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 from functools import lru_cache
@@ -13,6 +12,7 @@ import torch
 
 from harness.core import products
 from kernels.verify import fused
+from methods.cores import num_cores
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "sacrebleu", "rouge-score", "numpy")
@@ -25,7 +25,7 @@ def describe(device: str = "cpu") -> dict[str, str | int]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "cores": os.cpu_count() or "unknown",
+        "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "products of few rows": str(products.choice()),
         "fused rule": fused.decided_by(),

@@ -1,8 +1,12 @@
 """The description of a machine names the checkout's commit, and says where product files differ from it."""
 
+import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from harness.core import environment
 from harness.core.environment import ROOT, commit
 
 
@@ -23,3 +27,10 @@ def test_changed_product_files_are_told(tmp_path: Path) -> None:
     assert len(commit(tmp_path)) == 12
     (tmp_path / "harness" / "a.py").write_text("1")
     assert commit(tmp_path).endswith("+changes")
+
+
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1}, raising=False)
+    environment.describe.cache_clear()
+    assert environment.describe()["cores"] == 1
+    environment.describe.cache_clear()

@@ -11,7 +11,7 @@ from harness.core.records import Divergence, Record
 from harness.measures import of_run as measures
 from harness.measures.pairing import num_failed, num_near_ties
 from harness.measures.statistics import Estimate, Missing
-from harness.papers.leviathan.speed import account
+from harness.papers.leviathan.speed import UNTIMED, account, untimed
 from methods.speculative import theory
 from tasks import get_task
 
@@ -126,6 +126,18 @@ def test_no_speed_comes_from_the_remainder_of_a_cut_file(
     result = measures.speedup(plain, drafted)
     assert isinstance(result, Missing) == refused
     assert not refused or "--again" in result.why
+
+
+def test_a_spoiled_clock_leaves_alpha_and_counts(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Arms of different processes, as a killed run leaves them: the times are refused, what was counted is there."""
+    rows = {"t5-small": [0.5] * 12}
+    plain = [replace(synthetic.plain(arms.plain, name, overlap=rows), run="first") for name in "abcd"]
+    drafted = [replace(synthetic.drafted(arms.drafted, name), run="second") for name in "abcd"]
+    assert isinstance(account(plain, drafted, "t5-small", 3), Missing)
+    found = untimed(plain, drafted, "t5-small", 3)
+    assert set(found) == set(UNTIMED)
+    assert value(found["alpha"]) == pytest.approx(0.5)
+    assert value(found["tokens_per_step"]) == pytest.approx(3)
 
 
 def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:

@@ -60,6 +60,7 @@ UNITS = {
     "residual_unexplained": "x",
     "outside_rounds": "frac",
 }
+UNTIMED = ("alpha", "tokens_per_step", "tokens_per_step_eq1")
 
 
 def account(
@@ -73,8 +74,16 @@ def account(
     if refusal := incomparable(baseline, method):
         return refusal
     columns = _columns(baseline, method, drafter)
-    if columns is None:
-        return None
+    return None if columns is None else _estimates(columns, gamma)
+
+
+def untimed(baseline: Sequence[Record], method: Sequence[Record], drafter: str, gamma: int) -> dict[str, Estimate | None]:
+    """Return the quantities of UNITS that no clock decides, which are there also where times must not be compared."""
+    columns = _columns(baseline, method, drafter, in_one_process=False)
+    return {} if columns is None else {name: found for name, found in _estimates(columns, gamma).items() if name in UNTIMED}
+
+
+def _estimates(columns: dict[str, np.ndarray], gamma: int) -> dict[str, Estimate | None]:
     n = len(columns["tokens"])
     point = _quantities(columns, gamma)
     draws = np.random.default_rng(0).integers(0, n, size=(RESAMPLES, n))
@@ -88,12 +97,14 @@ def _estimate(value: float, draws: np.ndarray, n: int, unit: str) -> Estimate | 
     return Estimate(value, *(interval(draws) if n > 1 else (None, None)), n, unit)
 
 
-def _columns(baseline: Sequence[Record], method: Sequence[Record], drafter: str) -> dict[str, np.ndarray] | None:
-    """[n] per example, the repeats that both arms completed taken together."""
+def _columns(
+    baseline: Sequence[Record], method: Sequence[Record], drafter: str, in_one_process: bool = True
+) -> dict[str, np.ndarray] | None:
+    """[n] per example, the repeats that both arms completed taken together; times ask for those ``in_one_process``."""
     first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
     examples: dict[str, tuple[list[Record], list[Record]]] = {}
     for key, record in first.items():
-        if key in second and second[key].run == record.run:
+        if key in second and (not in_one_process or second[key].run == record.run):
             mine, theirs = examples.setdefault(key[0], ([], []))
             mine.append(record)
             theirs.append(second[key])
@@ -209,11 +220,20 @@ def costs_of(baseline: Arm, method: Arm) -> dict[str, Estimate | None] | Missing
     return account(baseline[1], method[1], spec.drafter.label, spec.gamma)
 
 
+def counts_of(baseline: Arm, method: Arm) -> dict[str, Estimate | None]:
+    """Measure what a spoiled clock leaves."""
+    spec = method[0].method
+    assert spec.drafter is not None
+    return untimed(baseline[1], method[1], spec.drafter.label, spec.gamma)
+
+
 def _column(title: str, name: str, *, derived: bool = False, published: str | None = None, note: str = "") -> Column:
     """A column of the quantity ``name``; ``derived``: it is arithmetic on measurements and theory."""
 
     def quantity(known: Known, row: Row) -> Result:
         result = known.once(costs_of, TARGET, row.arm)
+        if isinstance(result, Missing) and name in UNTIMED:
+            return known.once(counts_of, TARGET, row.arm).get(name)
         return result.get(name) if isinstance(result, dict) else result
 
     return Column(
