@@ -245,7 +245,7 @@ def _check_rounds(record: Record) -> None:
     for name in ("drafted", "choices", "candidates"):
         _check_range(f"steps.{name}", chain.from_iterable(getattr(steps, name)))
     for drafted, accepted, emitted in zip(steps.drafted, steps.num_accepted, steps.emitted, strict=True):
-        if drafted and not (accepted <= len(drafted) and accepted <= emitted <= accepted + 1):
+        if drafted and not (accepted <= len(drafted) and emitted <= accepted + 1):
             raise ValueError(
                 f"steps: a round drafted {len(drafted)}, accepted {accepted} and emitted {emitted} tokens; expected at most "
                 "what was drafted, and one more"
