@@ -17,7 +17,7 @@ from kernels.verify.check import Case, check, random_cases
 from kernels.verify.interface import Proposal, Verdict
 from kernels.verify.reference import Sampling
 from kernels.verify.registry import KERNELS
-from methods.speculative.rules import _KernelRule
+from methods.speculative.rules import KernelRule
 
 DRAWN = Sampling(temperature=1.0)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -108,7 +108,7 @@ def test_filters_keep_what_transformers_keeps(sampling: dict) -> None:
 def test_the_law_is_the_targets(sampling: Sampling) -> None:
     generator = torch.Generator().manual_seed(2)
     target, draft = (2 * torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (3, 2))
-    rule = _KernelRule("fused", backend="native")
+    rule = KernelRule("fused", backend="native")
     assert largest_deviation(rule, target, draft, sampling) < 1e-6
     assert largest_deviation(rule, target, [1, 4], sampling) < 1e-6
 

@@ -21,7 +21,7 @@ from kernels.verify.reference import Sampling, adjusted_probs
 from kernels.verify.registry import EXACT, KERNELS
 from kernels.verify.sigmoid import LEAST_WEIGHT, Scaling
 from methods.parts import RULES
-from methods.speculative.rules import _KernelRule
+from methods.speculative.rules import KernelRule
 
 DRAWN = Sampling(temperature=1.0)
 
@@ -104,7 +104,7 @@ LAWS = {"plain": DRAWN, "top-p": Sampling(temperature=0.7, top_p=0.8), "top-k": 
 def test_exact_kernels_keep_the_law(name: str, sampling: Sampling) -> None:
     generator = torch.Generator().manual_seed(2)
     target, draft = (2 * torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (3, 2))
-    rule = _KernelRule(name, **({} if name == "baseline" else {"backend": "torch"}))
+    rule = KernelRule(name, **({} if name == "baseline" else {"backend": "torch"}))
     assert largest_deviation(rule, target, draft, sampling) < 1e-6
     if sampling == DRAWN:
         assert largest_deviation(rule, target, [1, 4], sampling) < 1e-6
