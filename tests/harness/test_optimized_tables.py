@@ -99,7 +99,7 @@ def test_gains_are_split_into_faster_and_fewer_calls() -> None:
         assert fewer.measured == pytest.approx(counts[rule] / counts[BASELINE])
         assert saved.measured == pytest.approx(100 * (1 - seconds[rule] / seconds[BASELINE]))
         assert faster.measured * fewer.measured == pytest.approx(1 - saved.measured / 100)
-        assert saved.low <= saved.measured <= saved.high
+        assert (saved.low, saved.high) == (None, None), "of six examples no interval is shown"
     assert cells[f"{CLEAN_ROW} / {EXACT}", "fewer calls"].measured == 1
     assert cells[f"{CLEAN_ROW} / {SIGMOID}", "fewer calls"].measured < 0.6
     assert cells[f"{CLEAN_ROW} / {SIGMOID}", "fewer calls"].published == pytest.approx(0.384)

@@ -89,7 +89,8 @@ def test_our_points_are_table_2s(synthetic: SimpleNamespace) -> None:
                 (expected.value, expected.low, expected.high)
             )
             assert rate.n == 4
-            [[down], [up]] = reaches([rate.mapped(curve.latency)])
+            assert reaches([rate.mapped(curve.latency)]) == [[0], [0]], "of four examples no interval is shown"
+            [[down], [up]] = reaches([dataclasses.replace(rate, n=100).mapped(curve.latency)])
             assert down == pytest.approx((rate.high - rate.value) / 2)
             assert up == pytest.approx((rate.value - rate.low) / 2)
             assert curve.latency(rate.value) == pytest.approx(1 - rate.value / 2)

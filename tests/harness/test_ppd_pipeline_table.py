@@ -98,7 +98,7 @@ def test_every_cell_fills(records_of: RecordsOf) -> None:
     }
     for (_, column), cell in cells.items():
         assert cell.status in ("measured", "computed"), cell
-        assert cell.low - 1e-9 <= cell.measured <= cell.high + 1e-9, cell
+        assert (cell.low, cell.high) == (None, None), "of five examples no interval is shown"
         assert (cell.n, cell.unit) == (5, UNITS[COLUMNS[column]])
     text = terminal_table(TABLE, FEW, list(cells.values()))
     assert "not run" not in text

@@ -80,7 +80,9 @@ def test_table_2_measures_what_it_prints(records_of: RecordsOf) -> None:
         records = records_of(match_arm(FEW, row["dataset"]))
         expected = match_rate(records, row["trained"], int(row["layer"]), int(row["k"]))
         assert (cell.published, cell.measured) == (float(row["match_rate_pct"]), expected.value)
-        assert (cell.status, cell.unit, cell.n, cell.low, cell.high) == ("measured", "%", 6, expected.low, expected.high)
+        assert (cell.status, cell.unit, cell.n) == ("measured", "%", 6)
+        shown = (expected.low, expected.high) if expected.exact else (None, None)  # of six examples exact intervals alone
+        assert (cell.low, cell.high) == shown
     assert len({cell.measured for cell in cells.values()}) > 20
 
 
@@ -332,7 +334,7 @@ def test_all_tables_from_nothing_on_the_test_zoo(
         with (tmp_path / f"results/runs/test-toy/tables/{table.name}.csv").open() as file:
             for row in csv.DictReader(file):
                 assert row["status"] == "measured", row
-                assert 0 <= float(row["low"]) <= float(row["measured"]) <= float(row["high"]) <= 100
+                assert 0 <= float(row["low"] or 0) <= float(row["measured"]) <= float(row["high"] or 100) <= 100
                 filled += 1
     assert filled == 906
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").glob("*.jsonl")}
