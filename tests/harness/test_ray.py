@@ -163,7 +163,9 @@ def test_a_folder_that_a_node_does_not_see_is_refused(workers: ray_engine.RayRun
     comparison = pair()
     workers.run(comparison)  # connected, and all there already
     with pytest.raises(UsageError, match=r"does not see what the driver wrote there; .* choose --records"):
-        ray_engine._Worker().run(ray_engine._Setup(tmp_path, default_threads(), ()), ray.cloudpickle.dumps((comparison, chunk)))
+        ray_engine._Worker().run(
+            ray_engine._Setup(tmp_path, default_threads(), (), "none"), ray.cloudpickle.dumps((comparison, chunk))
+        )
 
 
 def test_a_stopped_run_goes_on_where_it_was(folder: Path, workers: ray_engine.RayRunner, tmp_path: Path) -> None:

@@ -258,4 +258,6 @@ def test_checkpoints_that_do_not_fit_are_one_line(
     assert "block_size 4096: expected an integer from 1 to" in refused(capsys, tmp_path, draft=str(long))
     other_recipe = changed("other")
     set_config(other_recipe, d_model=load_model(pin_model(DRAFTER, "test", "toy")).stack.head_weight.shape[0] * 2)
-    assert f"model folder {other_recipe}: cannot be read" in refused(capsys, tmp_path, draft=str(other_recipe))
+    asked = refused(capsys, tmp_path, draft=str(other_recipe))
+    assert f"model {other_recipe}: tensor '" in asked
+    assert "its config.json asks for" in asked
