@@ -31,7 +31,7 @@ from harness.exact.ground import NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground
 from harness.exact.law import LAW_BOUND, Window
 from harness.measures.statistics import ratio_of_examples
 from harness.measures.verdicts import GREEN
-from harness.run.build import Models
+from harness.models.fit import Models
 from harness.run.decode import outputs_of
 from harness.run.divergence import first_difference
 from harness.run.prompts import Prompt

@@ -21,8 +21,9 @@ from harness.exact.contract_drafter import check_drafter
 from harness.exact.contract_rule import check_rule, check_schedule
 from harness.exact.contract_task import check_task
 from harness.exact.toy import Toy, greedy_output, random_llama
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel
-from harness.run.build import BUILDERS, Models
+from harness.run.build import BUILDERS
 from harness.tables.base import Table
 from harness.tables.evidence import Evidence
 from methods.options import options_class

@@ -9,8 +9,8 @@ from harness.core.experiment import Experiment
 from harness.exact.fit import FALSE_ALARM, Laws, Sampled, draw_rows
 from harness.exact.law import Window, windows_of
 from harness.exact.subjects import Sizes
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel
-from harness.run.build import Models
 from harness.run.decode import default_threads
 from harness.run.prompts import Prompt, examples_of, make_prompt, seed_of
 from kernels.inputs import SamplingSpec

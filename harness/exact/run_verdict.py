@@ -20,8 +20,9 @@ from harness.exact.checks import Finding, check_identity, check_law
 from harness.exact.fit import FALSE_ALARM, POWER, evenness, places_of
 from harness.exact.ground import WINDOW_DRAFTS, prompts_of
 from harness.exact.law import windows_of
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel
-from harness.run.build import Models, build_method
+from harness.run.build import build_method
 from harness.run.decode import must_equal, outputs_of
 from harness.run.refusals import check_tokens
 from methods.sampling import Sampling

@@ -1,12 +1,15 @@
-"""The size of models before they are loaded; what fits a loaded one, which two decode together, and the parts that draft."""
+"""Models before they are loaded (their size), those that a process loaded, which two decode together, and parts that draft."""
 
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.models.files import hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
-from harness.models.loading import LoadedModel
+from harness.models.loading import LoadedModel, load_model
 from harness.zoo.cache import read_facts
 from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import ZOO, Scale, recipe_for
@@ -14,6 +17,7 @@ from methods.errors import InputError
 from methods.options import NGRAM_TABLE
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
+from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
 
 BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
@@ -147,3 +151,43 @@ def no_block_heads(name: str) -> UsageError:
 
 def foreign_heads(name: str, target: str, base: str) -> UsageError:
     return UsageError(f"draft {name} for {target}: its heads were trained on {base}; expected that target")
+
+
+@dataclass
+class Models:
+    """Every model that the experiments of one process need, loaded once, on one device and in one dtype."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
+    _widened: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def in_fp64(self) -> "Models":
+        """The same models in fp64; kept, as these are."""
+        return Models(self.device, "float64")
+
+    def get(self, spec: ModelSpec) -> LoadedModel:
+        """Return a language model; UsageError for a block drafter."""
+        model = self._load(spec)
+        check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
+        return model
+
+    def draft(self, spec: ModelSpec, target: LoadedModel, drafts_blocks: bool | None = None) -> LoadedModel:
+        """Return a model that drafts for ``target``: refused if their vocabularies or kinds differ, or its role."""
+        draft = self._load(spec)
+        check_pair(target, draft)
+        if drafts_blocks is not None:
+            check_role(spec.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=drafts_blocks)
+        return draft
+
+    def widened(self, target: LoadedModel) -> Any:
+        """Return transformers' model of a target with the very weights that run, in fp32; kept from then on."""
+        if target.name not in self._widened:
+            self._widened[target.name] = deepcopy(target.stack.model).float()
+        return self._widened[target.name]
+
+    def _load(self, spec: ModelSpec) -> LoadedModel:
+        if spec not in self._loaded:
+            self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype)
+        return self._loaded[spec]

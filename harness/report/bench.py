@@ -15,8 +15,9 @@ from harness.core.records import Record
 from harness.measures.of_run import num_tokens, tokens_per_step
 from harness.measures.pairing import incomparable, num_near_ties, paired, succeeded
 from harness.measures.statistics import Estimate, Missing, of_sums
+from harness.models.fit import Models
 from harness.papers.leviathan.speed import account
-from harness.run.build import Models, build_method
+from harness.run.build import build_method
 from harness.run.decode import generate
 from harness.run.instruments import resident_bytes
 from harness.run.peers import with_peers

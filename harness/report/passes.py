@@ -19,8 +19,8 @@ from harness.core.files import made, parsed
 from harness.core.text import markdown_lines
 from harness.measures.pairing import MAX_DRIFT
 from harness.measures.statistics import Estimate, drift, median
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel
-from harness.run.build import Models
 from harness.run.instruments import held_bytes, with_peak
 from harness.run.kernels import time_on_cpu
 from harness.tables import style

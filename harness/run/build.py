@@ -1,16 +1,14 @@
 """From descriptions to objects: models are loaded once, methods are assembled from their parts by name."""
 
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, RuleSpec, ScheduleSpec
-from harness.models.fit import check_pair, check_role, load_block_heads, load_early_heads, load_ngrams
-from harness.models.loading import LoadedModel, load_model
+from harness.models.fit import Models, load_block_heads, load_early_heads, load_ngrams
+from harness.models.loading import LoadedModel
 from harness.models.names import is_ngram_table
 from harness.run.refusals import check_assisted, check_reach
 from methods.autoregressive import Autoregressive
@@ -33,46 +31,6 @@ from methods.types import Drafter, Method, Schedule, VerifyRule
 
 Value = TypeVar("Value")
 ON_ONE_DEVICE = ("ppd", "transformers")  # methods with caches of their own
-
-
-@dataclass
-class Models:
-    """Every model that the experiments of one process need, loaded once, on one device and in one dtype."""
-
-    device: str = "cpu"
-    dtype: str = "float32"
-    _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
-    _widened: dict[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def in_fp64(self) -> "Models":
-        """The same models in fp64; kept, as these are."""
-        return Models(self.device, "float64")
-
-    def get(self, spec: ModelSpec) -> LoadedModel:
-        """Return a language model; UsageError for a block drafter."""
-        model = self._load(spec)
-        check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
-        return model
-
-    def draft(self, spec: ModelSpec, target: LoadedModel, drafts_blocks: bool | None = None) -> LoadedModel:
-        """Return a model that drafts for ``target``: refused if their vocabularies or kinds differ, or its role."""
-        draft = self._load(spec)
-        check_pair(target, draft)
-        if drafts_blocks is not None:
-            check_role(spec.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=drafts_blocks)
-        return draft
-
-    def widened(self, target: LoadedModel) -> Any:
-        """Return transformers' model of a target with the very weights that run, in fp32; kept from then on."""
-        if target.name not in self._widened:
-            self._widened[target.name] = deepcopy(target.stack.model).float()
-        return self._widened[target.name]
-
-    def _load(self, spec: ModelSpec) -> LoadedModel:
-        if spec not in self._loaded:
-            self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype)
-        return self._loaded[spec]
 
 
 def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:

@@ -12,10 +12,10 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment, MemoryProbe, OverlapProbe, Probe, RuleTimesProbe
 from harness.core.record_files import write_environment
 from harness.core.records import Divergence, Key, ProbeRecord, Record
-from harness.models.fit import fits
+from harness.models.fit import Models, fits
 from harness.models.loading import LoadedModel
 from harness.models.names import is_ngram_table
-from harness.run.build import Models, build_drafter, build_method, early_reader, heads_of, specs_of
+from harness.run.build import build_drafter, build_method, early_reader, heads_of, specs_of
 from harness.run.decode import must_equal
 from harness.run.divergence import classify
 from harness.run.prompts import Prompt, examples_of, make_prompt

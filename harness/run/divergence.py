@@ -11,7 +11,8 @@ import torch
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence
-from harness.run.build import Models, build_method
+from harness.models.fit import Models
+from harness.run.build import build_method
 from harness.run.decode import generate, outputs_of
 from harness.run.prompts import Prompt, seed_of
 from harness.run.replay import MEMORY, draw_off, read_within

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel
-from harness.run.build import Models
 from harness.run.decode import outputs_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt, seed_of

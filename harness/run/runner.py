@@ -25,10 +25,10 @@ from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.pairing import out_of_turn
 from harness.models.files import zoo_model_folder
-from harness.models.fit import estimate
+from harness.models.fit import Models, estimate
 from harness.models.loading import check_rounding, load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
-from harness.run.build import Models, heads_of, specs_of
+from harness.run.build import heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
 from harness.run.instruments import quick_collection
 from harness.run.prompts import examples_of

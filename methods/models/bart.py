@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import EncoderDecoderStack, Frame, Stack, activation, attend, lookup
-from methods.models.weights import Product, fuse, norm_of
+from methods.models.base import EncoderDecoderStack, Frame, activation, attend, compilable, decoder_layer, encoder_layer, lookup
+from methods.models.weights import Product, norm_of
 
 
 class BartStack(EncoderDecoderStack):
@@ -83,36 +82,3 @@ def _embedding(coder: Any) -> tuple[Tensor, float, Tensor, tuple | None]:
     first_norm = getattr(coder, "layernorm_embedding", None)
     norm = None if first_norm is None else norm_of(first_norm)
     return coder.embed_tokens.weight.detach(), float(scaled.embed_scale), positions, norm
-
-
-def compilable(stack: Stack, activation: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
-    """Describe the layers of a stack, as ``decoder_layer`` returns them, for ``Stack.compile``."""
-    heads, size = stack.num_heads, stack.head_dim
-    layers = []
-    for qkv, out, norm1, query, cross_out, norm2, up, down, norm3 in stack.layers:
-        norms = tuple(NormWeights(*norm[1:]) for norm in (norm1, norm2, norm3))
-        source = query.parts, cross_out.parts
-        layers.append(DecoderLayer(norms, qkv.parts, out.parts, source, up.parts, down.parts, size**-0.5))
-    return layers, DecoderShape(heads, heads, size, activation, norms_behind=norms_behind)
-
-
-def decoder_layer(layer: Any, choice: Choice) -> tuple:
-    """Return a decoder layer's products, as Whisper has them too: of attention, cross-attention and feed-forward, and norms."""
-    other = layer.encoder_attn
-    attention, feed_forward = _halves(layer, choice)
-    query, out = fuse((other.q_proj,), choice), fuse((other.out_proj,), choice)
-    return *attention, query, out, norm_of(layer.encoder_attn_layer_norm), *feed_forward
-
-
-def encoder_layer(layer: Any, choice: Choice) -> tuple:
-    """Return the same of an encoder layer, which has no cross-attention."""
-    attention, feed_forward = _halves(layer, choice)
-    return (*attention, *feed_forward)
-
-
-def _halves(layer: Any, choice: Choice) -> tuple[tuple, tuple]:
-    own = layer.self_attn
-    qkv, out, up, down = (
-        fuse(linears, choice) for linears in ((own.q_proj, own.k_proj, own.v_proj), (own.out_proj,), (layer.fc1,), (layer.fc2,))
-    )
-    return (qkv, out, norm_of(layer.self_attn_layer_norm)), (up, down, norm_of(layer.final_layer_norm))

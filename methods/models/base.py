@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kernels.layers.decoder import DecoderLayer, DecoderLayers, DecoderShape, compiled_layers
+from kernels.layers.decoder import DecoderLayer, DecoderLayers, DecoderShape, NormWeights, compiled_layers
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.weights import Product, fuse, relayout
+from methods.models.weights import Product, fuse, norm_of, relayout
 
 Activation = Callable[[Tensor], Tensor]
 Norm = Callable[[Tensor], Tensor]
@@ -271,3 +271,36 @@ class EncoderDecoderStack(Stack):
         batch, length, width = states.shape
         shape = (batch, length, self.num_layers, 2 * self.num_heads, self.head_dim)
         return self._cross(states.reshape(batch * length, width)).view(shape).permute(2, 0, 3, 1, 4).contiguous()
+
+
+def compilable(stack: Stack, activation_name: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
+    """Describe the layers of a stack, as ``decoder_layer`` returns them, for ``Stack.compile``."""
+    heads, size = stack.num_heads, stack.head_dim
+    layers = []
+    for qkv, out, norm1, query, cross_out, norm2, up, down, norm3 in stack.layers:
+        norms = tuple(NormWeights(*norm[1:]) for norm in (norm1, norm2, norm3))
+        source = query.parts, cross_out.parts
+        layers.append(DecoderLayer(norms, qkv.parts, out.parts, source, up.parts, down.parts, size**-0.5))
+    return layers, DecoderShape(heads, heads, size, activation_name, norms_behind=norms_behind)
+
+
+def decoder_layer(layer: Any, choice: Choice) -> tuple:
+    """Return the products of a layer of BART's or Whisper's decoder: attention, cross-attention, feed-forward; and norms."""
+    other = layer.encoder_attn
+    attention, feed_forward = _halves(layer, choice)
+    query, out = fuse((other.q_proj,), choice), fuse((other.out_proj,), choice)
+    return *attention, query, out, norm_of(layer.encoder_attn_layer_norm), *feed_forward
+
+
+def encoder_layer(layer: Any, choice: Choice) -> tuple:
+    """Return the same of an encoder layer, which has no cross-attention."""
+    attention, feed_forward = _halves(layer, choice)
+    return (*attention, *feed_forward)
+
+
+def _halves(layer: Any, choice: Choice) -> tuple[tuple, tuple]:
+    own = layer.self_attn
+    qkv, out, up, down = (
+        fuse(linears, choice) for linears in ((own.q_proj, own.k_proj, own.v_proj), (own.out_proj,), (layer.fc1,), (layer.fc2,))
+    )
+    return (qkv, out, norm_of(layer.self_attn_layer_norm)), (up, down, norm_of(layer.final_layer_norm))

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.bart import compilable, decoder_layer, encoder_layer
-from methods.models.base import EncoderDecoderStack, Frame, activation, attend, lookup
+from methods.models.base import EncoderDecoderStack, Frame, activation, attend, compilable, decoder_layer, encoder_layer, lookup
 from methods.models.weights import Product, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"

@@ -13,8 +13,8 @@ from harness.exact.controls import CONTROLS
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Missing
+from harness.models.fit import Models
 from harness.run import replay as replay_module
-from harness.run.build import Models
 from harness.run.divergence import classify
 from harness.run.prompts import make_prompt, seed_of
 from harness.run.runner import Runner, pin
@@ -154,6 +154,6 @@ def test_a_divergence_that_memory_does_not_suffice_for_is_unresolved(tmp_path: P
     def full(*args: object, **kwargs: object) -> None:
         raise torch.OutOfMemoryError("no memory left")
 
-    monkeypatch.setattr("harness.run.build.load_model", full)
+    monkeypatch.setattr("harness.models.fit.load_model", full)
     found = classify(arms, pair, prompt, 0, Models())
     assert (found.position, found.kind, found.margin) == (4, "unresolved", None)

@@ -9,9 +9,10 @@ import torch
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, MethodSpec, ModelSpec
 from harness.models import loading as models
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import pin_model
-from harness.run.build import Models, build_method
+from harness.run.build import build_method
 from harness.zoo.build import ensure
 from methods.spread import SpreadSession
 from methods.types import Inputs

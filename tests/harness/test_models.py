@@ -15,10 +15,10 @@ from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec
 from harness.core.settings import model_name
 from harness.models import files
-from harness.models.fit import check_pair, estimate, fits, load_ngrams
+from harness.models.fit import Models, check_pair, estimate, fits, load_ngrams
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import is_encoder_decoder, is_ngram_table, pin_heads, pin_model
-from harness.run.build import Models, build_drafter
+from harness.run.build import build_drafter
 from harness.zoo.build import ensure
 from harness.zoo.recipes import recipe_hash
 from methods.options import NGRAM_TABLE

@@ -15,9 +15,10 @@ from transformers import AutoModelForSeq2SeqLM
 from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec, RuleSpec
+from harness.models.fit import Models
 from harness.models.loading import LoadedModel
 from harness.models.names import is_encoder_decoder, pin_model
-from harness.run.build import Models, build_drafter, build_rule
+from harness.run.build import build_drafter, build_rule
 from harness.zoo import build, distil, drafters, loop, text
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, is_complete, make

@@ -12,8 +12,9 @@ from transformers import AutoModelForSeq2SeqLM
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec, RuleSpec
+from harness.models.fit import Models
 from harness.models.names import pin_model
-from harness.run.build import Models, build_drafter, build_rule
+from harness.run.build import build_drafter, build_rule
 from harness.zoo import build
 from harness.zoo.build import ensure
 from harness.zoo.corpus import read_corpus

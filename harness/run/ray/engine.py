@@ -24,7 +24,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
-from harness.run.build import Models
+from harness.models.fit import Models
 from harness.run.comparison import Chunk, Replay
 from harness.run.decode import default_threads
 from harness.run.ray.cluster import Cluster
