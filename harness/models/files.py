@@ -4,13 +4,13 @@ The Hub's client and transformers are imported where they are called: they take 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import (
@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")  # as configurations name them
 MOST_LAYERS = 1000  # the deepest public model has 126; many more take hours to build before a tensor is found missing
+LIMITS = {  # of numbers in a configuration, by a part of their names; others must fit into 64 bits
+    "drop": (0, 1),
+    "_eps": (1e-30, 1),
+    "epsilon": (1e-30, 1),
+    "max_distance": (1, 2**20),
+    "sliding_window": (1, 2**40),
+}
 NO_ANSWER = (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError)
 REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((GatedRepoError,), "it is gated; accept its terms on huggingface.co and set HF_TOKEN, or name another model"),
@@ -159,7 +166,19 @@ def load_config(spec: ModelSpec) -> "PreTrainedConfig":
             depth = getattr(config, name, 1)
             if not isinstance(depth, int) or not 1 <= depth <= MOST_LAYERS:
                 raise ValueError(f"{name} {depth!r} in its config.json, expected 1 to {MOST_LAYERS}")
+        _check_numbers(config.to_dict())
         return config
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    """ValueError for a number that no model can run with; some of them would hang, or be noticed by transformers alone."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_numbers(value)
+        elif isinstance(value, int | float):
+            least, most = next((limits for word, limits in LIMITS.items() if word in name), (-(2**62), 2**62))
+            if not least <= value <= most:
+                raise ValueError(f"{name} {value!r} in its config.json, expected {least:g} to {most:g}")
 
 
 def hub_commit(spec: ModelSpec) -> str:

@@ -3,6 +3,10 @@
 ``names.pin_model`` says what a name means today without loading weights; ``load_model`` loads exactly that.
 """
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +23,7 @@ from harness.core import products
 from harness.core.errors import UsageError
 from harness.core.experiment import WIDE_DTYPES, ModelSpec
 from harness.core.files import parsed
-from harness.models.files import hub_arguments, load_config, model_path, num_weights, one_line
+from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line
 from harness.zoo.cache import quiet
 from kernels.products.few_rows import TORCH
 from methods.errors import InputError
@@ -38,6 +42,8 @@ from tasks.sound import windows_of
 
 SETTINGS = ("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft")  # of windows of recordings
 HEARS = "whisper"
+TEMPLATE_S, MOST_CHARACTERS = 5, 1_000_000  # of a chat template: its time, and what it may add to a text
+TRIED_TOKENS = 32  # of the prompt that a model is tried with
 CPU_BYTES = 1 << 50  # no limit: where a CPU is asked for, nothing is laid anywhere else
 
 
@@ -109,7 +115,11 @@ class LoadedModel:
             raise UsageError(f"chat_template: {self.name} has none; expected a chat model, or leave the flag out")
         turns = [{"role": "user", "content": text}]
         try:
-            return tuple(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+            with _at_most(TEMPLATE_S):
+                rendered = str(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+            if len(rendered) > len(text) + MOST_CHARACTERS:
+                raise ValueError(f"it makes {len(rendered)} characters of {len(text)}")
+            return self.encode_continuation(rendered)
         except Exception as error:  # a template is a program of whoever made the checkpoint
             raise UsageError(
                 f"chat_template of {self.name}: {type(error).__name__}: {' '.join(str(error).split())}; correct it in the "
@@ -122,6 +132,25 @@ class LoadedModel:
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+@contextmanager
+def _at_most(seconds: int) -> Iterator[None]:
+    """TimeoutError where the body takes longer. A process's main thread alone can be told so; elsewhere there is no limit."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
@@ -147,21 +176,43 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
             round_weights(model, spec.rounding)
             model.to(getattr(torch, dtype))
         stack = _stack(spec, model, config, device, bool(placed))
+        _check_ends(spec, eos_token_ids := eos_ids(model.generation_config, config), stack.vocab_size)
+        parameters = list(model.parameters())
+        loaded = LoadedModel(
+            name=spec.name,
+            path=path,
+            stack=stack,
+            tokenizer=tokenizer,
+            is_encoder_decoder=bool(config.is_encoder_decoder),
+            eos_token_ids=eos_token_ids,
+            num_parameters=sum(p.numel() for p in parameters),
+            size_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            listener=None if extractor is None else Listener(extractor, spec.name),
+        )
+        if not isinstance(stack, BlockStack):
+            _try(loaded)
+        return loaded
+    except UsageError:
+        raise
     except InputError as error:
         raise UsageError(f"model {spec.name}: {error}") from error
-    _check_ends(spec, eos_token_ids := eos_ids(model.generation_config, config), stack.vocab_size)
-    parameters = list(model.parameters())
-    return LoadedModel(
-        name=spec.name,
-        path=path,
-        stack=stack,
-        tokenizer=tokenizer,
-        is_encoder_decoder=bool(config.is_encoder_decoder),
-        eos_token_ids=eos_token_ids,
-        num_parameters=sum(p.numel() for p in parameters),
-        size_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        listener=None if extractor is None else Listener(extractor, spec.name),
-    )
+    except Exception as error:  # settings that only the network itself runs into
+        raise explain(spec, path, error) from error
+
+
+def _try(model: LoadedModel) -> None:
+    """Decode one token. InputError for logits that are NaN or all alike: settings spoil every output, and are found here."""
+    stack, session = model.stack, model.session()
+    prompt = model.opening or (0,) * min(TRIED_TOKENS, max(1, stack.prompt_limit or TRIED_TOKENS))
+    heard = None if stack.feature_shape is None else torch.zeros(1, *stack.feature_shape)
+    first = session.prefill(Inputs((prompt,), heard))
+    logits = session.extend(torch.tensor([first], device=stack.device))[0, -1]
+    emitted = logits[logits != float("-inf")]
+    if emitted.isnan().any() or emitted.unique().numel() < 2:
+        raise InputError(
+            f"its logits are {'NaN' if emitted.isnan().any() else 'the same for every token'}; correct its config.json, or its "
+            "weights (fp16 overflows above 65504)"
+        )
 
 
 def check_rounding(spec: ModelSpec, dtype: str) -> None:
@@ -201,6 +252,7 @@ def _load(
     spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype, placed: dict[str, Any]
 ) -> tuple[Any, PreTrainedTokenizerBase]:
     tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
+    tokenizer("a")  # some settings are read only now
     if is_block_drafter(config):
         try:
             return load_network(path, dtype), tokenizer

@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,14 +139,15 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turn transformers' progress bars and warnings off, and back to what they were: what matters is checked and said by us."""
+    """Turn progress bars and warnings of loading off, and back to what they were: what matters is checked and said by us."""
     from transformers.utils import logging  # here: it takes a second, which commands that only name models are spared
 
     was_on, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if was_on:

@@ -67,7 +67,8 @@ class Frame:
 class Stack(ABC):
     """The decoder of one transformers model: embedding, layers and head over its own weights.
 
-    ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input. Where the
+    ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input; a token looks
+    at itself and those before it, ``window`` in all (None: all). Where the
     encoder hears, ``feature_shape`` is (mels, frames) of its input, and ``begin_suppressed`` never begin an output. ``parts``
     are first layer, last + 1 and stack of each device where layers lie on several (methods.spread).
     """
@@ -78,6 +79,7 @@ class Stack(ABC):
     begin_suppressed: tuple[int, ...] = ()
     start_token: int | None = None
     source_limit: int | None = None
+    window: int | None = None
     parts: tuple[tuple[int, int, "Stack"], ...] = ()
 
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
@@ -133,7 +135,7 @@ class Stack(ABC):
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, which store their keys and values in the frame."""
         few = frame.batch * frame.num_new <= self.choice.most_rows
-        if self.compiled is None or not few or frame.allowed is not None or first == last:
+        if self.compiled is None or not few or frame.allowed is not None or self._slides(frame) or first == last:
             return self.run_by_torch(hidden, first, last, frame)
         starts = frame.positions() if frame.start is None else frame.start
         source = frame.cross[first:last], frame.cross_mask
@@ -164,20 +166,33 @@ class Stack(ABC):
         """The cross-attention keys and values of every decoder layer, keys' heads first."""
         raise InputError(f"model type {self.model.config.model_type!r}: its decoder attends to no source")
 
+    def _slides(self, frame: Frame) -> bool:
+        """Tell if the window ends within what is cached. Raises InputError where the order in the cache is not the text's."""
+        if self.window is None or frame.end <= self.window:
+            return False
+        if frame.allowed is not None:
+            raise InputError(
+                f"sliding_window {self.window} of model type {self.model.config.model_type!r}: this method reads "
+                f"{frame.end} tokens at once in an order of its own; expected at most the window: shorten prompts and outputs"
+            )
+        return True
+
     def mask(self, frame: Frame) -> tuple[Float[Tensor, "#B 1 rows end"] | None, bool]:
         """The additive causal mask, queries packed as ``attend`` packs them, and whether plain causal order says it all."""
         start, num_new, groups = frame.start, frame.num_new, self.num_heads // self.num_kv_heads
+        slides = self._slides(frame)
         if frame.allowed is not None:
             mask = frame.allowed[None, None]
             return (mask.repeat_interleave(groups, -2) if groups > 1 and num_new > 1 else mask), False
-        if start is not None and (num_new == 1 or start == 0):
+        if start is not None and (num_new == 1 or start == 0) and not slides:
             return None, num_new > 1
-        if start is not None:
+        if start is not None and not slides:
             blocked = torch.full((num_new, frame.end), float("-inf"), dtype=self.dtype, device=self.device).triu_(start + 1)
             mask = blocked[None, None]
         else:
-            later = torch.arange(frame.end, device=self.device) > frame.positions().unsqueeze(-1)
-            mask = torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))
+            ahead = torch.arange(frame.end, device=self.device) - frame.positions().unsqueeze(-1)
+            blocked = (ahead > 0) | (ahead <= -self.window) if slides and self.window else ahead > 0
+            mask = torch.zeros(blocked.shape, dtype=self.dtype, device=self.device).masked_fill_(blocked, float("-inf"))
             mask = mask.unsqueeze(1)
         return (mask.repeat_interleave(groups, -2) if groups > 1 and num_new > 1 else mask), False
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from methods.errors import InputError
 
-FLOATING = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+AS_NAMED_THERE = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+FLOATING = tuple(AS_NAMED_THERE.values())  # as safetensors names them
 REPORTER = "transformers"  # logs a table of many lines where a checkpoint does not fit
 
 
@@ -58,12 +59,20 @@ def _refuse_misfits(found: Mapping[str, Any]) -> None:
 def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:
     """InputError for weights of whole numbers, which loading would turn into floating point. Looks into folders only."""
     ours = [name for name, _ in model.named_parameters()]
-    for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
+    for path, name, kind in _kinds(folder):
+        if kind not in FLOATING and any(f".{one}".endswith(f".{name}") for one in ours):
+            raise InputError(f"tensor {name!r} in {path.name} is of type {kind}; expected one of {', '.join(FLOATING)}")
+
+
+def _kinds(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yield file, name and type of every tensor of a folder's checkpoint; without safetensors of PyTorch's older files."""
+    files = sorted(folder.glob("*.safetensors"))
+    for path in files:
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                kind = file.get_slice(name).get_dtype()
-                if kind not in FLOATING and any(f".{one}".endswith(f".{name}") for one in ours):
-                    raise InputError(f"tensor {name!r} in {path.name} is of type {kind}; expected one of {', '.join(FLOATING)}")
+            yield from ((path, name, file.get_slice(name).get_dtype()) for name in file.keys())  # noqa: SIM118
+    for path in () if files else sorted(folder.glob("pytorch_model*.bin")):
+        tensors = torch.load(path, map_location="meta", weights_only=True)
+        yield from ((path, name, AS_NAMED_THERE.get(one.dtype, str(one.dtype))) for name, one in tensors.items())
 
 
 def _more(tensors: list[Any]) -> str:

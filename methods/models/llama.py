@@ -26,7 +26,7 @@ class LlamaStack(Stack):
         self.num_layers, self.num_heads = config.num_hidden_layers, config.num_attention_heads
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = body.layers[0].self_attn.head_dim
-        self.position_limit = _position_limit(model)
+        self.position_limit, self.window = _limits(config)
         self.act = activation(model, config.hidden_act)
         self.embedding = body.embed_tokens.weight.detach()
         scale = getattr(body.embed_tokens, "embed_scale", None)
@@ -141,9 +141,13 @@ class LlamaStack(Stack):
         return self._rotary
 
 
-def _position_limit(model: Any) -> int:
-    """A sliding window is as good as full attention up to its width, and no further."""
-    config = model.config
+def _limits(config: Any) -> tuple[int, int | None]:
+    """Return the position limit, and the window of all layers. Where only some slide, it ends with their window: up to there
+    they attend as the others do."""
     window = getattr(config, "sliding_window", None)
-    active = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
-    return min(config.max_position_embeddings, window) if window and active else config.max_position_embeddings
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
+    if window is None or "sliding_attention" not in kinds:
+        return config.max_position_embeddings, None
+    if len(kinds) > 1:
+        return min(config.max_position_embeddings, window), None
+    return config.max_position_embeddings, window

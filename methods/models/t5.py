@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
+from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, Norm, activation, attend, rms_norm
 from methods.models.weights import Product, fuse
 
@@ -33,6 +34,11 @@ class T5Stack(EncoderDecoderStack):
         self.norm = rms_norm(decoder.final_layer_norm.weight, decoder.final_layer_norm.variance_epsilon, scale)
         self._fuse_cross([(block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v) for block in decoder.block])
         self.max_distance = config.relative_attention_max_distance
+        if self.max_distance <= config.relative_attention_num_buckets // 2:
+            raise InputError(
+                f"relative_attention_max_distance {self.max_distance} of model type {config.model_type!r}: expected more than "
+                f"half of relative_attention_num_buckets ({config.relative_attention_num_buckets}); correct its config.json"
+            )
         bias = self._bias_table(decoder.block[0].layer[0].SelfAttention, 0)
         self.bias_table = torch.cat((bias, torch.full_like(bias[:1], float("-inf"))))
         self.encoder_bias_table = self._bias_table(encoder.block[0].layer[0].SelfAttention, self.max_distance)

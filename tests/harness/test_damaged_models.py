@@ -10,9 +10,11 @@ import torch
 from fuzz_models import save_models
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
+from harness.models import loading
 from harness.models.fit import estimate
 from harness.models.loading import load_model
 
@@ -120,12 +122,19 @@ def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | 
         ("config.json", {"dtype": "float99"}, "float99"),
         ("config.json", {"eos_token_id": "x"}, "cannot be read (Validation error for field 'eos_token_id': TypeError"),
         ("config.json", {"eos_token_id": -5}, "eos_token_id -5 in its config.json or generation_config.json; expected a token"),
+        ("config.json", {"layer_norm_epsilon": -0.5}, "layer_norm_epsilon -0.5 in its config.json, expected 1e-30 to 1"),
+        ("config.json", {"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon inf in its config.json"),
+        ("config.json", {"resid_pdrop": float("nan")}, "resid_pdrop nan in its config.json, expected 0 to 1"),
+        ("config.json", {"pad_token_id": 10**30}, "pad_token_id 1000000000000000000000000000000 in its config.json"),
+        ("config.json", {"n_head": -1}, "cannot be read ("),
+        ("config.json", {"vocab_size": 0}, "its config.json asks for"),
         ("config.json", "[]", "cannot be read ("),
         ("generation_config.json", {"eos_token_id": [7, "x"]}, "eos_token_id 'x' in its config.json or generation_config.json"),
         ("generation_config.json", "[]", "cannot be read ("),
         ("generation_config.json", "{", "cannot be read ("),
         ("tokenizer.json", "[]", "cannot be read ("),
         ("tokenizer_config.json", "[]", "cannot be read ("),
+        ("tokenizer_config.json", {"model_max_length": "x"}, "cannot be read ("),
     ],
 )
 def test_odd_configurations_are_refused_in_one_line(
@@ -134,6 +143,62 @@ def test_odd_configurations_are_refused_in_one_line(
     said = refusal(with_file(whole, tmp_path, file, content), capfd)
     assert expected in said
     assert "\n" not in said
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "content", "expected"),
+    [
+        (
+            "llama",
+            {"rope_parameters": {"rope_theta": 0.0, "rope_type": "default"}},
+            "its logits are NaN; correct its config.json",
+        ),
+        ("llama", {"sliding_window": 0}, "sliding_window 0 in its config.json, expected 1 to"),
+        (
+            "t5",
+            {"relative_attention_max_distance": 1},
+            "relative_attention_max_distance 1 of model type 't5': expected more than half",
+        ),
+        ("t5", {"relative_attention_max_distance": 10**9}, "relative_attention_max_distance 1000000000 in its config.json"),
+    ],
+)
+def test_settings_that_spoil_every_output_are_found_when_a_model_is_loaded(
+    whole: dict[str, Path], tmp_path: Path, model: str, content: dict, expected: str
+) -> None:
+    if model == "llama":
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(tmp_path)
+        for file in whole["target"].glob("tok*"):
+            shutil.copy(file, tmp_path)
+    else:
+        shutil.copytree(whole["t5"], tmp_path, dirs_exist_ok=True)
+    load(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | content))
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path)
+    assert expected in str(caught.value)
+
+
+def test_weights_that_tell_no_token_from_another_are_refused(whole: dict[str, Path], tmp_path: Path) -> None:
+    norm = ("transformer.ln_f.weight", "transformer.ln_f.bias")
+    folder = damaged(whole["target"], tmp_path / "model", lambda all: all | {name: all[name] * 0 for name in norm})
+    with pytest.raises(UsageError, match="its logits are the same for every token"):
+        load(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64])
+def test_older_files_of_whole_numbers_are_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, dtype: torch.dtype
+) -> None:
+    folder = Path(shutil.copytree(whole["target"], tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    load(folder)
+    torch.save(weights | {GPT: weights[GPT].to(dtype)}, folder / "pytorch_model.bin")
+    assert f"tensor {GPT!r} in pytorch_model.bin is of type {dtype}; expected one of F64, F32" in refusal(folder, capfd)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +209,14 @@ def test_odd_configurations_are_refused_in_one_line(
         "{{ ''.__class__.__mro__ }}",
         "{% if %}",
         "{{ messages[7].content }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 2000000 }}",
     ],
 )
-def test_chat_templates_that_fail_are_refused_in_one_line(whole: dict[str, Path], tmp_path: Path, template: str) -> None:
+def test_chat_templates_that_fail_are_refused_in_one_line(
+    whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    monkeypatch.setattr(loading, "TEMPLATE_S", 1)
     folder = with_file(whole, tmp_path, "chat_template.jinja", template)
     model = load_model(ModelSpec(name=str(folder)))
     with pytest.raises(UsageError, match=rf"chat_template of {folder}: \w+Error: .*; correct it in") as caught:

@@ -54,6 +54,9 @@ FAMILIES = {
     "mistral": lambda limit: MistralForCausalLM(
         MistralConfig(**_LLAMA, max_position_embeddings=limit, num_key_value_heads=1, head_dim=8, sliding_window=None)
     ),
+    "mistral-window": lambda limit: MistralForCausalLM(
+        MistralConfig(**_LLAMA, max_position_embeddings=limit, num_key_value_heads=2, head_dim=8, sliding_window=5)
+    ),
     "qwen2": lambda limit: Qwen2ForCausalLM(
         Qwen2Config(**_LLAMA, max_position_embeddings=limit, num_key_value_heads=2, tie_word_embeddings=True)
     ),

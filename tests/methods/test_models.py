@@ -23,6 +23,7 @@ from methods.models.weights import Product
 from methods.session import ModelSession
 
 SMALL = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+MIXED = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
 
 
 def storage_bytes(model: PreTrainedModel) -> int:
@@ -121,12 +122,13 @@ def test_an_encoder_decoder_without_a_start_token_is_refused() -> None:
     ("model", "limit"),
     [
         (LlamaForCausalLM(LlamaConfig(**SMALL, max_position_embeddings=99)), 99),
-        (MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=1, max_position_embeddings=99, sliding_window=9)), 9),
+        (MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=1, max_position_embeddings=99, sliding_window=9)), 99),
         (MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=1, max_position_embeddings=9, sliding_window=99)), 9),
         (Qwen2ForCausalLM(Qwen2Config(**SMALL, num_key_value_heads=1, max_position_embeddings=99, sliding_window=9)), 99),
+        (Qwen2ForCausalLM(Qwen2Config(**SMALL, **MIXED, num_key_value_heads=1, max_position_embeddings=99)), 9),
     ],
 )
-def test_the_position_limit_is_the_smaller_of_positions_and_active_window(model: PreTrainedModel, limit: int) -> None:
+def test_the_position_limit_is_that_of_positions_unless_only_some_layers_slide(model: PreTrainedModel, limit: int) -> None:
     assert stack_for(model).position_limit == limit
 
 
