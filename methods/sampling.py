@@ -6,6 +6,7 @@ so the random numbers are inputs and two methods that are given the same ones ca
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -24,7 +25,7 @@ class Uniforms:
     both draw their final token with ``sample[t]``.
 
     Args:
-        seeds: one a row.
+        seeds: one a row, from 0 to 2**64 - 1; all their bits count (Philox, Salmon et al. 2011).
         length: the number of positions: max_new_tokens. What a ragged batch reads beyond it is padding.
     """
 
@@ -32,8 +33,8 @@ class Uniforms:
 
     def __init__(self, seeds: Sequence[int], length: int, device: torch.device | str = "cpu", level: int = 0) -> None:
         self.seeds, self.length, self.level = tuple(seeds), length, level
-        rows = [torch.rand(3, length, dtype=torch.float64, generator=_generator(seed, level)) for seed in self.seeds]
-        self.table: Float[Tensor, "B 3 length"] = torch.stack(rows).to(device)
+        rows = [_numbers(seed, level, length) for seed in self.seeds]
+        self.table: Float[Tensor, "B 3 length"] = torch.from_numpy(np.stack(rows)).to(device)
 
     def draft(self, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
         return self._window(self.DRAFT, starts, count)
@@ -62,5 +63,6 @@ class Uniforms:
         return self.table[:, stream].gather(-1, columns.clamp(max=self.length - 1))
 
 
-def _generator(seed: int, level: int) -> torch.Generator:
-    return torch.Generator().manual_seed((seed + level * 0x9E3779B97F4A7C15) % 2**63)
+def _numbers(seed: int, level: int, length: int) -> np.ndarray:
+    """[3, length] fp64 in [0, 1) of the generator that a seed and a level of nesting are the key of."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, level], dtype=np.uint64))).random((3, length))

@@ -48,7 +48,10 @@ class Step:
 
 @dataclass(kw_only=True)
 class Steps:
-    """The rounds of one output, a list for each field of ``Step`` that is kept; times in seconds."""
+    """The rounds of one output, a list for each field of ``Step`` that is kept; times in seconds.
+
+    ``stop_reason`` is there where an output has several ends: one for each window of its recording.
+    """
 
     drafted: list[list[int]] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
@@ -56,6 +59,7 @@ class Steps:
     target_probs: list[list[float]] = field(default_factory=list)
     draft_probs: list[list[float]] = field(default_factory=list)
     choices: list[list[int]] = field(default_factory=list)
+    stop_reason: list[StopReason | None] = field(default_factory=list)
     draft_s: list[float] = field(default_factory=list)
     verify_s: list[float] = field(default_factory=list)
     round_s: list[float] = field(default_factory=list)
@@ -74,6 +78,7 @@ class Steps:
             values = [getattr(step, name) for step in steps]
             unseen = any(isinstance(value, float) and math.isnan(value) for value in values)
             foreign = (name in PIPELINE_COLUMNS and not is_pipeline) or (name == "choices" and not any(values))
+            foreign |= name == "stop_reason" and not any(values[:-1])  # the last is the record's own
             setattr(found, name, [] if unseen or foreign else [_rounded(value) for value in values])
         return found
 

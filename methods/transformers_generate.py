@@ -27,9 +27,9 @@ class TransformersGenerate:
 
     A checkpoint's own generation settings (forced tokens, penalties, lengths) do not apply, as they do not elsewhere here; but
     what a Whisper's suppress does. Rows are decoded together where they may emit equally many tokens, one by one where they are
-    assisted or sampled (a row's random numbers must not depend on its neighbours). A step is a round of assisted generation,
-    else a token (of beams one of the winner's, not of the search), without times and probabilities, which ``generate`` does not
-    report.
+    assisted, which transformers does with no batch. Rows that are sampled together share random numbers, those of the first
+    row's seed. A step is a round of assisted generation, else a token (of beams one of the winner's, not of the search),
+    without times and probabilities, which ``generate`` does not report.
 
     Differs from transformers: of a Whisper it is the loop that all models share, not the one around it, which cuts long
     recordings, drops the end of text, and with an assistant lets a text end before it begins. With an assistant an
@@ -58,7 +58,7 @@ class TransformersGenerate:
         cached = [0 if stack.encodes_prompts else len(prompt) - 1 for prompt in inputs.prompts]
         budgets = [max(0, stop.room(length, stack.position_limit)) for length in cached]
         rows = [Generation([], [], "length") for _ in budgets]
-        for group in _groups(budgets, alone=self.assistance is not None or not sampling.greedy):
+        for group in _groups(budgets, alone=self.assistance is not None):
             drawn = nullcontext() if sampling.greedy else random_numbers(uniforms.seeds[group[0]], stack.device)
             with drawn, _unwarned():
                 made = self._decode(stack, _chosen(inputs, group), sampling, budgets[group[0]], stop)

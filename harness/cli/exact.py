@@ -39,6 +39,7 @@ def execute_audit(args: argparse.Namespace) -> int:
         print("\n".join(subject.name for subject in subjects))
         return 0
     name = Path(args.target).name if args.target else f"zoo-{args.scale}"
+    name += "".join(f"-{one}" for one, usual in ((args.device.split(":")[0], "cpu"), (args.dtype, "float32")) if one != usual)
     models, code = models_of(subjects), hash_audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
     folder = args.records / f"audit-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"

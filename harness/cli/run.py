@@ -26,6 +26,7 @@ from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import measure_run
 from harness.measures.pairing import incomparable
 from harness.models.names import is_encoder_decoder
+from harness.papers.leviathan.speed import memory_access_factor_eq1
 from harness.run.peers import as_text, measured, with_peers
 from harness.run.plan import print_plan
 from harness.run.refusals import THEIRS
@@ -51,6 +52,8 @@ def execute(args: argparse.Namespace) -> int:
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
     metrics = measure_run(comparison, records)
+    if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
+        metrics["memory_access_factor_eq1"] = eq1
     beside = measured(
         (comparison.arms[0], records[0]),
         records[-1],

@@ -107,7 +107,8 @@ class Record:
     ``run`` is the process that made it: times are compared only within one. ``num_rows`` examples were decoded together;
     ``wall_s`` is their time over their number, and so are, for draft-and-verify methods, ``encode_s`` (the target's prefill:
     its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``divergence`` is None where the output equals the
-    plain arm's or need not, and no replay found a fault; ``replayed`` are the decisions that were replayed, None without one.
+    plain arm's or need not, and no replay found a fault; ``replayed`` are the decisions that were replayed, None without one;
+    ``nats`` is minus the text's log-probability under the target at temperature 1, None where it was not read for a replay.
     The fields of MEASURED are what probes found; ``peak_bytes`` is the whole batch's, above what was held before it. They lie
     in files of their own: ``probes`` has them by the probe's id while a record is on its way there.
     """
@@ -133,6 +134,7 @@ class Record:
     early: list[EarlyRanks] = field(default_factory=list)
     divergence: Divergence | None = None
     replayed: int | None = None
+    nats: float | None = None
     rule_times: RuleTimes | None = None
     run: str = ""
     environment: str = ""
@@ -197,7 +199,7 @@ def _check_numbers(record: Record) -> None:
         raise ValueError("error: null, of an example that failed; expected its message")
     if record.status == "ok" and record.error is not None:
         raise ValueError(f"status 'ok', but error {record.error!r}")
-    for name in ("prompt_tokens", "truncated_tokens", "wall_s", "encode_s", "draft_encode_s"):
+    for name in ("prompt_tokens", "truncated_tokens", "wall_s", "encode_s", "draft_encode_s", "replayed", "nats"):
         _check_range(name, [getattr(record, name)])
     _check_range("num_rows", [record.num_rows], least=1)
     _check_range("tokens", record.tokens or [])

@@ -16,7 +16,17 @@ from torch import Tensor
 
 from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
-from harness.exact.checks import KEPT, WINDOWS, Finding, check_identity, check_law, check_replay, check_samples, compare
+from harness.exact.checks import (
+    KEPT,
+    WINDOWS,
+    Finding,
+    check_identity,
+    check_law,
+    check_replay,
+    check_samples,
+    check_streams,
+    compare,
+)
 from harness.exact.ground import NUM_DRAFT, ModelGround
 from harness.models.loading import LoadedModel
 from harness.run.build import build_drafter
@@ -25,10 +35,12 @@ from harness.run.divergence import margin_at
 from harness.run.prompts import Prompt
 from kernels.verify import reference
 from methods.autoregressive import Autoregressive
+from methods.models.base import Frame
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
+from methods.speculative.per_row import UNIFORM, CopyDrafter, PerRow, RandomDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.types import Clock, Drafter, Generation, Guarantee, Inputs, Method, Proposal, Session, Stop, Verdict, VerifyRule
@@ -47,7 +59,7 @@ class _LenientBy:
     def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
         target_probs = sampling.probs(target_logits)
         draft_probs = None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
-        lengths = torch.tensor(proposal.lengths)
+        lengths = torch.tensor(proposal.lengths, device=target_logits.device)
         decided = reference.verify(target_probs, draft_probs, proposal.tokens, lengths, uniforms, self.lenience)
         return Verdict(*decided, *reference.drafted_probs(target_probs, draft_probs, proposal.tokens))
 
@@ -67,7 +79,7 @@ class _DraftedBonus(SpeculativeSampling):
 
     def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
         verdict = super().verify(proposal, target_logits, sampling, uniforms)
-        last = torch.tensor(proposal.lengths) - 1
+        last = torch.tensor(proposal.lengths, device=target_logits.device) - 1
         reached = (verdict.num_accepted >= last) & (last >= 0)
         drafted = proposal.tokens.gather(1, last.clamp(min=0).unsqueeze(1)).squeeze(1) if max(proposal.lengths) else last
         num_accepted = torch.where(reached, last, verdict.num_accepted)
@@ -115,6 +127,63 @@ class _OffBeyond(ModelSession):
     def extend(self, tokens: Tensor) -> Tensor:
         logits = super().extend(tokens)
         return logits.roll(1, -1) if max(self.lengths[0]) > GROWN else logits
+
+
+class _Shifted(ModelSession):
+    """A target whose positions are one too far in the round after one whose drafts all stood."""
+
+    all_stood = False
+
+    def prefill(self, inputs: Inputs) -> list[int]:
+        self.all_stood = False
+        return super().prefill(inputs)
+
+    def rewind(self, counts: Sequence[int]) -> None:
+        super().rewind(counts)
+        self.all_stood = max(counts) == 0
+
+    def _frame(self, new: Tensor, first: int, last: int) -> Frame:
+        frame = super()._frame(new, first, last)
+        positions = frame.positions
+        return replace(frame, start=None, positions=lambda: positions() + 1) if self.all_stood else frame
+
+
+class _LosesUpdates(ModelSession):
+    """A target that gives the logits of the round before once in twenty rounds."""
+
+    rounds, before = 0, torch.empty(0)
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        logits, self.rounds = super().extend(tokens), self.rounds + 1
+        given = self.before if self.rounds % 20 == 0 and self.before.shape == logits.shape else logits
+        self.before = logits
+        return given
+
+
+class _CopyOrGuess(CopyDrafter):
+    """Copies what followed the same two tokens, and guesses where nothing did: point masses beside logits."""
+
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Tensor, sampling: Sampling) -> Proposal:
+        copied = super().propose(text, num_draft, uniforms, sampling)
+        return copied if copied.lengths[0] else RandomDrafter(self.vocab_size).propose(text, num_draft, uniforms, sampling)
+
+
+class _UniformBeside(PerRow):
+    """Takes the point mass of a row beside one that has logits for a uniform law."""
+
+    def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
+        proposal = super().propose(num_draft, positions, sampling)
+        if proposal.logits is None:
+            return proposal
+        return replace(proposal, logits=torch.zeros_like(proposal.logits), sampling=UNIFORM)
+
+
+class _NextDoorsNumber(Uniforms):
+    """Draws a draft with the number that decides on the one behind it."""
+
+    def __init__(self, seeds: Sequence[int], length: int, device: torch.device | str = "cpu", level: int = 0) -> None:
+        super().__init__(seeds, length, device, level)
+        self.table[:, self.DRAFT, :-1] = self.table[:, self.ACCEPT, 1:]
 
 
 class _LastFromDraft(Uniforms):
@@ -186,17 +255,18 @@ class _Control:
     """A control: what is wrong, in words; the check that must find it; and the wrong parts.
 
     With ``stops``, outputs end at a token that plain decoding emits, and the target drafts for itself, so that the token falls
-    inside accepted blocks.
+    inside accepted blocks. ``dtype`` is the target's.
     """
 
     what: str
-    check: Literal["law", "samples", "greedy", "replay"]
+    check: Literal["law", "samples", "greedy", "replay", "streams"]
     rule: Callable[[], VerifyRule] = SpeculativeSampling
     drafter: Callable[[Session], Drafter] = ModelDrafter
     session: Callable[..., Session] | None = None
     uniforms: Callable[..., Uniforms] = Uniforms
     loop: Callable[..., Method] = DraftAndVerify
     stops: bool = False
+    dtype: str = "float32"
 
 
 CONTROLS = {
@@ -242,6 +312,23 @@ CONTROLS = {
     "stale cache beyond 64": _Control(
         what="rejected drafts stay in a cache of more than 64 tokens", check="replay", session=_StaleBeyond
     ),
+    "positions shifted": _Control(
+        what="positions are one too far in the round after one whose drafts all stood", check="replay", session=_Shifted
+    ),
+    "lost update in bfloat16": _Control(
+        what="once in twenty rounds the logits are those of the round before, in half precision",
+        check="replay",
+        session=_LosesUpdates,
+        dtype="bfloat16",
+    ),
+    "point mass beside logits": _Control(
+        what="a copied token's law is taken for uniform where another row of the batch has logits",
+        check="replay",
+        drafter=lambda session: _UniformBeside(_CopyOrGuess(session.vocab_size, min_match=2)),
+    ),
+    "neighbour's number": _Control(
+        what="a draft is drawn with the number that decides on the draft behind it", check="streams", uniforms=_NextDoorsNumber
+    ),
     "both arms wrong alike": _Control(
         what="plain decoding itself reads its neighbour's logits beyond 64 tokens",
         check="replay",
@@ -257,7 +344,8 @@ def run_control(control: _Control, greedy: ModelGround, drawn: ModelGround, draf
         "law": partial(_by_law, drawn),
         "samples": partial(_by_samples, drawn),
         "greedy": partial(_by_outputs, greedy),
-        "replay": partial(_by_replay, drawn),
+        "replay": partial(_by_replay, drawn.in_dtype(control.dtype)),
+        "streams": partial(_by_streams, drawn),
     }
     finding = checks[control.check](control, draft)
     return {"what": control.what, "check": control.check, "caught": not finding.passed, **finding.evidence}
@@ -277,6 +365,10 @@ def _by_replay(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Fi
     method = _method(control, ground.models.draft(_model_of(draft), ground.target))
     session = control.session(ground.target.stack) if control.session else None
     return check_replay(method, ground, session, control.uniforms)
+
+
+def _by_streams(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
+    return check_streams(ground, control.uniforms)
 
 
 def _by_outputs(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:

@@ -12,7 +12,7 @@ from harness.exact.checks import LONG, TRANSFORMERS_SHARE, Findings
 from harness.exact.fit import FALSE_ALARM, POWER
 from harness.exact.ground import MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
-from harness.measures.verdicts import GREEN, is_red, key_of, summary_of
+from harness.measures.verdicts import GREEN, MUST_FIND, is_red, key_of, summary_of, tests_of
 from harness.tables.files import write_whole
 
 
@@ -31,7 +31,7 @@ def build_document(
         }
         for subject in subjects
     ]
-    tests = sum(bool(test.get("samples")) for row in rows for test in row.get("tests", {}).values())
+    strong = [tests_of(row) for row in rows]
     red = [row["name"] for row in rows if is_red(row)]
     missed = [control for control, finding in controls.items() if not finding["caught"]]
     return {
@@ -41,7 +41,8 @@ def build_document(
         "controls_missed": missed,
         **facts,
         "sizes": asdict(sizes),
-        "tests_of_samples": tests,
+        "tests_of_samples": sum(len(tests) for tests, _ in strong),
+        "places_not_tested": sum(weak for _, weak in strong),
         "subjects": rows,
         "controls": [{"name": control, **finding} for control, finding in controls.items()],
     }
@@ -89,7 +90,7 @@ def _as_text(value: Any) -> str:
 def _caught_by(control: Mapping[str, Any]) -> str:
     if control["check"] == "law":
         return f"law off by {max(control['largest_deviation'].values(), default=0.0):.1e}"
-    if control["check"] == "samples":
+    if control["check"] in ("samples", "streams"):
         return ", ".join(control["failed"]) or "nothing"
     if control["check"] == "replay":
         return ", ".join(control["replayed"]["what"]) or "nothing"
@@ -111,7 +112,11 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
         f"first round and its bonus tested apart at {TEST_LEVEL:g}: Bonferroni for {MAX_TESTS} tests "
         f"({document['tests_of_samples']} were made), so that all together raise a false alarm with a chance of at most "
         f"{FALSE_ALARM:g}. p bounds a chance, for any sample size (Chernoff). tv: a sampler whose law is this far off (total "
-        f"variation, in whatever way) is found with a chance of {POWER:g}.",
+        f"variation, in whatever way) is found with a chance of {POWER:g}. Places whose tests would find none of {MUST_FIND:g} "
+        f"are not tested ({document['places_not_tested']}): the replay covers them where a subject has one.",
+        "",
+        "Random numbers: those of drafts, acceptances and last tokens are tested, as methods read them, for independence at "
+        "equal and neighbouring positions, rows and levels; plain sampling's subjects have these tests.",
         "",
         f"Replay: outputs of up to {LONG} tokens of every exact method, greedy and sampled, are read by transformers' own "
         "forward pass; every token, acceptance and recorded probability must be what logits and the seed's numbers give.",

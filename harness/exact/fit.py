@@ -209,14 +209,13 @@ def pooled_fits(
     """
     by_rank, by_id, first_round = _uniform_numbers(samples, target, sampling, batch)
     length = by_rank.shape[1]
-    found = {f"ranks at position {place}": evenness(by_rank[:, place], false_alarm) for place in range(length)}
+    found = {"ranks at all positions": evenness(by_rank.flatten(), false_alarm)}
+    found |= {f"ranks at position {place}": evenness(by_rank[:, place], false_alarm) for place in range(length)}
     for place in range(1, num_draft + 1) if num_draft else ():
         name = "bonus" if place == num_draft else f"draft {place}"
         found[f"ranks of {name}"] = evenness(by_rank[first_round > place, place], false_alarm)
     for place in range(1, length):
-        cells = (by_id[:, place - 1 : place + 1].clamp(0, 1 - 1e-12) * SIDE).long()
-        counts = torch.bincount(cells[:, 0] * SIDE + cells[:, 1], minlength=SIDE**2)
-        found[f"numbers at {place - 1}, {place}"] = goodness_of_fit([counts.tolist()], [[SIDE**-2] * SIDE**2], false_alarm)
+        found[f"numbers at {place - 1}, {place}"] = independence(by_id[:, place - 1], by_id[:, place], false_alarm)
     return found
 
 
@@ -257,6 +256,42 @@ def evenness(numbers: Float[Tensor, "N"], false_alarm: float) -> Fit:
     """Test whether numbers are uniform on [0, 1], by counts in CELLS equal parts."""
     counts = torch.bincount((numbers.clamp(0, 1 - 1e-12) * CELLS).long(), minlength=CELLS)
     return goodness_of_fit([counts.tolist()], [[1 / CELLS] * CELLS], false_alarm)
+
+
+def independence(first: Float[Tensor, "N"], second: Float[Tensor, "N"], false_alarm: float) -> Fit:
+    """Test whether pairs of numbers are uniform on the unit square, by counts in SIDE * SIDE equal parts."""
+    cells = (torch.stack((first, second)).clamp(0, 1 - 1e-12) * SIDE).long()
+    counts = torch.bincount(cells[0] * SIDE + cells[1], minlength=SIDE**2)
+    return goodness_of_fit([counts.tolist()], [[SIDE**-2] * SIDE**2], false_alarm)
+
+
+def stream_fits(uniforms: Uniforms, false_alarm: float) -> dict[str, Fit]:
+    """Test that the numbers of drafts, acceptances and last tokens are independent, as methods read them.
+
+    Of two streams at equal and neighbouring positions, and of each stream at neighbouring positions, rows and levels.
+    """
+    places = range(uniforms.length)
+    rows = len(uniforms.seeds)
+
+    def read(own: Uniforms) -> dict[str, Float[Tensor, "B length"]]:
+        verify = torch.stack([own.verify([place] * rows, 1) for place in places], 1)
+        draft = torch.cat([own.draft([place] * rows, 1) for place in places], 1)
+        return {"draft": draft.cpu(), "acceptance": verify[..., 0].cpu(), "last token": verify[..., 1].cpu()}
+
+    streams, nested, found = read(uniforms), read(uniforms.nested()), dict[str, Fit]()
+
+    def test(name: str, first: Tensor, second: Tensor) -> None:
+        found[f"numbers of {name}"] = independence(first.flatten(), second.flatten(), false_alarm)
+
+    for one, own in streams.items():
+        test(f"{one} at t, t + 1", own[:, :-1], own[:, 1:])
+        test(f"{one} in rows r, r + 1", own[:-1], own[1:])
+        test(f"{one}, nested or not", own, nested[one])
+        for other, theirs in list(streams.items())[: list(streams).index(one)]:
+            test(f"{other} and {one} at t", theirs, own)
+            test(f"{other} at t, {one} at t + 1", theirs[:, :-1], own[:, 1:])
+            test(f"{one} at t, {other} at t + 1", own[:, :-1], theirs[:, 1:])
+    return found
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from harness.models.fit import Models
 from harness.models.loading import LoadedModel
 from harness.run.decode import default_threads
 from harness.run.prompts import Prompt, examples_of, make_prompt, seed_of
+from harness.run.replay import Reader
 from kernels.inputs import SamplingSpec
 from methods.autoregressive import Autoregressive
 from methods.sampling import Sampling, Uniforms
@@ -110,9 +111,20 @@ class ModelGround(Ground):
         super().__init__(lambda: self.target.session(), plain.sampling, sizes, self._shorten_prompts)
         self.plain, self.models = plain, models
 
+    def in_dtype(self, dtype: str) -> "ModelGround":
+        """Return this ground, or one of the same models in another dtype."""
+        if dtype == self.models.dtype or self.plain.dtype != "float32":
+            return self
+        return ModelGround(self.plain.replace(dtype=dtype), self.sizes, Models(self.models.device, dtype))
+
     @cached_property
     def target(self) -> LoadedModel:
         return self.models.get(self.plain.target)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What reads texts for replays; those of subjects that write the same are read once."""
+        return Reader(self.target, self.sampling, self.models)
 
     @cached_property
     def prompts(self) -> dict[str, Prompt]:

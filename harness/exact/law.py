@@ -42,8 +42,11 @@ class _Round:
     def verify(
         self, tokens: Int[Tensor, "B"], accept: Float[Tensor, "B"], final: Float[Tensor, "B"]
     ) -> tuple[Bool[Tensor, "B"], Int[Tensor, "B"]]:
-        """Return, for each row's draft at ``position``, whether the rule accepts it, and the round's last token."""
-        batch, length = len(tokens), len(self.drafts)
+        """Return, for each row's draft at ``position``, whether the rule accepts it, and the round's last token.
+
+        The rule decides where the logits lie, by the backend that belongs there.
+        """
+        batch, length, device = len(tokens), len(self.drafts), self.target_logits.device
         drafts = self.drafts.expand(batch, length).clone()
         uniforms = torch.zeros(batch, length + 1, dtype=torch.float64)
         uniforms[:, -1] = final
@@ -51,11 +54,12 @@ class _Round:
             drafts[:, self.position] = tokens
             uniforms[:, self.position] = accept
         logits = None if self.draft_logits is None else self.draft_logits.expand(batch, -1, -1)
-        proposal = Proposal(drafts, (length,) * batch, logits, self.draft_sampling)
-        verdict = self.rule.verify(proposal, self.target_logits.expand(batch, -1, -1), self.sampling, uniforms)
-        if bool((verdict.num_accepted < min(self.position, length)).any()):
+        proposal = Proposal(drafts.to(device), (length,) * batch, logits, self.draft_sampling)
+        verdict = self.rule.verify(proposal, self.target_logits.expand(batch, -1, -1), self.sampling, uniforms.to(device))
+        accepted = verdict.num_accepted.cpu()
+        if bool((accepted < min(self.position, length)).any()):
             raise InputError("rule: refuses, at uniform 0, a draft that the target can emit; its law cannot be integrated")
-        return verdict.num_accepted > self.position, verdict.next_token
+        return accepted > self.position, verdict.next_token.cpu()
 
 
 def emitted_law(
@@ -113,7 +117,7 @@ def largest_deviation(
 ) -> float:
     """Return the largest distance between a probability of an emitted law and the target's adjusted one, over all places."""
     laws = emitted_laws(rule, target_logits, draft, sampling, draft_sampling)
-    return float((laws - sampling.probs(target_logits.double())).abs().max())
+    return float((laws - sampling.probs(target_logits.double()).cpu()).abs().max())
 
 
 def _fixed_round(
@@ -127,13 +131,13 @@ def _fixed_round(
     """Return the law of the draft under test (None for the bonus position) and the round around it."""
     logits = draft if isinstance(draft, Tensor) else None
     length, vocab_size = target_logits.shape[0] - 1, target_logits.shape[-1]
-    best = sampling.probs(target_logits)[:length].argmax(-1)
+    best = sampling.probs(target_logits)[:length].argmax(-1).cpu()
     draft_sampling = draft_sampling or sampling
     fixed = _Round(rule, target_logits, logits, sampling, draft_sampling, position, best)
     if position == length:
         return None, fixed
     if logits is not None:
-        return draft_sampling.probs(logits[position].double()), fixed
+        return draft_sampling.probs(logits[position].double()).cpu(), fixed
     point = torch.tensor([draft[position]])
     return torch.nn.functional.one_hot(point, vocab_size)[0].double(), fixed
 
@@ -205,8 +209,10 @@ def _spot_check(fixed: _Round, tokens: Int[Tensor, "K"], thresholds: Float[Tenso
 
 @dataclass(frozen=True)
 class Window:
-    """Real target and draft laws at n + 1 neighbouring places of a text, cut to the K likeliest tokens there, in fp64.
+    """Real target and draft laws at n + 1 neighbouring places of a text, cut to the K likeliest tokens there.
 
+    They lie on the run's device and have its dtype, so that the rule decides on them as it did in the run (on a CPU fp64 in
+    place of fp32: the code is the same and the law sharper).
     ``draft_logits`` are logarithms of the draft's adjusted law, renormalised, so drafts are drawn from them at temperature 1.
     """
 
@@ -216,7 +222,7 @@ class Window:
     def laws(self, rule: VerifyRule, sampling: Sampling) -> tuple[Float[Tensor, "n_plus_1 K"], Float[Tensor, "n_plus_1 K"]]:
         """Return the law that the rule emits at every place (the bonus last), and the target's."""
         emitted = emitted_laws(rule, self.target_logits, self.draft_logits, sampling, Sampling(temperature=1.0))
-        return emitted, sampling.probs(self.target_logits)
+        return emitted, sampling.probs(self.target_logits.double()).cpu()
 
 
 def windows_of(
@@ -234,8 +240,9 @@ def windows_of(
     A window begins only where the drafter proposes something, and keeps the ``kept`` likeliest tokens of target and draft each.
     """
     pending, chunks = teacher_logits(session, inputs, tokens)
-    logits = torch.cat(list(chunks)).double().cpu()
-    laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double().cpu()
+    logits = torch.cat(list(chunks))
+    logits = logits.double() if (logits.device.type, logits.dtype) == ("cpu", torch.float32) else logits
+    laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double()
     drafted = laws.sum(-1) > 0
     last = max(0, (len(laws) - num_draft - 1) // 2)
     starts = [start for start in range(last + 1) if bool(drafted[start : start + num_draft].all())]
@@ -246,4 +253,4 @@ def windows_of(
         draft = laws[window, both][:num_draft]
         target = logits[window][:, both]
         if len(target) == num_draft + 1 and bool((draft.sum(-1) > 0).all()):
-            yield Window(target, (draft / draft.sum(-1, keepdim=True)).log())
+            yield Window(target, (draft / draft.sum(-1, keepdim=True)).log().to(target.dtype))

@@ -20,6 +20,8 @@ from harness.exact.checks import Finding, check_identity, check_law
 from harness.exact.fit import FALSE_ALARM, POWER, evenness, places_of
 from harness.exact.ground import WINDOW_DRAFTS, prompts_of
 from harness.exact.law import windows_of
+from harness.measures.of_run import output_perplexity
+from harness.measures.verdicts import MUST_FIND, NOT_TESTED
 from harness.models.fit import Models
 from harness.models.loading import LoadedModel
 from harness.run.build import build_method
@@ -37,7 +39,7 @@ WithModels = Callable[[Experiment, Callable[[Models], Finding]], Finding]  # har
 def judge_run(comparison: Comparison, records: list[list[Record]], with_models: WithModels) -> dict[str, Any]:
     """Return the verdict on the last arm, a summary and the evidence, as JSON.
 
-    Verdicts: "identical", "near-tie", "bug", "same distribution", "biased", "lossy", "baseline", "unknown".
+    Verdicts: "identical", "near-tie", "bug", "same distribution", "not tested", "biased", "lossy", "baseline", "unknown".
     """
     if len(comparison.arms) == 1:
         finding = Finding("baseline", "plain decoding is what others are compared with")
@@ -72,7 +74,12 @@ def _judge(comparison: Comparison, records: list[list[Record]], models: Models) 
     if method.guarantee == "lossy":
         plain = {record.key: record.tokens for record in records[0]}
         same = sum(record.tokens is not None and plain.get(record.key) == record.tokens for record in records[-1])
-        return Finding("lossy", f"by its definition; {same} of {len(records[-1])} outputs equal plain decoding's")
+        note = f"by its definition; {same} of {len(records[-1])} outputs equal plain decoding's"
+        texts = [output_perplexity(arm) for arm in (records[-1], records[0])]
+        if all(texts):
+            ours, plain_s = (f"{one.value:.4g}" for one in texts if one is not None)
+            note += f"; the target's perplexity of its outputs is {ours}, of plain decoding's {plain_s}"
+        return Finding("lossy", note)
     if isinstance(method, DraftAndVerify):
         return _judge_law(experiment, method, records[-1], target)
     return judge_samples(experiment, records[-1], target)
@@ -119,7 +126,8 @@ def judge_samples(experiment: Experiment, records: Sequence[Record], target: Loa
         f"{fit.num_samples} tokens of this run lie in the target's law as samples of it do: p {fit.p_value:.2g} (limit "
         f"{FALSE_ALARM:g}); so many find {found} with a chance of {POWER:g}"
     )
-    verdict = "same distribution" if fit.passes(FALSE_ALARM) else "biased"
+    passed = "same distribution" if fit.likely_tv <= MUST_FIND else NOT_TESTED
+    verdict = passed if fit.passes(FALSE_ALARM) else "biased"
     return Finding(verdict, summary, {"tokens": fit.num_samples, "p": fit.p_value, "finds_tv": fit.likely_tv})
 
 

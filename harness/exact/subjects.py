@@ -45,12 +45,12 @@ class Sizes:
     batch: int = 250
     prefixes: int = 2
     prefix_tokens: int = 12
-    false_alarms: int = 10
+    false_alarms: int = 4
 
 
 SIZES = {
     "test": Sizes(prompts=3, new_tokens=16, samples=1500, prefixes=1, false_alarms=2),
-    "toy": Sizes(prompts=16, new_tokens=48, samples=2500),
+    "toy": Sizes(prompts=16, new_tokens=48, samples=2000),
     "own": Sizes(prompts=16, new_tokens=48, samples=2000),
 }
 
@@ -115,12 +115,12 @@ class _Pair:
 def whole(pair: _Pair) -> list[Subject]:
     """Return every rule and kernel with the draft model, every drafter with speculative sampling, schedules, batches, beams."""
     first, others = pair.method(), [pair.method(drafter) for drafter in pair.drafters[1:]]
-    rules = [pair.method(rule=rule) for rule in EXACT_RULES[1:]]
+    rules = [pair.method(rule=rule) for rule in EXACT_RULES[1:]]  # at temperature 0 all are speculative sampling
     schedules = [pair.method(**schedule) for schedule in SCHEDULES]
     beams = MethodSpec.of("speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
     strict = [pair.method(rule="top-1"), pair.method(rule="top-1", cap="printed")]
     return [
-        *pair.greedy(GENERATE, *pair.transformers_methods(), first, *rules, *strict, *others, *schedules),
+        *pair.greedy(GENERATE, *pair.transformers_methods(), first, *strict, *others, *schedules),
         *pair.greedy(*(pair.method(**rule) for rule in LOSSY_GREEDY), BEAM),
         *pair.greedy(PLAIN, first, *others, batch=BATCH),
         *pair.greedy(beams, GENERATE.change(num_beams=4), against=BEAM),
@@ -145,13 +145,14 @@ def short(pair: _Pair) -> list[Subject]:
 
 
 def blocks(pair: _Pair) -> list[Subject]:
-    """Return a block drafter's paths: strict and relaxed rules, and the drafter alone."""
-    relaxed = pair.method(rule="top-beta", beta=3, tau=2.0)
+    """Return a block drafter's paths: strict and relaxed rules, the drafter alone, and the beams that it is timed beside."""
+    relaxed = [pair.method(drafter, rule="top-beta", beta=3, tau=2.0) for drafter in pair.drafters]
     return [
         *strict_blocks(pair),
         *pair.greedy(GENERATE, pair.method(rule="top-1", cap="printed")),
-        *pair.greedy(relaxed, MethodSpec.of("drafter-alone", drafter=pair.drafters[0], gamma=GAMMA)),
-        *pair.greedy(PLAIN, relaxed, batch=BATCH),
+        *pair.greedy(*relaxed, MethodSpec.of("drafter-alone", drafter=pair.drafters[0], gamma=GAMMA)),
+        *pair.greedy(PLAIN, relaxed[0], batch=BATCH),
+        *pair.greedy(GENERATE.change(num_beams=4), against=BEAM),
         *pair.sampled(PLAIN),
     ]
 
@@ -175,7 +176,7 @@ def hearing(pair: _Pair) -> list[Subject]:
     """Return the paths of a speech model: exact and sigmoid verification."""
     rules = [pair.method(rule=rule) for rule in EXACT_RULES]
     return [
-        *pair.greedy(GENERATE, *pair.transformers_methods(), *rules),
+        *pair.greedy(GENERATE, *pair.transformers_methods(), rules[0]),
         *pair.greedy(PLAIN, rules[0], batch=BATCH),
         *pair.sampled(PLAIN, *rules, *(pair.method(rule=rule) for rule in ("sigmoid", "sigmoid-released"))),
     ]
@@ -200,12 +201,16 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     blocked = (block, replace(block, options={"encoder": "concurrent"}), sharing)
     heads = DrafterSpec(kind="blockwise", model=ModelSpec(name="zoo:specdec-blockwise"))
     llama = pair("Llama", DECODER, "text", "llama-target", small, stacked)
+    t5 = pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])
     deep = pair("PPD's Llama", DECODER, "text", "llama-deep")
     depth = num_layers(deep.plain.target, scale)
     return [
         *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free)),
         *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
-        *short(pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])),
+        *llama.sampled(*(llama.method(rule=rule) for rule in ("baseline", "exact", "sigmoid", "sigmoid-released"))),
+        *short(t5),
+        *t5.greedy(t5.method(**LOSSY_GREEDY[0])),
+        *t5.sampled(t5.method(**LOSSY_SAMPLED[0])),
         *blocks(pair("SpecDec", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", *blocked)),
         *strict_blocks(pair("Heads", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", heads)),
         *pipelines(deep, depth // 2, ModelSpec(name="zoo:llama-deep-heads")),

@@ -15,7 +15,7 @@ from harness.measures.pairing import incomparable, overlap_of, paired, steps_of,
 from harness.measures.pipelines import Account, account, match_rate, untimed
 from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, share_of_examples, weights
 from harness.models.names import num_layers
-from methods.speculative import acceptance, theory
+from methods.speculative import acceptance
 from methods.steps import Step
 from tasks import get_task
 from tasks.base import Task
@@ -85,6 +85,13 @@ def repetition_frac(records: Sequence[Record]) -> Estimate | None:
         grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
         rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
     return ratio_of_examples(rows, "frac", 1.0)
+
+
+def output_perplexity(records: Sequence[Record]) -> Estimate | None:
+    """Return the target's perplexity (temperature 1) of an arm's texts that a replay read: what a lossy method gave up."""
+    rows = [(one.example, one.nats, float(len(one.tokens or ()))) for one in succeeded(records) if one.nats is not None]
+    found = ratio_of_examples(rows)
+    return None if found is None else found.mapped(lambda nats: float(np.exp(nats)), "per token")
 
 
 def operations_factor(records: Sequence[Record]) -> Estimate | None:
@@ -195,6 +202,7 @@ def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
             found[f"alpha_overlap[{drafter}]{suffix}"] = alpha_overlap(records, drafter, float(lenience))
     lengths = [(record.example, float(len(record.tokens or ())), 1.0) for record in good]
     found["tokens_per_example"] = ratio_of_examples(lengths, "tokens")
+    found["output_perplexity"] = output_perplexity(records)
     return {name: value for name, value in found.items() if value is not None} | of_task(task, records)
 
 
@@ -211,10 +219,8 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
         if lenience != 1.0:
             found[f"{name}_lenient"] = alpha_overlap(records[0], drafter.label, lenience)
         factor = memory_access_factor(records[0], records[-1]) if len(comparison.arms) > 1 else None
-        if index == 0 and factor is not None and (alpha := found["alpha_overlap"]) is not None:
+        if index == 0 and factor is not None and found["alpha_overlap"] is not None:
             found["memory_access_factor"] = factor
-            theory_factor = float(theory.expected_tokens(min(alpha.value, 1.0), experiment.method.gamma))
-            found["memory_access_factor_eq1"] = Estimate(theory_factor, None, None, alpha.n, "x")
     for early in plain.early:
         for layer, k in product(early.layers, NUM_CANDIDATES):
             found[f"match_rate[{early.label}, layer {layer}, k = {k}]"] = match_rate(records[0], early.label, layer, k)
@@ -226,6 +232,7 @@ def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict
         speed = speedup(records[0], records[-1])
         found["speedup"] = speed if isinstance(speed, Estimate) else None
     found |= {name: value for name, value in all_metrics(task, records[-1]).items() if not name.startswith("alpha_overlap")}
+    found["baseline_output_perplexity"] = output_perplexity(records[0]) if len(comparison.arms) > 1 else None
     if MemoryProbe() in experiment.probes:
         found["peak_mib"] = peak_mib(records[-1], experiment.batch_size)
         found["baseline_peak_mib"] = peak_mib(records[0], plain.batch_size) if len(comparison.arms) > 1 else None

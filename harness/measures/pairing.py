@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from harness.core.records import Record
+from harness.core.records import Key, Record
 from harness.measures.statistics import Missing, drift
 from methods.steps import Step
 
@@ -101,16 +101,34 @@ def paired(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """[m, n] sums of each arm's values over the repeats that both arms completed, for the n examples shared in one process.
 
+    Examples that were decoded together share a time, and so are one of the n that an interval resamples.
     ``run_of`` names the process that measured the values, where that is not the one that decoded.
     """
     first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
     keys = [key for key in first if key in second and run_of(first[key]) == run_of(second[key])]
     if not keys:
         return None
-    examples = list(dict.fromkeys(example for example, _ in keys))
+    batches = _batches(baseline)
+    members: dict[str, list[Key]] = {}
+    for key in keys:
+        members.setdefault(batches[key], []).append(key)
 
-    def sums(arm: Mapping[tuple[str, int], Record]) -> np.ndarray:
-        rows = {example: [values(arm[key]) for key in keys if key[0] == example] for example in examples}
-        return np.array([np.sum(rows[example], axis=0) for example in examples], dtype=float).T
+    def sums(arm: Mapping[Key, Record]) -> np.ndarray:
+        return np.array([np.sum([values(arm[key]) for key in own], axis=0) for own in members.values()], dtype=float).T
 
     return sums(first), sums(second)
+
+
+def _batches(records: Sequence[Record]) -> dict[Key, str]:
+    """Return the first example of those that were decoded together, for each of them: their times are equal shares of one."""
+    found: dict[Key, str] = {}
+    batch: list[Record] = []
+    for record in succeeded(records):
+        together = bool(batch) and len(batch) < (record.num_rows or 1) and _clocked(batch[0]) == _clocked(record)
+        batch = [*batch, record] if together else [record]
+        found[record.key] = batch[0].example
+    return found
+
+
+def _clocked(record: Record) -> tuple[str, int, float | None, int | None]:
+    return record.run, record.repeat, record.wall_s, record.num_rows

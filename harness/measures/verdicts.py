@@ -1,7 +1,8 @@
 """The verdict of an experiment's method from the stored audits, which a table shows beside a speed-up or which bars it.
 
-A verdict belongs to what is plugged together (``key_of``), not to sizes. Of several subjects with one key (models, batches,
-samplings) the worst counts. ``label_of`` is what tables and audits call a method.
+A verdict belongs to what ran: what is plugged together, the family of the model, device and dtype (``key_of``), not to sizes.
+Of several subjects with one key (models, batches, samplings) the worst counts. What no subject had is not audited: ``place_of``
+says where. ``label_of`` is what tables and audits call a method.
 """
 
 import json
@@ -13,12 +14,18 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, MethodSpec
+from harness.zoo.recipes import ZOO as ZOO_MODEL
+from harness.zoo.recipes import recipe_for, scale_of
 from kernels.inputs import SamplingSpec
 
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "audit"  # the repository's own
 ZOO = "zoo-toy"  # the audit that every table reads; one of a user's own models counts for these models
 GREEN = ("identical", "near-tie", "same distribution", "lossy", "no difference found")
 LOSSY = ("lossy", "no difference found")
+NOT_TESTED = "not tested"  # a verdict: no test could have found a law that is MUST_FIND off; the replay may hold all the same
+MUST_FIND = 0.2  # total variation
+SAME_STACK = {"bart": "marian"}  # families that one stack runs (methods.models.bart)
+EXACT_KERNELS = ("baseline", "exact", "fused")  # of kernels.verify.registry, said again: to import that takes torch
 Row = Mapping[str, Any]
 
 
@@ -45,20 +52,36 @@ def label_of(method: MethodSpec, numbers: bool = True) -> str:
     return " / ".join(parts)
 
 
+def place_of(experiment: Experiment) -> str:
+    """Return where a method ran: the family of a model of the zoo or another model's name, the kind of device, the dtype.
+
+    The device decides the backend of kernels: Triton on CUDA, on a CPU the compiled loop or PyTorch, which are both audited.
+    """
+    target, (device, *_) = experiment.target, experiment.device.split(":")
+    family = target.name
+    if target.base.startswith(ZOO_MODEL):
+        recipe = recipe_for(target.base.removeprefix(ZOO_MODEL), scale_of(experiment.profile), experiment.source)
+        family = SAME_STACK.get(recipe.family, recipe.family)
+    return f"{family} on {device} / {experiment.dtype}"
+
+
 def key_of(experiment: Experiment) -> tuple[str, ...]:
     """Return the parts of an experiment that decide exactness. Experiments with equal keys share a verdict.
 
-    Models, sizes and numbers (gamma, lenience) are left out: they move speeds and distances, not whether a path is exact. What
-    weights are rounded to is not, since other code reads them.
+    Sizes and numbers (gamma, lenience) are left out: they move speeds and distances, not whether a path is exact. What weights
+    are rounded to is not, since other code reads them. At temperature 0 the exact kernels' rules are speculative sampling.
     """
     method, values = experiment.method, experiment.method.values
     plugged = () if method.drafter is None else (method.drafter.kind, values.get("encoder", "own"))
-    rule = () if method.rule is None else (method.rule.name, values.get("cap", "released"))
+    is_kernel = method.rule is not None and method.rule.name in EXACT_KERNELS and experiment.sampling.greedy
+    name = "speculative-sampling" if is_kernel else method.rule.name if method.rule is not None else ""
+    rule = () if method.rule is None else (name, values.get("cap", "released"))
     execution = (values["execution"],) if method.is_pipeline else ()
     beams = ("beams",) if method.num_beams > 1 else ()
     models = [experiment.target, *([] if method.drafter is None or method.drafter.model is None else [method.drafter.model])]
     rounded = sorted({model.rounding for model in models if model.rounding is not None})
-    return (method.name, *plugged, *rule, *execution, *beams, *rounded, "greedy" if experiment.sampling.greedy else "sampled")
+    drawn = "greedy" if experiment.sampling.greedy else "sampled"
+    return (method.name, *plugged, *rule, *execution, *beams, *rounded, drawn, place_of(experiment))
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,8 @@ class Verdict:
 
 def is_red(row: Row) -> bool:
     """Say whether a subject is not what it is declared to be: an exact one that is not, or one that could not be audited."""
+    if row["verdict"] == NOT_TESTED:
+        return not row.get("replayed", {}).get("decisions")
     return row["verdict"] not in GREEN or (row["declared"] == "exact" and row["verdict"] in LOSSY)
 
 
@@ -90,7 +115,7 @@ def audit_folder(records: Path) -> Path:
 def verdict_of(experiment: Experiment, folder: Path) -> Verdict | None:
     """Return what the audits stored in ``folder`` found of the experiment's method; None where none looked at it."""
     key = list(key_of(experiment))
-    rows = [row for row in _rows(folder, experiment.target.name) if row["key"] == key]
+    rows = [row for row in _rows(folder) if row["key"] == key]
     if not rows:
         return None
     worst = max(rows, key=_badness)
@@ -113,14 +138,23 @@ def _summary(row: Row) -> str:
         margin = "" if row["largest_margin"] is None else f", largest margin {row['largest_margin']:.1e}"
         return f"{row['prompts']} prompts, {row['tokens']} tokens, {row['near_ties']} near-ties, {row['bugs']} bugs{margin}"
     if "tests_made" in row:
-        return f"{row['tests_made']} tests of plain sampling: {row['alarms']} alarms, {row['below_0.05']} p below 0.05"
-    tests = [test for test in row["tests"].values() if test.get("samples")]
+        failed = f"; failed: {', '.join(row['failed'])}" if row.get("failed") else ""
+        return f"{row['tests_made']} tests of plain sampling: {row['alarms']} alarms, {row['below_0.05']} p below 0.05{failed}"
+    tests, weak = tests_of(row)
     law = max(row["largest_deviation"].values(), default=None)
-    smallest, coarsest = min(test["p"] for test in tests), max(test["tv_at_power_0.9"] for test in tests)
     parts = [f"failed: {', '.join(row['failed'])}"] if row["failed"] else []
     parts += [] if law is None else [f"law within {law:.1e}"]
-    found = f"finds tv {coarsest:.2f}" if coarsest < 1 else "the coarsest finds nothing"
-    return "; ".join([*parts, f"{len(tests)} tests of samples, smallest p {smallest:.2g}, {found}"])
+    if tests:
+        smallest, coarsest = min(test["p"] for test in tests), max(test["tv_at_power_0.9"] for test in tests)
+        parts.append(f"{len(tests)} tests of samples, each finds tv {coarsest:.2f}, smallest p {smallest:.2g}")
+    return "; ".join([*parts, *([f"{weak} places not tested"] if weak else [])])
+
+
+def tests_of(row: Row) -> tuple[list[Mapping[str, Any]], int]:
+    """Return a subject's tests that find a total variation of MUST_FIND, and how many places have none that does."""
+    tests = list(row.get("tests", {}).values())
+    strong = [test for test in tests if test.get("samples") and test["tv_at_power_0.9"] <= MUST_FIND]
+    return strong, len(tests) - len(strong)
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:
@@ -133,16 +167,12 @@ def _badness(row: Row) -> tuple[bool, int]:
     return is_red(row), order.index(row["verdict"]) if row["verdict"] in order else len(order)
 
 
-def _rows(folder: Path, target: str) -> list[Row]:
-    """Subjects of the zoo's audit, the repository's own where the folder has none, and of audits of this very target."""
-    found: list[Row] = []
-    paths = sorted(folder.glob("*.json"))
+def _rows(folder: Path) -> list[Row]:
+    """Subjects of all audits but the tests', the repository's own of the zoo where the folder has none."""
+    paths = [path for path in sorted(folder.glob("*.json")) if path.stem != "zoo-test"]
     if paths and ZOO not in [path.stem for path in paths]:
         paths += FOLDER.glob(f"{ZOO}.json")
-    for path in paths:
-        stored = _load(path, path.stat().st_mtime_ns)
-        found += [row for row in stored if path.stem == ZOO or (row["target"] == target and path.stem != "zoo-test")]
-    return found
+    return [row for path in paths for row in _load(path, path.stat().st_mtime_ns)]
 
 
 @lru_cache(maxsize=16)

@@ -21,7 +21,8 @@ from harness.run.divergence import classify
 from harness.run.prompts import Prompt, examples_of, make_prompt
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
 from harness.run.refusals import check_tokens, overload_of
-from harness.run.replay import replay_record
+from harness.run.replay import Reader, replay_record
+from methods.sampling import Sampling
 from tasks import get_task
 from tasks.base import Example
 
@@ -102,7 +103,10 @@ class Prepared:
         self.arms = [self._arm(arm, first, examples) for arm in comparison.arms]
         self.session = self.target.session()
         self._is_warm = False
-        self.replayed = _replayed(examples, replay, first)
+        self.replayed, self.reader = (
+            _replayed(examples, replay, first),
+            Reader(self.target, Sampling.of(first.sampling), models),
+        )
         self.facts = {"run": run, "environment": _environment(first, folder)}
 
     def _arm(self, experiment: Experiment, baseline: Experiment, examples: Sequence[Example]) -> Arm:
@@ -127,13 +131,11 @@ class Prepared:
         if self.decoded_for is not None:
             return self._in_turn(chunk, self._decode_again)
         records = self._in_turn(chunk, self._generate)
-        compared = [
-            self._measured(arm, chunk, self._replayed(arm, chunk.known[index], self._compared(index, chunk, records[0], own)))
-            for index, (arm, own) in enumerate(zip(self.arms, records, strict=True))
-        ]
+        compared = self._replayed(chunk, [self._compared(index, chunk, records[0], own) for index, own in enumerate(records)])
+        measured = [self._measured(arm, chunk, own) for arm, own in zip(self.arms, compared, strict=True)]
         return [
             [record for record in own if record is not known.get(record.key)]
-            for own, known in zip(compared, chunk.known, strict=True)
+            for own, known in zip(measured, chunk.known, strict=True)
         ]
 
     def _in_turn(self, chunk: Chunk, decode: Callable[[int, Chunk], list[Record]]) -> list[list[Record]]:
@@ -190,15 +192,18 @@ class Prepared:
         pair = (self.arms[0].experiment, arm.experiment)
         return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models)
 
-    def _replayed(self, arm: Arm, known: Mapping[Key, Record], own: Sequence[Record]) -> list[Record]:
-        """Return an arm's records, new ones of the chosen examples with what their replay found."""
-        prompts = {prompt.example.id: prompt for prompt in arm.prompts} if self.replayed else {}
-        return [
-            replay_record(record, arm.experiment, arm.method, prompts[record.example], self.target, self.models)
-            if record.key in self.replayed and record.key not in known and record.status == "ok"
-            else record
-            for record in own
-        ]
+    def _replayed(self, chunk: Chunk, records: Sequence[Sequence[Record]]) -> list[list[Record]]:
+        """Return all arms' records, new ones of the chosen examples with what their replay found.
+
+        Row by row: what several arms say of an example is mostly one text, and is read once.
+        """
+        found = [list(own) for own in records]
+        for key, row in zip(chunk.keys, chunk.rows, strict=True):
+            for arm, known, own in zip(self.arms, chunk.known, found, strict=True):
+                for place, record in enumerate(own):
+                    if record.key == key and key in self.replayed and key not in known and record.status == "ok":
+                        own[place] = replay_record(record, arm.experiment, arm.method, arm.prompts[row], self.reader)
+        return found
 
     def _measured(self, arm: Arm, chunk: Chunk, own: Sequence[Record]) -> list[Record]:
         """Records with what teacher-forced probes find over their text, as far as it is not recorded yet."""

@@ -15,7 +15,7 @@ from harness.models.fit import Models
 from harness.run.build import build_method
 from harness.run.decode import generate, outputs_of
 from harness.run.prompts import Prompt, seed_of
-from harness.run.replay import MEMORY, draw_off, read_within
+from harness.run.replay import MEMORY, Reader, draw_off
 from methods.sampling import Sampling, Uniforms
 
 Kind = Literal["near-tie", "bug"]
@@ -49,7 +49,7 @@ def margin_at(
         return 1.0, 0.0
     window, before = _window_at(plain, tokens[0], position, prompt, models)
     target, observed, sampling = models.get(plain.target), tokens[1][position], Sampling.of(plain.sampling)
-    reading = read_within(target, prompt.windows()[window], [*before, observed], sampling, models)
+    reading = Reader(target, sampling, models).read(prompt.windows()[window], [*before, observed])
     logits = reading.logits[-1:].double()
     if sampling.greedy:
         return float(logits.max() - logits[0, observed]), float(reading.margin_bound[-1])

@@ -79,6 +79,12 @@ def with_peers(comparison: Comparison, names: Sequence[str]) -> tuple[Comparison
     plain, method = comparison.arms[0], comparison.arms[-1].method
     draft = next((one for one in (method.drafter, *plain.overlap) if one is not None and one.is_model), None)
     chosen = {name: peer_method(name, method, draft) for name in names}
+    assisted = [name for name, one in chosen.items() if one.drafter is not None]
+    if assisted and plain.batch_size > 1:
+        raise UsageError(
+            f"batch_size {plain.batch_size}: transformers' assisted generation (peer {assisted[0]!r}) has no batches and would "
+            "decode row by row beside ours; expected 1, or peer generate"
+        )
     if not chosen:
         return comparison, {}
     together = comparison_id("run", f"{method.name} and peers", method, *chosen.values())

@@ -8,9 +8,10 @@ its border than rounding can move it is a fault. No other arm is needed, so what
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,8 +37,10 @@ from methods.types import Drafter, Generation, Inputs, Method
 NEAR_TIE_FLOAT32 = 1e-4  # a difference of two logits, or of two probabilities, that rounding may make in fp32
 WITHIN = 4  # in half precision: typical errors of a law, measured on the same text, that a border may have moved
 MEMORY = (torch.OutOfMemoryError, MemoryError)
+LEAST = -690.0  # log of 1e-300
 DRAFT, ACCEPT, SAMPLE = range(3)  # streams of ``Uniforms``, said again: what confuses them there is found here
 ROWS = 64  # laws that are summed up at a time
+KEPT_BYTES = 2**28  # of readings that are kept for other arms' equal texts; the last one always is
 
 
 class Decision(NamedTuple):
@@ -47,6 +50,22 @@ class Decision(NamedTuple):
     what: str
     off: float
     bound: float
+
+
+class Place(NamedTuple):
+    """A place in a round that began at ``start``, and the position of an output that it stands for."""
+
+    start: int
+    place: int
+    step: Step
+
+    @property
+    def position(self) -> int:
+        return self.start + self.place
+
+    @property
+    def token(self) -> int:
+        return self.step.drafted[self.place]
 
 
 @dataclass(frozen=True)
@@ -65,31 +84,56 @@ class Reading:
     margin_bound: Float[Tensor, "T"]
     law_bound: Float[Tensor, "T"]
 
+    def nats(self, tokens: Sequence[int]) -> float:
+        """Return minus the log-probability of the text, at temperature 1; of a token that cannot be, what JSON can hold."""
+        own = torch.tensor(tokens, device=self.logits.device).unsqueeze(-1)
+        logits = self.logits if self.logits.dtype == torch.float64 else self.logits.float()
+        return -float(logits.log_softmax(-1).gather(-1, own).double().clamp(min=LEAST).sum())
 
-def replay_record(
-    record: Record, experiment: Experiment, method: Method, prompt: Prompt, target: LoadedModel, models: Models
-) -> Record:
-    """Return a record with the number of its decisions that were replayed and, instead of a near-tie, the first fault.
 
-    Windows of a recording are replayed one after another. What does not fit into memory is not replayed.
+@dataclass
+class Reader:
+    """Reads texts through a target by transformers' own forward pass, each distinct one once: exact greedy arms share one."""
+
+    target: LoadedModel
+    sampling: Sampling
+    models: Models
+    known: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
+
+    def read(self, inputs: Inputs, tokens: Sequence[int]) -> Reading:
+        """Return one row's output as it was read, now or before. Raises RuntimeError where memory does not suffice."""
+        heard = None if inputs.features is None else inputs.features.cpu().numpy().tobytes()
+        key = (inputs.prompts, heard, tuple(tokens))
+        self.known[key] = found = self.known.pop(key, None) or _read_within(self, inputs, tokens)
+        while len(self.known) > 1 and sum(one.logits.nbytes for one in self.known.values()) > KEPT_BYTES:
+            del self.known[next(iter(self.known))]  # the one that was asked for longest ago
+        return found
+
+
+def replay_record(record: Record, experiment: Experiment, method: Method, prompt: Prompt, reader: Reader) -> Record:
+    """Return a record with what the target gives for its text, how many decisions were replayed and the first fault.
+
+    A fault takes the place of a near-tie. Windows of a recording are read one after another. What does not fit into memory,
+    and a recording with a window that says nothing, is not read.
     """
-    outputs, rounds = outputs_of(experiment, prompt, record.tokens or [], target), _rounds(record)
-    decisions, start, fault = 0, 0, record.divergence
+    outputs, rounds = outputs_of(experiment, prompt, record.tokens or [], reader.target), _rounds(record)
+    decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
     try:
         for window, (inputs, tokens) in enumerate(zip(prompt.windows(), outputs, strict=False)):
+            if not tokens:
+                return record
             made = Generation(tokens, _taken(rounds, len(tokens)), "length")
             seed = seed_of(experiment, prompt.example.id, record.repeat, window)
-            sampling = Sampling.of(experiment.sampling)
-            found = replay(method, target, inputs, made, sampling, seed, experiment.max_new_tokens, models)
-            if found is None:
-                return record
-            decisions += found.decisions
-            if found.fault is not None and (fault is None or fault.kind != "bug"):
+            found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
+            if found is not None:
+                decisions.append(found.decisions)
+            if found is not None and found.fault is not None and (fault is None or fault.kind != "bug"):
                 fault = dataclasses.replace(found.fault, position=start + found.fault.position)
+            nats += reader.read(inputs, tokens).nats(tokens)
             start += len(tokens)
     except MEMORY:
         return record
-    return dataclasses.replace(record, replayed=decisions, divergence=fault)
+    return dataclasses.replace(record, replayed=sum(decisions) if decisions else None, nats=nats, divergence=fault)
 
 
 def _rounds(record: Record) -> list[Step]:
@@ -106,24 +150,14 @@ def _taken(rounds: list[Step], count: int) -> list[Step]:
 
 
 @torch.inference_mode()
-def replay(
-    method: Method,
-    target: LoadedModel,
-    inputs: Inputs,
-    made: Generation,
-    sampling: Sampling,
-    seed: int,
-    length: int,
-    models: Models,
-) -> Replayed | None:
+def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Replayed | None:
     """Replay one row's output; None for a method whose tokens are not the target's own choices or draws.
 
     ``seed`` and ``length`` are those of its ``Uniforms``. Raises RuntimeError where memory does not suffice.
     """
-    if not is_replayed(method, sampling) or not made.tokens:
+    if not is_replayed(method, reader.sampling) or not made.tokens:
         return None
-    reading = read_within(target, inputs, made.tokens, sampling, models)
-    found = sorted(_decisions(method, target, inputs, made, sampling, seed, length, reading), key=lambda one: one.position)
+    found = sorted(_decisions(method, reader, inputs, made, seed, length), key=lambda one: one.position)
     fault = next((one for one in found if not one.off <= one.bound), None)
     return Replayed(len(found), None if fault is None else _divergence(fault))
 
@@ -167,13 +201,14 @@ def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -
 
 def numbers_of(seed: int, length: int) -> Float[Tensor, "3 length"]:
     """Return the numbers that belong to a seed, made anew: nothing of ``Uniforms`` is used."""
-    return torch.rand(3, length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    key = np.array([seed, 0], dtype=np.uint64)
+    return torch.from_numpy(np.random.Generator(np.random.Philox(key=key)).random((3, length)))
 
 
 @torch.inference_mode()
-def read_within(target: LoadedModel, inputs: Inputs, tokens: Sequence[int], sampling: Sampling, models: Models) -> Reading:
+def _read_within(reader: Reader, inputs: Inputs, tokens: Sequence[int]) -> Reading:
     """Read a text. In half precision it is read in fp32 too, with the same weights: how far the two part bounds rounding."""
-    stack = target.stack
+    target, sampling, stack = reader.target, reader.sampling, reader.target.stack
     if stack.parts:
         logits = torch.cat(list(teacher_logits(target.session(), inputs, tokens)[1]))
     else:
@@ -181,7 +216,7 @@ def read_within(target: LoadedModel, inputs: Inputs, tokens: Sequence[int], samp
     if logits.dtype not in (torch.float16, torch.bfloat16) or stack.parts:
         bound = torch.full((len(logits),), NEAR_TIE_FLOAT32, device=logits.device)
         return Reading(logits, bound, bound)
-    wide = read_text(stack, models.widened(target), inputs, tokens)
+    wide = read_text(stack, reader.models.widened(target), inputs, tokens)
     margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
     if sampling.greedy:
         return Reading(wide, margin, margin)
@@ -189,16 +224,8 @@ def read_within(target: LoadedModel, inputs: Inputs, tokens: Sequence[int], samp
     return Reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()))
 
 
-def _decisions(
-    method: Method,
-    target: LoadedModel,
-    inputs: Inputs,
-    made: Generation,
-    sampling: Sampling,
-    seed: int,
-    length: int,
-    reading: Reading,
-) -> Iterator[Decision]:
+def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Iterator[Decision]:
+    sampling, reading = reader.sampling, reader.read(inputs, made.tokens)
     if sampling.greedy:
         yield from _choices(made, reading, _draws_residuals(method))
         return
@@ -206,56 +233,71 @@ def _decisions(
     if not isinstance(method, DraftAndVerify):
         yield from _draws("drawn token", range(len(laws)), made.tokens, laws, numbers[SAMPLE], reading.law_bound)
         return
-    bounds = (2 * reading.law_bound).tolist()  # both laws are rounded
-    drafts = _Drafts(method.drafter, target, inputs, made, sampling, numbers)
-    exact = _draws_residuals(method)
-    last: list[tuple[int, int, Tensor]] = []  # a round's first position, its last token's, and that token's weights
+    bounds = 2 * reading.law_bound  # both laws are rounded
+    drafts, exact = _Drafts(method.drafter, reader, inputs, made, numbers), _draws_residuals(method)
+    yield from _accepted(made, laws, numbers, bounds.tolist(), exact, drafts)
+    yield from drafts.draws(bounds)
+    if exact:
+        yield from _last_tokens(made, laws, numbers, bounds, drafts)
+
+
+def _decided(steps: Sequence[Step]) -> Iterator[Place]:
+    """Yield the drafts that were decided on, each round's up to the first that was rejected: behind it no law is known."""
     start = 0
-    for step in made.steps:
-        kept, own = step.num_accepted, laws[start : start + step.emitted]
-        yield from _accepted(step, start, made.tokens, own, numbers, bounds, exact, drafts)
-        if exact and step.emitted == kept + 1:
-            end = start + kept
-            if kept == len(step.drafted):
-                last.append((start, end, laws[end]))
-            elif (law := drafts.law(start, kept, step)) is not None:
-                last.append((start, end, (laws[end] - law).clamp(min=0)))
+    for step in steps:
+        kept = step.num_accepted
+        yield from (Place(start, place, step) for place in range(kept + (kept < min(len(step.drafted), step.emitted))))
         start += step.emitted
-    yield from drafts.draws(2 * reading.law_bound)
-    if last:
-        starts, ends, weights = zip(*last, strict=True)
-        tokens, at = [made.tokens[end] for end in ends], numbers[SAMPLE][list(starts)]
-        bound = torch.tensor([bounds[end] for end in ends])
-        yield from _draws("drawn token", ends, tokens, torch.stack(weights), at, bound)
 
 
 def _accepted(
-    step: Step,
-    start: int,
-    tokens: Sequence[int],
-    laws: Float[Tensor, "e V"],
+    made: Generation,
+    laws: Float[Tensor, "T V"],
     numbers: Float[Tensor, "3 length"],
     bounds: Sequence[float],
     exact: bool,
     drafts: "_Drafts",
 ) -> Iterator[Decision]:
-    """Yield what was decided of a round's drafts, up to the first that was rejected: behind it no law is known."""
-    kept, rejects = step.num_accepted, step.num_accepted < min(len(step.drafted), step.emitted)
-    for place in range(kept + rejects):
-        position, token = start + place, step.drafted[place]
-        bound, number = bounds[position], float(numbers[ACCEPT, position])
-        prob = float(laws[place, token])
-        if place < kept and tokens[position] != token:
+    """Yield what was decided of drafts, and how far stated probabilities are from what the laws say."""
+    if not (places := list(_decided(made.steps))):
+        return
+    probs = laws[[one.position for one in places], [one.token for one in places]].tolist()
+    accepts = numbers[ACCEPT].tolist()
+    for one, prob, law in zip(places, probs, drafts.probs(places), strict=True):
+        step, position, bound, stands = one.step, one.position, bounds[one.position], one.place < one.step.num_accepted
+        if stands and made.tokens[position] != one.token:
             yield Decision(position, "accepted draft that was not emitted", 1.0, 0.0)
-        if place < len(step.target_probs):
-            yield Decision(position, "target's probability of a draft", abs(step.target_probs[place] - prob), bound)
-        if place < len(step.draft_probs):
-            stated = step.draft_probs[place]
-            over = number * stated - prob  # at most 0 where the draft stands
+        if one.place < len(step.target_probs):
+            yield Decision(position, "target's probability of a draft", abs(step.target_probs[one.place] - prob), bound)
+        if one.place < len(step.draft_probs):
+            stated = step.draft_probs[one.place]
+            over = accepts[position] * stated - prob  # at most 0 where the draft stands
             if exact:
-                yield Decision(position, "acceptance" if place < kept else "rejection", over if place < kept else -over, bound)
-            if (law := drafts.law(start, place, step)) is not None:
-                yield Decision(position, "draft's probability", abs(stated - float(law[token])), bound)
+                yield Decision(position, "acceptance" if stands else "rejection", over if stands else -over, bound)
+            if law is not None:
+                yield Decision(position, "draft's probability", abs(stated - law), bound)
+
+
+def _last_tokens(
+    made: Generation,
+    laws: Float[Tensor, "T V"],
+    numbers: Float[Tensor, "3 length"],
+    bounds: Float[Tensor, "T"],
+    drafts: "_Drafts",
+) -> Iterator[Decision]:
+    """Yield how far the number behind every round's drafts is from what it drew: of the target's law, or of a residual."""
+    start, whole, rejected = 0, list[Place](), list[Place]()
+    for step in made.steps:
+        if step.emitted == step.num_accepted + 1:
+            (whole if step.num_accepted == len(step.drafted) else rejected).append(Place(start, step.num_accepted, step))
+        start += step.emitted
+    rejected, taken = drafts.laws_of(rejected)
+    for rounds in (whole, rejected):
+        if rounds:
+            ends = [one.position for one in rounds]
+            weights = laws[ends] if rounds is whole else (laws[ends] - taken).clamp(min=0)
+            at = numbers[SAMPLE][[one.start for one in rounds]]
+            yield from _draws("drawn token", ends, [made.tokens[end] for end in ends], weights, at, bounds[ends])
 
 
 def _choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decision]:
@@ -316,13 +358,12 @@ class _Drafts:
     def __init__(
         self,
         drafter: Drafter,
-        target: LoadedModel,
+        reader: Reader,
         inputs: Inputs,
         made: Generation,
-        sampling: Sampling,
         numbers: Float[Tensor, "3 length"],
     ) -> None:
-        stack, prompt = target.stack, inputs.prompts[0]
+        sampling, stack, prompt = reader.sampling, reader.target.stack, inputs.prompts[0]
         pending = stack.start_token if stack.encodes_prompts else prompt[-1]
         assert pending is not None
         self.drafter, self.sampling, self.numbers = drafter, sampling, numbers
@@ -333,33 +374,43 @@ class _Drafts:
             found = list(drafter.teacher_probs(inputs, [pending], made.tokens, sampling))
             self.laws = torch.cat(found).double() if found else None
 
-    def law(self, start: int, place: int, step: Step) -> Float[Tensor, "V"] | None:
-        """Return the law of a draft behind drafts that stood; None where it is not known."""
+    def laws_of(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
+        """Return the places at which the law of a draft behind drafts that stood is known, and these laws."""
+        reach = 0 if self.laws is None else len(self.laws)
+        known = list(places) if isinstance(self.drafter, PerRow) else [one for one in places if one.position < reach]
+        if not known:
+            return [], torch.empty(0)
         if self.laws is not None:
-            return self.laws[start + place] if start + place < len(self.laws) else None
-        if not isinstance(self.drafter, PerRow):
-            return None
-        proposal = self._again(self.drafter, start, step)
-        if proposal.logits is not None:
-            return proposal.sampling.probs(proposal.logits[0, place]).double()
-        one = proposal.tokens[0, place]
-        return torch.nn.functional.one_hot(one, self.drafter.row_drafter.vocab_size).double()
+            return known, self.laws[[one.position for one in known]]
+        assert isinstance(self.drafter, PerRow)
+        return known, torch.stack([self._law(self.drafter, one) for one in places])
+
+    def probs(self, places: Sequence[Place]) -> list[float | None]:
+        """Return what its law gives each draft; None where it is not known."""
+        known, laws = self.laws_of(places)
+        found = laws[range(len(known)), [one.token for one in known]].tolist() if known else []
+        by_place = dict(zip(map(id, known), found, strict=True))
+        return [by_place.get(id(one)) for one in places]
 
     def draws(self, bounds: Float[Tensor, "T"]) -> Iterator[Decision]:
-        """Yield how far every draft, up to a round's first rejection, is from what its law and random number give."""
-        start, places = 0, list[tuple[int, int]]()
-        for step in self.steps:
-            decided = step.num_accepted + (step.num_accepted < min(len(step.drafted), step.emitted))
-            if isinstance(self.drafter, PerRow) and decided:
-                same = self._again(self.drafter, start, step).tokens[0].tolist()[:decided] == step.drafted[:decided]
-                yield Decision(start, "draft", float(not same), 0.0)
-            places += [(start + place, step.drafted[place]) for place in range(decided)]
-            start += step.emitted
-        if isinstance(self.drafter, ModelDrafter) and self.laws is not None and places:
-            known = [(position, token) for position, token in places if position < len(self.laws)]
-            positions, tokens = zip(*known, strict=True)
-            at = list(positions)
-            yield from _draws("draft", at, tokens, self.laws[at], self.numbers[DRAFT][at], bounds[at])
+        """Yield how far every draft that was decided on is from what its law and random number give."""
+        places = list(_decided(self.steps))
+        if isinstance(self.drafter, PerRow):
+            for one in places:
+                again = self._again(self.drafter, one.start, one.step).tokens[0, one.place : one.place + 1].tolist()
+                yield Decision(one.position, "draft", float(again != [one.token]), 0.0)
+        known, laws = self.laws_of(places) if isinstance(self.drafter, ModelDrafter) else ([], torch.empty(0))
+        if known:
+            at = [one.position for one in known]
+            yield from _draws("draft", at, [one.token for one in known], laws, self.numbers[DRAFT][at], bounds[at])
+
+    def _law(self, drafter: PerRow, one: Place) -> Float[Tensor, "V"]:
+        proposal = self._again(drafter, one.start, one.step)
+        if one.place >= proposal.lengths[0]:
+            return torch.zeros(drafter.row_drafter.vocab_size, dtype=torch.float64)
+        if proposal.logits is not None:
+            return proposal.sampling.probs(proposal.logits[0, one.place]).double()
+        return torch.nn.functional.one_hot(proposal.tokens[0, one.place], drafter.row_drafter.vocab_size).double()
 
     def _again(self, drafter: PerRow, start: int, step: Step) -> Any:
         if start not in self.again:

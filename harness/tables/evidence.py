@@ -11,7 +11,7 @@ from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.statistics import Missing
-from harness.measures.verdicts import Verdict, audit_folder, key_of, label_of, verdict_of
+from harness.measures.verdicts import Verdict, audit_folder, key_of, label_of, place_of, verdict_of
 
 Decode = Callable[[Sequence[int]], str]
 Facts = Mapping[str, Any]
@@ -90,7 +90,7 @@ class Evidence:
                 continue
             verdict = self.verdict_of(experiment)
             drawn = "greedy" if experiment.sampling.greedy else "sampled"
-            text = "not audited" if verdict is None else f"{verdict.kind} ({verdict.shown})"
+            text = f"not audited for {place_of(experiment)}" if verdict is None else f"{verdict.kind} ({verdict.shown})"
             found[key_of(experiment)] = f"{label_of(experiment.method, numbers=False)}, {drawn}: {text}"
         return [f"exactness audit ({self.audits}): {'; '.join(found.values())}."] if found else []
 

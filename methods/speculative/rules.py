@@ -70,7 +70,11 @@ class KernelRule:
 
     def __init__(self, kernel: str, **options: Any) -> None:
         self.guarantee: Guarantee = "same_distribution" if kernel in EXACT_KERNELS else "lossy"
-        self.kernel = partial(KERNELS[kernel], **options)
+        self.name, self.kernel = kernel, partial(KERNELS[kernel], **options)
+
+    def elsewhere(self, device: torch.device) -> list["KernelRule"]:
+        """Return the same rule by the other backend that decides on such a device, where something else was compiled or not."""
+        return [KernelRule("fused", backend="torch")] if self.name == "fused" and device.type == "cpu" else []
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:

@@ -10,15 +10,17 @@ import pytest
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Record
+from harness.core.settings import Settings
 from harness.exact.run import control_part, split
 from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.measures import verdicts
 from harness.measures.statistics import Estimate
-from harness.measures.verdicts import Verdict, audit_folder, key_of, verdict_of
+from harness.measures.verdicts import NOT_TESTED, Verdict, audit_folder, key_of, verdict_of
+from harness.papers import TABLES
 from harness.run.refusals import THEIRS
 from harness.tables.base import cell_of
 from harness.tables.evidence import Evidence, stored_evidence
-from kernels.verify.registry import KERNELS
+from kernels.verify.registry import EXACT, KERNELS
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.options import EXECUTIONS
 from methods.sampling import Sampling
@@ -97,15 +99,53 @@ def audited(folder: Path) -> Evidence:
     return Evidence(nothing, partial(verdict_of, folder=folder), audits="results/audit")
 
 
-def test_a_verdict_is_that_of_what_is_plugged_together(tmp_path: Path) -> None:
-    """Models and gamma may differ; rule, drafter, rounding and whether tokens are drawn may not."""
-    store(tmp_path, "zoo-toy", (speculative(target="zoo:gpt-target"), {**GREEDY, "verdict": "identical"}))
+def test_a_verdict_is_that_of_what_ran(tmp_path: Path) -> None:
+    """Sizes and gamma may differ; family, device, dtype, rule, drafter, rounding and whether tokens are drawn may not.
+
+    At temperature 0 the exact kernels' rules are speculative sampling.
+    """
+    store(tmp_path, "zoo-toy", (speculative(target="zoo:t5-base"), {**GREEDY, "verdict": "identical"}))
     verdict = verdict_of(speculative(gamma=7), tmp_path)
     assert verdict == Verdict("identical", "subject 0", "4 prompts, 60 tokens, 0 near-ties, 0 bugs", False, ("subject 0",))
-    assert verdict_of(speculative(temperature=1.0), tmp_path) is None
-    assert verdict_of(speculative(rule="fused"), tmp_path) is None
-    assert verdict_of(speculative(target="int8:zoo:gpt-target"), tmp_path) is None
+    assert verdict_of(speculative(rule="fused"), tmp_path) == verdict
+    for other in (
+        speculative(temperature=1.0),
+        speculative(rule="top-1"),
+        speculative(target="int8:zoo:t5-base"),
+        speculative(target="zoo:gpt-target"),
+        speculative(target="meta-llama/Llama-2-13b-hf"),
+        speculative().replace(device="cuda:0"),
+        speculative().replace(dtype="float16"),
+    ):
+        assert verdict_of(other, tmp_path) is None
     assert verdict_of(speculative(), tmp_path / "nothing") is None
+
+
+def test_what_was_not_audited_says_where(tmp_path: Path) -> None:
+    store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
+    there = speculative(target="meta-llama/Llama-2-13b-hf").replace(device="cuda:1", dtype="float16")
+    (note,) = audited(tmp_path).verdict_notes([there])
+    assert "greedy: not audited for meta-llama/Llama-2-13b-hf on cuda / float16" in note
+
+
+def test_every_arm_of_a_toy_table_is_audited_in_its_family(subjects: list[Subject]) -> None:
+    known = {key_of(subject.experiment) for subject in subjects}
+    arms = [arm for table in TABLES.values() for comparison in table.plan(Settings()) for arm in comparison.arms]
+    keys = {key_of(arm): arm for arm in arms if arm.method.name not in ("autoregressive", "beam")}
+    assert len(keys) > 20
+    assert keys.keys() <= known
+
+
+def test_a_test_without_power_is_no_pass(tmp_path: Path) -> None:
+    """It bars no speed where the replay held, and does where nothing looked."""
+    weak = {"position 0": {"samples": 90, "p": 1.0, "tv_at_power_0.9": 0.4}, "bonus": {"samples": 0}}
+    row = {"declared": "exact", "verdict": NOT_TESTED, "failed": [], "largest_deviation": {}, "tests": weak}
+    assert verdicts.is_red(row)
+    assert not verdicts.is_red({**row, "replayed": {"decisions": 500, "longest": 140}})
+    assert verdicts.summary_of(row) == "2 places not tested"
+    assert verdicts.summary_of({**row, "tests": TESTS | {"draft 1": weak["position 0"], "bonus": weak["bonus"]}}) == (
+        "1 tests of samples, each finds tv 0.10, smallest p 0.5; 2 places not tested"
+    )
 
 
 def test_the_worst_subject_counts(tmp_path: Path) -> None:
@@ -127,6 +167,10 @@ def test_an_audit_of_ones_own_models_counts_for_these_alone(tmp_path: Path, monk
     assert verdict is not None
     assert verdict.is_red
     assert verdict_of(speculative(), tmp_path) is None
+
+
+def test_the_exact_kernels_are_named_alike() -> None:
+    assert verdicts.EXACT_KERNELS == EXACT
 
 
 def test_an_exact_method_that_is_called_lossy_is_red() -> None:

@@ -33,6 +33,8 @@ from harness.zoo.build import ensure
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
 from methods.sampling import Sampling, Uniforms
+from methods.speculative.acceptance import accepted_over_drafted
+from methods.steps import Step, Steps
 from methods.types import Stop
 from tasks import get_task
 from tasks.base import SAMPLE_RATE
@@ -164,6 +166,15 @@ def test_a_run_with_a_draft_is_recorded_with_rates_overlap_and_the_guarantee(
     if sampling.greedy:
         assert [record.tokens for record in first] == [record.tokens for record in second]
         assert all(record.divergence is None for record in second)
+
+
+def test_drafts_behind_the_end_of_an_earlier_window_do_not_count_in_a_record(whisper: LoadedModel) -> None:
+    """A window that ends inside an accepted block drafted what nobody verified; a record keeps where each window ended."""
+    rounds = [Step([5, 6, 7], 1, 1, stop_reason="eos"), Step([5, 6], 2, 3), Step([5, 6], 1, 1, stop_reason="length")]
+    kept = Steps.of(rounds).rounds("length")
+    assert [step.stop_reason for step in kept] == ["eos", None, "length"]
+    assert accepted_over_drafted(kept) == accepted_over_drafted(rounds)
+    assert Steps.of(rounds[1:]).stop_reason == []  # of a text the record's own says it
 
 
 def test_a_recording_that_cannot_be_read_fails_alone(whisper: LoadedModel, tmp_path: Path, capfd) -> None:

@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.core.experiment import RuleSpec
+from harness.exact.checks import check_law
 from harness.exact.controls import CONTROLS, _LenientBy, _Unsampled
-from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of, goodness_of_fit
-from harness.exact.law import emitted_law, largest_deviation
+from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of, goodness_of_fit, stream_fits
+from harness.exact.law import Window, emitted_law, largest_deviation
 from harness.exact.toy import greedy_output, random_block, random_table, toy_session
+from harness.run.build import build_rule
 from methods.parts import DRAFTERS
-from methods.sampling import Sampling
+from methods.sampling import Sampling, Uniforms
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.model import ModelDrafter
@@ -168,3 +171,51 @@ def test_one_uniform_reused_fails_end_to_end() -> None:
 
 def test_no_residual_fails_end_to_end() -> None:
     assert failures(build("model"), CONTROLS["no residual"].rule())
+
+
+class _LaggedAcceptance(Uniforms):
+    """Decides on a draft with the number that drew the token before it."""
+
+    def __init__(self, seeds: range, length: int, device: str = "cpu", level: int = 0) -> None:
+        super().__init__(seeds, length, device, level)
+        self.table[:, self.ACCEPT, 1:] = self.table[:, self.SAMPLE, :-1]
+
+
+class _OneSeed(Uniforms):
+    """Gives neighbouring rows the same numbers."""
+
+    def __init__(self, seeds: range, length: int, device: str = "cpu", level: int = 0) -> None:
+        super().__init__([seed // 2 for seed in seeds], length, device, level)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Uniforms, set()),
+        (_LaggedAcceptance, {"numbers of last token at t, acceptance at t + 1"}),
+        (_OneSeed, {f"numbers of {name} in rows r, r + 1" for name in ("draft", "acceptance", "last token")}),
+    ],
+)
+def test_streams_are_tested_for_independence(kind: type[Uniforms], wrong: set[str]) -> None:
+    """Each of 18 tests would find a total variation of 0.1; a false alarm has a chance of at most 2e-8."""
+    fits = stream_fits(kind(range(100), 60), 1e-9)
+    assert len(fits) == 18
+    assert max(fit.likely_tv for fit in fits.values()) < 0.1
+    assert {name for name, fit in fits.items() if not fit.passes(1e-9)} == wrong
+
+
+def test_all_bits_of_a_seed_count() -> None:
+    """A Mersenne Twister of torch's takes the low 32 bits."""
+    seeds = [12345, 12345 + 2**32, 12345 + 7 * 2**40, 2**63 - 1, 12344]
+    table = Uniforms(seeds, 20).table
+    nested = Uniforms(seeds, 20).nested().table
+    assert len(torch.cat((table, nested)).flatten().unique()) == 2 * len(seeds) * 3 * 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rule", ["speculative-sampling", "baseline", "exact", "fused"])
+def test_a_law_is_integrated_in_the_dtype_that_ran(rule: str, dtype: torch.dtype) -> None:
+    """Rules compute in fp32 on half logits, which they take as they are: a few roundings, and a real bias is found."""
+    window = Window(*(logits.to(dtype) for logits in random_logits(3, 2, 12, 1.0)))
+    assert check_law(build_rule(RuleSpec(rule)), [("a", window)], DRAWN).verdict == "same distribution"
+    assert check_law(_LenientBy(1.02), [("a", window)], DRAWN).verdict == "biased"

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness.core.experiment import Comparison
+from harness.core.experiment import Comparison, DrafterSpec, MethodSpec, ModelSpec
 from harness.core.records import Divergence, Record
 from harness.measures import of_run as measures
 from harness.measures.pairing import num_failed, num_near_ties
 from harness.measures.statistics import Estimate, Missing
-from harness.papers.leviathan.speed import UNTIMED, account, untimed
+from harness.papers.leviathan.speed import UNTIMED, account, memory_access_factor_eq1, untimed
+from methods.sampling import Sampling
 from methods.speculative import theory
 from tasks import get_task
 
@@ -83,6 +84,21 @@ def test_speedup_is_the_ratio_of_totals_where_outputs_are_equal(synthetic: Simpl
     assert estimate.low <= expected <= estimate.high
 
 
+def test_rows_that_were_decoded_together_are_one_unit_of_an_interval(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Rows of a batch have equal shares of one time: one batch has no spread, and two batches are two, repeats or not."""
+
+    def batched(records: list[Record]) -> list[Record]:
+        return [replace(record, num_rows=4, wall_s=0.1 * (1 + index // 4)) for index, record in enumerate(records)]
+
+    names = [(name, repeat) for repeat in range(2) for name in "abcdefgh"]
+    plain = batched([synthetic.plain(arms.plain, name, repeat=repeat) for name, repeat in names])
+    drafted = batched([synthetic.drafted(arms.drafted, name, 12 + len(name), repeat=repeat) for name, repeat in names])
+    two = measures.speedup(plain, drafted)
+    assert (two.n, value(two)) == (2, pytest.approx(measures.speedup(plain[:8], drafted[:8]).value))
+    one = measures.speedup(plain[:4], drafted[:4])
+    assert (one.n, one.low, one.high) == (1, None, None)
+
+
 def test_speedup_compares_time_per_token_where_lengths_differ(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, "a", 10, ar_s=0.01), synthetic.plain(arms.plain, "b", 10, ar_s=0.01)]
     drafted = [synthetic.drafted(arms.drafted, name, 30, (3,), verify_s=0.01, fixed_s=0.004, draft_s=0.002) for name in "ab"]
@@ -138,6 +154,29 @@ def test_a_spoiled_clock_leaves_alpha_and_counts(synthetic: SimpleNamespace, arm
     assert set(found) == set(UNTIMED)
     assert value(found["alpha"]) == pytest.approx(0.5)
     assert value(found["tokens_per_step"]) == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("method", "temperature", "expected"),
+    [
+        ({"gamma": 5}, 1.0, theory.expected_tokens(0.6, 5)),
+        ({"gamma": 5, "rule": "exact"}, 0.0, theory.expected_tokens(0.6, 5)),
+        ({"gamma": 5, "rule": "lenience", "lenience": 0.1}, 1.0, theory.expected_tokens(0.9, 5)),
+        ({"gamma": 5, "rule": "lenience", "lenience": 0.1}, 0.0, None),
+        ({"gamma": 1, "schedule": "heuristic"}, 1.0, None),
+        ({"schedule": "optimal", "alpha": 0.6, "cost": 0.45}, 1.0, None),
+        ({"gamma": 5, "rule": "sigmoid"}, 1.0, None),
+        ({"gamma": 5, "drafter": DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-drafter"))}, 0.0, None),
+    ],
+)
+def test_eq1_is_shown_where_it_applies_and_at_the_rules_own_alpha(
+    arms: SimpleNamespace, method: dict, temperature: float, expected: float | None
+) -> None:
+    spec = MethodSpec.of("speculative", **{"drafter": arms.drafted.method.drafter} | method)
+    experiment = arms.drafted.replace(method=spec, sampling=Sampling(temperature=temperature), probes=())
+    alphas = {"alpha_overlap": Estimate(0.6, None, None, 4), "alpha_overlap_lenient": Estimate(0.9, None, None, 4)}
+    found = memory_access_factor_eq1(experiment, alphas)
+    assert (found and found.value) == (expected and pytest.approx(expected))
 
 
 def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:

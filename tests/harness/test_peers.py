@@ -131,11 +131,19 @@ def test_transformers_drafts_as_a_method_of_its_own(
         assert max(map(len, record.steps.drafted)) == 2
 
 
+def test_an_assisted_peer_has_no_batches(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Row by row beside our batch it would look slow; without an assistant transformers samples rows together as we do."""
+    given = arguments(tmp_path, "--batch-size", "4", "--peer", "prompt-lookup", draft="zoo:gpt-draft", method="speculative")
+    assert main(given) == 2
+    assert "batch_size 4: transformers' assisted generation" in capsys.readouterr().err
+
+
 def test_sampled_outputs_are_held_against_the_law(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """And are found out where they are of another one: at a temperature that they were not sampled at."""
+    """And are found out where they are of another one, at a temperature that they were not sampled at; but so few tokens would
+    not show a law that is 0.2 off."""
     asked = ("--drafter", "prompt-lookup", "--temperature", "1", "--peer", "generate")
     found, _ = run(capsys, *arguments(tmp_path, *asked, method="transformers", limit="6"))
-    assert [found["audit"]["verdict"], found["peers"][0]["audit"]["verdict"]] == ["same distribution"] * 2
+    assert [found["audit"]["verdict"], found["peers"][0]["audit"]["verdict"]] == ["not tested"] * 2
     assert found["audit"]["tokens"] == sum(len(record.tokens or ()) for record in load_records(found["records"])) > 60
     experiment = load_experiment(Path(found["records"]))
     other = experiment.replace(sampling=Sampling(temperature=0.3))
@@ -159,15 +167,13 @@ def test_the_audit_tests_its_samples_and_finds_wrong_ones(tmp_path: Path, monkey
     ground = ModelGround(plain, sizes, Runner(tmp_path, quiet=True).models(plain))
     assisted = subject.experiment.replace(method=MethodSpec.of("transformers", drafter=DRAFT, gamma=2))
     right = check_spec(pin(assisted), ground)
-    assert right["verdict"] == "same distribution"
+    assert right["verdict"] == "not tested"
     assert 0 < right["accepted"] < right["drafted"]
     assert right["largest_deviation"] == {}
     assert right["tests"]["position 0"]["samples"] == 250 // 5
     seeded = transformers_generate.random_numbers
     monkeypatch.setattr(transformers_generate, "random_numbers", lambda seed, device: seeded(0, device))
-    wrong = check_spec(pin(subject.experiment), ground)
-    assert wrong["verdict"] == "biased"
-    assert wrong["drafted"] == 0
+    assert check_spec(pin(assisted), ground)["verdict"] == "biased"
 
 
 def arms(synthetic: SimpleNamespace) -> tuple[tuple[Experiment, list[Record]], list[Record], tuple[Experiment, list[Record]]]:

@@ -1,31 +1,43 @@
 """The replay of outputs: exact runs hold, and faults that no other check sees are found (the review's, one a test)."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Record
+from harness.exact.controls import CONTROLS
 from harness.exact.run_verdict import judge_run
-from harness.measures.of_run import speedup
+from harness.measures.of_run import output_perplexity, speedup
 from harness.measures.statistics import Missing
+from harness.models.loading import load_model
 from harness.run import replay
 from harness.run.comparison import Replay
+from harness.run.prompts import examples_of, make_prompt
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
+from methods.models.base import Frame
 from methods.models.gpt2 import Gpt2Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
+from methods.types import Inputs
+from tasks import get_task
 
 MODEL = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 Fault = Callable[[pytest.MonkeyPatch], None]
+TRANSLATES = MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small")), gamma=3)
+BLOCK = DrafterSpec(kind="block", model=ModelSpec(name="zoo:specdec-bart-drafter"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _models(zoo_cache: Path) -> None:
-    ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
+    names = ("gpt-target", "gpt-draft", "t5-base", "t5-small", "specdec-bart-verifier", "specdec-bart-drafter")
+    ensure(names, "test", "toy", workers=0)
 
 
 def run(
@@ -37,10 +49,9 @@ def run(
     sampled: dict | None = None,
     **fields: object,
 ) -> tuple[dict, list[list[Record]]]:
+    settings: dict[str, Any] = {"task": "text", "target": ModelSpec(name="zoo:gpt-target")} | fields
     plain = Experiment(
-        task="text",
         profile="test",
-        target=ModelSpec(name="zoo:gpt-target"),
         method=MethodSpec(name="autoregressive"),
         sampling=Sampling(**(sampled or {"temperature": temperature})),
         limit=3,
@@ -48,7 +59,7 @@ def run(
         max_input_tokens=64,
         ignore_eos=True,
         num_threads=1,
-        **fields,  # type: ignore[arg-type]
+        **settings,
     )
     method = method or MethodSpec.of("speculative", drafter=MODEL, gamma=3)
     comparison = Comparison((pin(plain), pin(plain.replace(method=method))))
@@ -61,6 +72,32 @@ def run(
 def stale_beyond_64(patch: pytest.MonkeyPatch) -> None:
     rewind = ModelSession.rewind
     patch.setattr(ModelSession, "rewind", lambda own, counts: None if max(own.lengths[0]) > 64 else rewind(own, counts))
+
+
+def sources_of_the_row_before_beyond_64(patch: pytest.MonkeyPatch) -> None:
+    """The cross cache of an encoder-decoder stays that of the example before once 64 tokens are decoded."""
+    prefill, frame = ModelSession.prefill, ModelSession._frame
+
+    def begin(own: ModelSession, inputs: Inputs) -> list[int]:
+        own.before = own._source  # type: ignore[attr-defined]
+        return prefill(own, inputs)
+
+    def stale(own: ModelSession, new: torch.Tensor, first: int, last: int) -> Frame:
+        made = frame(own, new, first, last)
+        before = own.before  # type: ignore[attr-defined]
+        return replace(made, cross=before.views) if before is not None and max(own.lengths[first]) > 64 else made
+
+    patch.setattr(ModelSession, "prefill", begin)
+    patch.setattr(ModelSession, "_frame", stale)
+
+
+def by_control(name: str) -> Fault:
+    """The session of an audit's control, in the place of the target's."""
+
+    def fault(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("harness.models.loading.ModelSession", CONTROLS[name].session)
+
+    return fault
 
 
 def reuse(draft: int) -> Fault:
@@ -136,8 +173,10 @@ def test_row_drafters_are_asked_again(tmp_path: Path, kind: str) -> None:
         (1.0, reuse(0)),
         (1.0, reuse(1)),
         (1.0, drafts_from_acceptance_numbers),
+        (0.0, by_control("positions shifted")),
+        (1.0, by_control("positions shifted")),
     ],
-    ids=["stale", "clamped, greedy", "clamped", "reuse", "reuse1", "draft stream"],
+    ids=["stale", "clamped, greedy", "clamped", "reuse", "reuse1", "draft stream", "shifted, greedy", "shifted"],
 )
 def test_a_fault_turns_a_run_red_and_shows_no_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float, fault: Fault
@@ -145,8 +184,77 @@ def test_a_fault_turns_a_run_red_and_shows_no_speed(
     fault(monkeypatch)
     found, records = run(tmp_path, temperature)
     assert found["verdict"] == "bug"
-    assert found["replayed"]["faults"] >= 3
+    assert sum(one.divergence is not None and one.divergence.kind == "bug" for arm in records for one in arm) >= 3
     assert isinstance(speedup(records[0], records[-1]), Missing)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_lost_update_in_half_precision_is_no_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    by_control("lost update in bfloat16")(monkeypatch)
+    found, _ = run(tmp_path, temperature, dtype="bfloat16")
+    assert found["verdict"] == "bug"
+    assert found["replayed"]["faults"] >= 3
+
+
+@pytest.mark.parametrize("fault", [None, stale_beyond_64, sources_of_the_row_before_beyond_64])
+@pytest.mark.parametrize(
+    ("target", "task", "method"),
+    [
+        ("t5-base", "wmt-en-de", TRANSLATES),
+        ("specdec-bart-verifier", "cnndm", MethodSpec.of("speculative", drafter=BLOCK, gamma=3)),
+    ],
+)
+def test_a_stale_cache_of_an_encoder_decoder_is_found_beyond_64_tokens(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    task: str,
+    method: MethodSpec,
+    fault: Fault | None,
+) -> None:
+    """At a temperature at which texts go on behind their end; at lower ones these models repeat it, whatever is cached."""
+    if fault is not None:
+        fault(monkeypatch)
+    where = {"target": ModelSpec(name=f"zoo:{target}"), "task": task, "prompt_style": "t5"}
+    found, records = run(tmp_path, 3.0, method, tokens=90, **where)
+    assert {len(record.tokens or ()) for record in records[-1]} == {90}
+    assert (found["verdict"] == "bug") == (fault is not None)
+    assert bool(found["replayed"]["faults"]) == (fault is not None)
+
+
+def test_a_text_that_several_arms_write_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy arms write one text an example, sampled ones their own; repeats write it again, later."""
+    read, texts = replay.read_text, list[tuple[int, ...]]()
+    monkeypatch.setattr(replay, "read_text", lambda *given: texts.append(tuple(given[-1])) or read(*given))
+    greedy, _ = run(tmp_path, 0.0, tokens=12, batch_size=2, repeats=2, which="all")
+    assert (greedy["replayed"]["outputs"], len(texts)) == (12, 3)
+    sampled, records = run(tmp_path, 1.0, tokens=12, batch_size=2)
+    assert (sampled["replayed"]["outputs"], len(texts)) == (6, 3 + len({tuple(one.tokens) for arm in records for one in arm}))
+    monkeypatch.setattr(replay, "KEPT_BYTES", 0)
+    run(tmp_path / "forgetful", 0.0, tokens=12, batch_size=2)
+    assert len(texts) == 9 + 3
+
+
+def test_a_lossy_arm_is_read_too_and_its_texts_perplexity_shown(tmp_path: Path) -> None:
+    """By hand: the exponential of minus the mean log-probability that transformers' forward pass gives its tokens."""
+    lenient = MethodSpec.of("speculative", drafter=MODEL, gamma=3, rule="lenience", lenience=0.05)
+    found, records = run(tmp_path, 1.0, lenient, tokens=30)
+    assert found["verdict"] == "lossy"
+    plain, ours = (output_perplexity(arm) for arm in records)
+    assert plain is not None
+    assert ours is not None
+    assert f"perplexity of its outputs is {ours.value:.4g}, of plain decoding's {plain.value:.4g}" in found["summary"]
+    assert [record.replayed for record in records[-1]] == [None] * 3
+    arm = pin(Experiment(task="text", profile="test", target=ModelSpec(name="zoo:gpt-target"), method=lenient, limit=3,
+        max_input_tokens=64))  # fmt: skip
+    target, nats = load_model(arm.target), 0.0
+    for example, record in zip(examples_of(arm), records[-1], strict=True):
+        prompt, tokens = make_prompt(get_task("text"), example, arm, target).tokens, record.tokens or []
+        logits = target.stack.model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
+        nats -= float(logits.log_softmax(-1)[range(len(tokens)), tokens].sum())
+    assert ours.value == pytest.approx(math.exp(nats / 90), rel=1e-4)
 
 
 def test_none_and_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

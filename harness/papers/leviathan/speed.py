@@ -14,7 +14,7 @@ One bootstrap draw of the examples serves all of it.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import incomparable, overlap_of, succeeded
 from harness.measures.statistics import Estimate, Missing, interval
+from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.setup import (
     PAPER,
     SETUPS,
@@ -81,6 +82,24 @@ def untimed(baseline: Sequence[Record], method: Sequence[Record], drafter: str, 
     """Return the quantities of UNITS that no clock decides, which are there also where times must not be compared."""
     columns = _columns(baseline, method, drafter, in_one_process=False)
     return {} if columns is None else {name: found for name, found in _estimates(columns, gamma).items() if name in UNTIMED}
+
+
+def memory_access_factor_eq1(experiment: Experiment, found: Mapping[str, Estimate]) -> Estimate | None:
+    """Return Eq. 1 at the alpha that a run measured: tokens for a run of the target where every round drafts gamma.
+
+    At the lenient alpha for a lenient rule (A.5). None where Eq. 1 does not apply: another schedule, another lossy rule, a
+    greedy lenient one, drafts of a block, of which alpha is the first one's.
+    """
+    method, greedy = experiment.method, experiment.sampling.greedy
+    rule, drafter = method.values.get("rule"), method.drafter
+    lenient = rule == "lenience" and method.values["lenience"] != 1
+    exact = rule in ("speculative-sampling", *EXACT_KERNELS) or (rule == "lenience" and not lenient)
+    if drafter is None or drafter.model_kind != "language" or not method.has_constant_gamma or not (exact or lenient):
+        return None
+    alpha = found.get("alpha_overlap_lenient" if lenient else "alpha_overlap")
+    if alpha is None or (lenient and greedy):
+        return None
+    return Estimate(float(theory.expected_tokens(min(alpha.value, 1.0), method.gamma)), None, None, alpha.n, "x")
 
 
 def _estimates(columns: dict[str, np.ndarray], gamma: int) -> dict[str, Estimate | None]:
