@@ -58,8 +58,8 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     "--replay": {
         "choices": ("all", "sample", "none"),
         "default": "sample",
-        "help": "replay recorded outputs through transformers' own forward pass: all, 50 examples of every arm (sample, the "
-        "default), or none",
+        "help": "replay recorded outputs through transformers' own forward pass: all, 20 to 50 examples of every arm (sample, "
+        "the default), or none",
     },
     # torch starts as many threads as it is told, or dies of it
     "--threads": {"type": partial(positive, most=1024), "help": "CPU threads of torch (default: all cores)"},

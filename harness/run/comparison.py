@@ -28,7 +28,7 @@ from tasks.base import Example
 
 Known = tuple[Mapping[Key, Record], ...]
 Replay = Literal["all", "sample", "none"]
-REPLAYED = 50  # outputs of an arm that "sample" replays: so many examples, chosen at random, once each
+LEAST, REPLAYED = 20, 50  # outputs of an arm that "sample" replays: a third of the examples, at random, once each
 
 
 @dataclass(frozen=True)
@@ -261,4 +261,5 @@ def _replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> f
     names = [example.id for example in examples]
     if replay == "all":
         return frozenset((name, repeat) for name in names for repeat in range(arm.repeats))
-    return frozenset((name, 0) for name in random.Random(arm.seed).sample(names, min(REPLAYED, len(names))))
+    count = min(REPLAYED, max(LEAST, len(names) // 3), len(names))
+    return frozenset((name, 0) for name in random.Random(arm.seed).sample(names, count))
