@@ -242,7 +242,7 @@ struct Scores {
 
 template <typename Number>
 struct Buffers {
-  std::vector<Number> queries, attended, fed;  // all threads'
+  std::vector<Number> queries, attended, fed, seconds;  // all threads'; the last one's is the second half of every product
 };
 
 // Add the biases by distance to the scores of a query that stands at the place `own`.
@@ -294,13 +294,25 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Nu
 // One thread's part of all layers.
 template <typename Number>
 void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
-         Buffers<Number>& shared, long thread, long threads) {
+         Buffers<Number>& shared, Gate& gate, long thread, long threads) {
   static thread_local std::vector<Number> normed, scores, queries;
   const long rows = pass.batch * pass.num_new, size = shape.head_size, width = shape.width;
   const long fused = (shape.heads + 2 * shape.key_heads) * size, own = shape.heads * size, kept = shape.key_heads * size;
   const long units = pass.batch * shape.heads, last_unit = units * (thread + 1) / threads;
   const Columns columns(width, thread, threads);
   const Number* nothing = nullptr;
+  Number* second = shared.seconds.data();
+  const auto wait = [&] { gate.wait(threads); };
+  // A product's halves, which each thread joins where it needs them, or the product itself.
+  const auto halves_of = [&](const Product<Number>& product, const Number* from, long stride, const Number* onto, Number* out) {
+    multiply(product, from, stride, rows, onto, out, second, thread, threads);
+    wait();
+  };
+  const auto make = [&](const Product<Number>& product, const Number* from, long stride, const Number* onto, Number* out) {
+    halves_of(product, from, stride, onto, out);
+    join(out, second, product.width, rows, Columns(product.width, thread, threads));
+    wait();
+  };
   Number *between = shared.queries.data(), *fed = shared.fed.data();
   normed.resize(rows * width);
   // What goes into attention or feed-forward: `own_norm` of the sum so far, or where norms stand behind, that of what came last.
@@ -321,8 +333,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     const Layer<Number>& layer = layers[index];
     const Number scale = Number(layer.scale);
     enter(layer.attention_norm, index ? &layers[index - 1].feed_norm : nullptr);
-    multiply(layer.qkv, normed.data(), width, rows, nothing, between, Columns(fused, thread, threads));
-#pragma omp barrier
+    make(layer.qkv, normed.data(), width, nothing, between);
     for (long unit = thread; unit < rows * shape.key_heads; unit += threads) {
       const long one = unit / shape.key_heads, head = unit % shape.key_heads, row = one / pass.num_new;
       const long place = one % pass.num_new, start = pass.starts ? pass.starts[row * pass.num_new] : 0;
@@ -336,40 +347,33 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
         std::copy_n(from, size, pass.new_keys + to);
       std::copy_n(from + kept, size, pass.new_values + to);
     }
-#pragma omp barrier
+    wait();
     attend_to(std::true_type(), index, scale, shape.heads / shape.key_heads, fused);
-#pragma omp barrier
-    multiply(layer.out, shared.attended.data(), own, rows, sum, pass.hidden, columns);
-#pragma omp barrier
+    wait();
+    make(layer.out, shared.attended.data(), own, sum, pass.hidden);
     if (shape.attends_to_source) {
       enter(layer.source_norm, &layer.attention_norm);
-      multiply(layer.query, normed.data(), width, rows, nothing, between, Columns(own, thread, threads));
-#pragma omp barrier
+      make(layer.query, normed.data(), width, nothing, between);
       attend_to(std::false_type(), index, scale, 1, own);
-#pragma omp barrier
-      multiply(layer.source_out, shared.attended.data(), own, rows, sum, pass.hidden, columns);
-#pragma omp barrier
+      wait();
+      make(layer.source_out, shared.attended.data(), own, sum, pass.hidden);
     }
     enter(layer.feed_norm, shape.attends_to_source ? &layer.source_norm : &layer.attention_norm);
     const long feed = layer.down.depth;
     const Columns gates(feed, thread, threads);
-    multiply(layer.up, normed.data(), width, rows, nothing, fed, gates);
-    if (shape.gated) {
-      Columns ups = gates;
-      ups.first += feed, ups.last += feed;
-      multiply(layer.up, normed.data(), width, rows, nothing, fed, ups);
-    }
+    halves_of(layer.up, normed.data(), width, nothing, fed);
+    join(fed, second, layer.up.width, rows, gates);
+    if (shape.gated) join(fed + feed, second + feed, layer.up.width, rows, gates);
     for (long row = 0; row < rows; row++) {
       Number* numbers = fed + row * layer.up.width + gates.first;
       activate(numbers, shape.gated ? numbers + feed : nothing, gates.last - gates.first, shape.activation);
     }
-#pragma omp barrier
-    multiply(layer.down, fed, layer.up.width, rows, sum, pass.hidden, columns);
-#pragma omp barrier
+    wait();
+    make(layer.down, fed, layer.up.width, sum, pass.hidden);
   }
   if (shape.norms_behind) {
     apply(layers[count - 1].feed_norm, pass.hidden, rows, width, normed.data());
-#pragma omp barrier
+    wait();
     for (long row = 0; row < rows; row++)
       std::copy(normed.data() + row * width + columns.first, normed.data() + row * width + columns.last,
                 pass.hidden + row * width + columns.first);
@@ -382,14 +386,11 @@ void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long co
   const long rows = pass.batch * pass.num_new;
   shared.queries.resize(rows * layers->qkv.width), shared.attended.resize(rows * layers->out.depth);
   shared.fed.resize(rows * layers->up.width);
+  shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
   Buffers<Number>& mine = shared;  // the calling thread's
-  const long threads = threads_for(layers->up.depth * layers->up.width);
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  run(shape, layers, count, pass, mine, omp_get_thread_num(), omp_get_num_threads());
-#else
-  run(shape, layers, count, pass, mine, 0, 1);
-#endif
+  Gate gate;
+  by_team(threads_for(layers->up.depth * layers->up.width),
+          [&](long thread, long threads) { run(shape, layers, count, pass, mine, gate, thread, threads); });
 }
 
 }  // namespace

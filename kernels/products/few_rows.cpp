@@ -1,15 +1,22 @@
 // Products of a few rows with a large weight, by all threads: what few_rows.py calls.
 
+#include <vector>
+
 #include "few_rows.h"
 
 namespace {
 
 template <typename Number>
 void multiply_by_all(const Product<Number>& product, const Number* rows, long count, const Number* onto, Number* out) {
-  const long threads = threads_for(product.depth * product.width);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (long thread = 0; thread < threads; thread++)
-    multiply(product, rows, product.depth, count, onto, out, Columns(product.width, thread, threads));
+  static thread_local std::vector<Number> seconds;
+  seconds.resize(count * product.width);
+  Number* second = seconds.data();  // the calling thread's
+  Gate gate;
+  by_team(threads_for(product.depth * product.width), [&](long thread, long threads) {
+    multiply(product, rows, product.depth, count, onto, out, second, thread, threads);
+    gate.wait(threads);
+    join(out, second, product.width, count, Columns(product.width, thread, threads));
+  });
 }
 
 }  // namespace

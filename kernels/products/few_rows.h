@@ -2,8 +2,9 @@
 //
 // A weight [depth, width] lies in memory row by row. It is far larger than the rows and the outputs, so its way from memory is
 // what takes time: it is read once, whatever the number of rows. DEPTH of its rows at a time are multiplied into tiles of
-// outputs, which stay in registers meanwhile. Every output is a sum in the order of depth, whatever the number of rows and
-// threads: one token alone and the same token among six get the same bits.
+// outputs, which stay in registers meanwhile. Two threads read fastest where each has rows of its own: half of them each, so that
+// `multiply` makes the outputs of both halves and `join` adds them. Every output is the sum of these two, each in the order of
+// depth, whatever the number of rows and threads: one token alone and the same token among six get the same bits.
 //
 // A weight may be stored in fewer bytes than it is multiplied in: as bfloat16, the upper half of a float's bits, or as int8 times
 // a scale for each column. Its numbers are widened in registers.
@@ -11,8 +12,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <type_traits>
 #ifdef _OPENMP
 #include <omp.h>
@@ -189,6 +192,38 @@ void begin(const Number* onto, const Number* bias, Number* out, long columns) {
     for (long column = 0; column < columns; column++) out[column] += bias[column];
 }
 
+// Do `work(thread, threads)` with every thread of a team.
+template <typename Work>
+void by_team(long threads, const Work& work) {
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  work(long(omp_get_thread_num()), long(omp_get_num_threads()));
+#else
+  work(0L, 1L);
+#endif
+}
+
+// Where the threads of a team wait for one another. Whoever waits long gives up its core: the others may need it, where a machine
+// has other work too (a barrier of OpenMP keeps it for milliseconds).
+class Gate {
+ public:
+  void wait(long threads) {
+    if (threads == 1) return;
+    const long turn = passed.load(std::memory_order_relaxed);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
+      arrived.store(0, std::memory_order_relaxed);
+      passed.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (long spins = 0; passed.load(std::memory_order_acquire) == turn; spins++)
+      if (spins > MOST_SPINS) std::this_thread::yield();
+  }
+
+ private:
+  static constexpr long MOST_SPINS = 1L << 14;  // some microseconds
+  std::atomic<long> arrived{0}, passed{0};
+};
+
 // The number of threads for a product: a small weight is not worth a second one.
 inline long threads_for(long size) { return size < SHARED ? 1 : thread_count(); }
 
@@ -203,7 +238,7 @@ struct Columns {
 
 template <typename Stored, typename Number>
 void multiply_stored(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto,
-                     Number* out, Columns columns) {
+                     Number* out, long from, long to, Columns columns) {
   const long all = columns.last - columns.first, strips = (all + STRIP - 1) / STRIP;
   const long each = strips ? ((all + strips - 1) / strips + LINE - 1) / LINE * LINE : LINE;
   const Stored* weight = (const Stored*)product.weight;
@@ -211,25 +246,45 @@ void multiply_stored(const Product<Number>& product, const Number* rows, long ro
     const long width = std::min(each, columns.last - first);
     for (long row = 0; row < count; row++) {
       const long place = row * product.width + first;
-      begin(onto ? onto + place : nullptr, product.bias ? product.bias + first : nullptr, out + place, width);
+      begin(onto ? onto + place : nullptr, product.bias && !from ? product.bias + first : nullptr, out + place, width);
     }
-    for (long k = 0; k < product.depth; k += DEPTH)
-      add(count, rows + k, row_stride, weight + k * product.stride + first, product.stride, std::min(DEPTH, product.depth - k),
-          out + first, product.width, width, SCALED<Stored> ? product.scales + first : nullptr);
+    for (long k = from; k < to; k += DEPTH)
+      add(count, rows + k, row_stride, weight + k * product.stride + first, product.stride, std::min(DEPTH, to - k), out + first,
+          product.width, width, SCALED<Stored> ? product.scales + first : nullptr);
   }
 }
 
-// Make some columns of out = rows * weight + bias (+ onto, which may be out itself), a strip of them at a time.
+// Make one thread's part of out = rows * weight + bias (+ onto, which may be out itself), by the first half of the weight's rows,
+// and of `second`, which is as large, by the others. Once all threads have made theirs, `join` adds `second` to out.
 template <typename Number>
 void multiply(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
-              Columns columns) {
-  if constexpr (std::is_same_v<Number, float>) {
-    if (product.storage == BFLOAT16)
-      return multiply_stored<Bfloat16>(product, rows, row_stride, count, onto, out, columns);
-    if (product.storage == INT8)
-      return multiply_stored<std::int8_t>(product, rows, row_stride, count, onto, out, columns);
+              Number* second, long thread, long threads) {
+  const long half = (product.depth + 1) / 2, groups = threads % 2 ? threads : threads / 2;
+  for (long unit = thread; unit < 2 * groups; unit += threads) {
+    const bool first = unit < groups;
+    const Columns columns(product.width, unit % groups, groups);
+    const Number* start = first ? onto : nullptr;
+    Number* to = first ? out : second;
+    const long from = first ? 0 : half, end = first ? half : product.depth;
+    if constexpr (std::is_same_v<Number, float>) {
+      if (product.storage == BFLOAT16) {
+        multiply_stored<Bfloat16>(product, rows, row_stride, count, start, to, from, end, columns);
+        continue;
+      }
+      if (product.storage == INT8) {
+        multiply_stored<std::int8_t>(product, rows, row_stride, count, start, to, from, end, columns);
+        continue;
+      }
+    }
+    multiply_stored<Number>(product, rows, row_stride, count, start, to, from, end, columns);
   }
-  multiply_stored<Number>(product, rows, row_stride, count, onto, out, columns);
+}
+
+// Add what `multiply` made of the second half, in some columns of `count` rows.
+template <typename Number>
+void join(Number* out, const Number* second, long width, long count, Columns columns) {
+  for (long row = 0; row < count; row++, out += width, second += width)
+    for (long column = columns.first; column < columns.last; column++) out[column] += second[column];
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ ERROR = {torch.float32: 1e-5, torch.float64: 1e-13}  # of a sum, relative to the
 
 
 @needs_compiler
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
     ("dtype", "rounding"), [(torch.float32, None), (torch.float64, None), (torch.float32, "bf16"), (torch.float32, "int8")]
 )
