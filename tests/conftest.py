@@ -23,8 +23,9 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Real data and checkpoints of the development machines; users do not have them."""
-    if not SHARED.is_dir():
-        pytest.skip("the real data and checkpoints are not on this machine")
+    missing = [part for part in ("data", "models", "papers") if not (SHARED / part).is_dir()]
+    if missing:
+        pytest.skip(f"the real {' and '.join(missing)} are not on this machine")
     return SHARED
 
 
