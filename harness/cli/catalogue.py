@@ -13,7 +13,7 @@ from harness.core.settings import Settings, checked_device, folder_of, model_nam
 from harness.papers import FIGURES, INPUTS, TABLES, command_of, get_figure, get_table
 from harness.tables.base import Figure, Table, explained
 from harness.tables.evidence import Evidence, stored_evidence
-from harness.tables.files import header_of, num_lost, with_verdicts, write_table
+from harness.tables.files import header_of, num_lost, write_table
 from harness.tables.layout import terminal_table
 from harness.tables.published import InputTable
 from harness.tables.roles import UnknownRole
@@ -23,7 +23,7 @@ def execute_table(args: argparse.Namespace) -> int:
     """Write and print a table, from stored records or after running what is missing."""
     table, settings = get_table(args.number), settings_of(args)
     check_stop_at_eos(table.plan, settings, f"table {table.number}")
-    plan, folder = table.plan(settings), folder_of(settings) / "tables"
+    plan, folder = table.plan(settings), folder_of(settings, table.is_committed) / "tables"
     if not _run_missing(args, plan, table.scores):
         return 0
     evidence = stored_evidence(args.records)
@@ -33,16 +33,15 @@ def execute_table(args: argparse.Namespace) -> int:
         return 0
     cells = table.cells(settings, evidence)
     lost, cells = num_lost(folder / f"{table.name}.json", settings, cells), explained(cells, reasons)
-    table = with_verdicts(table, cells, evidence)
     appendix = table.appendix(settings, evidence) if table.appendix else None
-    print(terminal_table(table, settings, cells))
+    made_by = command_of("table", str(table.number), settings, args.records.resolve().parent.parent)
+    header = header_of(made_by, plan, cells, evidence)
+    print("\n".join([terminal_table(table, settings, cells), *header.audits]))
     if appendix:
         print(appendix.terminal(sys.stdout.isatty()))
     if lost:
         print(f"kept: {folder / table.name}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
         return 0
-    made_by = command_of("table", str(table.number), settings, args.records.resolve().parent.parent)
-    header = header_of(made_by, plan, evidence)
     paths = write_table(table, settings, cells, header, folder, appendix)
     print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
     return 0
@@ -148,7 +147,16 @@ def catalogue_rows(settings: Settings, evidence: Evidence) -> list[dict[str, Any
         return evidence.state(plan)
 
     for number, table in TABLES.items():
-        rows.append({"kind": "table", "number": number, "name": table.name, "title": table.title, "state": state(table)})
+        rows.append(
+            {
+                "kind": "table",
+                "number": number,
+                "name": table.name,
+                "title": table.title,
+                "state": state(table),
+                "committed": table.is_committed,
+            }
+        )
     for name, figure in FIGURES.items():
         rows.append({"kind": "figure", "number": None, "name": name, "title": figure.title, "state": state(figure)})
     if missing := sorted(set(unknown) - known):

@@ -381,6 +381,12 @@ class Experiment:
         return hashlib.sha256(self.signed.to_json().encode()).hexdigest()[:16]
 
     @property
+    def draft_models(self) -> tuple[ModelSpec, ...]:
+        """The models that draft: the method's own, and those whose overlap is measured."""
+        drafters = (*([self.method.drafter] if self.method.drafter else []), *self.overlap)
+        return tuple(dict.fromkeys(one.model for one in drafters if one.model is not None))
+
+    @property
     def overlap(self) -> tuple[DrafterSpec, ...]:
         """The drafters whose overlap with the target is measured."""
         return tuple(one.drafter for one in self.probes if isinstance(one, OverlapProbe))

@@ -31,9 +31,9 @@ class Settings:
     stop_at_eos: bool = False
 
 
-def folder_of(settings: Settings) -> Path:
-    """Say where a run's tables and figures go: the committed place for the default run, else one of its own."""
-    if settings == Settings():
+def folder_of(settings: Settings, is_committed: bool = True) -> Path:
+    """Say where a run's tables and figures go: the committed ones of the default run to results/, others to a folder there."""
+    if settings == Settings() and is_committed:
         return RESULTS
     source = Path(settings.source).name
     return RESULTS / "runs" / f"{settings.profile}-{source}{'-eos' if settings.stop_at_eos else ''}"

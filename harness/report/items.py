@@ -17,10 +17,11 @@ from harness.papers import FIGURES, TABLES, command_of
 from harness.report.relation import Judged, judge
 from harness.tables.base import Cell, Figure, Table
 from harness.tables.evidence import Evidence
+from harness.tables.finding import finding
 
 LEDGER = (
-    "catalogue", "paper", "table", "row", "column", "published", "measured", "low", "high", "unit", "n",
-    "relation", "reason", "status", "note", "command", "commit",
+    "catalogue", "paper", "table", "row", "ran", "column", "published", "printed", "origin", "place", "measured", "low", "high",
+    "unit", "n", "relation", "reason", "status", "note", "command", "commit",
 )  # fmt: skip
 FIGURE_ENDINGS = ("svg", "png", "html")
 
@@ -44,6 +45,8 @@ class TableItem:
     commit: str = ""
     environment: Mapping[str, str | int] = field(default_factory=dict)
     record_files: tuple[str, ...] = ()
+    audits: tuple[str, ...] = ()
+    finding: str = ""
     file: Path | None = None
     arms: frozenset[Experiment] = frozenset()
 
@@ -112,13 +115,14 @@ def _table_item(table: Table, folder: Path) -> TableItem:
     cells = table.cells(settings, Evidence(lambda experiment: []))
     return TableItem(
         **_names(table),
-        state="not made yet",
+        state="not made yet" if table.is_committed else "not committed: it has neither a published number nor a finding",
         command=command,
         settings=settings,
         row_heads=table.row_heads,
         blocks=table.blocks,
         judged=tuple(judge(cells, settings)),
         notes=tuple(table.notes(settings)),
+        finding=finding(table, cells),
         arms=table.arms(settings),
     )
 
@@ -149,6 +153,8 @@ def read_table(table: Table, file: Path) -> TableItem:
             commit=header["commit"],
             environment=header["environment"],
             record_files=tuple(header["record_files"]),
+            audits=tuple(header.get("audits", ())),
+            finding=finding(table, cells),
             file=file,
             arms=table.arms(settings),
         )

@@ -12,22 +12,25 @@ from typing import Literal
 
 from harness.core.settings import Settings
 from harness.measures.statistics import DESCRIPTIVE
-from harness.tables.base import Cell
+from harness.tables.base import NOT_PUBLIC, TIME_SHARE, Cell
 from harness.tables.published import NOT_RECOVERED
 
 Relation = Literal["agrees", "above", "below", "not comparable"]
 SIZE_UNITS = ("MiB", "GiB")
-TIMED_UNITS = ("s", "ms", "x", "tokens/s")
+TIMED_UNITS = ("s", "ms", "x", "tokens/s", TIME_SHARE)
 MODELS = {"toy": "toy models", "test": "toy models", "small": "stand-in models"}
 WIDEST = 0.25  # of the published number: an interval that is longer in all would agree with too much
 NOTED = "disagrees: see note"
+REPEATED = "repeated"  # a published number that stands beside another of ours too
 
 REASONS = {
     "toy models": "the models are of the paper's architecture, small, and trained here; their numbers need not be the paper's",
     "stand-in models": "public models stand in for the paper's",
     "replaced models": "the command put other models in the place of the profile's",
-    "hardware": "a time or a ratio of times, on another machine than the paper's",
+    "hardware": "a time or a ratio of times, on another machine than the paper's, and of kernels in another language",
+    "other measure": "the memory of a process here, of a device there: two quantities that share a name",
     "model not public": "the paper's models cannot be had",
+    "no model": "this profile has no model for it; another profile does, or one can be named",
     NOT_RECOVERED: "the paper has this number, but the copy of it at hand has lost it",
     NOTED: "neither models nor hardware explain it; the note below the table says what is known",
     "not run": "nothing is recorded yet; the command beside the table runs it",
@@ -55,42 +58,32 @@ class Judged:
 
 
 def judge(cells: Sequence[Cell], settings: Settings) -> list[Judged]:
-    digits = printed_digits(cells)
-    return [_judged(cell, digits.get(cell.column, 0), settings) for cell in cells]
+    return [_judged(cell, settings) for cell in cells]
 
 
-def printed_digits(cells: Sequence[Cell]) -> dict[str, int]:
-    """Decimal digits of each column: the most that any of its published numbers has, since trailing zeros are lost."""
-    digits: dict[str, int] = {}
-    for cell in cells:
-        if isinstance(cell.published, float | int):
-            digits[cell.column] = max(digits.get(cell.column, 0), _digits(cell.published))
-    return digits
+def printed_digits(cell: Cell) -> int:
+    """Decimal digits of a published number as it is printed: 0.80 is known better than 0.8."""
+    return -min(0, int(Decimal(cell.digits).as_tuple().exponent))
 
 
-def _digits(value: float) -> int:
-    exponent = Decimal(repr(value)).normalize().as_tuple().exponent
-    return max(0, -int(exponent))
-
-
-def _judged(cell: Cell, digits: int, settings: Settings) -> Judged:
+def _judged(cell: Cell, settings: Settings) -> Judged:
     if (why := _incomparable(cell)) is not None:
         return Judged(cell, "not comparable", why)
     assert cell.measured is not None
-    assert not isinstance(cell.published, str | None)
-    half = 0.5 * 10.0**-digits * (1 + 1e-9)
+    assert cell.paper is not None
+    half = 0.5 * 10.0 ** -printed_digits(cell) * (1 + 1e-9)
     low = (cell.measured if cell.low is None else cell.low) - half
     high = (cell.measured if cell.high is None else cell.high) + half
-    if low <= cell.published <= high:
+    if low <= cell.paper <= high:
         return Judged(cell, "not comparable", why) if (why := _no_agreement(cell)) else Judged(cell, "agrees", "")
-    return Judged(cell, "above" if low > cell.published else "below", _reason(cell, settings))
+    return Judged(cell, "above" if low > cell.paper else "below", _reason(cell, settings))
 
 
 def _no_agreement(cell: Cell) -> str:
     """Say why a number that meets the published one does not show that they agree; empty if it does."""
-    if cell.status == "computed" and cell.n is None:
+    if cell.is_arithmetic:
         return "arithmetic"
-    wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(float(cell.published or 0))
+    wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(cell.paper or 0.0)
     return "too wide" if wide else ""
 
 
@@ -100,8 +93,7 @@ def _incomparable(cell: Cell) -> str | None:
         return "no published number"
     codes = []
     if cell.measured is None:
-        public = "not public" not in cell.status
-        codes.append(cell.status.split(":")[0] if public else "model not public")
+        codes.append("model not public" if NOT_PUBLIC in cell.status else cell.state)
     if cell.published == NOT_RECOVERED:
         codes.append(NOT_RECOVERED)
     if not codes and cell.status == "measured" and (cell.low is None or cell.high is None):
@@ -111,18 +103,30 @@ def _incomparable(cell: Cell) -> str | None:
 
 def _reason(cell: Cell, settings: Settings) -> str:
     """Name the reasons of a miss. Models explain no number that was computed from the paper's own, except a model's size."""
-    if cell.status == "computed" and cell.n is None and cell.unit not in SIZE_UNITS:
+    if cell.is_arithmetic and cell.unit not in SIZE_UNITS:
         return NOTED
     codes = ["replaced models"] if settings.models else [MODELS[settings.profile]] if settings.profile in MODELS else []
     codes += ["hardware"] if cell.unit in TIMED_UNITS else []
+    codes += ["other measure"] if cell.unit in SIZE_UNITS and cell.status == "measured" else []
     return "; ".join(codes) or NOTED
 
 
 def tally(judged: Sequence[Judged]) -> Mapping[str, int]:
-    """Count the comparisons of each relation, and those that cannot be made by their reason."""
+    """Count distinct published numbers by relation, and those that cannot be compared by their reason.
+
+    A number that stands beside several of ours counts once, by the first of them that can be compared; "repeated" counts the
+    others. What is lost, and what was copied or computed from the paper ("arithmetic"), is apart.
+    """
     counts: dict[str, int] = {"agrees": 0, "above": 0, "below": 0}
+    first: dict[str, Judged] = {}
     for one in judged:
         if one.is_comparison:
-            key = one.reason if one.relation == "not comparable" else one.relation
-            counts[key] = counts.get(key, 0) + 1
+            place = one.cell.place or f"{len(first)}"
+            if place in first:
+                counts[REPEATED] = counts.get(REPEATED, 0) + 1
+            if place not in first or first[place].relation == "not comparable":
+                first[place] = one
+    for one in first.values():
+        key = one.reason if one.relation == "not comparable" else one.relation
+        counts[key] = counts.get(key, 0) + 1
     return counts

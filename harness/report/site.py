@@ -21,7 +21,7 @@ from harness.report.experiments import ExperimentItem, experiment_items
 from harness.report.items import FigureItem, TableItem, figure_items, ledger_text, read_json, table_items
 from harness.report.relation import REASONS, Judged, tally
 from harness.tables.coloured import COLOURS, MEANINGS
-from harness.tables.layout import Grid, measured_text, published_text
+from harness.tables.layout import RAN, Grid, column_heads, measured_text, published_text, ran_by_row
 
 MARKER = ".foretoken-report"
 STATIC = Path(__file__).resolve().parent / "static"
@@ -135,8 +135,8 @@ def _environment() -> Environment:
     loader = PackageLoader("harness.report")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"shown": shown, "number_key": number_key, "capitalize_first": capitalized, "line_kind": line_kind}
-    made.filters |= {"remark": remark}
     made.globals |= {"interval": interval, "codes": codes, "paper_name": paper_name, "columns_of": columns_of, "tally": tally}
+    made.globals |= {"published_text": published_text}
     return made
 
 
@@ -194,17 +194,16 @@ def _block(table: TableItem, columns: Sequence[str], notes: Grid) -> _Block:
     """Lay out one block. A column with published numbers becomes two: the paper's and ours."""
     judged = [one for one in table.judged if one.cell.column in columns]
     by_place = {(one.cell.row, one.cell.column): one for one in judged}
-    doubled = {one.cell.column for one in judged if one.is_comparison}
-    heads = list(table.row_heads)
-    for column in columns:
-        heads += [f"{column} (paper)", f"{column} (here)"] if column in doubled else [column]
-    rows = []
-    for row in dict.fromkeys(one.cell.row for one in judged):
-        places = [_Place(part, kind=line_kind(part)) for part in row.split(" / ")]
+    heads = {column: column_heads(column, [one.cell for one in judged if one.cell.column == column]) for column in columns}
+    ran, rows = ran_by_row([one.cell for one in judged]), []
+    told = [RAN] if any(ran.values()) else []
+    for row in ran:
+        places = [_Place(part, kind=line_kind(part)) for part in (*row.split(" / "), *([ran[row]] if told else []))]
         for column in columns:
-            places += _places(by_place.get((row, column)), column in doubled, notes)
+            places += _places(by_place.get((row, column)), len(heads[column]) > 1, notes)
         rows.append(tuple(places))
-    return _Block(tuple(heads), tuple(rows), len(table.row_heads))
+    shown = (*table.row_heads, *told, *(head for column in columns for head in heads[column]))
+    return _Block(shown, tuple(rows), len(table.row_heads))
 
 
 def _places(one: Judged | None, doubled: bool, notes: Grid) -> list[_Place]:
@@ -216,7 +215,7 @@ def _places(one: Judged | None, doubled: bool, notes: Grid) -> list[_Place]:
         kind = "absent"
     mark = MARKS[one.relation] if one.is_comparison else ""
     ours = _Place(measured_text(cell, notes), number_key(cell.measured), kind, mark)
-    paper = _Place(published_text(cell.published, cell.unit), number_key(cell.published))
+    paper = _Place(published_text(cell, is_mixed=True), number_key(cell.published))
     return [paper, ours] if doubled else [ours]
 
 
@@ -240,12 +239,6 @@ def shown(value: object) -> str:
 def interval(one: Judged) -> str:
     low, high = one.cell.low, one.cell.high
     return "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
-
-
-def remark(one: Judged) -> str:
-    """The reason why a cell has no number, or else its footnote."""
-    status = one.cell.status
-    return status.removeprefix("impossible: ") if status.startswith("impossible: ") else one.cell.note
 
 
 def codes(judged: Sequence[Judged]) -> list[tuple[str, str]]:

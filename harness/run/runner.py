@@ -182,12 +182,12 @@ class Runner:
 def note_facts(notes: Notes, pinned: Comparison, examples: Sequence[Example]) -> None:
     """Note facts of the models and the source sentences of a comparison, as far as they are not noted yet."""
     for arm in pinned.arms:
-        drafter = arm.method.drafter
         if _is_here(arm.target) and "tokenizer" not in notes.model(arm.target):
             tokenizer = keep_tokenizer(load_tokenizer(arm.target), notes)
             notes.note_model(arm.target, {**model_facts(arm.target, arm), "tokenizer": tokenizer})
-        if drafter is not None and drafter.model is not None and not notes.model(drafter.model):
-            notes.note_model(drafter.model, model_facts(drafter.model, arm))
+        for model in arm.draft_models:
+            if not notes.model(model):
+                notes.note_model(model, model_facts(model, arm))
     notes.note_texts(pinned.arms[0], {one.id: str(one.inputs["source"]) for one in examples if "source" in one.inputs})
 
 

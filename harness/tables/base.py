@@ -15,6 +15,9 @@ from harness.measures.statistics import Estimate, Missing
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
+NOT_PUBLIC = "not public"
+ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
+TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
 RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
 
 
@@ -24,7 +27,10 @@ class Cell:
 
     ``published`` is None where the paper has no such number and "not recovered" where it has one that is lost to us.
     ``exact``: its interval is a binomial's own, not resampled.
-    ``status`` is "measured", "computed", "not run", "failed" or "impossible: why"; ``note`` becomes a footnote.
+    ``status`` is "measured", "computed", "not run", "failed", "no model: why" or "impossible: why"; ``note`` becomes a
+    footnote.
+    ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
+    results/published. ``ran`` names the models behind the row.
     """
 
     row: str
@@ -38,12 +44,54 @@ class Cell:
     status: str = "not run"
     note: str = ""
     exact: bool = False
+    printed: str = ""
+    origin: str = ""
+    place: str = ""
+    ran: str = ""
 
     def __post_init__(self) -> None:
-        if self.status not in ("measured", "computed", "not run", "failed") and not self.status.startswith("impossible: "):
-            raise ValueError(f"status {self.status!r}: expected measured, computed, not run, failed or impossible: why")
+        if self.status not in ("measured", "computed", "not run", "failed") and not self.status.startswith(ABSENT):
+            expected = "measured, computed, not run, failed, no model: why or impossible: why"
+            raise ValueError(f"status {self.status!r}: expected {expected}")
         if (self.measured is None) == (self.status in ("measured", "computed")):
             raise ValueError(f"cell {self.row!r}, {self.column!r}: status {self.status!r} with value {self.measured!r}")
+
+    @property
+    def paper(self) -> float | None:
+        """The published number; None where there is none, or it is lost."""
+        return self.published if isinstance(self.published, float | int) else None
+
+    @property
+    def digits(self) -> str:
+        """The published number as it is printed, or as a file without prints has it; empty where there is none."""
+        return self.printed or ("" if self.paper is None else f"{self.paper:g}")
+
+    @property
+    def state(self) -> str:
+        """The status without its reason."""
+        return self.status.partition(": ")[0]
+
+    @property
+    def remark(self) -> str:
+        """The reason why there is no number, or else the footnote."""
+        return self.status.partition(": ")[2] or self.note
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Tell what was computed of the paper's own numbers, or taken over from it, from what was measured."""
+        return self.status == "computed" and self.n is None
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence of a finding, without its full stop. ``contradicts``: the paper found otherwise. ``decides``: intervals do."""
+
+    text: str
+    contradicts: bool = False
+    decides: bool = True
+
+
+Finding = Callable[[Sequence[Cell]], Said | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +109,9 @@ class Table:
 
     ``blocks`` are its columns, printed a block below the other where one line cannot hold them. ``notes`` say what differs
     from the paper under the given settings. ``appendix`` is what is to be read below its cells. ``paper`` names files,
-    ``paper_title`` titles. ``scores`` names those that a model gives outputs when records are made ("comet").
+    ``paper_title`` titles. ``scores`` names those that a model gives outputs when records are made ("comet"). ``findings`` are
+    what harness.tables.finding says on top of it. ``is_committed`` is False of a table that has neither a published number nor
+    a finding of its own: the default run leaves it out of what is committed, and it can be made.
     """
 
     number: int
@@ -76,6 +126,8 @@ class Table:
     appendix: Callable[[Settings, Evidence], "Appendix"] | None = None
     scores: tuple[str, ...] = ()
     paper_title: str = ""
+    findings: tuple[Finding, ...] = ()
+    is_committed: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -156,6 +208,11 @@ def computed(row: str, column: str, published: Published, value: float, unit: st
 
 def impossible(row: str, column: str, published: Published, why: str, unit: str = "") -> Cell:
     return Cell(row, column, published, unit=unit, status=f"impossible: {why}")
+
+
+def without_model(row: str, column: str, published: Published, why: str, unit: str = "") -> Cell:
+    """Make a cell of an arm that lacks a model: one that nobody can have, or one that this profile has not."""
+    return Cell(row, column, published, unit=unit, status=f"{'impossible' if NOT_PUBLIC in why else 'no model'}: {why}")
 
 
 def explained(cells: list[Cell], unavailable: Sequence[str]) -> list[Cell]:

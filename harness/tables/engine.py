@@ -20,18 +20,18 @@ The published number is that of column "drafts_a_word" in the first line of resu
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from harness.core.experiment import Comparison, Experiment
+from harness.core.experiment import Comparison, DrafterSpec, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_near_ties, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import published as published_numbers
-from harness.tables.base import Appendix, Cell, Table, cell_of, computed, impossible
+from harness.tables.base import Appendix, Cell, Finding, Table, cell_of, computed, impossible, without_model
 from harness.tables.evidence import Evidence
-from harness.tables.published import Published
+from harness.tables.published import Printed, Published
 
 Arm = tuple[Experiment, list[Record]]
 Arms = Mapping[str, Experiment | Missing]
@@ -63,12 +63,14 @@ class Known(dict[str, Arm]):
 class Row:
     """A row: its name (``row_name`` of its heads), the arm that it shows, and what finds the paper's numbers for it.
 
-    ``key`` is given to the table's ``published``; None where the paper has no such row.
+    ``key`` is given to the table's ``published``; None where the paper has no such row. ``drafter`` is the draft that the row
+    is of, where its arm does not run it (an overlap with it is measured).
     """
 
     name: str
     arm: str = ""
     key: Any = None
+    drafter: DrafterSpec | None = None
 
 
 def row_name(*parts: object) -> str:
@@ -174,6 +176,8 @@ def table(
     first_notes: Notes = no_notes,
     last_notes: Callable[[Settings, Sequence[Experiment]], Sequence[str]] = lambda settings, arms: [],
     appendix: Callable[[Settings, Evidence], Appendix] | None = None,
+    findings: Sequence[Finding] = (),
+    is_committed: bool = True,
 ) -> Table:
     """A table whose cells are the ``columns`` named in ``blocks`` (default: all, in one block) of every row of ``sections``.
 
@@ -206,6 +210,8 @@ def table(
         cells=cells,
         notes=notes,
         appendix=appendix,
+        findings=tuple(findings),
+        is_committed=is_committed,
     )
 
 
@@ -219,12 +225,29 @@ def section_cells(
     shown = [column for column in section.columns or columns if column.title in titles]
     ordered = sorted(shown, key=lambda column: titles.index(column.title))
     for row in rows:
+        ran = _ran(row, ordered, known)
         for column in ordered:
             other = column.papers_arm(known, row.arm)
             key = row.key if other == row.arm else keys.get(other)
             printed = None if key is None or column.published is None else published(key, column.published)
             if (cell := _cell(section, row, column, known, printed)) is not None:
-                yield cell
+                yield replace(cell, ran=ran, **_as_printed(printed))
+
+
+def _ran(row: Row, columns: Sequence[Column], known: Known) -> str:
+    """Name the models behind a row: those of its own arm, else of the arms that its cells read."""
+    if row.arm in known and (known[row.arm][0].method.drafter or row.drafter):
+        names = [row.arm]
+    else:
+        names = [name for column in columns if column.applies(None, row) for name in column.arms_of(row) if name in known]
+    return known.evidence.ran([known[name][0] for name in names], row.drafter)
+
+
+def _as_printed(printed: Published) -> dict[str, Any]:
+    if not isinstance(printed, float | int):
+        return {}
+    number = printed if isinstance(printed, Printed) else Printed(printed)
+    return {"printed": number.text, "origin": number.origin, "place": number.place}
 
 
 def _cell(section: Section, row: Row, column: Column, known: Known, printed: Published) -> Cell | None:
@@ -233,7 +256,7 @@ def _cell(section: Section, row: Row, column: Column, known: Known, printed: Pub
     if not column.applies(arms.get(row.arm), row):
         return None
     if absent := next((arm for name in names if isinstance(arm := arms.get(name), Missing)), None):
-        return None if section.printed_only and printed is None else impossible(*place, absent.why, column.unit)
+        return None if section.printed_only and printed is None else without_model(*place, absent.why, column.unit)
     if column.kind == "planned":
         return _planned(place, column, column.measure(known, row), column.remark(known, row))
     if not all(name in known for name in names):

@@ -6,12 +6,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from harness.core.experiment import Comparison, Experiment, ModelSpec
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.statistics import Missing
 from harness.measures.verdicts import Verdict, audit_folder, key_of, label_of, place_of, verdict_of
+from harness.tables.models import models_that_ran
 
 Decode = Callable[[Sequence[int]], str]
 Facts = Mapping[str, Any]
@@ -52,6 +53,11 @@ class Evidence:
     def __post_init__(self) -> None:
         """Read the records of every experiment once."""
         object.__setattr__(self, "records_of", cache(self.records_of))
+
+    def ran(self, arms: Sequence[Experiment], drafter: DrafterSpec | None = None) -> str:
+        """Name the models behind ``arms``, and the draft: ``drafter``, or the one that they all have."""
+        facts = {name: found for arm in arms for name, found in self.facts_of(arm).items()}
+        return models_that_ran(arms, facts, drafter)
 
     def count(self, plan: Iterable[Comparison]) -> tuple[int, int]:
         """Count the runs of a plan: those that are recorded, and all."""
@@ -115,9 +121,7 @@ def stored_evidence(records: Path) -> Evidence:
     def facts_of(experiment: Experiment) -> Mapping[str, Facts]:
         if (pinned := notes.pin(experiment)) is None:
             return {}
-        drafter = pinned.method.drafter
-        specs = [pinned.target, *([drafter.model] if drafter is not None and drafter.model is not None else [])]
-        return {spec.name: notes.model(spec) for spec in specs}
+        return {spec.name: notes.model(spec) for spec in (pinned.target, *pinned.draft_models)}
 
     def comet_of(experiment: Experiment) -> Mapping[str, float] | Missing | None:
         pinned = notes.pin(experiment)

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from harness.core.errors import UsageError
@@ -14,6 +14,7 @@ from harness.core.record_files import read_environment
 from harness.core.settings import Settings
 from harness.tables.base import RATIO, Appendix, Cell, Table
 from harness.tables.evidence import Evidence
+from harness.tables.finding import finding
 from harness.tables.layout import latex_table, markdown_page, title
 
 NOTHING_RUN = "none: nothing was run"
@@ -28,16 +29,17 @@ class Header:
     commit: str
     environment: dict[str, str | int] = field(default_factory=dict)
     record_files: tuple[str, ...] = ()
+    audits: tuple[str, ...] = ()
 
-    def facts(self, settings: Settings) -> dict[str, str]:
-        where = f"{settings.dtype} on {settings.device}"
-        return {
-            "command": f"`{self.command}`",
-            "profile": f"{settings.profile}, data {settings.source}, seed {settings.seed}, {where}",
-            "commit": self.commit,
-            "environment": ", ".join(f"{name} {value}" for name, value in self.environment.items()) or "unknown",
-            "records": ", ".join(self.record_files) or "none",
-        }
+    def line(self, settings: Settings, cells: Sequence[Cell]) -> str:
+        """Say in a line what made the table; the JSON and the site have the rest."""
+        counts = [cell.n for cell in cells if cell.n is not None]
+        many = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(*set(counts)) if counts else "none"
+        machine = ", ".join(f"{name} {self.environment.get(name, 'unknown')}" for name in ("processor", "cores"))
+        return (
+            f"Made by `{self.command}` (profile {settings.profile}, data {settings.source}, seed {settings.seed}, "
+            f"{settings.dtype} on {settings.device}); commit {self.commit}; {machine}; examples {many}."
+        )
 
 
 def write_table(
@@ -50,7 +52,7 @@ def write_table(
 ) -> list[Path]:
     """The four files of a table under ``folder``, named ``<paper>-<the paper's number>``, and its appendix as a page."""
     texts = {
-        "md": markdown_page(table, settings, cells, header.facts(settings)) + (appendix.markdown if appendix else ""),
+        "md": markdown_page(table, settings, cells, header.line(settings, cells)) + (appendix.markdown if appendix else ""),
         "csv": csv_text(cells),
         "json": json_text(table, settings, cells, header),
         "tex": latex_table(table, cells),
@@ -90,6 +92,7 @@ def json_text(table: Table, settings: Settings, cells: list[Cell], header: Heade
         "name": table.name,
         "title": title(table),
         "settings": asdict(settings),
+        "finding": finding(table, cells),
         "header": asdict(header),
         "row_heads": table.row_heads,
         "columns": table.columns,
@@ -114,8 +117,11 @@ def write_whole(path: Path, content: str | bytes) -> Path:
         ) from error
 
 
-def header_of(command: str, plan: Sequence[Comparison], evidence: Evidence) -> Header:
-    """Say from what a table was made by ``command``: the record files and the environments of their records."""
+def header_of(command: str, plan: Sequence[Comparison], cells: Sequence[Cell], evidence: Evidence) -> Header:
+    """Say from what a table was made by ``command``: the record files and the environments of their records.
+
+    Where it shows ratios of times, also what the exactness audit found of its methods.
+    """
     arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
     read = [record for arm in arms for record in evidence.records_of(arm)]
     environments = [read_environment(evidence.folder, digest) for digest in sorted({record.environment for record in read})]
@@ -127,16 +133,5 @@ def header_of(command: str, plan: Sequence[Comparison], evidence: Evidence) -> H
             key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in keys if key != "commit"
         },
         record_files=tuple(sorted({f"{record.signature}.jsonl" for record in read})),
+        audits=tuple(evidence.verdict_notes(arms)) if any(cell.unit == RATIO for cell in cells) else (),
     )
-
-
-def with_verdicts(table: Table, cells: list[Cell], evidence: Evidence) -> Table:
-    """Add a note on what the exactness audit found of a table's methods, where it shows ratios of times."""
-    if not any(cell.unit == RATIO for cell in cells):
-        return table
-
-    def notes(settings: Settings) -> list[str]:
-        arms = [arm for comparison in table.plan(settings) for arm in comparison.arms]
-        return [*table.notes(settings), *evidence.verdict_notes(arms)]
-
-    return replace(table, notes=notes)

@@ -1,24 +1,33 @@
-"""How a table is printed: one line a row, the published number beside ours, footnotes; as Markdown and as LaTeX.
+"""How a table is printed: its finding, one line a row, the published number beside ours, footnotes; as Markdown and as LaTeX.
 
-The Markdown is aligned, so that it reads as well in a terminal as on a page. The LaTeX needs booktabs.
+The Markdown is aligned, so that it reads as well in a terminal as on a page, and no line is longer than WIDTH: columns that do
+not fit stand in a table of their own below. The LaTeX needs booktabs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 
 from harness.core.settings import Settings
 from harness.core.text import markdown_lines
 from harness.measures.statistics import DESCRIPTIVE, ENOUGH
+from harness.tables import models
 from harness.tables.base import Cell, Table
-from harness.tables.published import NOT_RECOVERED, Published
+from harness.tables.finding import finding
+from harness.tables.published import PAPER
 
+WIDTH = 160
 APPROXIMATE = "~"
 LEGEND = (
     f"value [low, high]: 95 % interval over n examples; with {APPROXIMATE} of fewer than {ENOUGH}, so approximate. A number of "
     f"fewer than {DESCRIPTIVE} describes these alone; it has no interval, as what is computed, copied or the same in every "
-    "example has none.\n"
-    "(paper): the published number, blank where the paper has none. (here): ours."
+    "example has none.",
+    "(paper): as the paper prints it, blank where it has no such number; (README), (arXiv v1): from its code's page, its first "
+    "version; (derived): arithmetic on its numbers. (here): measured; (computed): the formula's.",
 )
 WHOLE = ("tokens", "examples", "calls")
+RAN = "ran"
+Lines = list[tuple[str, ...]]  # columns, each its head and then a text for each row
 
 
 @dataclass
@@ -38,32 +47,91 @@ class Grid:
 
 
 def grids(table: Table, cells: list[Cell]) -> list[Grid]:
-    """One a block of columns; they share their footnotes."""
+    """One or more for each block of columns, as many as WIDTH needs; they share their footnotes. The first says what ran.
+
+    Rows without a model are left out where others have one; ``left_out`` counts them.
+    """
+    cells = shown_cells(cells)
     footnotes: list[str] = []
-    return [
-        _grid(table.row_heads, block, [cell for cell in cells if cell.column in block], footnotes) for block in table.blocks
-    ]
+    found: list[Grid] = []
+    for block in table.blocks:
+        found += _grids(table.row_heads, block, [cell for cell in cells if cell.column in block], footnotes, not found)
+    return found
 
 
-def _grid(row_heads: tuple[str, ...], columns: tuple[str, ...], cells: list[Cell], footnotes: list[str]) -> Grid:
-    """Columns in the table's order; one that has published numbers is printed as two, "(paper)" and "(here)"."""
-    by_place = {(cell.row, cell.column): cell for cell in cells}
+def shown_cells(cells: list[Cell]) -> list[Cell]:
+    """Leave out the rows of which no cell has a model; all stay where that is so of all."""
+    rows = {cell.row for cell in cells if cell.state != "no model"}
+    return [cell for cell in cells if cell.row in rows] or cells
+
+
+def left_out(cells: list[Cell]) -> list[str]:
+    """Say how many rows are not shown, by their reason."""
+    shown = {cell.row for cell in shown_cells(cells)}
+    reasons = {cell.row: cell.remark for cell in cells if cell.row not in shown}
+    counts = {why: sum(other == why for other in reasons.values()) for why in reasons.values()}
+    return [f"{count} rows of the paper stand in the CSV and the report alone: {why}." for why, count in counts.items()]
+
+
+def _grids(
+    row_heads: tuple[str, ...], columns: tuple[str, ...], cells: list[Cell], footnotes: list[str], is_first: bool
+) -> list[Grid]:
+    """Columns in the table's order; one that has published numbers is printed as two."""
     rows = list(dict.fromkeys(cell.row for cell in cells))
-    doubled = {cell.column for cell in cells if cell.published is not None}
-    counted = any(cell.n is not None for cell in cells)
-    heads = list(row_heads)
-    for column in columns:
-        heads += [f"{column} (paper)", f"{column} (here)"] if column in doubled else [column]
-    out = Grid(heads + (["n"] if counted else []), [], len(row_heads), footnotes)
-    for row in rows:
-        line = row.split(" / ")
-        for column in columns:
-            cell = by_place.get((row, column))
-            if column in doubled:
-                line.append(published_text(cell.published, cell.unit) if cell else "")
-            line.append(measured_text(cell, out) if cell else "")
-        out.rows.append(line + ([_count(cells, row)] if counted else []))
-    return out
+    marks = Grid([], [], len(row_heads), footnotes)
+    for cell in sorted(cells, key=lambda cell: rows.index(cell.row)):
+        if cell.remark:
+            marks.mark(cell.remark)  # footnotes are numbered row by row
+    firsts: Lines = list(zip(row_heads, *(row.split(" / ") for row in rows), strict=True))
+    units = [[(RAN, *ran_by_row(cells).values())]] if is_first and any(cell.ran for cell in cells) else []
+    units += [_columns(column, rows, [cell for cell in cells if cell.column == column], marks) for column in columns]
+    lasts: Lines = [("n", *(_count(cells, row) for row in rows))] if any(cell.n is not None for cell in cells) else []
+    found: list[Lines] = []
+    for unit in units:
+        if found and _width([*firsts, *found[-1], *unit, *lasts]) <= WIDTH:
+            found[-1] += unit
+        else:
+            found.append(list(unit))
+    return [_grid(firsts, lines, lasts, footnotes) for lines in found]
+
+
+def _grid(firsts: Lines, lines: Lines, lasts: Lines, footnotes: list[str]) -> Grid:
+    """A grid of columns between row heads and counts, without the rows that these columns leave blank."""
+    heads, *rows = zip(*firsts, *lines, *lasts, strict=True)
+    end = len(firsts) + len(lines)
+    return Grid(list(heads), [list(row) for row in rows if any(row[len(firsts) : end])], len(firsts), footnotes)
+
+
+def _width(lines: Lines) -> int:
+    return 1 + sum(3 + max(len(text) + text.count("|") for text in line) for line in lines)
+
+
+def _columns(column: str, rows: Sequence[str], cells: list[Cell], marks: Grid) -> Lines:
+    """The published numbers, where there are any, and ours."""
+    by_row, heads = {cell.row: cell for cell in cells}, column_heads(column, cells)
+    ours = (heads[-1], *(measured_text(by_row[row], marks) if row in by_row else "" for row in rows))
+    is_mixed = heads[0].endswith(f"({MIXED})")
+    papers = (heads[0], *(published_text(by_row[row], is_mixed) if row in by_row else "" for row in rows))
+    return [papers, ours] if len(heads) > 1 else [ours]
+
+
+MIXED = "published"
+
+
+def column_heads(column: str, cells: Sequence[Cell]) -> list[str]:
+    """The heads of a column: of the published numbers, if it has any, by whoever printed them; and of ours."""
+    published = [cell for cell in cells if cell.published is not None]
+    if not published:
+        return [column]
+    origins = {cell.origin or PAPER for cell in published}
+    numbers = [cell for cell in cells if cell.measured is not None]
+    ours = "computed" if numbers and all(cell.is_arithmetic for cell in numbers) else "here"
+    return [f"{column} ({origins.pop() if len(origins) == 1 else MIXED})", f"{column} ({ours})"]
+
+
+def ran_by_row(cells: Sequence[Cell]) -> dict[str, str]:
+    """Say which models ran, by row."""
+    return {cell.row: cell.ran for cell in cells}
 
 
 def _count(cells: list[Cell], row: str) -> str:
@@ -71,19 +139,21 @@ def _count(cells: list[Cell], row: str) -> str:
     return str(max(counts)) if counts else ""
 
 
-def published_text(value: Published, unit: str) -> str:
-    """Blank where the paper has no number; "not recovered" where its number is lost to us."""
-    if value is None or value == NOT_RECOVERED:
-        return value or ""
-    return _number(float(value), unit)
+def published_text(cell: Cell, is_mixed: bool = False) -> str:
+    """The digits as they are printed, blank where there is no number; "not recovered" where it is lost to us.
+
+    In a column of numbers of several origins (``is_mixed``) those that the paper does not print say whose they are.
+    """
+    if cell.paper is None:
+        return str(cell.published or "")
+    return cell.digits + (f", {cell.origin}" if is_mixed and cell.origin != PAPER else "")
 
 
 def measured_text(cell: Cell, out: Grid) -> str:
     """The value with its interval, or the status; reasons become footnotes."""
-    reason = cell.status.removeprefix("impossible: ") if cell.status.startswith("impossible: ") else cell.note
-    mark = f" ({out.mark(reason)})" if reason else ""
+    mark = f" ({out.mark(cell.remark)})" if cell.remark else ""
     if cell.measured is None:
-        return cell.status.split(":")[0] + mark
+        return cell.state + mark
     text = _number(cell.measured, cell.unit)
     if cell.low is not None and cell.high is not None:
         text += (
@@ -110,28 +180,41 @@ def title(table: Table) -> str:
 def markdown_table(table: Table, cells: list[Cell]) -> str:
     """The table alone, footnotes below it."""
     blocks = grids(table, cells)
-    footnotes = [f"- ({number}) {text}" for number, text in enumerate(blocks[0].footnotes, start=1)]
+    footnotes = [_point(f"({number}) {text}") for number, text in enumerate(blocks[0].footnotes, start=1)]
     lines = [line for block in blocks for line in (*markdown_lines(block.heads, block.rows), "")]
     return "\n".join([*lines, *footnotes]).rstrip("\n") + "\n"
 
 
 def terminal_table(table: Table, settings: Settings, cells: list[Cell]) -> str:
-    """Write what ``foretoken table`` prints: title, table, footnotes, notes."""
-    notes = "\n".join(f"- {note}" for note in table.notes(settings))
-    return f"Table {table.number}. {title(table)}\n\n{markdown_table(table, cells)}\n{notes}\n"
+    """Write what ``foretoken table`` prints: title, finding, table, footnotes, notes."""
+    head = f"Table {table.number}. {title(table)}\n\n{_paragraph(finding(table, cells))}\n"
+    return f"{head}\n{markdown_table(table, cells)}\n{_notes(table, settings, cells)}\n"
 
 
-def markdown_page(table: Table, settings: Settings, cells: list[Cell], facts: dict[str, str]) -> str:
-    """The whole file: what made it, the table, what differs."""
-    head = "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
-    notes = "\n".join(f"- {note}" for note in table.notes(settings))
+def markdown_page(table: Table, settings: Settings, cells: list[Cell], made: str) -> str:
+    """The whole file: what was found, the table, what differs, and ``made``: by what, where and when."""
+    legend = "\n".join(map(_paragraph, LEGEND))
     return (
         f"# {title(table)}\n\n"
-        f"Catalogue number {table.number}: `make reproduce-table-{table.number}`\n\n{head}\n\n"
+        f"{_paragraph(f'**{finding(table, cells)}**')}\n\n"
         f"{markdown_table(table, cells)}\n"
-        f"{LEGEND}\n\n"
-        f"{notes}\n"
+        f"{legend}\n\n"
+        f"{_notes(table, settings, cells)}\n\n"
+        f"{_paragraph(made)}\n"
     )
+
+
+def _notes(table: Table, settings: Settings, cells: list[Cell]) -> str:
+    notes = [*left_out(cells), *table.notes(settings), *([models.NOTE] if any(cell.ran for cell in cells) else [])]
+    return "\n".join(map(_point, notes))
+
+
+def _point(text: str) -> str:
+    return "\n".join(wrap(f"- {text}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+
+
+def _paragraph(text: str) -> str:
+    return "\n".join(wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
 _ESCAPES = {

@@ -4,15 +4,46 @@ import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from harness.core.errors import UsageError
 
 NOT_RECOVERED = "not recovered"
 Published = float | Literal["not recovered"] | None
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "published"
-Row = dict[str, str]
+PAPER = "paper"  # the origin of what a paper prints
 NEWLINE = "\\n"  # as the CSV files write it inside a prompt
+
+
+class Row(dict[str, str]):
+    """A line of a file; ``place`` says which."""
+
+    place: str = ""
+
+
+class Printed(float):
+    """A number as it is printed: ``text`` has its digits, ``origin`` says where, ``place`` is file, line and column."""
+
+    text: str
+    origin: str
+    place: str
+
+    def __new__(cls, value: str | float, origin: str = PAPER, place: str = "") -> Self:
+        made = super().__new__(cls, value)
+        made.text = value.strip() if isinstance(value, str) else f"{value:g}"
+        made.origin, made.place = origin, place
+        return made
+
+
+def origin_of(source: str) -> str:
+    """Say where a number stands that the paper does not print: its code's README, its first version, or nowhere."""
+    if "paper text" in source:
+        return PAPER
+    if "readme.md" in source:
+        return "README"
+    if "public text" in source:
+        return "arXiv v1"
+    return "derived" if source.startswith("computed") else PAPER
 
 
 @lru_cache(maxsize=64)
@@ -21,17 +52,20 @@ def read(paper: str, name: str) -> tuple[Row, ...]:
     path = FOLDER / paper / f"{name}.csv"
     try:
         with path.open(newline="", encoding="utf8") as file:
-            return tuple(csv.DictReader(file))
+            rows = tuple(map(Row, csv.DictReader(file)))
     except OSError as error:
         raise UsageError(
             f"published numbers {path}: cannot be read ({error.strerror}); run from a checkout of the repository"
         ) from error
+    for number, row in enumerate(rows, start=2):
+        row.place = f"{paper}/{name}.csv, line {number}"
+    return rows
 
 
 def value(row: Row, column: str) -> Published:
     """A number; None where the paper has none; "not recovered" where it has one that the copy at hand has lost."""
     if row[column] != "":
-        return float(row[column])
+        return Printed(row[column], origin_of(row["source"]), f"{row.place}, {column}")
     return "not recovered" if NOT_RECOVERED in row["source"] else None
 
 

@@ -101,7 +101,8 @@ def legends_beside(figure: "Figure", axes: "Axes", *groups: tuple[str, list]) ->
         axes.add_artist(legend)
         # Inside the axes' clip path a legend would not count when the picture is cropped to what is drawn.
         legend.set_clip_on(False)
-        top -= (0.24 * (len(handles) + 1) + 0.25) / height_inches
+        lines = sum(1 + str(handle.get_label()).count("\n") for handle in handles)
+        top -= (0.24 * (lines + 1) + 0.25) / height_inches
     axes.legend_ = None
 
 
@@ -119,9 +120,10 @@ def _characters(family: str) -> frozenset[int]:
     return frozenset.intersection(*(frozenset(ft2font.FT2Font(path).get_charmap()) for path in paths))
 
 
-def footnote(figure: "Figure", text: str) -> None:
-    """Lines of provenance under the axes."""
-    figure.text(0.01, -0.2 / figure.get_figheight(), text, fontsize=9, color="#555555", va="top")
+def footnote(figure: "Figure", text: str, ran: str = "") -> None:
+    """Lines of provenance under the axes; the last names the models that ``ran``: family, parameters, layers."""
+    whole = f"{text}\nRan: {ran}." if ran else text
+    figure.text(0.01, -0.2 / figure.get_figheight(), whole, fontsize=9, color="#555555", va="top")
 
 
 def not_shown(reasons: Mapping[str, str]) -> str:

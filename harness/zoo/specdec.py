@@ -103,7 +103,8 @@ def _variants(base: _Scale) -> list[PairRecipe]:
         _heads("specdec-blockwise", base.verifier, few, base),
         _heads("specdec-big-blockwise", verifier, many, base),
         *_three_teachers(base, (base.verifier, base.drafter), (verifier, drafter)),
-        *_deep(base),
+        *_one_shape(base, "deep"),
+        *_one_shape(base, "alike"),
         _sharing(base),
         *(recipe for pair in PAIRS for recipe in _pair(base, pair)),
         *_summarizers(base),
@@ -168,12 +169,17 @@ def _three_teachers(base: _Scale, *pairs: tuple[PairRecipe, DrafterRecipe]) -> l
     return found
 
 
-def _deep(base: _Scale) -> list[PairRecipe]:
-    """A deep encoder, a shallow decoder: verifier and drafter have one shape."""
+def _one_shape(base: _Scale, name: str) -> list[PairRecipe]:
+    """Verifier and drafter of one shape: a deep encoder and a shallow decoder ("deep"), or as many layers in both ("alike").
+
+    The paper's base pair is alike, so its scale has no other.
+    """
+    if not (changes := base.changes(name)) and name == "alike":
+        return []
     verifier = base.shorter(base.verifier)
-    verifier = replace(verifier, name="specdec-deep-verifier", **(shape_of(base.drafter) | base.changes("deep")))
+    verifier = replace(verifier, name=f"specdec-{name}-verifier", **(shape_of(base.drafter) | changes))
     initial = None if base.drafter.initial is None else verifier
-    drafter = replace(base.shorter_drafter(), name="specdec-deep-drafter", verifier=verifier, initial=initial)
+    drafter = replace(base.shorter_drafter(), name=f"specdec-{name}-drafter", verifier=verifier, initial=initial)
     return [verifier, replace(drafter, **shape_of(verifier))]
 
 

@@ -16,10 +16,15 @@ from harness.tables.base import Cell, Table
 from harness.tables.coloured import Token, coloured_rounds, to_html, to_terminal
 from harness.tables.evidence import Evidence
 from harness.tables.files import Header, write_table
-from harness.tables.layout import markdown_table, terminal_table
+from harness.tables.layout import WIDTH, Grid, markdown_table, measured_text, published_text, terminal_table
 from harness.tables.published import NOT_RECOVERED
 
-HEADER = Header(command="make reproduce-table-9", commit="abc123", environment={"torch": "2.13.0"}, record_files=("x.jsonl",))
+HEADER = Header(
+    command="make reproduce-table-9",
+    commit="abc123",
+    environment={"torch": "2.13.0", "processor": "an EPYC", "cores": 2},
+    record_files=("x.jsonl",),
+)
 MADE = [table for table in TABLES.values() if isinstance(table, Table)]
 SMALL = Table(
     number=9,
@@ -67,8 +72,10 @@ def test_markdown_puts_published_beside_measured(tmp_path: Path) -> None:
     assert "- (1) 2 failed" in page
     assert "- (2) it, is not public" in page
     assert "- (3) it drifted" in page
-    for fact in ("make reproduce-table-9", "abc123", "torch 2.13.0", "x.jsonl", "a note"):
+    for fact in ("make reproduce-table-9", "abc123", "processor an EPYC", "cores 2", "examples 4 to 20", "a note"):
         assert fact in page
+    assert "torch" not in page
+    assert "x.jsonl" not in page
 
 
 def test_markdown_columns_are_aligned() -> None:
@@ -127,13 +134,33 @@ def test_every_table_renders(table: Table, recorded: bool, synthetic: SimpleName
     text = terminal_table(table, settings, cells)
     assert ("not run" in text) == (not recorded and table.number != 7)
     assert text.count("\n| ") >= 5
+    assert max(map(len, paths[0].read_text(encoding="utf8").split("\n\n## ")[0].splitlines())) <= WIDTH
+    assert "Nothing can be said" in text or recorded or table.number == 7
 
 
 def test_table_9_shows_the_papers_alpha_beside_ours(synthetic: SimpleNamespace) -> None:
     table = TABLES[9]
     text = terminal_table(table, Settings(), table.cells(Settings(), Evidence(synthetic.run_all(table.plan(Settings())))))
-    assert re.search(r"\| T5-XXL \(EnDe\) +\| T5-small +\| 0 +\| 0\.75 +\| 0\.60 \[0\.\d\d, 0\.\d\d\] \(\d\) +\| 10000", text)
-    assert re.search(r"\| LaMDA \(137B\) +\| LaMDA \(2B\) +\| 1 +\| 0\.71 +\| impossible \(\d\)", text)
+    assert re.search(
+        r"\| T5-XXL \(EnDe\) +\| T5-small +\| 0 +\| T5, 12\+12; 1\+1 +\| 0\.75 +\| "
+        r"0\.60 \[0\.\d\d, 0\.\d\d\]~? \(\d+\) +\|",
+        text,
+    )
+    assert re.search(r"\| LaMDA \(137B\) +\| LaMDA \(2B\) +\| 1 +\| +\| 0\.71 +\| impossible \(\d\)", text)
+
+
+def test_the_readmes_sample_is_the_committed_table() -> None:
+    """Its rows are made of the committed cells, footnotes apart."""
+    root = Path(__file__).resolve().parents[2]
+    document = json.loads((root / "results" / "tables" / "leviathan-3.json").read_text(encoding="utf8"))
+    cells = {(cell["row"], cell["column"]): Cell(**cell) for cell in document["cells"]}
+    readme = (root / "README.md").read_text(encoding="utf8").splitlines()
+    _, *rows = [[part.strip() for part in line.split("|")[1:-1]] for line in readme if line.startswith("    | ")]
+    assert len(rows) == 2
+    for *heads, paper, here in rows:
+        cell = cells[" / ".join(heads), "alpha"]
+        assert paper == published_text(cell)
+        assert here == re.sub(r" \(\d+\)$", "", measured_text(cell, Grid([], [], 3)))
 
 
 WORDS = {10: "Ein", 11: " <Haus>", 12: " am", 13: " See", 14: ".", 15: "\n", 900: " Hund", 901: " Kuh", 902: " Esel"}
@@ -178,3 +205,16 @@ def test_terminal_and_page(synthetic: SimpleNamespace) -> None:
     assert page.count("<li>") == page.count("</li>") == 3
     with pytest.raises(UsageError, match="status failed"):
         to_html(synthetic.failed(experiment, "a"), decode)
+
+
+def test_rows_without_a_model_are_counted_in_a_line() -> None:
+    """Optimized's Qwen and Gemma rows have the paper's numbers alone in profile toy: the CSV and the report have them."""
+    cells = [
+        Cell("here / a", "alpha", 0.5, 0.4, 0.3, 0.5, 50, "", "measured"),
+        Cell("gone / a", "alpha", 0.6, status="no model: the zoo has no Qwen"),
+        Cell("gone / b", "alpha", 0.7, status="no model: the zoo has no Qwen"),
+    ]
+    text = terminal_table(SMALL, Settings(), cells)
+    assert "| gone" not in text
+    assert "2 rows of the paper stand in the CSV and the report alone: the zoo has no Qwen." in text
+    assert terminal_table(SMALL, Settings(), cells[1:]).count("| gone") == 2, "where no row has one, all are shown"

@@ -11,6 +11,7 @@ from harness.core.settings import Settings
 from harness.papers import TABLES
 from harness.report.items import LEDGER, table_items
 from harness.report.relation import REASONS, judge, printed_digits, tally
+from harness.tables import published
 from harness.tables.base import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,10 @@ def cell(published: float | str | None, measured: float | None = 1.0, half: floa
         (cell(1.0, None, status="failed"), TOY, "not comparable", "failed"),
         (cell(1.0, None, status="impossible: LaMDA is not public"), TOY, "not comparable", "model not public"),
         (cell(1.0, None, status="impossible: no GPU"), TOY, "not comparable", "impossible"),
+        (cell(1.0, None, status="no model: the zoo has no Qwen"), TOY, "not comparable", "no model"),
+        (cell(0.8, unit="% of time"), TOY, "above", "toy models; hardware"),
+        (cell(0.8, unit="of calls"), TOY, "above", "toy models"),
+        (cell(0.8, unit="MiB"), PAPER, "above", "other measure"),
     ],
 )
 def test_relation_and_reason(one: Cell, settings: Settings, relation: str, reason: str) -> None:
@@ -57,12 +62,41 @@ def test_relation_and_reason(one: Cell, settings: Settings, relation: str, reaso
     assert all(code in REASONS for code in reason.split("; ") if code)
 
 
-def test_printed_digits_are_a_column_s_most() -> None:
-    """0.80 reads 0.8; its neighbour says that two digits were printed."""
-    cells = [cell(0.8), cell(0.75), cell(7.0, column="tokens"), cell("not recovered", column="lost")]
-    assert printed_digits(cells) == {"c": 2, "tokens": 0}
-    assert [one.relation for one in judge([cell(0.8, 0.84, 0.001), cell(0.75, 0.754, 0.001)], TOY)] == ["above", "agrees"]
-    assert [one.relation for one in judge([cell(0.8, 0.84, 0.001)], TOY)] == ["agrees"]
+def test_digits_are_those_that_the_paper_prints_in_this_cell() -> None:
+    """Table 5 of Leviathan has alphas of two digits and speeds of one in a column: 3.865 is its 3.9, 0.84 not its 0.80."""
+    cells = [cell(0.8, 0.84, 0.001, printed="0.80"), cell(3.9, 3.865, 0.001, printed="3.9"), cell(0.8, 0.84, 0.001)]
+    assert [printed_digits(one) for one in cells] == [2, 1, 1]
+    assert [one.relation for one in judge(cells, TOY)] == ["above", "agrees", "agrees"]
+    line = next(row for row in published.read("leviathan", "table_3") if row["alpha"] == "0.80")
+    assert isinstance(number := published.value(line, "alpha"), published.Printed)
+    assert (number, number.text, number.origin) == (0.8, "0.80", "paper")
+
+
+@pytest.mark.parametrize(
+    ("source", "origin"),
+    [
+        ("paper text; public text (..., row GAD = arXiv 2203.16487v1)", "paper"),
+        ("arXiv 2211.17192v2 text; notes on arXiv 2211.17192", "paper"),
+        ("hemingkx/SpecDec:readme.md", "README"),
+        ("public text (..., row GAD = arXiv 2203.16487v1)", "arXiv v1"),
+        ("computed", "derived"),
+    ],
+)
+def test_only_what_the_paper_prints_is_called_the_papers(source: str, origin: str) -> None:
+    assert published.origin_of(source) == origin
+
+
+def test_a_published_number_beside_two_of_ours_counts_once() -> None:
+    """The sigmoid's numbers stand beside both of ours; a lost number and a copied setting are apart."""
+    cells = [
+        cell(1.1, place="t.csv, line 2, x"),
+        cell(1.5, place="t.csv, line 2, x"),
+        cell(1.5, place="t.csv, line 3, x"),
+        cell(7.0, 7.0, None, n=None, status="computed", place="t.csv, line 4, gamma"),
+        cell("not recovered"),
+    ]
+    counts = tally(judge(cells, TOY))
+    assert counts == {"agrees": 1, "above": 0, "below": 1, "repeated": 1, "arithmetic": 1, "not recovered": 1}
 
 
 def test_the_ledger_has_every_cell_of_every_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

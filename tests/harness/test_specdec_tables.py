@@ -182,14 +182,15 @@ def test_table_9_has_no_number_of_a_setting_that_its_caption_lacks() -> None:
 
 
 def test_a_table_trains_only_what_it_shows() -> None:
-    """The drafter with the shared encoder is Table 18's alone; Table 1 needs these three and their teacher."""
+    """The drafter with the shared encoder is Table 18's alone; Table 1 needs these three, their teacher and a pair alike."""
 
     def models(number: int) -> set[str]:
         arms = [arm for one in MADE[number].plan(Settings()) for arm in one.arms]
         drafters = [arm.method.drafter.model for arm in arms if arm.method.drafter is not None]
         return {spec.name for spec in [*(arm.target for arm in arms), *drafters]}
 
-    assert models(12) == {"zoo:specdec-verifier", "zoo:specdec-verifier-raw", "zoo:specdec-drafter"}
+    alike = {"zoo:specdec-alike-verifier", "zoo:specdec-alike-drafter"}
+    assert models(12) == {"zoo:specdec-verifier", "zoo:specdec-verifier-raw", "zoo:specdec-drafter"} | alike
     assert not [number for number in MADE if "zoo:specdec-drafter-shared" in models(number)]
 
 
@@ -244,6 +245,18 @@ def test_trainings_are_compared_on_real_captions_too_all_for_one_verifier() -> N
     assert ("base, Multi30k / k = 8", "of base") not in rows
 
 
+def test_a_pair_of_one_shape_stands_beside_ours_as_the_papers_does() -> None:
+    """The paper's verifier and drafter have 6 + 6 layers both; ours of Table 1 have 2 + 24 and 2 + 2."""
+    for name in ("specdec-alike-verifier", "specdec-alike-drafter"):
+        recipe = RECIPES["toy"][name]
+        assert (recipe.num_encoder_layers, recipe.num_layers, recipe.width) == (6, 6, 64)
+    rows = {cell.row: cell.ran for cell in MADE[12].cells(Settings(), Evidence(nothing)) if cell.column == "over greedy"}
+    assert rows["SpecDec / k = 8"] == "Marian, 2+24; block drafter, 2+2"
+    assert rows["6 + 6, alike: SpecDec / k = 8"] == "Marian, 6+6; block drafter, 6+6"
+    paper = {cell.row for cell in MADE[12].cells(Settings(profile="paper"), Evidence(nothing))}
+    assert not any("alike" in row for row in paper), "the paper's base pair is alike"
+
+
 def test_arms_are_the_papers_settings() -> None:
     arms = arms_of(Settings(), EN_DE)
     methods = {name: arms[name].method for name in (GREEDY, BEAM, THEIR_BEAM, ALONE, STRICT, HIGH_QUALITY, HIGH_EFFICIENCY)}
@@ -270,7 +283,7 @@ def test_tables_share_records_and_no_other_arm_is_shared() -> None:
     for profile in ("toy", "test", "paper"):
         settings = Settings(profile=profile)
         plans = {number: table.plan(settings) for number, table in MADE.items()}
-        main = plans[12][-1]
+        main = plans[12][1]
         assert all(main in plans[number] for number in (19, 20, 21, 22, 23))
         assert len(plans[18]) == 3
         assert plans[23][1] == plans[18][1]
@@ -282,18 +295,18 @@ def test_tables_share_records_and_no_other_arm_is_shared() -> None:
 
 def test_replaced_models_and_settings_reach_every_arm() -> None:
     settings = Settings(source="folder", limit=7, repeats=2, seed=3, dtype="float64", models=(("drafter", "my/drafter"),))
-    arms = MADE[12].plan(settings)[-1].arms
+    arms = MADE[12].plan(settings)[1].arms
     assert {(a.source, a.limit, a.repeats, a.seed, a.dtype) for a in arms} == {("folder", 7, 2, 3, "float64")}
     names = {arm.method.drafter.model.name for arm in arms if arm.method.drafter}
     assert names == {"my/drafter"}
-    assert not {arm.signature for arm in arms} & {arm.signature for arm in MADE[12].plan(Settings())[-1].arms}
+    assert not {arm.signature for arm in arms} & {arm.signature for arm in MADE[12].plan(Settings())[1].arms}
 
 
 def test_without_public_checkpoints_every_cell_says_why() -> None:
     for table in MADE.values():
         assert table.plan(Settings(profile="small")) == []
         cells = table.cells(Settings(profile="small"), Evidence(nothing))
-        assert {cell.status for cell in cells} == {f"impossible: {ROLES['small']['verifier'].why}"}
+        assert {cell.status for cell in cells} == {f"no model: {ROLES['small']['verifier'].why}"}
 
 
 def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:

@@ -78,7 +78,7 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     tokens = by_place["small", "tokens"]
     assert (tokens.status, tokens.published, tokens.n) == ("measured", 2.5, 2)
     assert tokens.measured == 3
-    assert {cell.status for cell in cells if cell.row == "large"} == {f"impossible: {WHY}"}
+    assert {cell.status for cell in cells if cell.row == "large"} == {f"no model: {WHY}"}
     assert by_place["large", "gamma"].published == 3
     assert (by_place["small", "gamma"].status, by_place["small", "gamma"].measured) == ("computed", 3)
     assert (by_place["small", "twice"].status, by_place["small", "again"].status) == ("computed", "measured")
@@ -105,5 +105,5 @@ def test_rows_that_cannot_run_may_have_their_printed_cells_only(made: SimpleName
 
 def test_without_records_nothing_is_measured(made: SimpleNamespace) -> None:
     cells = made.table.cells(Settings(), Evidence(lambda arm: []))
-    assert {cell.status for cell in cells if cell.column != "gamma"} == {"not run", f"impossible: {WHY}"}
+    assert {cell.status for cell in cells if cell.column != "gamma"} == {"not run", f"no model: {WHY}"}
     assert not [cell for cell in cells if cell.measured is not None and cell.column != "gamma"]

@@ -23,6 +23,7 @@ from harness.papers.leviathan.setup import (
 )
 from harness.tables import published
 from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
+from harness.tables.finding import as_formula, by_head, order
 from harness.tables.published import Published
 from methods.speculative import theory
 
@@ -54,6 +55,7 @@ TRADEOFF = table(
         Section({}, tuple(Row(row_name(row["alpha"], row["gamma"]), key=row) for row in published.read(PAPER, "table_1")))
     ],
     first_notes=lambda settings: ["Computed from Theorems 3.8 and 3.11 at c = 0 and c hat = 0; nothing is run."],
+    findings=(as_formula("the theory (Theorems 3.8 and 3.11)"),),
 )
 
 
@@ -88,7 +90,8 @@ def _section(settings: Settings, key: str, temperature: float, rows: Sequence[pu
         spec = Missing(_why_standin(settings, name)) if key == LAMDA else drafter(settings, SETUPS[key], name)
         arms[name] = spec if isinstance(spec, Missing) else alpha_arm(settings, key, temperature)
         label = "" if isinstance(spec, Missing) else spec.label
-        found.append(Row(row_name(row["target"], name, row["temp"]), name, (row, label)))
+        drafted = None if isinstance(spec, Missing) else spec
+        found.append(Row(row_name(row["target"], name, row["temp"]), name, (row, label), drafted))
     return Section(arms, tuple(found))
 
 
@@ -100,7 +103,7 @@ def _standins(settings: Settings, temperature: float) -> Section:
         spec = drafter(settings, setup, draft)
         if not isinstance(spec, Missing):
             name = row_name(f"stand-in: {_label(arm.target.name)}", f"{spec.label} for {draft}", f"{temperature:g}")
-            found.append(Row(name, "stand-in", (None, spec.label)))
+            found.append(Row(name, "stand-in", (None, spec.label), spec))
     return Section({"stand-in": arm}, tuple(found))
 
 
@@ -156,6 +159,10 @@ def _label(model: str) -> str:
     return model.removeprefix("zoo:").rsplit("/", 1)[-1]
 
 
+def _is_neural(parts: Sequence[str]) -> bool:
+    return parts[1] not in NGRAMS and not parts[0].startswith("stand-in")
+
+
 def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     roles = [
         role
@@ -189,4 +196,8 @@ ALPHA = table(
     sections=sections,
     published=_printed,
     last_notes=_last_notes,
+    findings=(
+        order(by_head("alpha", 2, "0", "1", _is_neural), "alpha", "at temperature 0", "at 1", "neural pairs"),
+        order(by_head("alpha", 1, "T5-large", "T5-small"), "alpha", "with draft T5-large", "with T5-small", "settings"),
+    ),
 )

@@ -38,6 +38,7 @@ class _Point:
     """One pair of Table 2 as measured here."""
 
     draft: str
+    ran: str
     gamma: int
     alpha: Estimate
     tokens_per_step: Estimate
@@ -55,7 +56,7 @@ def points(settings: Settings, evidence: Evidence) -> list[_Point]:
             result = known.once(costs_of, TARGET, draft) if draft != TARGET else None
             if isinstance(result, dict) and (alpha := result["alpha"]) and (tokens := result["tokens_per_step"]):
                 cost, speed, operations = result["cost_ratio"], result["speedup"], operations_factor(records)
-                found.append(_Point(draft, method.method.gamma, alpha, tokens, cost, speed, operations))
+                found.append(_Point(draft, evidence.ran([method]), method.method.gamma, alpha, tokens, cost, speed, operations))
     return found
 
 
@@ -141,12 +142,18 @@ def _line(colour: str, label: str) -> "Line2D":
 
 
 def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = None) -> list["Line2D"]:
+    """Name each draft as the paper does, and below it the model that ran."""
     used = [draft for draft in MARKERS if any(point.draft == draft for point in measured)]
+    ran = {point.draft: point.ran.rpartition("; ")[2] for point in measured}
     if not used:
         return [style.legend_line(ls="", label="not run")]
     return [
         style.legend_line(
-            ls="", marker=MARKERS[draft], color="white", markeredgecolor="black", label=(labels or {}).get(draft, draft)
+            ls="",
+            marker=MARKERS[draft],
+            color="white",
+            markeredgecolor="black",
+            label=f"{(labels or {}).get(draft, draft)}\n({ran[draft]})",
         )
         for draft in used
     ]
@@ -163,11 +170,11 @@ def _cost_legend(measured: Sequence[_Point]) -> list["Line2D"]:
 
 
 def _provenance(figure: "Picture", settings: Settings, measured: Sequence[_Point]) -> None:
-    total = len(published.read(PAPER, "table_2"))
+    total, targets = len(published.read(PAPER, "table_2")), [point.ran.partition("; ")[0] for point in measured]
     style.footnote(
         figure,
         f"Markers: {len(measured)} of {total} settings of Table 2 (task, draft, temperature), {style.data_of(settings)}; "
-        "bars are 95 % intervals over examples.",
+        f"bars are 95 % intervals over examples.\nThe target that ran: {', '.join(dict.fromkeys(targets)) or 'none'}.",
     )
 
 

@@ -44,10 +44,10 @@ def draw_generation(settings: Settings, evidence: Evidence, folder: Path) -> lis
     )
     page = write_whole(folder / "leviathan-1.html", to_html(records[0], decode, heading))
     with style.look():
-        return [*style.save(_draw_rounds(rounds, heading), folder, "leviathan-1"), page]
+        return [*style.save(_draw_rounds(rounds, heading, evidence.ran([arm])), folder, "leviathan-1"), page]
 
 
-def _draw_rounds(rounds: Sequence[Sequence[Token]], heading: str) -> "Picture":
+def _draw_rounds(rounds: Sequence[Sequence[Token]], heading: str, ran: str) -> "Picture":
     shown = [[Token(style.printable(one.text, MONOSPACED), one.kind) for one in tokens] for tokens in rounds]
     lines = [line for number, tokens in enumerate(shown, start=1) for line in _wrap(number, tokens)]
     figure = style.new_figure((COLUMNS + 6) * CHARACTER_INCHES, (len(lines) + 3) * LINE_INCHES)
@@ -61,7 +61,7 @@ def _draw_rounds(rounds: Sequence[Sequence[Token]], heading: str) -> "Picture":
     axes.legend(
         handles=handles, loc="lower left", ncols=3, fontsize=9, bbox_to_anchor=(0.02, -0.02), columnspacing=1.5, handlelength=1
     )
-    style.footnote(figure, "A line is one run of the target. Spaces are shown as they are; ⏎ is a line break.")
+    style.footnote(figure, "A line is one run of the target. Spaces are shown as they are; ⏎ is a line break.", ran)
     return figure
 
 
@@ -144,6 +144,7 @@ def draw_trace(settings: Settings, evidence: Evidence, folder: Path) -> list[Pat
             figure,
             f"Measured spans of example {key[0]}, {style.data_of(settings)}, on {settings.device}, temperature 0. A round's "
             "drafts are drawn equally long.",
+            evidence.ran(list(arms.values())),
         )
         return style.save(figure, folder, "leviathan-5")
 

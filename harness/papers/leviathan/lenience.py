@@ -12,6 +12,7 @@ from harness.papers.leviathan.alpha import alpha_arm
 from harness.papers.leviathan.setup import LENIENCES, PAPER, SETUPS, TARGET, autoregressive, drafter, model_notes, speculative
 from harness.tables import published
 from harness.tables.engine import Arms, Column, Known, Result, Row, Section, row_name, table
+from harness.tables.finding import Where, by_columns, order
 from harness.tables.published import Published
 from methods.speculative import theory
 
@@ -153,6 +154,10 @@ def _notes(settings: Settings) -> list[str]:
     ]
 
 
+def _is(quantity: str) -> Where:
+    return lambda parts: parts[0] == quantity
+
+
 LENIENCE = table(
     number=11,
     paper=PAPER,
@@ -164,4 +169,8 @@ LENIENCE = table(
     sections=sections,
     published=_printed,
     first_notes=_notes,
+    findings=(
+        order(by_columns("l = 0.1", "l = 1", _is("speed")), "the measured speed", "at lenience 0.1", "at 1", "temperatures"),
+        order(by_columns("l = 0.1", "l = 1", _is("alpha")), "alpha", "at lenience 0.1", "at 1", "drafts"),
+    ),
 )

@@ -38,6 +38,7 @@ from harness.papers.leviathan.setup import (
 )
 from harness.tables import published
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
+from harness.tables.finding import FASTER, by_columns, order, side
 from methods.speculative import theory
 
 RESAMPLES = 1000
@@ -322,6 +323,10 @@ SPEED = table(
     ),
     sections=sections,
     last_notes=_last_notes,
+    findings=(
+        side("speed", 1, "speculative decoding", FASTER, "than the target alone", "pairs"),
+        order(by_columns("tokens per run", "Eq. 1"), "the number of tokens a run", "as counted", "by Equation 1", "pairs"),
+    ),
 )
 EXPECTED = table(
     number=10,
@@ -340,4 +345,8 @@ EXPECTED = table(
     ),
     sections=partial(sections, name="table_4"),
     last_notes=_last_notes,
+    findings=(
+        side("Emp", 1, "speculative decoding", FASTER, "than the target alone", "pairs"),
+        order(by_columns("Emp", "Exp"), "the speed-up", "as measured (Emp)", "as expected (Exp)", "pairs"),
+    ),
 )

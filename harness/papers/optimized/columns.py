@@ -16,6 +16,7 @@ from harness.measures.pairing import incomparable, paired, succeeded
 from harness.measures.statistics import Estimate, Missing, interval, ratio_of_examples, weights
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
+from harness.tables.base import TIME_SHARE
 from harness.tables.engine import Column, Known, Result, Row, of_records
 from harness.tables.published import Published
 from tasks import get_task
@@ -220,6 +221,8 @@ def _domain(known: Known, row: Row) -> str:
 
 
 WER, ROUGE = "WER", "ROUGE-1"
+CALLS, CALL_TIME = "calls, ratio", "time a call, ratio"
+CALLS_RATIO = "of calls"  # a unit: a ratio of counts, which no machine changes
 # ``published`` is a published file and the metric there.
 COLUMNS = (
     Column(
@@ -228,7 +231,7 @@ COLUMNS = (
         "summed over all calls and examples.",
     ),
     Column(ROUGE, _score("rouge1", 0.01), published=("table_1", "ROUGE-1")),
-    _compared("saved", _saved(partial(ratio, value=profiled_s)), "%", ("table_1", "profiling_time_reduction_pct")),
+    _compared("saved", _saved(partial(ratio, value=profiled_s)), TIME_SHARE, ("table_1", "profiling_time_reduction_pct")),
     Column("profiled", _timed(partial(total, value=profiled_ms, unit="ms")), "ms"),
     Column("calls", of_records(partial(total, value=num_calls, unit="calls")), "calls"),
     Column(
@@ -237,19 +240,19 @@ COLUMNS = (
         "baseline's mean, as the paper's last columns.",
     ),
     Column("deviation", _timed(call_deviation_ms), "ms", published=("table_4", "std_ms_per_step")),
-    _compared("saved a call", _saved(call_ratio), "%", ("table_4", "profiling_time_reduction_pct")),
+    _compared("saved a call", _saved(call_ratio), TIME_SHARE, ("table_4", "profiling_time_reduction_pct")),
     _compared(
-        "fewer calls", partial(ratio, value=num_calls), "x", ("derived_call_ratio", "implied_calls_ratio"),
-        "fewer calls, faster calls: number of calls, and mean time of one, over the baseline's; their product is the ratio of "
-        "profiled times. Beside them what the paper's Tables 1 and 4 imply: most of its sigmoid's gain is fewer calls, not "
-        "faster ones.",
+        CALLS, partial(ratio, value=num_calls), CALLS_RATIO, ("derived_call_ratio", "implied_calls_ratio"),
+        f"{CALLS}, {CALL_TIME}: the number of calls, and the mean time of one, over the baseline's: below 1 is less. Their "
+        "product is the ratio of profiled times. Derived: what the paper's Tables 1 and 4 imply; most of its sigmoid's gain is "
+        "fewer calls, not faster ones.",
     ),
-    _compared("faster calls", call_ratio, "x", ("derived_call_ratio", "per_step_time_ratio_table4")),
+    _compared(CALL_TIME, call_ratio, "x", ("derived_call_ratio", "per_step_time_ratio_table4")),
     Column(
         "accepted", of_records(measures.accepted_over_verified),
         note="accepted: of the drafts up to and including a round's first rejection. alpha: mean over plain decoding's output "
         "of the sum of min(target, draft), what an exact rule accepts of the pair; a rule that accepts more does not "
-        "check. untrained draft: the draft's shape with seeded random weights: what stands of it is what a rule lets pass.",
+        "check. untrained: a draft of the same shape with seeded random weights: what stands of it is what a rule lets pass.",
     ),
     Column("alpha", _alpha, reads=(PLAIN,)),
     Column(
@@ -259,7 +262,7 @@ COLUMNS = (
         "given the same random numbers, so theirs are, but for decisions that rounding turns over.",
     ),
     _compared(
-        "wall saved", _saved(partial(ratio, value=wall_s)), "%", ("table_3", "wallclock_reduction_pct"),
+        "wall saved", _saved(partial(ratio, value=wall_s)), TIME_SHARE, ("table_3", "wallclock_reduction_pct"),
         "wall saved: percent of the baseline's wall-clock seconds of all examples, models included. wall: these seconds, "
         "features of recordings excluded. over plain: speed over plain decoding, seconds a token; it needs no draft.",
     ),

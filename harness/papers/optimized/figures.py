@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.core.experiment import Comparison, MemoryProbe
+from harness.core.experiment import Comparison, Experiment, MemoryProbe
 from harness.core.settings import Settings
 from harness.measures.of_run import peak_mib
 from harness.measures.statistics import Missing
@@ -78,7 +78,8 @@ def _draw(
         figure = style.new_figure(1.4 + 4.0 * len(shown), 4.2)
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         for panel, (case, lines) in zip(panels, shown.items(), strict=True):
-            _panel(panel, case, lines)
+            arms = arms_at(settings, case, setup.SIZES[settings.profile].gammas[0])
+            _panel(panel, case, lines, evidence.ran([arm for arm in arms.values() if isinstance(arm, Experiment)]))
         panels[0].set_ylabel(label)
         panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
         figure.suptitle(title, x=0.01, ha="left", y=1.0)
@@ -86,11 +87,11 @@ def _draw(
         return style.save(figure, folder, name)
 
 
-def _panel(axes: "Axes", case: setup.Case, lines: style.Lines) -> None:
+def _panel(axes: "Axes", case: setup.Case, lines: style.Lines, ran: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     style.draw_lines(axes, lines, LINES, markersize=5, elinewidth=0.8)
-    axes.set_title(f"{case.data.label}: {case.pair.target} / {case.pair.draft}", fontsize=10)
+    axes.set_title(f"{case.data.label}: {case.pair.target} / {case.pair.draft}\nran: {ran}", fontsize=9)
     axes.set_xlabel("initial number of drafts, gamma")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -104,8 +105,8 @@ def _provenance(settings: Settings, cases: Sequence[setup.Case], means: tuple[st
     return (
         f"At most {counts}, drawn by the seed; {style.data_of(settings)}, on "
         f"{settings.device}, {settings.dtype}; batch 1,\n{cases[0].sampling}, +2 / -1 heuristic. Bars: 95 % intervals over "
-        f"examples. {what}\nPairs are named as the paper's; profiles toy and test have small stand-ins. Pairs without "
-        "models are not shown."
+        f"examples. {what}\n"
+        "Pairs are named as the paper's; below it, what ran: family, parameters, layers. Pairs without models are not shown."
     )
 
 

@@ -101,10 +101,10 @@ FILTERED = "top-k 50"
 
 # The rules, as the tables call them.
 BASELINE, EXACT, FUSED = "baseline", "exact", "fused (ours)"
-SIGMOID, RELEASED = "sigmoid, as described", "sigmoid, as released"
+SIGMOID, RELEASED = "sigmoid, described", "sigmoid, released"
 RULES = {BASELINE: "baseline", EXACT: "exact", FUSED: "fused", SIGMOID: "sigmoid", RELEASED: "sigmoid-released"}
 LOSSY = (SIGMOID, RELEASED)
-UNTRAINED = "untrained draft: "
+UNTRAINED = "untrained: "
 UNTRAINED_RULES = (BASELINE, SIGMOID, RELEASED)
 PLAIN = "plain decoding"
 SCALES = {True: 1e3, False: 1e4}  # by whether it is speech; the paper's, unconfirmed

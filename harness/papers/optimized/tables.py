@@ -11,10 +11,11 @@ from typing import NamedTuple
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
 from harness.papers.optimized import setup
-from harness.papers.optimized.columns import BY_TITLE, COLUMNS, ROUGE, WER, columns_for, printed_value
+from harness.papers.optimized.columns import BY_TITLE, CALL_TIME, CALLS, COLUMNS, ROUGE, WER, columns_for, printed_value
 from harness.tables import published
-from harness.tables.base import Table
+from harness.tables.base import Finding, Table
 from harness.tables.engine import Row, Section, row_name, table
+from harness.tables.finding import FASTER, Where, by_columns, by_head, order, side
 from harness.tables.published import Published
 
 RULE_NOTES = (
@@ -89,7 +90,14 @@ def _sections(timed: bool, settings: Settings) -> list[Section]:
     return sections
 
 
-def _rule_table(number: int, paper_number: int, title: str, blocks: tuple[tuple[str, ...], ...], timed: bool = False) -> Table:
+def _rule_table(
+    number: int,
+    paper_number: int,
+    title: str,
+    blocks: tuple[tuple[str, ...], ...],
+    findings: Sequence[Finding],
+    timed: bool = False,
+) -> Table:
     return table(
         number=number,
         paper=setup.PAPER,
@@ -101,19 +109,72 @@ def _rule_table(number: int, paper_number: int, title: str, blocks: tuple[tuple[
         sections=partial(_sections, timed),
         published=printed_value,
         last_notes=lambda settings, arms: [*RULE_NOTES, *setting_notes(settings, arms)],
+        findings=findings,
     )
+
+
+def _is(rule: str) -> Where:
+    return lambda parts: parts[3] == rule
+
+
+def _untrained(parts: Sequence[str]) -> bool:
+    return parts[3] == f"{setup.UNTRAINED}{setup.SIGMOID}"
+
+
+def _saves(column: str, time: str, rule: str = setup.EXACT) -> Finding:
+    """The time of a rule beside the baseline's, of which it saves a share."""
+    return side(column, 0, f"{time} of the rule {rule}", ("shorter", "longer"), "than the baseline's", "settings", _is(rule))
 
 
 QUALITY_BLOCKS = (
     (WER, ROUGE, "saved"),
-    ("profiled", "calls", "fewer calls", "faster calls"),
+    ("profiled", "calls", CALLS, CALL_TIME),
     ("accepted", "alpha", "as baseline"),
 )
 RULE_TABLES = [
-    _rule_table(30, 1, "WER or ROUGE-1, and profiled time of speculative sampling", QUALITY_BLOCKS),
-    _rule_table(32, 3, "wall-clock time", (("wall saved", "wall", "over plain"),), timed=True),
     _rule_table(
-        33, 4, "time per call of speculative sampling", (("a call", "deviation", "saved a call"), ("calls", "profiled"))
+        30,
+        1,
+        "WER or ROUGE-1, and profiled time of speculative sampling",
+        QUALITY_BLOCKS,
+        (
+            _saves("saved", "profiled time"),
+            order(
+                by_columns("accepted", "alpha", _untrained),
+                "acceptance of an untrained draft",
+                "by the sigmoid",
+                "by an exact rule",
+                "settings",
+            ),
+            order(
+                by_head(WER, 3, setup.SIGMOID, setup.BASELINE),
+                "the word error rate",
+                "with the sigmoid",
+                "with the baseline",
+                "settings",
+            ),
+        ),
+    ),
+    _rule_table(
+        32,
+        3,
+        "wall-clock time",
+        (("wall saved", "wall", "over plain"),),
+        (
+            _saves("wall saved", "wall-clock time"),
+            side("over plain", 1, "speculative sampling", FASTER, "than plain decoding", "settings"),
+        ),
+        timed=True,
+    ),
+    _rule_table(
+        33,
+        4,
+        "time per call of speculative sampling",
+        (("a call", "deviation", "saved a call"), ("calls", "profiled")),
+        (
+            _saves("saved a call", "time a call"),
+            _saves("saved a call", "time a call", setup.FUSED),
+        ),
     ),
 ]
 
@@ -123,11 +184,11 @@ RULE_TABLES = [
 SWEEP = (1e1, 1e3, 1e4, 1e5)
 HALF = "float16"
 NOTE = (
-    "WER, ROUGE-1: fractions. saved: percent of the baseline's profiled time. fewer calls, faster calls: their "
-    "number and mean time over the baseline's. accepted: of the drafts up to and including a round's first "
-    "rejection."
+    "WER, ROUGE-1: fractions. saved: percent of the baseline's profiled time. "
+    f"{CALLS}, {CALL_TIME}: their number and mean time over the baseline's, below 1 is less. accepted: of the drafts up to and "
+    "including a round's first rejection."
 )
-SHOWN = (WER, ROUGE, "saved", "fewer calls", "faster calls", "accepted")
+SHOWN = (WER, ROUGE, "saved", CALLS, CALL_TIME, "accepted")
 SCALED_COLUMNS = [replace(BY_TITLE[name], note=NOTE if name == WER else "") for name in SHOWN]
 FIRST_TWO = setup.cases((setup.SMALL_EN, setup.CV16), (setup.LLAMA_7B, setup.XSUM))
 ALL_PAIRS = setup.cases(*((pair, setup.CV16) for pair in setup.WHISPERS), *((pair, setup.XSUM) for pair in setup.READERS))
@@ -225,6 +286,10 @@ def _scaling_table(number: int, paper_number: int, title: str, chosen: list[setu
         published=partial(_printed, f"table_{paper_number}"),
         first_notes=_first_notes,
         last_notes=_last_notes,
+        findings=(
+            order(by_head("accepted", 4, "1000", "10"), "acceptance", "at scale 1000", "at scale 10", "settings"),
+            order(by_head(WER, 4, "1000", "10"), "the word error rate", "at scale 1000", "at scale 10", "settings"),
+        ),
     )
 
 

@@ -99,7 +99,7 @@ def _draw(name: str, compute: Compute, label: str, settings: Settings, evidence:
         heads = [_handle("black", "o", LINES[head], text, hollow=head == "N") for head, text in HEADS.items()]
         rates = [style.legend_line(color=GREY, lw=1, label="match rate 0 (above) to 1")]
         style.legends_beside(figure, right, ("dataset", datasets), ("early prediction by", heads), ("at each k", rates))
-        style.footnote(figure, _provenance(settings, measured))
+        style.footnote(figure, _provenance(settings, measured), evidence.ran([match_arm(settings, name) for name in TASKS]))
         return style.save(figure, folder, name)
 
 

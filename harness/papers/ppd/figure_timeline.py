@@ -84,7 +84,11 @@ def draw_overview(settings: Settings, evidence: Evidence, folder: Path) -> list[
             _candidate_lane(axes, shown, slot, text, shared=True)
         _label_axes(axes, ["main process", *[f"candidate {slot + 1}" for slot in range(3)]], "time (ms)", legend=True)
         axes.set_title("Three candidates begin while the token is still being computed")
-        style.footnote(figure, _provenance(settings, shown, "The three candidates are one batch of one sub-process."))
+        style.footnote(
+            figure,
+            _provenance(settings, shown, "The three candidates are one batch of one sub-process."),
+            evidence.ran([shown.experiment]),
+        )
         return style.save(figure, folder, "ppd-1")
 
 
@@ -103,7 +107,7 @@ def draw_flow(settings: Settings, evidence: Evidence, folder: Path) -> list[Path
         _simulated(below, shown, depth_of(settings, ROLE))
         _label_axes(below, ["main process", "sub-process 1"], "time (layers)", legend=False)
         below.set_title("The same rounds by Algorithm 2: a layer is one unit, all else is free")
-        style.footnote(figure, _provenance(settings, shown, ""))
+        style.footnote(figure, _provenance(settings, shown, ""), evidence.ran([shown.experiment]))
         return style.save(figure, folder, "ppd-2")
 
 

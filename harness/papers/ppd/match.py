@@ -30,6 +30,7 @@ from harness.papers.ppd.setup import (
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
+from harness.tables.finding import against, by_columns, by_head, order
 from harness.tables.published import Published
 from kernels.inputs import SamplingSpec
 from methods.ppd.theory import PAPER_DEPTH, scaled_layer
@@ -136,6 +137,9 @@ def notes(settings: Settings) -> list[str]:
     ]
 
 
+WITH_HEADS = order(
+    by_head(None, 2, "Y", "N"), "the match rate", "with a trained head", "with the model's own", "pairs of numbers"
+)
 LAYER_COLUMNS = [_column(column_of(layer)) for layer in paper_layers()]
 MATCH_RATES = table(
     number=1,
@@ -148,12 +152,17 @@ MATCH_RATES = table(
     sections=_by_layer_sections,
     published=_printed,
     first_notes=notes,
+    findings=(
+        WITH_HEADS,
+        against("the match rate"),
+    ),
 )
 
 
 def _by_position(number: int, paper_number: int, title: str) -> Table:
     name = f"table_{paper_number}"
     bins = dict(position_of(line["token_position"]) for line in published.read(PAPER, name))
+    first, *_, last, _ = bins
     return table(
         number=number,
         paper=PAPER,
@@ -161,6 +170,7 @@ def _by_position(number: int, paper_number: int, title: str) -> Table:
         title=f"match rate by token position, {title}",
         row_heads=("layer", "k", "trained"),
         columns=[_column(bin_name, positions) for bin_name, positions in bins.items()],
+        findings=(order(by_columns(last, first), "the match rate", f"at tokens {last}", f"at {first}", "rows"), WITH_HEADS),
         blocks=blocks_of(list(bins)),
         sections=partial(_by_position_sections, name),
         published=_printed,
@@ -246,4 +256,14 @@ SAMPLING = table(
     columns=[Column(name) for name in dict.fromkeys(line["dataset"] for line in published.read(PAPER, "table_5"))],
     sections=_sampled_sections,
     first_notes=_sampled_notes,
+    findings=(
+        order(
+            by_head(None, 0, "Greedy", "Top-p sampling p = 0.95"),
+            "the match rate",
+            "for greedy tokens",
+            "for tokens drawn with top-p",
+            "data sets",
+        ),
+        against("the match rate"),
+    ),
 )

@@ -23,7 +23,7 @@ PAPER = "ppd"
 TASKS = {"SQUAD": "squad", "WMT": "wmt-en-fr", "CNN/DM": "cnndm"}
 PROBED = "vicuna-13b"  # the model of all match rates but Table 5's
 
-UNTRAINED = Missing("not public; train them with `foretoken heads` and name the folder: --model heads=FOLDER")
+UNTRAINED = Missing("nobody published them; train them with `foretoken heads` and name the folder: --model heads=FOLDER")
 ZOO = {"vicuna-13b": "zoo:llama-deep", "llama-2-13b": "zoo:llama-deep", "heads": "zoo:llama-deep-heads"}
 ROLES: Roles = {
     "toy": ZOO,

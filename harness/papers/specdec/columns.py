@@ -11,11 +11,12 @@ from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.measures import heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
 from harness.tables import published
-from harness.tables.base import Table
+from harness.tables.base import Finding, Table
 from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, near_ties, no_notes, of_records, table
+from harness.tables.models import recipe_of
 from harness.tables.published import Published
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
-from harness.zoo.recipes import ZOO, recipes_of, scale_of
+from harness.zoo.recipes import ZOO
 from tasks import get_task
 from tasks.summarization import rouge_signature
 from tasks.translation import bleu_signature
@@ -125,7 +126,7 @@ def _comet(known: Known, row: Row) -> Result:
 def trained_on(known: Known, row: Row) -> str:
     """Say on how many rows the verifier of an arm was trained, where its data is a folder, which may hold few."""
     arm = known[row.arm][0]
-    if arm.source in ("toy", "hub") or not isinstance(_recipe_of(arm.target, arm), PairRecipe):
+    if arm.source in ("toy", "hub") or not isinstance(recipe_of(arm.target, arm), PairRecipe):
         return ""
     num_rows = known.evidence.facts_of(arm).get(arm.target.name, {}).get("training_rows")
     if num_rows is None:
@@ -224,9 +225,9 @@ def _is_lost(rows: Sequence[published.Row], mine: Collection[str], metric: str) 
 
 def table_of(
     number: int, paper_number: int, title: str, row_heads: tuple[str, ...], blocks: tuple[tuple[str, ...], ...],
-    metrics: tuple[str, ...], sections: Sections, first_notes: Notes = no_notes,
+    metrics: tuple[str, ...], sections: Sections, first_notes: Notes = no_notes, findings: Sequence[Finding] = (),
 ) -> Table:  # fmt: skip
-    """A table of COLUMNS. ``metrics`` are those that the paper's table has."""
+    """A table of COLUMNS. ``metrics`` are those that the paper's table has. Without ``findings`` it is not committed."""
     name = f"table_{paper_number}"
     return table(
         number=number,
@@ -240,6 +241,8 @@ def table_of(
         published=partial(printed_value, name, metrics),
         first_notes=lambda settings: [*source_notes(name), *first_notes(settings)],
         last_notes=arm_notes,
+        findings=findings,
+        is_committed=bool(findings),
     )
 
 
@@ -277,8 +280,8 @@ def arm_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
 
 def _described(spec: ModelSpec, arm: Experiment) -> str:
     """A zoo model's shape, how many updates it was trained for, and what it began with; else its name."""
-    recipe = _recipe_of(spec, arm)
-    if recipe is None:
+    recipe = recipe_of(spec, arm)
+    if not isinstance(recipe, Recipe):
         return spec.name
     shape = f"{recipe.num_encoder_layers} + {recipe.num_layers} layers, width {recipe.width}"
     if isinstance(recipe, BlockwiseRecipe):
@@ -288,9 +291,3 @@ def _described(spec: ModelSpec, arm: Experiment) -> str:
     begun = recipe.initial if isinstance(recipe, DrafterRecipe) else None
     behind = "" if begun is None else f" behind {begun.steps} of {begun.name}"
     return f"{spec.name} ({shape}, {recipe.steps} updates{behind})"
-
-
-def _recipe_of(spec: ModelSpec, arm: Experiment) -> Recipe | None:
-    name, scale = spec.base.removeprefix(ZOO), scale_of(arm.profile)
-    recipe = recipes_of(scale, arm.source).get(name) if spec.base.startswith(ZOO) else None
-    return recipe if isinstance(recipe, Recipe) else None

@@ -22,6 +22,7 @@ from harness.papers.specdec.measures import latency_s, sentence_speedup, timed_t
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Kind, Known, Result, Row, Section, row_name, table
+from harness.tables.finding import FASTER, Where, side
 from harness.tables.published import Published
 
 MIB = 2**20
@@ -198,6 +199,8 @@ def _held_table(number: int, paper_number: int, title: str, setting: setup.Setup
         published=partial(_held_value, f"table_{paper_number}"),
         first_notes=partial(_held_notes, setting),
         last_notes=arm_notes,
+        findings=(side("extra decoding", 0, "the memory of SpecDec++", ("larger", "smaller"), "than AT's", "batch sizes"),),
+        is_committed=setting == setup.EN_DE,
     )
 
 
@@ -291,6 +294,10 @@ def _timed_notes(name: str, settings: Settings) -> list[str]:
     ]
 
 
+def _is(method: str) -> Where:
+    return lambda parts: parts[1] == method
+
+
 def _timed_table(number: int, paper_number: int, title: str, setting: setup.Setup) -> Table:
     return table(
         number=number,
@@ -304,6 +311,10 @@ def _timed_table(number: int, paper_number: int, title: str, setting: setup.Setu
         published=partial(printed_value, f"table_{paper_number}", ("latency_s", "memory_GB")),
         first_notes=partial(_timed_notes, f"table_{paper_number}"),
         last_notes=arm_notes,
+        findings=(
+            side("over greedy", 1, setup.STRICT, FASTER, "than greedy decoding", "batch sizes", _is(setup.STRICT)),
+            side("speed", 1, setup.STRICT, FASTER, "than beam search", "batch sizes", _is(setup.STRICT)),
+        ),
     )
 
 

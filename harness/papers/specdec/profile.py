@@ -13,7 +13,9 @@ from harness.papers.specdec.columns import SPECULATIVE, arm_notes, speed_over
 from harness.papers.specdec.measures import MODULES, module_shares
 from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, drafter_of, gamma_of, greedy, relaxed
 from harness.tables import published
+from harness.tables.base import TIME_SHARE
 from harness.tables.engine import Column, Known, Result, Row, Section, of_records, table
+from harness.tables.finding import FASTER, against, side
 
 OWN, CONCURRENT, SHARED = "one after the other", "side by side", "one for both"
 ENCODERS = "both encoders"
@@ -56,8 +58,8 @@ def _sentence_ms(known: Known, row: Row) -> Result:
 
 
 COLUMNS = (
-    *(Column(module, partial(_share, module), "%", published="time share pct") for module in MODULES),
-    Column(ENCODERS, of_records(encoders_pct), "%", published="time share of the two encoders pct"),
+    *(Column(module, partial(_share, module), TIME_SHARE, published="time share pct") for module in MODULES),
+    Column(ENCODERS, of_records(encoders_pct), TIME_SHARE, published="time share of the two encoders pct"),
     Column("a sentence", _sentence_ms, "ms", reads=(GREEDY,)),
     Column("gain", lambda known, row: speed_over(known, OWN, row), "x", reads=(GREEDY, OWN)),
     Column("emitted", of_records(tokens_per_step), "tokens", applies=SPECULATIVE),
@@ -94,4 +96,8 @@ PROFILE = table(
     published=_printed,
     first_notes=notes,
     last_notes=arm_notes,
+    findings=(
+        side("gain", 1, "another way", FASTER, "than one encoder after the other", "ways", lambda parts: parts[0] != OWN),
+        against("the encoders' share of time"),
+    ),
 )

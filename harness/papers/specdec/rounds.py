@@ -83,7 +83,9 @@ def _draw(
     source = evidence.sources_of(arm).get(record.example) if isinstance(arm, Experiment) else None
     with style.look():
         figure = _picture(iterations, first, heading(method, settings), source)
-        style.footnote(figure, _provenance(settings, record, method))
+        style.footnote(
+            figure, _provenance(settings, record, method), evidence.ran([arm] if isinstance(arm, Experiment) else [])
+        )
         return style.save(figure, folder, figure_name)
 
 

@@ -53,6 +53,7 @@ THREE_TEACHERS = Setup(task="wmt-en-de", verifier="verifier-3t", drafter="drafte
 TEACHER = Setup(task="wmt-en-de", verifier="teacher", drafter="drafter")
 DE_EN_TEACHER = Setup(task="wmt-de-en", verifier="de-en-teacher", drafter="de-en-drafter")
 DEEP_SHALLOW = Setup(task="wmt-en-de", verifier="deep-verifier", drafter="deep-drafter")
+ALIKE = Setup(task="wmt-en-de", verifier="alike-verifier", drafter="alike-drafter")  # of one shape, as the paper's pair is
 CNNDM = Setup(task="cnndm", verifier="bart-verifier", drafter="bart-drafter")
 # Multi30k: real data only, and none of the paper's. All of its test sentences: what is to be seen there are a few percent.
 CAPTIONS = Setup(task="multi30k-en-de", verifier="multi30k-verifier", drafter="multi30k-drafter", limit=1000, repeats=1)
@@ -90,9 +91,10 @@ def _roles(scale: Scale) -> dict[str, str | Missing]:
     having no glancing, or in having it.
     """
     sizes = {f"drafter-k{k}": f"zoo:specdec-drafter-k{k}" for k in BLOCK_SIZES[scale]}
+    alike = {} if scale == "paper" else {role: f"zoo:specdec-{role}" for role in (ALIKE.verifier, ALIKE.drafter)}
     large = T5 if scale == "paper" else {"t5-large": "zoo:t5-large"}
     switched = {"drafter-glancing": f"zoo:specdec-drafter-{'plain' if glances(scale) else 'glancing'}"}
-    return ZOO | sizes | switched | {"drafter-sized": f"zoo:specdec-drafter-k{block_size(scale, BIG.drafter)}"} | large
+    return ZOO | alike | sizes | switched | {"drafter-sized": f"zoo:specdec-drafter-k{block_size(scale, BIG.drafter)}"} | large
 
 
 def block_size(scale: Scale, role: str) -> int:
