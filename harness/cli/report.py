@@ -5,7 +5,7 @@ import argparse
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.report.items import ledger_text, table_items
-from harness.report.relation import tally
+from harness.report.relation import REPEATED, tally
 from harness.report.site import collect, write_site
 from harness.tables.files import write_whole
 
@@ -31,6 +31,7 @@ def execute_ledger(args: argparse.Namespace) -> int:
     path = write_whole(args.output, ledger_text(tables))
     counts = tally([one for table in tables for one in table.judged])
     found = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{sum(counts.values())} published numbers in {len(tables)} tables: {found}")
+    distinct = sum(counts.values()) - counts.get(REPEATED, 0)
+    print(f"{distinct} distinct published numbers in {len(tables)} tables: {found}")
     print(path)
     return 0

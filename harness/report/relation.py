@@ -70,20 +70,20 @@ def _judged(cell: Cell, settings: Settings) -> Judged:
     if (why := _incomparable(cell)) is not None:
         return Judged(cell, "not comparable", why)
     assert cell.measured is not None
-    assert cell.paper is not None
+    assert cell.paper_value is not None
     half = 0.5 * 10.0 ** -printed_digits(cell) * (1 + 1e-9)
     low = (cell.measured if cell.low is None else cell.low) - half
     high = (cell.measured if cell.high is None else cell.high) + half
-    if low <= cell.paper <= high:
+    if low <= cell.paper_value <= high:
         return Judged(cell, "not comparable", why) if (why := _no_agreement(cell)) else Judged(cell, "agrees", "")
-    return Judged(cell, "above" if low > cell.paper else "below", _reason(cell, settings))
+    return Judged(cell, "above" if low > cell.paper_value else "below", _reason(cell, settings))
 
 
 def _no_agreement(cell: Cell) -> str:
     """Say why a number that meets the published one does not show that they agree; empty if it does."""
     if cell.is_arithmetic:
         return "arithmetic"
-    wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(cell.paper or 0.0)
+    wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(cell.paper_value or 0.0)
     return "too wide" if wide else ""
 
 

@@ -57,14 +57,14 @@ class Cell:
             raise ValueError(f"cell {self.row!r}, {self.column!r}: status {self.status!r} with value {self.measured!r}")
 
     @property
-    def paper(self) -> float | None:
+    def paper_value(self) -> float | None:
         """The published number; None where there is none, or it is lost."""
         return self.published if isinstance(self.published, float | int) else None
 
     @property
     def digits(self) -> str:
         """The published number as it is printed, or as a file without prints has it; empty where there is none."""
-        return self.printed or ("" if self.paper is None else f"{self.paper:g}")
+        return self.printed or ("" if self.paper_value is None else f"{self.paper_value:g}")
 
     @property
     def state(self) -> str:

@@ -89,7 +89,7 @@ def order(pairs: Pairs, what: str, first_when: str, second_when: str, of: str, t
     def find(cells: Sequence[Cell]) -> Said | None:
         found = pairs(cells)
         ours = [sign for one in found if (sign := _apart(*one)) is not None]
-        shown = [(a.paper, b.paper) for a, b in found if a.measured is not None and b.measured is not None]
+        shown = [(a.paper_value, b.paper_value) for a, b in found if a.measured is not None and b.measured is not None]
         papers = [_sign(first, second) for first, second in shown if first is not None and second is not None] or [told]
         return _said(ours, papers, ("higher", "lower"), f"{what} is {{}} {first_when} than {second_when}{{}} here", " for ", of)
 
@@ -102,7 +102,9 @@ def side(column: str, bound: float, what: str, names: tuple[str, str], than: str
     def find(cells: Sequence[Cell]) -> Said | None:
         found = [cell for cell in cells if cell.column == column and where(parts_of(cell))]
         ours = [sign for cell in found if (sign := _from(cell, bound)) is not None]
-        papers = [_sign(cell.paper, bound) for cell in found if cell.paper is not None and cell.measured is not None]
+        papers = [
+            _sign(cell.paper_value, bound) for cell in found if cell.paper_value is not None and cell.measured is not None
+        ]
         return _said(ours, papers, names, f"{what} is {{}} {than}{{}} here", " for ", of)
 
     return find
@@ -112,7 +114,7 @@ def against(what: str) -> Finding:
     """Say for how many cells ours is above the published number, and for how many below."""
 
     def find(cells: Sequence[Cell]) -> Said | None:
-        ours = [sign for cell in cells if cell.paper is not None and (sign := _from(cell, cell.paper)) is not None]
+        ours = [sign for cell in cells if cell.paper_value is not None and (sign := _from(cell, cell.paper_value)) is not None]
         return _said(ours, [], ("above", "below"), f"{what} is {{}} the paper's{{}}", " for ", "numbers")
 
     return find
@@ -122,7 +124,7 @@ def as_formula(formula: str) -> Finding:
     """Say how many printed numbers are what a formula gives, to their digits."""
 
     def find(cells: Sequence[Cell]) -> Said | None:
-        found = [cell for cell in cells if cell.is_arithmetic and cell.paper is not None]
+        found = [cell for cell in cells if cell.is_arithmetic and cell.paper_value is not None]
         same = [cell for cell in found if f"{cell.measured:.{len(cell.digits.partition('.')[2])}f}" == cell.digits]
         if not found:
             return None

@@ -144,7 +144,7 @@ def published_text(cell: Cell, is_mixed: bool = False) -> str:
 
     In a column of numbers of several origins (``is_mixed``) those that the paper does not print say whose they are.
     """
-    if cell.paper is None:
+    if cell.paper_value is None:
         return str(cell.published or "")
     return cell.digits + (f", {cell.origin}" if is_mixed and cell.origin != PAPER else "")
 

@@ -50,7 +50,7 @@ def _name(spec: ModelSpec, arm: Experiment) -> str:
 
 def _size(spec: ModelSpec, arm: Experiment, facts: Facts) -> str:
     count = facts.get(spec.name, {}).get("num_parameters")
-    return (f" {_millions(count)}" if count else "") + _layers(recipe_of(spec, arm))
+    return (f" {_rounded(count)}" if count else "") + _layers(recipe_of(spec, arm))
 
 
 def _layers(recipe: AnyRecipe | None) -> str:
@@ -65,5 +65,7 @@ def _encoder(recipe: Recipe) -> str:
     return f"{recipe.num_encoder_layers}+" if recipe.corpus.is_encoder_decoder else ""
 
 
-def _millions(count: int) -> str:
+def _rounded(count: int) -> str:
+    if count < 1e5:
+        return f"{count / 1e3:.0f} K"
     return f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"

@@ -82,7 +82,7 @@ def _draw(
             _panel(panel, case, lines, evidence.ran([arm for arm in arms.values() if isinstance(arm, Experiment)]))
         panels[0].set_ylabel(label)
         panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
-        figure.suptitle(title, x=0.01, ha="left", y=1.0)
+        figure.suptitle(title, x=0.01, ha="left", y=1.06)
         style.footnote(figure, f"{_provenance(settings, list(shown), means)}{style.not_shown(refused)}")
         return style.save(figure, folder, name)
 
