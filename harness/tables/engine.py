@@ -236,10 +236,8 @@ def section_cells(
 
 def _ran(row: Row, columns: Sequence[Column], known: Known) -> str:
     """Name the models behind a row: those of its own arm, else of the arms that its cells read."""
-    if row.arm in known and (known[row.arm][0].method.drafter or row.drafter):
-        names = [row.arm]
-    else:
-        names = [name for column in columns if column.applies(None, row) for name in column.arms_of(row) if name in known]
+    read = [name for column in columns if column.applies(None, row) for name in column.arms_of(row) if name in known]
+    names = [row.arm] if row.arm in known else read
     return known.evidence.ran([known[name][0] for name in names], row.drafter)
 
 

@@ -7,6 +7,7 @@ it. Where no interval decides anything, the finding says so. ``against`` counts 
 
 from collections.abc import Callable, Sequence
 
+from harness.measures.statistics import DESCRIPTIVE
 from harness.tables.base import Cell, Finding, Said, Table
 
 SENTENCES = 2
@@ -28,6 +29,8 @@ def finding(table: Table, cells: Sequence[Cell]) -> str:
         return f"Nothing can be said: {'; '.join(one.text for one in said[:SENTENCES])}."
     if all(cell.measured is None for cell in cells):
         return "Nothing can be said: nothing is recorded yet."
+    if all(cell.low is None for cell in cells if not cell.is_arithmetic):
+        return f"Nothing can be said: numbers of fewer than {DESCRIPTIVE} examples have no interval."
     return "Nothing can be said: no two numbers here answer one question, and the paper's are lost or of something else."
 
 

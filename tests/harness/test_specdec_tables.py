@@ -251,6 +251,7 @@ def test_a_pair_of_one_shape_stands_beside_ours_as_the_papers_does() -> None:
         recipe = RECIPES["toy"][name]
         assert (recipe.num_encoder_layers, recipe.num_layers, recipe.width) == (6, 6, 64)
     rows = {cell.row: cell.ran for cell in MADE[12].cells(Settings(), Evidence(nothing)) if cell.column == "over greedy"}
+    assert rows["AT verifier / b = 1"] == "Marian, 2+24"
     assert rows["SpecDec / k = 8"] == "Marian, 2+24; block drafter, 2+2"
     assert rows["6 + 6, alike: SpecDec / k = 8"] == "Marian, 6+6; block drafter, 6+6"
     paper = {cell.row for cell in MADE[12].cells(Settings(profile="paper"), Evidence(nothing))}

@@ -75,12 +75,14 @@ def _overlaps(settings: Settings, place: tuple[str, ...], lines: dict[float, pub
     """Temperature 1: mean of sum min(p / l, q) on the target's own output (A.5)."""
     spec = drafter(settings, SETUPS[TASK], draft_name(lines[1.0]))
     arm: Experiment | Missing = spec if isinstance(spec, Missing) else alpha_arm(settings, TASK, float(place[1]))
-    label = "" if isinstance(spec, Missing) else spec.label
-    return Section({TARGET: arm}, (Row(row_name("alpha", *place), TARGET, _Key("overlap", lines, label)),))
+    label, drafted = ("", None) if isinstance(spec, Missing) else (spec.label, spec)
+    return Section({TARGET: arm}, (Row(row_name("alpha", *place), TARGET, _Key("overlap", lines, label), drafted),))
 
 
 def _timed(settings: Settings, quantity: str, kind: str, place: tuple[str, ...], lines: dict[float, published.Row]) -> Section:
-    row = Row(row_name(quantity, *place), TARGET if kind == "speed" else "", _Key(kind, lines))
+    draft = drafter(settings, SETUPS[TASK], TIMED_DRAFT)
+    drafted = None if isinstance(draft, Missing) else draft
+    row = Row(row_name(quantity, *place), TARGET if kind == "speed" else "", _Key(kind, lines), drafted)
     return Section(timed_arms(settings, float(place[1])), (row,))
 
 
