@@ -38,6 +38,10 @@ BROKEN: dict[str, str] = {}  # tasks of broken plug-ins and their errors (harnes
 
 def get_task(name: str) -> Task:
     """Return a task by name; DataError lists the known names."""
+    if name in TRAINING_ONLY:
+        raise DataError(
+            f"task '{name}': it is only trained on (`foretoken heads --task {name}`); expected one of {', '.join(TASKS)}"
+        )
     if name not in TASKS:
         raise _unknown(name, TASKS)
     return TASKS[name]

@@ -167,7 +167,7 @@ def _difference(experiments: Sequence[Experiment], records: Sequence[list[Record
     shared = [key for key in first if key in second]
     if not shared:
         raise UsageError("compare: A and B share no example that succeeded; expected two runs of the same task, data and seed")
-    speed = speedup(records[0], records[1])
+    speed = _speed(experiments, records)
     metrics = [all_metrics(get_task(one.task), side) for one, side in zip(experiments, records, strict=True)]
     values = {field.name: [getattr(one, field.name) for one in experiments] for field in fields(Experiment)}
     return {
@@ -179,6 +179,20 @@ def _difference(experiments: Sequence[Experiment], records: Sequence[list[Record
         "refused": speed.why if isinstance(speed, Missing) else None,
         "metrics": {name: [side.get(name) for side in metrics] for name in metrics[0] | metrics[1]},
     }
+
+
+def _speed(experiments: Sequence[Experiment], records: Sequence[list[Record]]) -> Estimate | Missing | None:
+    """Return the paired speed-up. Refused for a remainder: one of two runs of the same examples lost some of its records."""
+    asked = {(one.limit, one.repeats) for one in experiments}
+    if len(asked) == 1 and len({frozenset(record.key for record in side) for side in records}) > 1:
+        counts = " and ".join(f"{name} {len(side)}" for name, side in zip("AB", records, strict=True))
+        return Missing(f"refused: the same examples were asked for, and there are records of {counts}; run both again")
+    speed = speedup(records[0], records[1])
+    if isinstance(speed, Missing):  # what the run itself would be told does not help with two files
+        return Missing(
+            speed.why.partition("; run again")[0] + "; only what one `foretoken run` or table timed in turns is compared"
+        )
+    return speed
 
 
 def _difference_text(found: Mapping[str, Any]) -> str:

@@ -98,6 +98,15 @@ def _add_method(flag: Callable[..., Any]) -> None:
     flag("--top-p", type=float, help="keep the nucleus of this mass")
 
 
+class _Once(argparse.Action):
+    """A flag that may be given once: of two values one would be dropped in silence."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            raise argparse.ArgumentError(self, "given twice; expected one value: run the command once for each")
+        setattr(namespace, self.dest, values)
+
+
 def _add_options(flag: Callable[..., Any]) -> None:
     """A flag that is not given is not among the arguments, so that a part keeps its own default."""
     for name, one in _own_flags().items():
@@ -106,7 +115,7 @@ def _add_options(flag: Callable[..., Any]) -> None:
             flag(words, action="store_true", default=argparse.SUPPRESS, help=one.help)
         else:
             value = words.lstrip("-").split("-")[-1].upper()
-            flag(words, type=_converter(one), default=argparse.SUPPRESS, metavar=value, help=one.help)
+            flag(words, action=_Once, type=_converter(one), default=argparse.SUPPRESS, metavar=value, help=one.help)
     text = "an option of a plug-in's part by its name, such as least=0.2 (repeatable)"
     flag("--option", action="append", default=[], metavar="NAME=VALUE", help=text)
 

@@ -69,7 +69,7 @@ def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -
 
     The theory's value is Eq. 1 at ``alpha_overlap``. Both arms read the prompt once more; that is left out of both.
     """
-    rows = paired(baseline, method, lambda record: (len(steps_of(record)), len(record.tokens or ())))
+    rows = paired(baseline, method, lambda record: (len(steps_of(record)), len(record.tokens or ())), run_of=lambda _: "")
     if rows is None:
         return None
     (base_runs, base_tokens), (runs, tokens) = rows
@@ -118,6 +118,13 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | 
     (base_s, base_tokens), (method_s, method_count) = rows
     sums = {"base_s": base_s, "base_tokens": base_tokens, "method_s": method_s, "tokens": method_count}
     return of_sums(sums, lambda total, n: (total["base_s"] / total["base_tokens"]) / (total["method_s"] / total["tokens"]), "x")
+
+
+def tokens_per_s(records: Sequence[Record]) -> Estimate | None:
+    """Emitted tokens over seconds, totals over examples; in a batch the seconds are its time over its rows."""
+    return ratio_of_examples(
+        [(one.example, len(one.tokens or ()), one.wall_s) for one in succeeded(records) if one.wall_s], "tokens/s"
+    )
 
 
 def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate | None:

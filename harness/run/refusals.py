@@ -21,6 +21,11 @@ from methods.transformers_assisted import check_schedule
 from tasks.base import Example
 
 LOOKUP, EXIT = "prompt-lookup", "early-exit"
+PARTS_OF_OTHERS = {  # by family: what it is, and which flag takes it
+    "ngram": ("a table of counted n-grams", "--draft names it"),
+    "heads": ("trained early heads", "--heads names them"),
+    "blockwise": ("blockwise heads", "they draft with --drafter blockwise"),
+}
 THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has
 
 
@@ -69,6 +74,7 @@ def check_assisted(spec: MethodSpec) -> None:
 def check_recipes(experiment: Experiment) -> None:
     """UsageError for a target that drafts blocks, a drafter of another kind than its model, or a gamma beyond its reach."""
     target, method = experiment.target, experiment.method
+    _check_language_model("target", target, experiment)
     check_role(target.name, is_block=isinstance(_recipe_of(target, experiment), DrafterRecipe), drafts_blocks=False)
     for drafter in (method.drafter, *experiment.overlap):
         if drafter is not None:
@@ -89,12 +95,23 @@ def _check_drafter(drafter: DrafterSpec, experiment: Experiment) -> None:
     if drafter.model is None or recipe is None:
         return
     if drafter.model_kind != "heads":
+        if recipe.family != "ngram":
+            _check_language_model("draft", drafter.model, experiment)
         is_block, drafts_blocks = isinstance(recipe, DrafterRecipe), drafter.model_kind == "block"
         check_role(drafter.model.name, is_block=is_block, drafts_blocks=drafts_blocks)
     elif not isinstance(recipe, BlockwiseRecipe):
         raise no_block_heads(drafter.model.name)
     elif _recipe_of(experiment.target, experiment) not in (None, recipe.verifier):
         raise foreign_heads(drafter.model.name, experiment.target.name, ZOO + recipe.verifier.name)
+
+
+def _check_language_model(role: str, spec: ModelSpec, experiment: Experiment) -> None:
+    """UsageError for trained heads or counted n-grams of the zoo, which are no language models; before anything is trained."""
+    family = getattr(_recipe_of(spec, experiment), "family", None)
+    if family in PARTS_OF_OTHERS:
+        raise UsageError(
+            f"{role} {spec.name}: it is {PARTS_OF_OTHERS[family][0]}; expected a language model ({PARTS_OF_OTHERS[family][1]})"
+        )
 
 
 def _recipe_of(spec: ModelSpec, experiment: Experiment) -> AnyRecipe | None:

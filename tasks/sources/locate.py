@@ -43,7 +43,7 @@ def locate(dataset: Dataset, source: str) -> Files:
             raise DataError(
                 f"data '{source}': cannot read a '{path.suffix}' file for {dataset.name}; expected {accepted(dataset)}"
             )
-        return Files(((0, path),), ((0, path),))
+        return Files(() if path.stem in dataset.test_stems else ((0, path),), ((0, path),))
     if not path.is_dir():
         raise DataError(f"data '{source}': no such file or folder; expected 'toy', 'hub', or {accepted(dataset)}")
     folder = next((path / name for name in dataset.folders if (path / name).is_dir()), path)

@@ -175,6 +175,11 @@ def test_unreadable_cache(tmp_path: Path, capsys: pytest.CaptureFixture, monkeyp
         (("run", "--task", "text", "--target", "zoo:gpt-target", "--target-revision", "abc"), "revision 'abc'"),
         (("run", "--task", "text", "--target", "zoo:gpt-target", "--draft-revision", "abc"), "--draft-revision abc: nothing"),
         (("run", "--task", "text", "--target", ".", "--limit", "0"), "argument --limit: '0': expected an integer from 1"),
+        (("run", "--task", "text", "--target", ".", "--gamma", "2", "--gamma", "4"), "argument --gamma: given twice"),
+        (("run", "--task", "conversations", "--target", "zoo:gpt-target"), "task 'conversations': it is only trained on"),
+        (("run", "--task", "text", "--target", "zoo:ngram-gpt"), "target zoo:ngram-gpt: it is a table of counted n-grams"),
+        (("run", "--task", "text", "--target", "zoo:llama-deep-heads"), "it is trained early heads; expected a language model"),
+        (("run", "--task", "text", "--target", "zoo:specdec-blockwise"), "it is blockwise heads; expected a language model"),
         (("regress", "--update", " "), "update"),
     ],
 )
@@ -210,6 +215,11 @@ def test_run_ends_in_one_json_document(folders: dict[str, Path], tmp_path: Path,
     assert "tokens in" in capsys.readouterr().out
     assert main(["compare", document["baseline_records"], document["records"]]) == 0
     assert "2 shared runs" in capsys.readouterr().out
+    assert document["metrics"]["tokens_per_s"]["value"] > 0
+    kept = Path(document["records"]).read_bytes()
+    Path(document["records"]).write_bytes(kept.splitlines(keepends=True)[0])
+    assert main(["compare", document["baseline_records"], document["records"]]) == 0
+    assert "refused: the same examples were asked for, and there are records of A 2 and B 1" in capsys.readouterr().out
 
 
 def test_dry_run_runs_nothing(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -186,6 +186,18 @@ def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: Simp
     assert value(measures.memory_access_factor(plain, drafted)) == pytest.approx(theory.expected_tokens(1.0, 3))
 
 
+def test_memory_access_factor_keeps_what_was_recorded_in_another_process(
+    synthetic: SimpleNamespace, arms: SimpleNamespace
+) -> None:
+    """An arm whose file was cut is completed later. Runs and tokens are counts, whatever process made them."""
+    plain = [synthetic.plain(arms.plain, name, 12) for name in "ab"]
+    drafted = [synthetic.drafted(arms.drafted, name, 12, accepted=(3,)) for name in "ab"]
+    drafted[1].run = "another"
+    found = measures.memory_access_factor(plain, drafted)
+    assert found is not None
+    assert found.n == 2
+
+
 def test_wrong_outputs_show_no_speed_and_near_ties_are_counted(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, name) for name in "abc"]
     drafted = [synthetic.drafted(arms.drafted, name) for name in "abc"]

@@ -352,3 +352,12 @@ def test_real_stories_are_whole(shared):
     assert len(examples) == 20
     assert all(example.inputs["prompt"][0].isupper() or example.inputs["prompt"][0] == '"' for example in examples)
     assert sum("\n\n" in "".join(example.inputs.values()) for example in examples) > 10
+
+
+def test_a_file_that_is_called_test_is_tested_whole(tmp_path):
+    path = write_jsonl(tmp_path / "test.jsonl", rows_of("xsum", 60))
+    assert len(list(read_examples(get_task("xsum"), str(path), "test", None, 0))) == 60
+    with pytest.raises(DataError, match="no row for the train split of xsum in"):
+        list(read_examples(get_task("xsum"), str(path), "train", None, 0))
+    other = path.rename(tmp_path / "stories.jsonl")
+    assert 1 <= len(list(read_examples(get_task("xsum"), str(other), "test", None, 0))) < 30
