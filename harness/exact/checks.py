@@ -369,7 +369,7 @@ def _distance(variation: Sequence[Row], nats: Sequence[Row], **evidence: Any) ->
     return Finding(verdict, evidence={"tv": tv.as_dict(), "nats": kl and kl.as_dict(), **evidence})
 
 
-def _kl(law: Float[Tensor, "n V"], target: Float[Tensor, "n V"]) -> Float[Tensor, "n"]:
+def _kl(law: Float[Tensor, "n V"], target: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
     """Return the divergence of a law from the target's: infinite where it holds a token that the target cannot emit."""
     terms = torch.where(law > 0, law * (law / target).log(), torch.zeros_like(law))
     return terms.sum(-1).clamp(min=0.0)

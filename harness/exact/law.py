@@ -37,7 +37,7 @@ class _Round:
     sampling: Sampling
     draft_sampling: Sampling
     position: int
-    drafts: Int[Tensor, "n"]
+    drafts: Int[Tensor, " n"]
 
     def verify(
         self, tokens: Int[Tensor, "B"], accept: Float[Tensor, "B"], final: Float[Tensor, "B"]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TIMEOUT_S = 10.0
+SHA1_DIGITS, SHA256_DIGITS = 40, 64
 DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")  # as configurations name them
 MOST_LAYERS = 1000  # the deepest public model has 126; many more take hours to build before a tensor is found missing
 LIMITS = {  # of numbers in a configuration, by a part of their names; others must fit into 64 bits
@@ -168,6 +169,32 @@ def load_config(spec: ModelSpec) -> "PreTrainedConfig":
                 raise ValueError(f"{name} {depth!r} in its config.json, expected 1 to {MOST_LAYERS}")
         _check_numbers(config.to_dict())
         return config
+
+
+def verify_fetched(spec: ModelSpec) -> None:
+    """UsageError for a file in the Hub's cache that is not what the Hub sent: there a file's name is its checksum.
+
+    Large files are named by their sha256, the others by what git calls them. Each is read once, and again if it changes.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    if spec.base.startswith(ZOO) or local_folder(spec.base) is not None:
+        return
+    config = try_to_load_from_cache(spec.base, "config.json", revision=spec.revision)
+    for path in sorted(Path(config).parent.rglob("*")) if isinstance(config, str) else ():
+        blob = path.resolve()
+        if blob.parent.name == "blobs" and blob.is_file() and blob.name != _name_on_the_hub(blob):
+            raise UsageError(
+                f"model {spec.name}: {path.name} is not as the Hub sent it: its checksum differs; delete {blob} and run the "
+                "command again, which fetches it anew"
+            )
+
+
+def _name_on_the_hub(path: Path) -> str:
+    if len(path.name) == SHA1_DIGITS:
+        content = path.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return digest_of(path) if len(path.name) == SHA256_DIGITS else path.name
 
 
 def _check_numbers(settings: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from harness.core import products
 from harness.core.errors import UsageError
 from harness.core.experiment import WIDE_DTYPES, ModelSpec
 from harness.core.files import parsed
-from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line
+from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line, verify_fetched
 from harness.zoo.cache import quiet
 from kernels.products.few_rows import TORCH
 from methods.errors import InputError
@@ -161,11 +161,13 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     """
     check_rounding(spec, dtype)
     path = model_path(spec)
+    verify_fetched(spec)
     config = load_config(spec)
     with quiet(), one_line(spec, path):
         placed = _placement(spec, device)
         first = torch.float32 if spec.rounding is not None else getattr(torch, dtype)
         model, tokenizer = _load(spec, path, config, first, placed)
+        verify_fetched(spec)  # what was fetched only now
         hears, given = config.model_type == HEARS, hub_arguments(spec)
         extractor = transformers.AutoFeatureExtractor.from_pretrained(path, **given) if hears else None
         if not placed:

@@ -323,7 +323,7 @@ def _draws(
     positions: Sequence[int],
     tokens: Sequence[int],
     weights: Float[Tensor, "T V"],
-    numbers: Float[Tensor, "length"],
+    numbers: Float[Tensor, " length"],
     bounds: Float[Tensor, "T"],
 ) -> Iterator[Decision]:
     """Yield how far each number is from its token's share, in weight: so a small residual's rounding is not scaled up."""

@@ -47,7 +47,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.part)
 
-    def row(self, index: int) -> tuple[Int[Tensor, "s"], Int[Tensor, "t"]]:
+    def row(self, index: int) -> tuple[Int[Tensor, " s"], Int[Tensor, " t"]]:
         first, before = (int(ends[index - 1]) if index else 0 for ends in (self.source_ends, self.target_ends))
         return self.source[first : self.source_ends[index]], self.target[before : self.target_ends[index]]
 

@@ -71,7 +71,7 @@ def batches_of(rows: Encoded, size: int) -> list[list[int]]:
 
 @torch.inference_mode()
 def beam_outputs(
-    teachers: Sequence[Stack], sources: Sequence[Int[Tensor, "s"]], num_beams: int, max_new_tokens: int
+    teachers: Sequence[Stack], sources: Sequence[Int[Tensor, " s"]], num_beams: int, max_new_tokens: int
 ) -> list[list[int]]:
     """Each source's best hypothesis, EOS included, by the teachers' mean probability of each next token.
 

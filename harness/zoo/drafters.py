@@ -147,7 +147,7 @@ def accepted_by_verifier(
     }
 
 
-def greedy_outputs(model: Any, sources: Sequence[Int[Tensor, "s"]], max_new_tokens: int) -> list[Int[Tensor, "m"]]:
+def greedy_outputs(model: Any, sources: Sequence[Int[Tensor, " s"]], max_new_tokens: int) -> list[Int[Tensor, " m"]]:
     """Decode each source greedily; outputs end with EOS."""
     session = ModelSession(stack_for(model))
     inputs = Inputs(tuple(tuple(source.tolist()) for source in sources))

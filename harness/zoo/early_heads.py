@@ -38,11 +38,11 @@ PAPER_LAYERS = (10, 20, 30, 35, 37)  # PPD Table 2, of 40
 class Document:
     """Tokens of a text. Heads learn, and are judged, on the prediction of ``tokens[first:]``; the tokens before are prompt."""
 
-    tokens: Int[Tensor, "n"]
+    tokens: Int[Tensor, " n"]
     first: int = 1
 
     @property
-    def labels(self) -> Int[Tensor, "m"]:
+    def labels(self) -> Int[Tensor, " m"]:
         return self.tokens[self.first :]
 
 
@@ -184,7 +184,7 @@ def layer_states(session: ModelSession, document: Document, layers: Sequence[int
     return states
 
 
-def final_choices(stack: Stack, states: Mapping[int, Float[Tensor, "1 m D"]]) -> Int[Tensor, "m"]:
+def final_choices(stack: Stack, states: Mapping[int, Float[Tensor, "1 m D"]]) -> Int[Tensor, " m"]:
     """The token that the final layer finds most likely, per position."""
     return stack.head(states[stack.num_layers])[0].argmax(-1)
 

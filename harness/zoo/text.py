@@ -133,7 +133,7 @@ class _PairBatches:
         return Batch(inputs, targets, weights)
 
 
-def _document(rows: Encoded, index: int, prompt_weight: float) -> tuple[Int[Tensor, "n"], Float[Tensor, "n"]]:
+def _document(rows: Encoded, index: int, prompt_weight: float) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
     source, target = rows.row(index)
     weights = torch.cat((torch.full((len(source),), prompt_weight), torch.ones(len(target))))
     return torch.cat((source, target)).long(), weights
@@ -152,7 +152,7 @@ def _position_offset(recipe: Recipe, step: int) -> int:
     return int(torch.randint(room + 1, (1,), generator=generator_of(recipe.seed, -1 - step)))
 
 
-def _pad(rows: list[Int[Tensor, "n"]]) -> Int[Tensor, "B n_max"]:
+def _pad(rows: list[Int[Tensor, " n"]]) -> Int[Tensor, "B n_max"]:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
 
 

@@ -43,7 +43,7 @@ class ProductArguments(ctypes.Structure):
 
 
 def product_arguments(
-    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None, narrow: Narrow | None = None
+    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, " d_out"] | None, narrow: Narrow | None = None
 ) -> tuple[ProductArguments, tuple[Tensor, ...]]:
     """Return the addresses of a weight with contiguous rows, of its bias and scales, and the tensors that they point to.
 
@@ -60,7 +60,7 @@ def product_arguments(
 
 
 def compiled_product(
-    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None, narrow: Narrow | None = None
+    weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, " d_out"] | None, narrow: Narrow | None = None
 ) -> FewRows | None:
     """Return ``product(rows, onto) = rows weight + bias (+ onto)`` as a compiled loop; None where it cannot be had.
 

@@ -23,7 +23,7 @@ class Narrow:
     """A weight's numbers in bfloat16, or in int8 to be multiplied by the scales of their columns (output channels)."""
 
     numbers: Tensor  # [d_in, d_out]
-    scales: Float[Tensor, "d_out"] | None
+    scales: Float[Tensor, " d_out"] | None
 
     def widened(self) -> Float[Tensor, "d_in d_out"]:
         wide = self.numbers.float()

@@ -87,7 +87,7 @@ def was_rejected(num_accepted: Int[Tensor, "B"], round: Round) -> Bool[Tensor, "
     return (num_accepted < (round.tokens.shape[1] if lengths is None else lengths)).unsqueeze(-1)
 
 
-def at(rows: Shaped[Tensor, "B n *rest"], num_accepted: Int[Tensor, "B"]) -> Shaped[Tensor, "B *rest"]:
+def at(rows: Shaped[Tensor, "B n *rest"], num_accepted: Int[Tensor, "B"]) -> Shaped[Tensor, " B *rest"]:
     """Every batch row's position of the first rejection; the last one where there are fewer positions."""
     return rows[torch.arange(len(rows), device=rows.device), num_accepted.clamp(max=rows.shape[1] - 1)]
 

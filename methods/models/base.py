@@ -254,7 +254,7 @@ def activation(model: Any, name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def lookup(table: Float[Tensor, "P *rest"], frame: Frame) -> Float[Tensor, "*positions"]:
+def lookup(table: Float[Tensor, " P *rest"], frame: Frame) -> Float[Tensor, "*positions"]:
     """A table's rows at the frame's positions, [n, ...] or [B, n, ...]; padding past the table's end reads its last row."""
     if frame.start is not None and frame.end <= table.shape[0]:
         return table[frame.start : frame.end]

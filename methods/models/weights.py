@@ -56,7 +56,7 @@ class Product:
     __slots__ = ("_choice", "_compiled", "_most_rows", "bias", "narrow", "weight")
 
     def __init__(
-        self, weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, "d_out"] | None = None, choice: Choice = TORCH
+        self, weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, " d_out"] | None = None, choice: Choice = TORCH
     ) -> None:
         self.weight, self.bias, self._choice = weight, bias, choice
         stored = narrow(weight, choice.rounding) if choice.rounding is not None and choice.most_rows else None
@@ -79,7 +79,7 @@ class Product:
         return sum(tensor.nbytes for tensor in (*read, self.bias) if tensor is not None)
 
     @property
-    def parts(self) -> tuple[Float[Tensor, "d_in d_out"], Float[Tensor, "d_out"] | None, Narrow | None]:
+    def parts(self) -> tuple[Float[Tensor, "d_in d_out"], Float[Tensor, " d_out"] | None, Narrow | None]:
         """The weight, the bias and the narrow copy."""
         return self.weight, self.bias, self.narrow
 

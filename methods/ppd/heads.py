@@ -118,7 +118,7 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
 
 
 def _ranks_of(
-    session: Session, fed: Int[Tensor, "1 n"], emitted: Int[Tensor, "m"], layers: Sequence[int], heads: Sequence[EarlyHead]
+    session: Session, fed: Int[Tensor, "1 n"], emitted: Int[Tensor, " m"], layers: Sequence[int], heads: Sequence[EarlyHead]
 ) -> Int[Tensor, "heads layers m"]:
     """Run the layers piece by piece, as far as the deepest early one, and rank the emitted token at each."""
     found, done, count = {}, 0, len(emitted)
@@ -130,7 +130,7 @@ def _ranks_of(
     return torch.stack([found[layer] for layer in layers], 1)
 
 
-def rank_of(logits: Float[Tensor, "n V"], tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+def rank_of(logits: Float[Tensor, "n V"], tokens: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Count the tokens that are likelier than the given one; of equals, those with a lower id are."""
     own = logits.gather(1, tokens.unsqueeze(1))
     before = torch.arange(logits.shape[1], device=logits.device) < tokens.unsqueeze(1)

@@ -115,7 +115,7 @@ class _Lookahead:
         return log_probs[num_roots:]
 
     def _best(
-        self, beams: Sequence[Beam], scores: Float[Tensor, "beams"], log_probs: Float[Tensor, "beams V"]
+        self, beams: Sequence[Beam], scores: Float[Tensor, " beams"], log_probs: Float[Tensor, "beams V"]
     ) -> tuple[list[Beam], Tensor, list[int]]:
         """Rank the continuations. None ends in a stopping token: such a hypothesis does not run on."""
         totals = log_probs + scores.unsqueeze(-1)

@@ -28,9 +28,9 @@ class NGramTable:
     """
 
     unigram_counts: Int[Tensor, "V"]
-    indptr: Int[Tensor, "V_plus_1"]
-    tokens: Int[Tensor, "pairs"]
-    counts: Int[Tensor, "pairs"]
+    indptr: Int[Tensor, " V_plus_1"]
+    tokens: Int[Tensor, " pairs"]
+    counts: Int[Tensor, " pairs"]
 
     def __post_init__(self) -> None:
         if int(self.unigram_counts.sum()) == 0:
@@ -60,7 +60,7 @@ class NGramTable:
         return (self.unigram_counts.double() / self.unigram_counts.sum()).log().float()
 
     @cached_property
-    def _pair_log_probs(self) -> Float[Tensor, "pairs"]:
+    def _pair_log_probs(self) -> Float[Tensor, " pairs"]:
         """Compute the log frequency of every pair's second token behind its first."""
         widths = self.indptr.diff()
         contexts = torch.arange(self.vocab_size).repeat_interleave(widths)
@@ -125,7 +125,7 @@ class NGramDrafter:
     def log_probs(self, context: int) -> Float[Tensor, "V"]:
         return self.table.unigram_log_probs if self.order == 1 else self.table.bigram_log_probs(context)
 
-    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, "n"], sampling: Sampling) -> Proposal:
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, " n"], sampling: Sampling) -> Proposal:
         tokens, rows = [text[-1]], []
         for step in range(num_draft):
             rows.append(self.log_probs(tokens[-1]).to(uniforms.device))

@@ -25,7 +25,7 @@ class _RowDrafter(Protocol):
 
     vocab_size: int
 
-    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, "n"], sampling: Sampling) -> Proposal: ...
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, " n"], sampling: Sampling) -> Proposal: ...
 
 
 class PerRow:
@@ -134,7 +134,7 @@ class CopyDrafter:
             raise InputError(f"min_match {min_match!r}, max_match {max_match!r}: expected 1 <= min_match <= max_match")
         self.vocab_size, self.min_match, self.max_match = vocab_size, min_match, max_match
 
-    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, "n"], sampling: Sampling) -> Proposal:
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, " n"], sampling: Sampling) -> Proposal:
         start, copied = self._match(text), list(text)
         if start is not None:
             for index in range(start, start + num_draft):
@@ -165,7 +165,7 @@ class RandomDrafter:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
-    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, "n"], sampling: Sampling) -> Proposal:
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, " n"], sampling: Sampling) -> Proposal:
         tokens = (uniforms.double() * self.vocab_size).long().clamp_(max=self.vocab_size - 1)
         logits = torch.zeros(1, 1, 1, device=uniforms.device).expand(1, num_draft, self.vocab_size)
         return Proposal(tokens[None, :num_draft], (num_draft,), logits, UNIFORM)

@@ -1,5 +1,6 @@
 """Damaged checkpoints: each is refused in one line that names what is wrong; none runs on weights that are not its files'."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.models import loading
+from harness.models.files import verify_fetched
 from harness.models.fit import estimate
 from harness.models.loading import load_model
 
@@ -231,3 +233,28 @@ def test_a_cut_file_of_ones_own_is_never_to_be_deleted(whole: dict[str, Path], t
     with pytest.raises(UsageError, match=r"cannot be read .*; expected what save_pretrained writes; copy it again") as caught:
         estimate(ModelSpec(name=str(folder)))
     assert "delete" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_file_of_the_hub_that_changed_in_its_cache_is_refused(
+    whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """The Hub's client names large files by their sha256, others as git does, and never looks at them again."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder, commit = tmp_path / "models--some--model", "c" * 40
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    for path in whole["target"].iterdir():
+        content = path.read_bytes()
+        by_git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        name = hashlib.sha256(content).hexdigest() if path.suffix == ".safetensors" else by_git
+        (folder / "blobs" / name).write_bytes(content)
+        (folder / "snapshots" / commit / path.name).symlink_to(folder / "blobs" / name)
+    spec = ModelSpec(name="some/model", revision=commit)
+    verify_fetched(spec)
+    blob = (folder / "snapshots" / commit / file).resolve()
+    content = bytearray(blob.read_bytes())
+    content[-9] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(UsageError, match=f"model some/model: {file} is not as the Hub sent it: its checksum differs; delete"):
+        verify_fetched(spec)
