@@ -7,6 +7,7 @@ at most one torn last line in each, which the next one cuts off. ``<folder>/repl
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
@@ -19,6 +20,7 @@ from harness.core.files import LineFile, parsed, replace_file, whole_lines
 from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
 
 PROBES, REPLACED = "probes", "replaced"
+SIGNATURE = re.compile(r"[0-9a-f]{16}")  # what a run names a file by; a user may have named it anew
 Line = TypeVar("Line", Record, ProbeRecord)
 
 
@@ -167,9 +169,9 @@ def load_records(path: str | Path) -> list[Record]:
     found = []
     for file in record_files(path):
         records = _by_key(read_records(file))
-        first = next(iter(records.values()), None)
-        if foreign := next((one for one in records.values() if first and one.signature != first.signature), None):
-            raise _foreign(file, foreign, first.signature if first else "")
+        own = file.stem if SIGNATURE.fullmatch(file.stem) else next((one.signature for one in records.values()), "")
+        if foreign := next((one for one in records.values() if one.signature != own), None):
+            raise _foreign(file, foreign, own)
         probes = [_of_probe(one, records) for one in sorted((file.parent / PROBES).glob(f"{file.stem}.*.jsonl"))]
         found += [record.with_probes([one[key] for one in probes if key in one]) for key, record in records.items()]
     return found

@@ -15,6 +15,7 @@ from harness.core.files import made, parsed
 from methods.steps import Steps
 
 Key = tuple[str, int]
+LONGEST_S = 1e7  # of one example: four months
 ROUNDING = 0.01  # of probabilities that half precision adds up
 MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
 
@@ -199,8 +200,12 @@ def _check_numbers(record: Record) -> None:
         raise ValueError("error: null, of an example that failed; expected its message")
     if record.status == "ok" and record.error is not None:
         raise ValueError(f"status 'ok', but error {record.error!r}")
-    for name in ("prompt_tokens", "truncated_tokens", "wall_s", "encode_s", "draft_encode_s", "replayed", "nats"):
+    for name in ("prompt_tokens", "truncated_tokens", "replayed", "nats"):
         _check_range(name, [getattr(record, name)])
+    for name in ("wall_s", "encode_s", "draft_encode_s"):
+        _check_range(name, [getattr(record, name)], most=LONGEST_S)
+    if record.wall_s == 0 and record.tokens:
+        raise ValueError(f"wall_s: 0, of {len(record.tokens)} tokens; expected the seconds that they took")
     _check_range("num_rows", [record.num_rows], least=1)
     _check_range("tokens", record.tokens or [])
     if record.divergence is not None:

@@ -91,7 +91,8 @@ def output_perplexity(records: Sequence[Record]) -> Estimate | None:
     """Return the target's perplexity (temperature 1) of an arm's texts that a replay read: what a lossy method gave up."""
     rows = [(one.example, one.nats, float(len(one.tokens or ()))) for one in succeeded(records) if one.nats is not None]
     found = ratio_of_examples(rows)
-    return None if found is None else found.mapped(lambda nats: float(np.exp(nats)), "per token")
+    with np.errstate(over="ignore"):  # infinite: it says so
+        return None if found is None else found.mapped(lambda nats: float(np.exp(nats)), "per token")
 
 
 def operations_factor(records: Sequence[Record]) -> Estimate | None:

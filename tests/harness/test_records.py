@@ -79,7 +79,9 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"wall_s": -1.0}, "wall_s: -1.0; expected 0 or more"),
+        ({"wall_s": -1.0}, "wall_s: -1.0; expected 0 to 1e+07"),
+        ({"wall_s": 1e300}, "wall_s: 1e+300; expected 0 to 1e+07"),
+        ({"wall_s": 0}, "wall_s: 0, of 2 tokens"),
         ({"repeat": -1}, "repeat: -1"),
         ({"num_rows": 0}, "num_rows: 0; expected 1 or more"),
         ({"tokens": [1, -2]}, "tokens: -2"),
@@ -101,6 +103,14 @@ def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str
     with pytest.raises(UsageError, match=r"x\.jsonl:1: not a record") as caught:
         list(read_records(path))
     assert expected in str(caught.value)
+
+
+def test_a_file_that_holds_the_records_of_another_is_refused(tmp_path: Path) -> None:
+    """All of one experiment, but not of that which the file is named by and whose description lies beside it."""
+    path = tmp_path / f"{'0123' * 4}.jsonl"
+    path.write_text(record(0).to_line())
+    with pytest.raises(UsageError, match=r"is of experiment \w+; expected 0123012301230123, the file's own"):
+        load_records(path)
 
 
 def test_a_record_of_another_experiment_is_refused(tmp_path: Path) -> None:
