@@ -5,34 +5,49 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from harness.core.checkout import commit, is_clean
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.settings import Settings, checked_device, folder_of, model_name, source_of
+from harness.core.settings import RESULTS, Settings, checked_device, folder_of, model_name, own_folder, source_of
 from harness.papers import FIGURES, INPUTS, TABLES, command_of, get_figure, get_table
-from harness.tables.base import Figure, Table, explained
-from harness.tables.evidence import Evidence, stored_evidence
-from harness.tables.files import header_of, num_lost, write_table
+from harness.tables.archive import archive_of, keep, num_more, unpacked
+from harness.tables.base import Cell, Figure, Table, explained
+from harness.tables.evidence import Evidence, evidence_for, stored_evidence
+from harness.tables.files import commits_of, header_of, num_lost, write_table
 from harness.tables.layout import terminal_table
 from harness.tables.published import InputTable
 from harness.tables.roles import UnknownRole
 
+RECORDS = RESULTS / "records"
+
 
 def execute_table(args: argparse.Namespace) -> int:
     """Write and print a table, from stored records or after running what is missing."""
-    table, settings = get_table(args.number), settings_of(args)
+    make_table(get_table(args.number), args)
+    return 0
+
+
+def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
+    """Write and print a table; return its cells, none where nothing of it is recorded.
+
+    Without records of one's own it is made from the committed evidence.
+    """
+    settings = settings_of(args)
     check_stop_at_eos(table.plan, settings, f"table {table.number}")
-    plan, folder = table.plan(settings), folder_of(settings, table.is_committed) / "tables"
+    plan = table.plan(settings)
     if not _run_missing(args, plan, table.scores):
-        return 0
-    evidence = stored_evidence(args.records)
+        return []
+    evidence = _evidence(table, plan, args, settings)
     reasons, command = evidence.reasons(plan), command_of("table", str(table.number), settings)
     if plan and not reasons and evidence.count(plan)[0] == 0:
         _say_unrecorded(f"table {table.number}", args, f"run `{command}`")
-        return 0
+        return []
+    folder = _place(table, evidence, args, settings)
     cells = table.cells(settings, evidence)
-    lost, cells = num_lost(folder / f"{table.name}.json", settings, cells), explained(cells, reasons)
+    lost, cells = num_lost(folder / "tables" / f"{table.name}.json", settings, cells), explained(cells, reasons)
     appendix = table.appendix(settings, evidence) if table.appendix else None
     made_by = command_of("table", str(table.number), settings, args.records.resolve().parent.parent)
     header = header_of(made_by, plan, cells, evidence)
@@ -40,34 +55,80 @@ def execute_table(args: argparse.Namespace) -> int:
     if appendix:
         print(appendix.terminal(sys.stdout.isatty()))
     if lost:
-        print(f"kept: {folder / table.name}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
-        return 0
-    paths = write_table(table, settings, cells, header, folder, appendix)
-    print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
-    return 0
+        place = folder / "tables" / table.name
+        print(f"kept: {place}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
+        return cells
+    paths = write_table(table, settings, cells, header, folder / "tables", appendix)
+    print("written: " + ", ".join(map(str, [*paths, *_keep(table, args, settings, folder, evidence)])), file=sys.stderr)
+    return cells
 
 
 def execute_figure(args: argparse.Namespace) -> int:
-    """Draw a figure, from stored records or after running what is missing.
+    """Draw a figure, from stored records or after running what is missing."""
+    make_figure(get_figure(args.name), args)
+    return 0
+
+
+def make_figure(figure: Figure, args: argparse.Namespace) -> None:
+    """Draw a figure, as ``make_table`` makes a table.
 
     A file that is there is kept if an arm has no records and none of them says why: the new one would show less.
     """
-    figure, settings = get_figure(args.name), settings_of(args)
-    plan, folder = figure.plan(settings), folder_of(settings) / "figures"
+    settings = settings_of(args)
+    plan = figure.plan(settings)
     check_stop_at_eos(figure.plan, settings, f"figure {figure.name}")
     if not _run_missing(args, plan):
-        return 0
-    evidence, command = stored_evidence(args.records), command_of("figure", figure.name, settings)
+        return
+    evidence, command = _evidence(figure, plan, args, settings), command_of("figure", figure.name, settings)
     if plan and evidence.count(plan)[0] == 0:
         _say_unrecorded(f"figure {figure.name}", args, "; ".join([*evidence.reasons(plan), f"run `{command}`"]))
-        return 0
+        return
+    folder = _place(figure, evidence, args, settings)
     lacking = sum(not evidence.records_of(arm) and not evidence.reason_of(arm) for arm in figure.arms(settings))
-    if lacking and (folder / f"{figure.name}.svg").exists():
-        print(f"kept: {folder / figure.name}.*; {lacking} of its arms have no records here; run `{command}`", file=sys.stderr)
-        return 0
-    for path in figure.draw(settings, evidence, folder):
+    if lacking and (folder / "figures" / f"{figure.name}.svg").exists():
+        place = folder / "figures" / figure.name
+        print(f"kept: {place}.*; {lacking} of its arms have no records here; run `{command}`", file=sys.stderr)
+        return
+    for path in [*figure.draw(settings, evidence, folder / "figures"), *_keep(figure, args, settings, folder, evidence)]:
         print(path)
-    return 0
+
+
+def _evidence(item: Table | Figure, plan: Sequence[Comparison], args: argparse.Namespace, settings: Settings) -> Evidence:
+    """Return the user's own records, or else, where no other folder is named, the committed ones."""
+    if args.records != RECORDS:
+        return stored_evidence(args.records)
+    return evidence_for(plan, item.paper, args.records, folder_of(settings))
+
+
+def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, settings: Settings) -> Path:
+    """Say where files go: what is committed is replaced only by what is whole, of clean commits, and rendered at one."""
+    folder = folder_of(settings)
+    if isinstance(item, Table) and not item.is_committed:
+        return own_folder(settings)
+    if folder != RESULTS:
+        return folder
+    unclean = [one for one in dict.fromkeys([commit(), *commits_of(item.plan(settings), evidence)]) if not is_clean(one)]
+    why = f"made at {', '.join(unclean)}, no clean commit" if unclean else ""
+    kept = unpacked(archive_of(RESULTS, item.paper))
+    if not why and kept is not None and evidence.folder == args.records:
+        more = num_more(item.arms(settings), args.records, kept)
+        why = f"{more} runs that are committed are not recorded in {args.records}" if more else ""
+    if why:
+        folder = own_folder(settings)
+        print(f"not committed: {why}; written to {folder}", file=sys.stderr)
+    return folder
+
+
+def _keep(item: Table | Figure, args: argparse.Namespace, settings: Settings, folder: Path, evidence: Evidence) -> list[Path]:
+    """Put the records behind what is committed beside it."""
+    arms = item.arms(settings)
+    if folder != RESULTS or not arms or evidence.folder != args.records:
+        return []
+    archive = archive_of(RESULTS, item.paper)
+    everything: list[Table | Figure] = [*TABLES.values(), *FIGURES.values()]
+    planned = {arm for one in everything if one.paper == item.paper for arm in one.arms(settings)}
+    keep(arms, args.records, archive, planned)
+    return [archive]
 
 
 def _say_unrecorded(name: str, args: argparse.Namespace, advice: str) -> None:

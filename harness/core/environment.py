@@ -3,7 +3,6 @@
 import hashlib
 import json
 import platform
-import subprocess
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import torch
 
 from harness.core import products
+from harness.core.checkout import commit
 from kernels.verify import fused
 from methods.cores import num_cores
 
-ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "sacrebleu", "rouge-score", "numpy")
 
 
@@ -39,23 +38,6 @@ def describe(device: str = "cpu") -> dict[str, str | int]:
 
 def fingerprint(facts: dict[str, str | int]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def commit(root: Path = ROOT) -> str:
-    """Return the checkout's commit, with "+changes" where product files differ from it; "unknown" outside a checkout."""
-    head = _git(root, "rev-parse", "--short=12", "HEAD")
-    if head is None:
-        return "unknown"
-    dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "harness", "methods", "kernels", "tasks")
-    return f"{head}+changes" if dirty else head
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _version(name: str) -> str:

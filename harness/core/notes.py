@@ -10,7 +10,7 @@ Several runs may add to them at once.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,14 @@ class Notes:
                 for one in planned
             }
         )
+
+    def keep_pins(self, planned: Collection[str]) -> set[str]:
+        """Write anew the last lines of experiments of these planned signatures alone; return the signatures of what was run."""
+        kept = [self._pins[name] for name in sorted(self._pins) if name in planned]
+        if self._pins:
+            whole = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+            replace_file(self.folder / "pins.jsonl", whole)
+        return {Experiment.from_dict(line["experiment"]).signature for line in kept if "experiment" in line}
 
     def _note_pins(self, lines: Mapping[str, Line]) -> None:
         new = {key: line for key, line in lines.items() if self._pins.get(key) != line}

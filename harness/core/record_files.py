@@ -48,7 +48,7 @@ class RecordFile:
         if foreign := next((one for one in found.values() if one.signature != self.experiment.signature), None):
             raise _foreign(self.path, foreign, self.experiment.signature)
         for probe in self.experiment.probes:
-            for key, one in _of_probe(self.probe_path(probe), found).items():
+            for key, one in read_probe(self.probe_path(probe), found).items():
                 found[key].probes[probe.id] = one
         return found
 
@@ -114,7 +114,7 @@ def read_records(path: Path) -> Iterator[Record]:
     return _read(path, Record.from_line)
 
 
-def _of_probe(path: Path, generated: Mapping[Key, Record]) -> dict[Key, ProbeRecord]:
+def read_probe(path: Path, generated: Mapping[Key, Record]) -> dict[Key, ProbeRecord]:
     """Return what a probe found, by key, where something is generated. Refused where it measured another text."""
     found: dict[Key, ProbeRecord] = {}
     for one in _read(path, ProbeRecord.from_line) if path.exists() else ():
@@ -172,7 +172,7 @@ def load_records(path: str | Path) -> list[Record]:
         own = file.stem if SIGNATURE.fullmatch(file.stem) else next((one.signature for one in records.values()), "")
         if foreign := next((one for one in records.values() if one.signature != own), None):
             raise _foreign(file, foreign, own)
-        probes = [_of_probe(one, records) for one in sorted((file.parent / PROBES).glob(f"{file.stem}.*.jsonl"))]
+        probes = [read_probe(one, records) for one in sorted((file.parent / PROBES).glob(f"{file.stem}.*.jsonl"))]
         found += [record.with_probes([one[key] for one in probes if key in one]) for key, record in records.items()]
     return found
 

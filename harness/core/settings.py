@@ -1,6 +1,7 @@
 """What a user chooses for a run of the catalogue, and what the words on the command line mean."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 
@@ -31,12 +32,27 @@ class Settings:
     stop_at_eos: bool = False
 
 
-def folder_of(settings: Settings, is_committed: bool = True) -> Path:
-    """Say where a run's tables and figures go: the committed ones of the default run to results/, others to a folder there."""
-    if settings == Settings() and is_committed:
-        return RESULTS
-    source = Path(settings.source).name
-    return RESULTS / "runs" / f"{settings.profile}-{source}{'-eos' if settings.stop_at_eos else ''}"
+def folder_of(settings: Settings) -> Path:
+    """Say where a run's tables and figures go: the committed place for the default run, else one of its own."""
+    return RESULTS if settings == Settings() else own_folder(settings)
+
+
+def own_folder(settings: Settings) -> Path:
+    """Return the place under ``results/runs`` that belongs to these settings alone.
+
+    It is named by profile, data and whatever is not the default; by a hash, too, where folders or models are the user's own.
+    """
+    default, source = Settings(), Path(settings.source)
+    chosen = {
+        one.name: getattr(settings, one.name) for one in fields(settings) if one.name not in ("profile", "source", "models")
+    }
+    parts = [settings.profile, source.name]
+    for name, value in chosen.items():
+        if value != getattr(default, name):
+            parts.append(name.replace("_", "-") if value is True else f"{name.replace('_', '-')}-{value}")
+    if source.is_absolute() or settings.models:
+        parts.append(hashlib.sha256(repr((settings.source, settings.models)).encode()).hexdigest()[:8])
+    return RESULTS / "runs" / "-".join(parts)
 
 
 def checked_device(name: str, engine: str = "local") -> str:

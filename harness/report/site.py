@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness.core.environment import commit
+from harness.core.checkout import commit
 from harness.core.errors import UsageError
 from harness.papers import INPUTS, PAPERS
 from harness.papers import claims as claims_here

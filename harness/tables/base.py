@@ -151,6 +151,10 @@ class Figure:
     plan: Callable[[Settings], list[Comparison]]
     draw: Callable[[Settings, Evidence, Path], list[Path]]
 
+    @property
+    def paper(self) -> str:
+        return self.name.rsplit("-", 1)[0]
+
     def arms(self, settings: Settings) -> frozenset[Experiment]:
         """The experiments that it is drawn from."""
         return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)

@@ -12,6 +12,7 @@ from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.statistics import Missing
 from harness.measures.verdicts import Verdict, audit_folder, key_of, label_of, place_of, verdict_of
+from harness.tables.archive import archive_of, lean, unpacked
 from harness.tables.models import models_that_ran
 
 Decode = Callable[[Sequence[int]], str]
@@ -112,7 +113,7 @@ def stored_evidence(records: Path) -> Evidence:
 
     def records_of(experiment: Experiment) -> list[Record]:
         pinned = notes.pin(experiment)
-        return [] if pinned is None else RecordFile(records, pinned).read()
+        return [] if pinned is None else [lean(record) for record in RecordFile(records, pinned).read()]
 
     def decoder_of(experiment: Experiment) -> Decode:
         pinned = notes.pin(experiment)
@@ -139,6 +140,15 @@ def stored_evidence(records: Path) -> Evidence:
         "/".join(audits.parts[-2:]) if any(audits.glob("*.json")) else "",
         records,
     )
+
+
+def evidence_for(plan: Sequence[Comparison], paper: str, records: Path, results: Path) -> Evidence:
+    """The evidence in a folder of records where anything of a plan lies there, else what is kept beside a paper's results."""
+    own = stored_evidence(records)
+    if not plan or own.count(plan)[0] or own.reasons(plan):
+        return own
+    kept = unpacked(archive_of(results, paper))
+    return own if kept is None or not (found := stored_evidence(kept)).count(plan)[0] else found
 
 
 def stored_decoder(records: Path, target: ModelSpec) -> Decode:

@@ -11,6 +11,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
 from harness.core.files import replace_file
 from harness.core.record_files import read_environment
+from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.tables.base import RATIO, Appendix, Cell, Table
 from harness.tables.evidence import Evidence
@@ -76,13 +77,18 @@ def num_lost(path: Path, settings: Settings, cells: list[Cell]) -> int:
 
 
 def csv_text(cells: list[Cell]) -> str:
-    """Tidy: one line a cell, numbers at full precision, empty where there is none."""
+    """Tidy: one line a cell, numbers to ten digits, empty where there is none."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for cell in cells:
-        writer.writerow("" if (value := getattr(cell, name)) is None else value for name in CSV_COLUMNS)
+        writer.writerow("" if (value := _stable(getattr(cell, name))) is None else value for name in CSV_COLUMNS)
     return out.getvalue()
+
+
+def _stable(value: object) -> object:
+    """Return a number to ten significant digits: the last ones depend on the processor that adds up."""
+    return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
 def json_text(table: Table, settings: Settings, cells: list[Cell], header: Header) -> str:
@@ -96,7 +102,7 @@ def json_text(table: Table, settings: Settings, cells: list[Cell], header: Heade
         "header": asdict(header),
         "row_heads": table.row_heads,
         "columns": table.columns,
-        "cells": [asdict(cell) for cell in cells],
+        "cells": [{name: _stable(value) for name, value in asdict(cell).items()} for cell in cells],
         "notes": table.notes(settings),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -123,15 +129,30 @@ def header_of(command: str, plan: Sequence[Comparison], cells: Sequence[Cell], e
     Where it shows ratios of times, also what the exactness audit found of its methods.
     """
     arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
-    read = [record for arm in arms for record in evidence.records_of(arm)]
-    environments = [read_environment(evidence.folder, digest) for digest in sorted({record.environment for record in read})]
+    environments = environments_of(plan, evidence)
     keys = environments[0] if environments else {}
     return Header(
         command=command,
-        commit=", ".join(dict.fromkeys(str(facts.get("commit", "unknown")) for facts in environments)) or NOTHING_RUN,
+        commit=", ".join(commits_of(plan, evidence)) or NOTHING_RUN,
         environment={
             key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in keys if key != "commit"
         },
-        record_files=tuple(sorted({f"{record.signature}.jsonl" for record in read})),
+        record_files=tuple(sorted({f"{record.signature}.jsonl" for record in records_of(plan, evidence)})),
         audits=tuple(evidence.verdict_notes(arms)) if any(cell.unit == RATIO for cell in cells) else (),
     )
+
+
+def records_of(plan: Sequence[Comparison], evidence: Evidence) -> list[Record]:
+    arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
+    return [record for arm in arms for record in evidence.records_of(arm)]
+
+
+def environments_of(plan: Sequence[Comparison], evidence: Evidence) -> list[dict[str, str | int]]:
+    """The machines and versions that the records of a plan were made with."""
+    digests = sorted({record.environment for record in records_of(plan, evidence)})
+    return [read_environment(evidence.folder, digest) for digest in digests]
+
+
+def commits_of(plan: Sequence[Comparison], evidence: Evidence) -> list[str]:
+    """The commits that the records of a plan were made at."""
+    return list(dict.fromkeys(str(facts.get("commit", "unknown")) for facts in environments_of(plan, evidence)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import environment
-from harness.core.environment import ROOT, commit
+from harness.core.checkout import ROOT, commit
 
 
 def git(folder: Path, *words: str) -> None:

@@ -178,7 +178,7 @@ def test_its_table_is_run_and_stands_in_report_and_ledger(
     assert main(["table", "900", "--reproduce", "--profile", "test", "--limit", "2", "--quiet", *given]) == 0
     assert "drafts that need no model" in capsys.readouterr().out
     (tables := tmp_path / "results" / "tables").mkdir()
-    for path in (tmp_path / "results" / "runs" / "test-toy" / "tables").iterdir():
+    for path in (tmp_path / "results" / "runs" / "test-toy-limit-2" / "tables").iterdir():
         path.rename(tables / path.name)
     assert main(["ledger", *given]) == 0
     rows = [row for row in read_ledger(tmp_path / "results" / "ledger.csv") if row["catalogue"] == "900"]

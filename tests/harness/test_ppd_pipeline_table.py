@@ -195,7 +195,7 @@ def test_table_and_timelines_from_nothing_on_the_test_zoo(
     monkeypatch.setattr("harness.papers.ppd.pipeline.NUM_TOKENS", 12)
     arguments = ["--profile", "test", "--limit", "1", "--records", str(tmp_path / "records"), "--quiet"]
     assert main(["table", "2", "--reproduce", *arguments]) == 0
-    page = json.loads((tmp_path / "results/runs/test-toy/tables/ppd-3.json").read_text())
+    page = json.loads((tmp_path / "results/runs/test-toy-limit-1/tables/ppd-3.json").read_text())
     assert len(page["cells"]) == 2 * (2 + 5 * len(COLUMNS))
     for cell in page["cells"]:
         refused = "drifted" in cell["note"] or "nothing to reach" in cell["note"]

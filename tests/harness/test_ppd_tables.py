@@ -291,7 +291,7 @@ def test_cut_prompts_and_loops_are_counted(synthetic: SimpleNamespace) -> None:
 
 def test_other_settings_go_to_other_files() -> None:
     eos = Settings(stop_at_eos=True)
-    assert folder_of(Settings()) != folder_of(eos) == Path("results/runs/toy-toy-eos")
+    assert folder_of(Settings()) != folder_of(eos) == Path("results/runs/toy-toy-stop-at-eos")
     assert command_of("table", "1", eos) == "make reproduce-table-1 STOP_AT_EOS=1"
     named = dataclasses.replace(eos, models=(("heads", "my/heads"),))
     assert command_of("table", "1", named) == "foretoken table 1 --reproduce --stop-at-eos --model heads=my/heads"
@@ -331,7 +331,7 @@ def test_all_tables_from_nothing_on_the_test_zoo(
     filled = 0
     for number, table in MADE.items():
         assert main(["table", str(number), "--reproduce", *arguments]) == 0
-        with (tmp_path / f"results/runs/test-toy/tables/{table.name}.csv").open() as file:
+        with (tmp_path / f"results/runs/test-toy-limit-2/tables/{table.name}.csv").open() as file:
             for row in csv.DictReader(file):
                 assert row["status"] == "measured", row
                 assert 0 <= float(row["low"] or 0) <= float(row["measured"]) <= float(row["high"] or 100) <= 100

@@ -67,7 +67,7 @@ def render(folder: Path, records: Path, capsys: pytest.CaptureFixture, monkeypat
     monkeypatch.chdir(folder)
     capsys.readouterr()
     assert main(["table", "8", *FLAGS, "--records", str(records)]) == 0
-    files = {path.name: path.read_bytes() for path in sorted((folder / "results/runs/paper-toy/tables").iterdir())}
+    files = {path.name: path.read_bytes() for path in sorted((folder / "results/runs/paper-toy-limit-2/tables").iterdir())}
     return {"printed": capsys.readouterr().out.encode(), **files}
 
 
@@ -153,7 +153,7 @@ def test_a_measured_cell_is_not_replaced_by_not_run(
     call = ["table", "8", *FLAGS, "--records", "results/records"]
     run_plan(plan[:1], Recorder(records, synthetic.run))
     assert main(call) == 0
-    written = tmp_path / "results/runs/paper-toy/tables/leviathan-2.json"
+    written = tmp_path / "results/runs/paper-toy-limit-2/tables/leviathan-2.json"
     few = written.read_bytes()
     run_plan(plan, Recorder(records, synthetic.run))
     assert main(call) == 0, "more cells are measured: written"
@@ -191,7 +191,7 @@ def test_a_figure_is_not_replaced_by_one_that_shows_less(
     plan, records = get_table(8).plan(PAPER), tmp_path / "results" / "records"
     monkeypatch.chdir(tmp_path)
     call = ["figure", "leviathan-2", *FLAGS, "--records", "results/records"]
-    picture = tmp_path / "results/runs/paper-toy/figures/leviathan-2.svg"
+    picture = tmp_path / "results/runs/paper-toy-limit-2/figures/leviathan-2.svg"
     picture.parent.mkdir(parents=True)
     picture.write_text("committed")
     assert main(call) == 0
@@ -229,7 +229,7 @@ def test_a_figure_of_text_needs_no_cache(
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         assert main(["figure", "leviathan-1", *flags, *more]) == 0
-        folder = tmp_path / name / "results/runs/test-toy/figures"
+        folder = tmp_path / name / "results/runs/test-toy-limit-1/figures"
         drawn.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
         monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "empty"))
         cut_network(monkeypatch)

@@ -1,0 +1,214 @@
+"""Committed evidence: records go into an archive lean, and from it alone tables and figures come out with the same bytes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from probed import with_probe_records, write_records
+
+from harness.cli.main import main
+from harness.core.checkout import ROOT
+from harness.core.environment import describe, fingerprint
+from harness.core.notes import Notes
+from harness.core.record_files import write_environment
+from harness.core.settings import Settings, folder_of, own_folder
+from harness.measures.of_run import alpha_overlap
+from harness.papers import FIGURES, TABLES, get_figure, get_table
+from harness.tables.archive import archive_of, keep, lean, unpacked
+from harness.tables.evidence import Evidence, stored_evidence
+
+CLEAN = "0123456789ab"
+# What is committed without evidence, or as an older version wrote it: `make reproduce` makes all of it anew, then this is empty.
+LACKING = {table.name for table in TABLES.values()} | {f"figure {name}" for name in FIGURES}
+
+
+@pytest.fixture
+def recorded(synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which Leviathan's speeds are recorded, at a clean commit."""
+    monkeypatch.setattr("harness.cli.catalogue.commit", lambda: CLEAN)
+    monkeypatch.chdir(tmp_path)
+    record_all(synthetic, tmp_path / "results" / "records", CLEAN)
+    return tmp_path
+
+
+def record_all(synthetic: SimpleNamespace, records: Path, commit: str) -> None:
+    facts = describe() | {"commit": commit}
+    write_environment(records, fingerprint(facts), facts)
+    notes = Notes(records)
+    for arm in get_table(8).arms(Settings()):
+        made = [replace(one, signature=arm.signature, environment=fingerprint(facts)) for one in synthetic.run(arm)]
+        write_records(records, arm, made)
+        notes.note_pin(arm, arm)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def rendered(place: Path, *items: tuple[str, str]) -> dict[str, bytes]:
+    for words in items:
+        assert main(list(words)) == 0
+    return {name: content for name, content in files_of(place / "results").items() if name.startswith(("tables/", "figures/"))}
+
+
+def test_from_the_archive_alone_come_the_same_bytes(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    items = (("table", "8"), ("table", "10"), ("figure", "leviathan-2"))
+    first = rendered(recorded, *items)
+    assert len(first) == 10
+    assert f"commit: {CLEAN}".encode() in first["tables/leviathan-2.md"]
+    clone = recorded / "clone"
+    (clone / "results").mkdir(parents=True)
+    (recorded / "results" / "evidence").rename(clone / "results" / "evidence")
+    monkeypatch.chdir(clone)
+    monkeypatch.setattr("harness.cli.catalogue.commit", lambda: "ba9876543210")
+    assert rendered(clone, *items) == first, "the header is the recording's, whoever renders it"
+    assert sorted(path.name for path in (clone / "results").iterdir()) == ["evidence", "figures", "tables"]
+    capsys.readouterr()
+    assert main(["table", "8", "--records", "elsewhere"]) == 0
+    assert "nothing of it is recorded in elsewhere" in capsys.readouterr().out, "a folder that is named is the one that is read"
+
+
+@pytest.mark.parametrize("commit", [CLEAN + "+changes", "unknown"])
+@pytest.mark.parametrize("where", ["recorded", "rendered"])
+def test_what_no_clean_commit_made_is_not_put_among_what_is_committed(
+    recorded: Path,
+    synthetic: SimpleNamespace,
+    where: str,
+    commit: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    assert main(["table", "8"]) == 0
+    before = files_of(recorded / "results")
+    if where == "recorded":
+        for path in (recorded / "results" / "records").rglob("*.json*"):
+            path.unlink()
+        record_all(synthetic, recorded / "results" / "records", commit)
+    else:
+        monkeypatch.setattr("harness.cli.catalogue.commit", lambda: commit)
+    capsys.readouterr()
+    assert main(["table", "8"]) == 0
+    assert f"not committed: made at {commit}, no clean commit; written to results/runs/toy-toy\n" in capsys.readouterr().err
+    after = files_of(recorded / "results")
+    assert {name for name, content in after.items() if before.get(name) != content and not name.startswith("records/")} == {
+        f"runs/toy-toy/tables/leviathan-2.{ending}" for ending in ("md", "csv", "json", "tex")
+    }
+
+
+def test_fewer_records_do_not_replace_what_is_committed(recorded: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["table", "8"]) == 0
+    archive = archive_of(recorded / "results", "leviathan")
+    before = archive.read_bytes()
+    path = max((recorded / "results" / "records").glob("*.jsonl"))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    capsys.readouterr()
+    assert main(["table", "8"]) == 0
+    assert "not committed: 1 runs that are committed are not recorded in results/records" in capsys.readouterr().err
+    assert archive.read_bytes() == before
+
+
+def test_records_come_back_lean_and_whole(recorded: Path) -> None:
+    arms, archive = sorted(get_table(8).arms(Settings()), key=lambda arm: arm.signature), recorded / "kept.tar.xz"
+    keep(arms, recorded / "results" / "records", archive, arms)
+    own, kept = stored_evidence(recorded / "results" / "records"), stored_evidence(unpacked(archive) or recorded)
+    for arm in arms:
+        assert own.records_of(arm) == kept.records_of(arm) != []
+    content = archive.read_bytes()
+    keep(arms, recorded / "results" / "records", archive, arms)
+    assert archive.read_bytes() == content, "the same bytes for the same records"
+    keep(arms[:1], recorded / "results" / "records", archive, arms[:1])
+    few = stored_evidence(unpacked(archive) or recorded)
+    assert [bool(few.records_of(arm)) for arm in arms] == [True] + [False] * (len(arms) - 1)
+
+
+def test_leaning_keeps_sums_and_counts_and_does_nothing_twice(synthetic: SimpleNamespace) -> None:
+    for arm in get_table(8).arms(Settings()):
+        for record in synthetic.run(arm):
+            once = lean(record)
+            assert lean(once) == once
+            assert (once.tokens, once.statistics, once.divergence) == (record.tokens, record.statistics, record.divergence)
+            for one, whole in zip(once.overlap, record.overlap, strict=True):
+                for lenience, values in one.by_lenience.items():
+                    assert len(values) == len(whole.by_lenience[lenience])
+                    assert sum(values) == pytest.approx(sum(whole.by_lenience[lenience]), abs=1e-5)
+            if record.steps is not None and once.steps is not None:
+                assert once.steps.round_s == pytest.approx(record.steps.round_s, rel=1e-3)
+                assert (once.steps.drafted, once.steps.num_accepted) == (record.steps.drafted, record.steps.num_accepted)
+            assert with_probe_records(arm, once).key == record.key
+    arm = next(arm for arm in get_table(8).arms(Settings()) if arm.overlap)
+    records = synthetic.run(arm)
+    whole_alpha, lean_alpha = (alpha_overlap(own, arm.overlap[0].label) for own in (records, [lean(one) for one in records]))
+    assert whole_alpha is not None
+    assert lean_alpha is not None
+    assert lean_alpha.value == pytest.approx(whole_alpha.value, abs=1e-6)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"", lambda data: data[:900] + b"?" + data[901:]])
+def test_a_damaged_archive_is_refused_in_one_line(
+    recorded: Path, damage: Callable[[bytes], bytes], capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["table", "8"]) == 0
+    archive = archive_of(recorded / "results", "leviathan")
+    archive.write_bytes(damage(archive.read_bytes()))
+    for path in (recorded / "results" / "records").rglob("*.json*"):
+        path.unlink()
+    capsys.readouterr()
+    assert main(["table", "8"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"foretoken: evidence {archive}: cannot be read")
+    assert said.count("\n") == 1
+
+
+def test_other_settings_have_other_folders(tmp_path: Path) -> None:
+    for name in ("a/data", "b/data"):
+        (tmp_path / name).mkdir(parents=True)
+    default = Settings()
+    different = [
+        Settings(profile="test"),
+        Settings(limit=3),
+        Settings(limit=50),
+        Settings(limit=3, dtype="bfloat16"),
+        Settings(dtype="bfloat16"),
+        Settings(device="cuda"),
+        Settings(seed=3),
+        Settings(repeats=3),
+        Settings(num_threads=3),
+        Settings(stop_at_eos=True),
+        Settings(source="hub"),
+        Settings(source=str(tmp_path / "a/data")),
+        Settings(source=str(tmp_path / "b/data")),
+        Settings(models=(("t5-small", "google/mt5-small"),)),
+        Settings(models=(("t5-base", "google/mt5-small"),)),
+    ]
+    folders = [folder_of(default), own_folder(default), *map(folder_of, different)]
+    assert all(one != other for one, other in combinations(folders, 2))
+    assert all(one not in other.parents for one, other in combinations(folders[1:], 2))
+    assert all(folder.parts[:2] == ("results", "runs") and len(folder.parts) == 3 for folder in folders[1:])
+
+
+@pytest.mark.parametrize("name", [*TABLES, *FIGURES])
+def test_what_is_committed_renders_to_the_same_bytes(name: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh clone: no records, no models; the evidence alone."""
+    item = get_table(name) if isinstance(name, int) else get_figure(name)
+    kind = "tables" if isinstance(name, int) else "figures"
+    kept = unpacked(archive_of(ROOT / "results", item.paper))
+    evidence = Evidence(lambda arm: []) if kept is None else stored_evidence(kept)
+    plan, key = item.plan(Settings()), item.name if isinstance(name, int) else f"figure {item.name}"
+    if key in LACKING:
+        assert evidence.state(plan) != "complete", f"{key}: has evidence, so it is LACKING no more"
+        return
+    assert evidence.state(plan) in ("complete", "computed, needs no run")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "evidence").symlink_to(ROOT / "results" / "evidence")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.cli.catalogue.commit", lambda: CLEAN)
+    assert main([kind.removesuffix("s"), str(name)]) == 0
+    written = files_of(tmp_path / "results" / kind)
+    assert written
+    for file, content in written.items():
+        assert (ROOT / "results" / kind / file).read_bytes() == content, f"{file}: make {kind[:-1]}-{name} writes it anew"
