@@ -17,7 +17,7 @@ PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test coverage lint format regress audit tables report ledger notebooks zoo bench bench-kernels verify-kernels clean
+.PHONY: help install test coverage lint format regress reproduce audit tables report ledger notebooks zoo bench bench-kernels verify-kernels clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ format: $(STAMP) ## rewrite the sources in the project's style
 
 regress: $(STAMP) ## compare a small pinned set of metrics with results/baselines; fails where one moved
 	$(FORETOKEN) regress
+
+reproduce: $(STAMP) ## run what all tables and figures still lack, after a plan, then write them with their evidence and the ledger
+	$(FORETOKEN) reproduce $(OPTIONS) $(RECORDING)
 
 reproduce-table-%: $(STAMP) ## run what table % still lacks, then write and print it
 	$(FORETOKEN) table $* --reproduce $(OPTIONS) $(RECORDING)

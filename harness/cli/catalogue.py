@@ -40,7 +40,7 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
     plan = table.plan(settings)
     if not _run_missing(args, plan, table.scores):
         return []
-    evidence = _evidence(table, plan, args, settings)
+    evidence = evidence_of(table, plan, args, settings)
     reasons, command = evidence.reasons(plan), command_of("table", str(table.number), settings)
     if plan and not reasons and evidence.count(plan)[0] == 0:
         _say_unrecorded(f"table {table.number}", args, f"run `{command}`")
@@ -79,7 +79,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
     check_stop_at_eos(figure.plan, settings, f"figure {figure.name}")
     if not _run_missing(args, plan):
         return
-    evidence, command = _evidence(figure, plan, args, settings), command_of("figure", figure.name, settings)
+    evidence, command = evidence_of(figure, plan, args, settings), command_of("figure", figure.name, settings)
     if plan and evidence.count(plan)[0] == 0:
         _say_unrecorded(f"figure {figure.name}", args, "; ".join([*evidence.reasons(plan), f"run `{command}`"]))
         return
@@ -93,7 +93,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
         print(path)
 
 
-def _evidence(item: Table | Figure, plan: Sequence[Comparison], args: argparse.Namespace, settings: Settings) -> Evidence:
+def evidence_of(item: Table | Figure, plan: Sequence[Comparison], args: argparse.Namespace, settings: Settings) -> Evidence:
     """Return the user's own records, or else, where no other folder is named, the committed ones."""
     if args.records != RECORDS:
         return stored_evidence(args.records)

@@ -115,6 +115,11 @@ def figure(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
 
 
+def reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(reproduce=True, model=[], stop_at_eos=False)
+    add_experiment(parser)
+
+
 def tables(parser: argparse.ArgumentParser) -> None:
     add(parser, "--json")
     _catalogue(parser)

@@ -212,3 +212,28 @@ def test_what_is_committed_renders_to_the_same_bytes(name: int | str, tmp_path: 
     assert written
     for file, content in written.items():
         assert (ROOT / "results" / kind / file).read_bytes() == content, f"{file}: make {kind[:-1]}-{name} writes it anew"
+
+
+def test_everything_is_planned_made_and_summed_up_by_one_command(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("harness.cli.reproduce.commit", lambda: CLEAN)
+    monkeypatch.setattr("harness.cli.reproduce.TABLES", {number: get_table(number) for number in (7, 8, 9)})
+    monkeypatch.setattr("harness.cli.reproduce.FIGURES", {"leviathan-2": get_figure("leviathan-2")})
+    monkeypatch.setattr("harness.cli.reproduce.ensure_models", lambda arms: None)
+    monkeypatch.setattr("harness.cli.catalogue._run_missing", lambda args, plan, scores=(): True)
+    assert main(["reproduce", "--dry-run"]) == 0
+    planned = capsys.readouterr().out.splitlines()
+    assert len(planned) == 5
+    assert planned[1].split(")")[1].split() == ["0", "runs", "left,", "nothing", "to", "run"]
+    assert "1260 runs left" in planned[2]
+    assert planned[-1] == "decoding alone at least 0 minutes; unknown for 1260 runs, training not counted"
+    assert not (recorded / "results" / "tables").exists()
+    assert main(["reproduce"]) == 0
+    said = capsys.readouterr().out
+    assert "[2/4] table 8 (leviathan-2): 0." in said
+    assert "cells without a number:" in said
+    written = files_of(recorded / "results")
+    assert {"tables/leviathan-2.md", "tables/leviathan-1.md", "figures/leviathan-2.svg", "ledger.csv"} <= set(written)
+    assert "evidence/leviathan.tar.xz" in written
+    assert "tables/leviathan-3.md" not in written, "of which nothing is recorded"

@@ -30,6 +30,7 @@ SLOW = (
     "bench",
     "zoo",
     "table",
+    "reproduce",
     "figure",
     "audit",
     "report",
