@@ -107,11 +107,13 @@ class Record:
 
     ``run`` is the process that made it: times are compared only within one. ``num_rows`` examples were decoded together;
     ``wall_s`` is their time over their number, and so are, for draft-and-verify methods, ``encode_s`` (the target's prefill:
-    its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``divergence`` is None where the output equals the
-    plain arm's or need not, and no replay found a fault; ``replayed`` are the decisions that were replayed, None without one;
-    ``nats`` is minus the text's log-probability under the target at temperature 1, None where it was not read for a replay.
-    The fields of MEASURED are what probes found; ``peak_bytes`` is the whole batch's, above what was held before it. They lie
-    in files of their own: ``probes`` has them by the probe's id while a record is on its way there.
+    its encoder, or the prompt) and ``draft_encode_s`` (the drafter's begin). ``on_processor_frac`` is the share of the time in
+    which the thread that decodes had a processor (None: it rests for others, as on a GPU or in a pipeline). ``divergence`` is
+    None where the output equals the plain arm's or need not, and no replay found a fault; ``replayed`` are the decisions that
+    were replayed, None without one; ``nats`` is minus the text's log-probability under the target at temperature 1, None where
+    it was not read for a replay. The fields of MEASURED are what probes found; ``peak_bytes`` is the whole batch's, above what
+    was held before it. They lie in files of their own: ``probes`` has them by the probe's id while a record is on its way
+    there.
     """
 
     signature: str
@@ -128,6 +130,7 @@ class Record:
     wall_s: float | None = None
     encode_s: float | None = None
     draft_encode_s: float | None = None
+    on_processor_frac: float | None = None
     peak_bytes: int | None = None
     steps: Steps | None = None
     statistics: dict[str, float | list[float]] | None = None
@@ -200,7 +203,7 @@ def _check_numbers(record: Record) -> None:
         raise ValueError("error: null, of an example that failed; expected its message")
     if record.status == "ok" and record.error is not None:
         raise ValueError(f"status 'ok', but error {record.error!r}")
-    for name in ("prompt_tokens", "truncated_tokens", "replayed", "nats"):
+    for name in ("prompt_tokens", "truncated_tokens", "on_processor_frac", "replayed", "nats"):
         _check_range(name, [getattr(record, name)])
     for name in ("wall_s", "encode_s", "draft_encode_s"):
         _check_range(name, [getattr(record, name)], most=LONGEST_S)

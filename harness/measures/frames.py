@@ -38,7 +38,8 @@ def load(*paths: str | Path, rows: str = "examples", **settings: Any) -> "pd.Dat
 
     Rows, and their columns (seconds are named ``_s``; positions count from 0 in the output):
         "examples": one a generation. ``status`` and ``error``; ``num_tokens`` emitted, ``num_rounds``, ``num_drafted``,
-            ``num_accepted``; ``wall_s``, ``encode_s``, ``draft_encode_s``; ``peak_bytes``; ``divergence`` ("near-tie", "bug");
+            ``num_accepted``; ``wall_s``, ``encode_s``, ``draft_encode_s``, ``on_processor_frac``; ``peak_bytes``;
+            ``divergence`` ("near-tie", "bug");
             ``tokens``, ``text``, the task's ``statistics`` and the rest of ``Record``.
         "steps": one a round, ``position`` being its first token's. ``num_drafted``, ``num_accepted``, ``emitted``; ``draft_s``,
             ``verify_s``, ``round_s`` and, profiled, ``rule_s``; ``drafted_tokens`` and ``choices``. Of PPD: the
@@ -193,7 +194,7 @@ def _early(record: Record) -> Iterator[Row]:
 
 COPIED = (
     "status", "error", "prompt_tokens", "truncated_tokens", "tokens", "text", "stop_reason", "wall_s", "encode_s",
-    "draft_encode_s", "peak_bytes", "statistics", "run", "environment",
+    "draft_encode_s", "on_processor_frac", "peak_bytes", "statistics", "run", "environment",
 )  # fmt: skip
 PART_COLUMNS = tuple(f"{name}_s" for name in PARTS)
 ROWS: dict[str, tuple[tuple[str, ...], Callable[[Record], Iterable[Row]]]] = {

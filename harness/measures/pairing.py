@@ -1,5 +1,6 @@
 """What an arm's records hold, and how two arms are paired: by example and repeat, failures left out and counted."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -10,6 +11,10 @@ from methods.steps import Step
 
 # Arms alternate within seconds, so their ratio bears a machine that slows down; beyond this something else happened to it.
 MAX_DRIFT = 0.4
+MAX_SPREAD = 2.0  # of an arm's typical rounds, the nine-tenths quantile over the one-tenth; alone on a machine it is below 1.5
+LEAST_ON_PROCESSOR = 0.7  # of the seconds that an arm decoded; the rest went to other programs
+JUDGED = 8  # of fewer examples in one process a drift or a spread says nothing
+REMEDY = "run again with --again, which records the comparison anew"
 
 
 def succeeded(records: Sequence[Record]) -> list[Record]:
@@ -33,58 +38,94 @@ def steps_of(record: Record) -> list[Step]:
     return [] if record.steps is None else record.steps.rounds(record.stop_reason)
 
 
-def drifted(baseline: Sequence[Record]) -> Missing | None:
-    """Refuse times if the machine changed speed while the baseline ran.
+def disturbed(records: Sequence[Record]) -> Missing | None:
+    """Refuse an arm's times if something else had a part in them: another program, a clock rate that moved, a pause.
 
-    The median round of the second half of each process is held against that of its first half. A run that went on in another
-    process may be faster or slower as a whole: the arms of every example ran in one.
+    Three signs, each enough: the thread that decodes had a processor for too little of the time; the median round of the second
+    half of a process is far from that of its first half; rounds of one kind took very different times in different examples.
+    A run that went on in another process may be faster or slower as a whole: the arms of every example ran in one.
     """
+    good = [record for record in succeeded(records) if record.wall_s]
+    watched = [(one.on_processor_frac, one.wall_s) for one in good if one.on_processor_frac is not None and one.wall_s]
+    on_processor = sum(frac * wall_s for frac, wall_s in watched) / sum(wall_s for _, wall_s in watched) if watched else 1.0
+    if on_processor < LEAST_ON_PROCESSOR:
+        return _refused(
+            f"decoding had a processor for {on_processor:.0%} of its time (at least {LEAST_ON_PROCESSOR:.0%} is asked)"
+        )
     seconds: dict[str, list[float]] = {}
-    for record in succeeded(baseline):
-        if record.wall_s:
-            seconds.setdefault(record.run, []).append(_round_s(record))
-    change = max((drift(np.array(one)) for one in seconds.values()), key=abs, default=0.0)
-    if abs(change) <= MAX_DRIFT:
-        return None
-    return Missing(
-        f"refused: the baseline drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed); "
-        "run again with --again, which records the comparison anew"
-    )
+    for record, round_s in zip(good, _rounds_s(good), strict=True):
+        if round_s is not None:
+            seconds.setdefault(record.run, []).append(round_s)
+    judged = [np.array(one) for one in seconds.values() if len(one) >= JUDGED or len(seconds) == 1]
+    change = max(map(drift, judged), key=abs, default=0.0)
+    if abs(change) > MAX_DRIFT:
+        return _refused(f"an arm drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed)")
+    apart = max((float(np.divide(*np.quantile(one, (0.9, 0.1)))) for one in judged if len(one) >= JUDGED), default=1.0)
+    if apart > MAX_SPREAD:
+        return _refused(
+            f"slow examples of an arm took {apart:.1f} times as long a round as quick ones (at most {MAX_SPREAD:g})"
+        )
+    return None
 
 
-def _round_s(record: Record) -> float:
-    """Return seconds of a typical round; of a token on average where a method reports no rounds' times."""
-    if record.steps is not None and record.steps.round_s:
-        return float(np.median(record.steps.round_s))
-    return (record.wall_s or np.nan) / max(1, len(record.tokens or ()))
+def _refused(why: str) -> Missing:
+    return Missing(f"refused: {why}; {REMEDY}")
+
+
+def _rounds_s(records: Sequence[Record]) -> list[float | None]:
+    """Return seconds of each record's typical round: the median of those with as many drafts as most rounds of the arm have.
+
+    A record without such a round has None, and so has every one of a pipeline, whose rounds are of two kinds by nature. Where
+    a method reports no rounds' times, a token on average stands for one.
+    """
+    drafts = Counter(len(drafted) for record in records if record.steps for drafted in record.steps.drafted)
+    usual = max(drafts, key=lambda number: drafts[number], default=0)
+    found: list[float | None] = []
+    for record in records:
+        steps = record.steps
+        if steps is None or not steps.round_s:
+            found.append((record.wall_s or np.nan) / max(1, len(record.tokens or ())))
+            continue
+        alike = (
+            []
+            if steps.early_layer
+            else [round_s for round_s, drafted in zip(steps.round_s, steps.drafted, strict=True) if len(drafted) == usual]
+        )
+        found.append(float(np.median(alike)) if alike else None)
+    return found
 
 
 def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
-    """Say why no speed may be shown: a wrong output, a drifting machine, arms in different processes."""
+    """Say why no speed may be shown: a wrong output, a disturbed machine, arms in different processes."""
+    return wrong(baseline, method) or out_of_turn(baseline, method)
+
+
+def wrong(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
+    """Refuse arms with an output that is not what it must be, and not by rounding."""
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
         return Missing(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in baseline):
         return Missing(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
-    return out_of_turn(baseline, method)
+    return None
 
 
 def out_of_turn(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
-    """Say why times must be recorded anew to be compared: the machine drifted, or the arms ran in different processes."""
-    if refusal := drifted(baseline):
-        return refusal
+    """Say why times must be recorded anew to be compared: the machine was disturbed, or the arms ran in different processes."""
+    return disturbed(baseline) or disturbed(method) or torn(baseline, method)
+
+
+def torn(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
+    """Refuse times of arms that ran in different processes. What a run tears that is stopped and goes on is only left out."""
     runs = {record.key: record.run for record in succeeded(baseline)}
     shared = [record for record in succeeded(method) if record.key in runs]
-    torn = [record for record in shared if record.run != runs[record.key]]
-    if shared and len(torn) == len(shared):
-        return Missing(
-            "refused: the two arms ran in different processes, not interleaved; run again with --again, which records the "
-            "comparison anew"
-        )
+    apart = [record for record in shared if record.run != runs[record.key]]
+    if shared and len(apart) == len(shared):
+        return _refused("the two arms ran in different processes, not interleaved")
     stops = len({*runs.values(), *(record.run for record in shared)}) - 1
-    if torn and len(torn) > stops * max((record.num_rows or 1 for record in torn), default=1):
-        return Missing(
-            f"refused: of {len(shared)} examples {len(torn)} ran in another process in one arm than in the other, more than a "
-            "run leaves that is stopped and goes on; run again with --again, which records the comparison anew"
+    if apart and len(apart) > stops * max((record.num_rows or 1 for record in apart), default=1):
+        return _refused(
+            f"of {len(shared)} examples {len(apart)} ran in another process in one arm than in the other, more than a run "
+            "leaves that is stopped and goes on"
         )
     return None
 

@@ -1,6 +1,7 @@
 """One batch of examples: decoded into records, failures among them, and measured by what probes ask for."""
 
 import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ def _decoded(
 ) -> list[Record]:
     """One record a prompt. An error while decoding or scoring makes every record of the batch a failure, without numbers."""
     try:
+        began = time.thread_time(), time.perf_counter()
         (generations, wall_s), rule_times = _timed(arm, prompts, target, session, repeat)
+        watched = on_processor(arm, time.thread_time() - began[0], time.perf_counter() - began[1])
         records = [
             Record(
                 signature=arm.experiment.signature,
@@ -87,6 +90,7 @@ def _decoded(
                 wall_s=wall_s / len(prompts),
                 encode_s=_share(generation.encode_s, len(prompts)),
                 draft_encode_s=_share(generation.draft_encode_s, len(prompts)),
+                on_processor_frac=watched,
                 steps=Steps.of(generation.steps),
                 statistics=_statistics(arm.experiment, task, prompt, generation, target, session),
                 **facts,
@@ -101,6 +105,12 @@ def _decoded(
         for record in records:
             record.probes[RuleTimesProbe().id] = _found(record, facts, rule_times=_of_run(rule_times, facts))
     return records
+
+
+def on_processor(arm: Arm, thread_s: float, wall_s: float) -> float | None:
+    """Return the share of the time in which this thread had a processor; None where it rests while others decode."""
+    rests = arm.experiment.device != "cpu" or arm.experiment.method.is_pipeline
+    return None if rests or wall_s <= 0 else min(1.0, thread_s / wall_s)
 
 
 def _failure(arm: Arm, prompt: Prompt, message: str, repeat: int, facts: Facts) -> Record:

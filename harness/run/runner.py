@@ -23,7 +23,7 @@ from harness.core.files import replace_file
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
-from harness.measures.pairing import out_of_turn
+from harness.measures.pairing import out_of_turn, torn
 from harness.models.files import zoo_model_folder
 from harness.models.fit import Models, estimate
 from harness.models.loading import check_rounding, load_tokenizer
@@ -94,7 +94,7 @@ class Runner:
     """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same.
 
     ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
-    ``again``: records anew, all arms together, a comparison whose times are refused for how they were recorded.
+    ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was.
     """
 
     def __init__(self, folder: Path, quiet: bool = False, again: bool = False, replay: Replay = "sample") -> None:
@@ -116,12 +116,17 @@ class Runner:
         return recorded and not self._begins_again(comparison)
 
     def _begins_again(self, comparison: Comparison) -> bool:
-        """Say whether times of any arm beside one that drafts nothing are refused, which recording both anew may mend."""
-        if not self.again:
+        """Say whether recording all arms anew may mend times that are refused.
+
+        Arms that ran in different processes are recorded anew in any case where their times are compared; what disturbed the
+        machine only where ``again`` asks for it, since it may be there still.
+        """
+        if not (self.again or comparison.arms[0].comparison):
             return False
         recorded = [self.records(arm) for arm in comparison.arms]
         plain = [records for arm, records in zip(comparison.arms, recorded, strict=True) if arm.method.drafter is None]
-        return any(out_of_turn(*pair) for pair in product(plain, recorded))
+        refusal = out_of_turn if self.again else torn
+        return any(refusal(*pair) for pair in product(plain, recorded))
 
     def models(self, experiment: Experiment) -> Models:
         if self._models is None or (self._models.device, self._models.dtype) != (experiment.device, experiment.dtype):

@@ -1,6 +1,6 @@
 """Synthetic records whose every number follows from a few parameters, for tests of what is derived from records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +11,21 @@ from probed import write_records
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import EarlyRanks, Overlap, Record
+from harness.run import record as recording
 from methods.sampling import Sampling
 from methods.steps import Steps
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
 ALPHAS = {"unigram": 0.08, "bigram": 0.2, "t5-small": 0.6, "t5-base": 0.7, "t5-large": 0.75}
 DRAFT_S = {"t5-small": 0.002, "t5-base": 0.003, "t5-large": 0.005}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unwatched() -> Iterator[None]:
+    """Tests share their machine: how much of it a run had is not recorded, or every speed would be refused there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "on_processor", lambda *_: None)
+        yield
 
 
 def plain_experiment(**changes: object) -> Experiment:

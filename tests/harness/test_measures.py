@@ -179,6 +179,47 @@ def test_eq1_is_shown_where_it_applies_and_at_the_rules_own_alpha(
     assert (found and found.value) == (expected and pytest.approx(expected))
 
 
+def test_a_busy_machine_is_seen_in_any_arm(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Slow-downs that no half of the baseline shows: a thread without a processor, every other example slow."""
+    names = [str(index) for index in range(12)]
+    plain = [synthetic.plain(arms.plain, name) for name in names]
+    drafted = [synthetic.drafted(arms.drafted, name) for name in names]
+    assert isinstance(measures.speedup(plain, drafted), Estimate)
+    for frac, is_refused in ((0.6, True), (0.95, False)):
+        waiting = [replace(record, on_processor_frac=frac) for record in drafted]
+        assert isinstance(measures.speedup(plain, waiting), Missing) == is_refused
+        assert (
+            isinstance(measures.speedup([replace(record, on_processor_frac=frac) for record in plain], drafted), Missing)
+            == is_refused
+        )
+    unsteady = [synthetic.plain(arms.plain, name, ar_s=0.01 if int(name) % 2 else 0.025) for name in names]
+    refused = measures.speedup(unsteady, drafted)
+    assert isinstance(refused, Missing)
+    assert "took 2.5 times as long" in refused.why
+
+
+def test_a_few_examples_before_a_kill_say_nothing_of_drift(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Four examples of a process that was killed, two of them slow by chance: the run that went on has the numbers."""
+    plain = [
+        replace(synthetic.plain(arms.plain, str(i), 5, ar_s=0.02 if i in (2, 3) else 0.01), run=str(i > 3)) for i in range(24)
+    ]
+    drafted = [replace(synthetic.drafted(arms.drafted, str(i), 5), run=str(i > 3)) for i in range(24)]
+    assert isinstance(measures.speedup(plain, drafted), Estimate)
+
+
+def test_costs_that_leave_much_unexplained_are_refused(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Encoders that took as long as all rounds: no prediction from rounds stands for such a speed."""
+    names = [str(index) for index in range(12)]
+    plain = [synthetic.plain(arms.plain, name, 12, 0.01) for name in names]
+    drafted = [synthetic.drafted(arms.drafted, name, 12, (2, 0, 3, 1), 0.002, 0.012, 0.001) for name in names]
+    assert isinstance(account(plain, drafted, "t5-small", 3), dict)
+    for index, record in enumerate(drafted):
+        record.wall_s *= 2 + 0.01 * index
+    refused = account(plain, drafted, "t5-small", 3)
+    assert isinstance(refused, Missing)
+    assert "unexplained" in refused.why
+
+
 def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, "a", 12)]
     drafted = [synthetic.drafted(arms.drafted, "a", 12, accepted=(3,))]

@@ -91,7 +91,7 @@ def test_a_drifting_machine_is_named_below(tmp_path: Path) -> None:
     for comparison in figure.plan(FEW):
         for record in run(comparison.arms[0])[2:]:
             record.steps.round_s = [2 * runs.TOKEN_S] * 12
-    with pytest.raises(UsageError, match=r"figure optimized-3: refused: the baseline drifted by \+100%"):
+    with pytest.raises(UsageError, match=r"figure optimized-3: refused: an arm drifted by \+100%"):
         figure.draw(FEW, Evidence(run), tmp_path)
 
 

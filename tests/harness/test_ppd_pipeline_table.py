@@ -70,6 +70,17 @@ def test_arms_are_the_papers_protocol() -> None:
     assert not shared & others, "a timed arm belongs to one comparison"
 
 
+def test_a_busy_machine_takes_the_times_alone(records_of: RecordsOf) -> None:
+    """The match rate of the same records was counted."""
+
+    def waiting(experiment: Experiment) -> list[Record]:
+        return [dataclasses.replace(record, on_processor_frac=0.5) for record in records_of(experiment)]
+
+    cells = by_place(TABLE.cells(FEW, Evidence(waiting)))
+    assert cells["SQUAD / PPD, k = 1, N", "speed-up"].status == "failed"
+    assert cells["SQUAD / PPD, k = 1, N", "match rate"].status == "measured"
+
+
 def test_every_published_number_stands_beside_its_row() -> None:
     cells = by_place(TABLE.cells(FEW, Evidence(lambda experiment: [])))
     names = {("greedy", ""): "greedy", ("greedy_ppd", "1"): "PPD, k = 1, N", ("greedy_ppd", "3"): "PPD, k = 3, N"}

@@ -50,7 +50,9 @@ def comparison(**changes: object) -> Comparison:
 def timeless(record: Record) -> Record:
     """A record without what a clock saw."""
     steps = record.steps and replace(record.steps, draft_s=[], verify_s=[], round_s=[])
-    return replace(record, wall_s=None, encode_s=None, draft_encode_s=None, steps=steps, run="", overlap=[])
+    return replace(
+        record, wall_s=None, encode_s=None, draft_encode_s=None, on_processor_frac=None, steps=steps, run="", overlap=[]
+    )
 
 
 def outputs(runner: Runner, experiment: Experiment) -> dict[tuple[str, int], list[int] | None]:
@@ -91,6 +93,18 @@ def test_an_arm_that_came_later_is_recorded_again_with_the_others(tmp_path: Path
     kept = [tmp_path / "replaced" / f"{arm.signature}-1.jsonl" for arm in arms.arms]
     assert [path.read_bytes() for path in kept] == old
     assert len(load_records(tmp_path)) == 4
+
+
+def test_arms_whose_times_are_compared_and_were_torn_apart_are_recorded_anew(tmp_path: Path) -> None:
+    """Without being asked, and only there: the arms of a named comparison stood in two processes."""
+    arms = comparison(limit=2, comparison="a-table")
+    Runner(tmp_path, quiet=True).run(Comparison(arms.arms[:1]))
+    Runner(tmp_path, quiet=True).run(Comparison(arms.arms[1:]))
+    runner = Runner(tmp_path, quiet=True)
+    assert not runner.is_complete(arms)
+    runner.run(arms)
+    assert runner.is_complete(arms)
+    assert len({record.run for arm in arms.arms for record in runner.records(arm)}) == 1
 
 
 def test_arms_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

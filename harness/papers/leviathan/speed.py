@@ -22,7 +22,7 @@ import numpy as np
 from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.pairing import incomparable, overlap_of, succeeded
+from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded
 from harness.measures.statistics import Estimate, Missing, interval
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.setup import (
@@ -42,6 +42,7 @@ from harness.tables.finding import FASTER, by_columns, order, side
 from methods.speculative import theory
 
 RESAMPLES = 1000
+MAX_UNEXPLAINED = 0.25  # of the speed-up; on a quiet machine it is a tenth or less
 
 UNITS = {
     "alpha": "",
@@ -76,7 +77,23 @@ def account(
     if refusal := incomparable(baseline, method):
         return refusal
     columns = _columns(baseline, method, drafter)
-    return None if columns is None else _estimates(columns, gamma)
+    if columns is None:
+        return None
+    found = _estimates(columns, gamma)
+    return _unexplained(found) or found
+
+
+def _unexplained(found: dict[str, Estimate | None]) -> Missing | None:
+    """Refuse times whose parts do not make up the whole: a remainder that is clear of zero and a large part of the speed-up."""
+    rest, speed = found["residual_unexplained"], found["speedup"]
+    if rest is None or speed is None or rest.low is None or rest.high is None or rest.low <= 0 <= rest.high:
+        return None
+    if abs(rest.value) <= MAX_UNEXPLAINED * speed.value:
+        return None
+    return Missing(
+        f"refused: the costs of its rounds leave {rest.value:+.2f} of a speed of {speed.value:.2f} unexplained (at most "
+        f"{MAX_UNEXPLAINED:.0%} is allowed); {REMEDY}"
+    )
 
 
 def untimed(baseline: Sequence[Record], method: Sequence[Record], drafter: str, gamma: int) -> dict[str, Estimate | None]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from harness.core.experiment import Comparison, Experiment, MethodSpec, comparison_id, plain_arms
 from harness.core.settings import Settings
-from harness.measures.pipelines import UNITS, Account, account
+from harness.measures.pairing import wrong
+from harness.measures.pipelines import UNITS, UNTIMED, Account, account, untimed
 from harness.measures.statistics import Missing
 from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes
 from harness.tables import published
@@ -125,7 +126,7 @@ def _greedy_columns(plains: tuple[str, ...]) -> list[Column]:
 
     named = {"latency": "baseline_latency_s", "throughput": "baseline_throughput"}
     return [
-        Column(title, _quantity(found, name), UNITS[name], published=PUBLISHED[title], reads=plains, remark=which)
+        Column(title, _quantity(found, name, 1), UNITS[name], published=PUBLISHED[title], reads=plains, remark=which)
         for title, name in named.items()
     ]
 
@@ -135,7 +136,7 @@ def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
     return [
         Column(
             title,
-            _quantity(found, name),
+            _quantity(found, name, depth),
             UNITS[name],
             published=PUBLISHED.get(title),
             reads=plains,
@@ -156,9 +157,12 @@ def _accounting(plains: tuple[str, ...], depth: int) -> Callable[[Known, Row], A
     return lambda known, row: known.once(compared, row.arm, *plains)
 
 
-def _quantity(found: Callable[[Known, Row], Account | Missing | None], name: str) -> Callable[[Known, Row], Result]:
+def _quantity(found: Callable[[Known, Row], Account | Missing | None], name: str, depth: int) -> Callable[[Known, Row], Result]:
     def quantity(known: Known, row: Row) -> Result:
         result = found(known, row)
+        own = known[row.arm][1]
+        if isinstance(result, Missing) and name in UNTIMED and not wrong(own, own):
+            return untimed(own, depth).get(name)
         if not isinstance(result, Account):
             return result
         if name == "reached_frac" and name not in result.estimates:
