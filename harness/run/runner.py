@@ -144,8 +144,11 @@ class Runner:
             UsageError: nothing can work with these settings. Failures of single examples are records.
         """
         if self._begins_again(comparison):
-            for arm in comparison.arms:
-                RecordFile(self.folder, arm).set_aside()
+            files = [RecordFile(self.folder, arm) for arm in comparison.arms]
+            for arm, file in zip(comparison.arms, files, strict=True):
+                check_planned(arm, file.stored(), examples_of)
+            for file in files:
+                file.set_aside()
         if any([self._run(stage, description) for stage in stages_of(comparison)]):
             note_facts(Notes(self.folder), comparison, examples_of(comparison.arms[0]))
 
