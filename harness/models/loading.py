@@ -205,7 +205,9 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
 def _try(model: LoadedModel) -> None:
     """Decode one token. InputError for logits that are NaN or all alike: settings spoil every output, and are found here."""
     stack, session = model.stack, model.session()
-    prompt = model.opening or (0,) * min(TRIED_TOKENS, max(1, stack.prompt_limit or TRIED_TOKENS))
+    num_tokens = min(TRIED_TOKENS, max(1, stack.prompt_limit or TRIED_TOKENS))
+    # Different tokens, from 1 on: token 0 may be padding, whose embedding is zero where a model is untrained.
+    prompt = model.opening or tuple(1 + place % max(1, model.vocab_size - 1) for place in range(num_tokens))
     heard = None if stack.feature_shape is None else torch.zeros(1, *stack.feature_shape)
     first = session.prefill(Inputs((prompt,), heard))
     logits = session.extend(torch.tensor([first], device=stack.device))[0, -1]

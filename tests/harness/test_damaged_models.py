@@ -190,6 +190,17 @@ def test_weights_that_tell_no_token_from_another_are_refused(whole: dict[str, Pa
         load(folder)
 
 
+def test_an_untrained_model_whose_padding_has_no_embedding_is_loaded(whole: dict[str, Path], tmp_path: Path) -> None:
+    """The draft of Optimized's tables that knows nothing: its token 0 is zeros, and so were its logits behind that alone."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=300, pad_token_id=0, **sizes))
+    assert not network.get_input_embeddings().weight[0].any()
+    network.save_pretrained(tmp_path)
+    for file in whole["target"].glob("tok*"):
+        shutil.copy(file, tmp_path)
+    load(tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.complex64])
 def test_older_files_of_whole_numbers_are_refused(
     whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, dtype: torch.dtype
