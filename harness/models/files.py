@@ -180,7 +180,10 @@ def verify_fetched(spec: ModelSpec) -> None:
 
     if spec.base.startswith(ZOO) or local_folder(spec.base) is not None:
         return
-    config = try_to_load_from_cache(spec.base, "config.json", revision=spec.revision)
+    try:
+        config = try_to_load_from_cache(spec.base, "config.json", revision=spec.revision)
+    except HFValidationError:  # no Hub id: nothing was fetched, and load_config says so
+        return
     for path in sorted(Path(config).parent.rglob("*")) if isinstance(config, str) else ():
         blob = path.resolve()
         if blob.parent.name == "blobs" and blob.is_file() and blob.name != _name_on_the_hub(blob):
@@ -202,7 +205,7 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             _check_numbers(value)
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and not isinstance(value, bool):
             least, most = next((limits for word, limits in LIMITS.items() if word in name), (-(2**62), 2**62))
             if not least <= value <= most:
                 raise ValueError(f"{name} {value!r} in its config.json, expected {least:g} to {most:g}")

@@ -1,6 +1,7 @@
 """One raw log, every definition: against counts made by hand, and the identities that hold between them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -170,7 +171,8 @@ def test_the_command_reads_the_plain_arm_beside_and_compares_files(
 ) -> None:
     path = write_records(tmp_path, DRAFTED, list(log.records))
     write_records(tmp_path, PLAIN, list(log.plain))
-    elsewhere = write_records(tmp_path / "other", DRAFTED.replace(seed=1), [drafted_record("b")])
+    another = DRAFTED.replace(seed=1)
+    elsewhere = write_records(tmp_path / "other", another, [replace(drafted_record("b"), signature=another.signature)])
     assert main(["acceptance", str(path), str(elsewhere), "--json", str(tmp_path / "out.json")]) == 0
     shown = capsys.readouterr().out
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}

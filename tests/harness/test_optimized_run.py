@@ -149,13 +149,13 @@ def test_the_papers_classes_run_from_disk_with_every_rule(kind: str, settings: S
 def test_an_untrained_draft_stands_before_the_sigmoid_only(settings: Settings, tmp_path: Path) -> None:
     arms = arms_of(settings, Case(data=XSUM, pair=LLAMA_7B, sampling="unfiltered"))
     fresh = {name: arm for name, arm in arms.items() if name == PLAIN or name.startswith(UNTRAINED)}
-    found = run(tmp_path, {name: arm.replace(max_new_tokens=30) for name, arm in fresh.items()})
+    found = run(tmp_path, {name: arm.replace(max_new_tokens=120) for name, arm in fresh.items()})
 
     def accepted(rule: str) -> float:
         steps = [record.steps for record in found[f"{UNTRAINED}{rule}"]]
         return sum(sum(one.num_accepted) for one in steps) / sum(len(drafts) for one in steps for drafts in one.drafted)
 
-    assert accepted(SIGMOID) > 0.9
+    assert accepted(SIGMOID) > 0.7
     assert accepted(BASELINE) < 0.6
     labels = [one.drafter for one in found[PLAIN][0].overlap]
     assert labels == ["sheared-for-7b", "sheared-for-7b untrained"]

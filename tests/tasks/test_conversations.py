@@ -34,7 +34,7 @@ def test_it_is_for_training_only():
     assert not set(TASKS) & set(TRAINING_ONLY)
     assert get_training_task("conversations").name == "conversations"
     assert get_training_task("squad") is get_task("squad")
-    with pytest.raises(DataError, match=r"task 'conversations': unknown"):
+    with pytest.raises(DataError, match=r"task 'conversations': it is only trained on"):
         get_task("conversations")
     with pytest.raises(DataError, match=r"task 'chats': unknown; expected one of squad, .*conversations"):
         get_training_task("chats")
