@@ -36,7 +36,7 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
     Without records of one's own it is made from the committed evidence.
     """
     settings = settings_of(args)
-    check_stop_at_eos(table.plan, settings, f"table {table.number}")
+    check_fixed_length(table.plan, settings, f"table {table.number}")
     plan = table.plan(settings)
     if not _run_missing(args, plan, table.scores):
         return []
@@ -76,7 +76,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
     """
     settings = settings_of(args)
     plan = figure.plan(settings)
-    check_stop_at_eos(figure.plan, settings, f"figure {figure.name}")
+    check_fixed_length(figure.plan, settings, f"figure {figure.name}")
     if not _run_missing(args, plan):
         return
     evidence, command = evidence_of(figure, plan, args, settings), command_of("figure", figure.name, settings)
@@ -144,14 +144,14 @@ def settings_of(args: argparse.Namespace) -> Settings:
         device=checked_device(args.device, getattr(args, "engine", "local")),
         dtype=args.dtype,
         models=_replacements(args.model),
-        stop_at_eos=args.stop_at_eos,
+        fixed_length=args.fixed_length,
     )
 
 
-def check_stop_at_eos(plan: Callable[[Settings], Sequence[Comparison]], settings: Settings, name: str) -> None:
+def check_fixed_length(plan: Callable[[Settings], Sequence[Comparison]], settings: Settings, name: str) -> None:
     """UsageError where it was asked for and changes nothing."""
-    if settings.stop_at_eos and plan(settings) == plan(replace(settings, stop_at_eos=False)):
-        raise UsageError(f"stop_at_eos: {name} has no fixed lengths, its outputs end at EOS already; leave the flag out")
+    if settings.fixed_length and plan(settings) == plan(replace(settings, fixed_length=False)):
+        raise UsageError(f"fixed_length: {name} has none, its paper's outputs end at EOS as ours do; leave the flag out")
 
 
 def _replacements(pairs: list[str]) -> tuple[tuple[str, str], ...]:

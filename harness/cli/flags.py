@@ -98,7 +98,7 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
 
 def _catalogue(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
-    parser.add_argument("--stop-at-eos", action="store_true", help="end outputs at EOS where the paper ignores it (PPD)")
+    parser.add_argument("--fixed-length", action="store_true", help="go on behind EOS to the length that a paper names (PPD)")
 
 
 def table(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def figure(parser: argparse.ArgumentParser) -> None:
 
 
 def reproduce(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(reproduce=True, model=[], stop_at_eos=False)
+    parser.set_defaults(reproduce=True, model=[], fixed_length=False)
     add_experiment(parser)
 
 

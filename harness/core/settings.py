@@ -17,7 +17,7 @@ class Settings:
     """The choices of a user for a table or figure; None leaves the choice to the table.
 
     ``models`` are (role, name) pairs that replace the profile's models, for example ("t5-small", "google/mt5-small").
-    ``stop_at_eos`` ends outputs at EOS in experiments whose paper generates a fixed length instead (PPD).
+    ``fixed_length`` generates the length that a paper names (PPD's), behind EOS too; else outputs end at EOS.
     """
 
     profile: str = "toy"
@@ -29,7 +29,7 @@ class Settings:
     dtype: str = "float32"
     num_threads: int | None = None
     models: tuple[tuple[str, str], ...] = ()
-    stop_at_eos: bool = False
+    fixed_length: bool = False
 
 
 def folder_of(settings: Settings) -> Path:

@@ -60,11 +60,11 @@ def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) ->
     given = plugins.given_for(kind, name)
     if settings.seed == default.seed and not settings.models and not given:
         variables = [f"{fields[key]}={value}" for key, value in changed.items()]
-        variables += ["STOP_AT_EOS=1"] if settings.stop_at_eos else []
+        variables += ["FIXED_LENGTH=1"] if settings.fixed_length else []
         return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
     flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
     flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
-    flags += ["--stop-at-eos"] if settings.stop_at_eos else []
+    flags += ["--fixed-length"] if settings.fixed_length else []
     flags += [f"--model {role}={_shown(model, root)}" for role, model in settings.models]
     flags += [f"--plugin {_shown(file, root)}" for file in given]
     return " ".join([f"foretoken {kind} {name} --reproduce", *flags])

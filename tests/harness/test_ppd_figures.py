@@ -18,7 +18,7 @@ from harness.measures.pipelines import match_rate
 from harness.papers import get_figure
 from harness.papers.ppd import figure_theory as ppd_theory
 from harness.papers.ppd import figure_timeline as ppd_timeline
-from harness.papers.ppd.pipeline import comparison, shown_arm
+from harness.papers.ppd.pipeline import SHOWN, comparison, shown_arm
 from harness.papers.ppd.setup import match_arm
 from harness.tables import published
 from harness.tables.evidence import Evidence
@@ -196,11 +196,11 @@ def test_the_first_stretch_that_fits_is_shown(synthetic: SimpleNamespace) -> Non
 def test_timelines_are_of_the_shown_arm(synthetic: SimpleNamespace) -> None:
     for candidates in (1, 3):
         arm = shown_arm(FEW, candidates)
-        assert arm in comparison(FEW, "SQUAD").arms
-        assert (arm.task, arm.method.values.get("candidates"), arm.method.heads is not None) == ("squad", candidates, True)
+        assert arm in comparison(FEW, SHOWN).arms
+        assert (arm.task, arm.method.values.get("candidates"), arm.method.heads is not None) == ("cnndm", candidates, True)
         assert arm.method.options.execution == {1: "process", 3: "batched"}[candidates]
     for name in ("ppd-1", "ppd-2"):
-        assert get_figure(name).plan(FEW) == [comparison(FEW, "SQUAD")]
+        assert get_figure(name).plan(FEW) == [comparison(FEW, SHOWN)]
 
 
 def bars(axes) -> list[tuple[float, float, float]]:

@@ -22,7 +22,7 @@ from harness.tables.layout import terminal_table
 from harness.zoo.build import ensure
 
 TABLE = get_table(2)
-FEW = Settings(limit=5)
+FEW = Settings(limit=5, fixed_length=True)
 DATASETS = ("CNN/DM", "SQUAD")
 ROWS = ("PPD, k = 1, N", "PPD, k = 3, N", "PPD, k = 1, Y", "PPD, k = 3, Y", "PPD, adaptive, Y")
 RecordsOf = Callable[[Experiment], list[Record]]
@@ -43,15 +43,16 @@ def without(records_of: RecordsOf, absent: Callable[[Experiment], bool]) -> Reco
 
 
 def test_arms_are_the_papers_protocol() -> None:
-    """128 tokens whatever EOS says, half the depth, one process or one batch beside the main one, all interleaved."""
+    """At most 128 tokens, or just as many, half the depth, one process or one batch beside the main one, all interleaved."""
     plan = TABLE.plan(Settings())
     assert [run.arms[0].task for run in plan] == ["cnndm", "squad"]
     for run in plan:
         plain, pipelines = run.arms[:2], run.arms[2:]
         assert [(arm.method.name, arm.num_threads) for arm in plain] == [("autoregressive", None), ("autoregressive", 1)]
         assert {(arm.max_new_tokens, arm.ignore_eos, arm.batch_size, arm.sampling.greedy) for arm in run.arms} == {
-            (128, True, 1, True)
+            (128, False, 1, True)
         }
+        assert all(arm.limit >= 100 for arm in run.arms), "a printed interval is of 100 examples"
         names = ("early_layer", "candidates", "execution")
         methods = [arm.method for arm in pipelines]
         assert [(*(one.values[name] for name in names), one.heads is not None) for one in methods] == [
@@ -62,12 +63,23 @@ def test_arms_are_the_papers_protocol() -> None:
             (None, None, "batched", True),
         ]
         assert len({arm.signature for arm in run.arms}) == 7
+    fixed = TABLE.plan(Settings(fixed_length=True))
+    assert [arm.replace(ignore_eos=True) for run in plan for arm in run.arms] == [arm for run in fixed for arm in run.arms]
     paper = Settings(profile="paper")
     assert [arm.name for arm in arms_of(paper)] == ["greedy", "PPD, k = 1, N", "PPD, k = 3, N"], "no trained heads are public"
     assert {arm.limit for arm in comparison(paper, "SQUAD").arms} == {100}
     shared = {arm.signature for run in plan for arm in run.arms}
     others = {arm.signature for number in (1, 3) for run in get_table(number).plan(Settings()) for arm in run.arms}
     assert not shared & others, "a timed arm belongs to one comparison"
+
+
+def test_notes_and_remarks_say_where_texts_ended(synthetic: SimpleNamespace) -> None:
+    """The paper's latency is of 128 tokens; ours is of a text that ended at EOS, and says so beside the number."""
+    ended = dataclasses.replace(FEW, fixed_length=False)
+    cells = by_place(TABLE.cells(ended, Evidence(synthetic.run_all(TABLE.plan(ended)))))
+    assert "outputs ended at EOS; 22.0 tokens on average" in cells["SQUAD / greedy", "latency"].note
+    assert any("The paper's is of 128 tokens always (here with FIXED_LENGTH=1)" in note for note in TABLE.notes(ended))
+    assert any("EOS is ignored, as in the paper" in note for note in TABLE.notes(FEW))
 
 
 def test_a_busy_machine_takes_the_times_alone(records_of: RecordsOf) -> None:

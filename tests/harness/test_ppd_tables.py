@@ -46,7 +46,8 @@ from tasks.sources.read import read_examples
 
 NUMBERS = {1: "table_2", 3: "table_5", 4: "table_6", 5: "table_7", 6: "table_8"}
 MADE = {number: table for number in NUMBERS if isinstance(table := TABLES[number], Table)}
-FEW = Settings(limit=6)
+FEW = Settings(limit=6, fixed_length=True)
+ENDED = Settings(limit=6)
 RecordsOf = Callable[[Experiment], list[Record]]
 
 
@@ -136,14 +137,13 @@ def test_the_paper_s_own_totals_are_means_over_its_bins() -> None:
 
 def test_at_eos_rates_are_pooled_over_what_is_there(synthetic: SimpleNamespace) -> None:
     """Outputs of different lengths: the total is all matches over all tokens, not the mean over bins; the note says so."""
-    settings = dataclasses.replace(FEW, stop_at_eos=True)
     table = MADE[5]
-    arm = match_arm(settings, "WMT")
+    arm = match_arm(ENDED, "WMT")
     assert not arm.ignore_eos
     assert arm.signature != match_arm(FEW, "WMT").signature
     records = synthetic.run(arm)
     records[0].stop_reason = "eos"
-    cells = by_place(table.cells(settings, Evidence(lambda experiment: records if experiment == arm else [])))
+    cells = by_place(table.cells(ENDED, Evidence(lambda experiment: records if experiment == arm else [])))
     ranks = [rank for record in records for rank in ranks_of(record, "N", 20)]
     total = cells["20 / 3 / N", "Total"]
     assert total.measured == pytest.approx(100 * sum(rank < 3 for rank in ranks) / len(ranks))
@@ -151,7 +151,7 @@ def test_at_eos_rates_are_pooled_over_what_is_there(synthetic: SimpleNamespace) 
     empty = cells["20 / 3 / N", "113-128"]
     assert (empty.status, empty.measured) == ("failed", None)
     assert "no output reaches these positions" in empty.note
-    assert any("what is there is pooled" in note and "not the mean over positions" in note for note in table.notes(settings))
+    assert any("what is there is pooled" in note and "not the mean over positions" in note for note in table.notes(ENDED))
     assert any("EOS is ignored, as in the paper" in note for note in table.notes(FEW))
 
 
@@ -175,8 +175,9 @@ def test_table_5_reads_each_kind_of_sampling(records_of: RecordsOf) -> None:
 def test_arms_are_the_papers_protocol() -> None:
     for dataset, task in TASKS.items():
         arm = match_arm(Settings(), dataset)
-        assert (arm.task, arm.method.name, arm.sampling.greedy, arm.ignore_eos) == (task, "autoregressive", True, True)
+        assert (arm.task, arm.method.name, arm.sampling.greedy, arm.ignore_eos) == (task, "autoregressive", True, False)
         assert arm.max_new_tokens == {"SQUAD": 16, "WMT": 128, "CNN/DM": 128}[dataset]
+        assert match_arm(Settings(fixed_length=True), dataset) == arm.replace(ignore_eos=True)
         assert arm.prompt_style == "instruction"
         assert [early.label for early in arm.early] == ["N", "Y"]
         assert {early.layers for early in arm.early} == {(10, 20, 30, 35, 37)}
@@ -290,11 +291,11 @@ def test_cut_prompts_and_loops_are_counted(synthetic: SimpleNamespace) -> None:
 
 
 def test_other_settings_go_to_other_files() -> None:
-    eos = Settings(stop_at_eos=True)
-    assert folder_of(Settings()) != folder_of(eos) == Path("results/runs/toy-toy-stop-at-eos")
-    assert command_of("table", "1", eos) == "make reproduce-table-1 STOP_AT_EOS=1"
-    named = dataclasses.replace(eos, models=(("heads", "my/heads"),))
-    assert command_of("table", "1", named) == "foretoken table 1 --reproduce --stop-at-eos --model heads=my/heads"
+    fixed = Settings(fixed_length=True)
+    assert folder_of(Settings()) != folder_of(fixed) == Path("results/runs/toy-toy-fixed-length")
+    assert command_of("table", "1", fixed) == "make reproduce-table-1 FIXED_LENGTH=1"
+    named = dataclasses.replace(fixed, models=(("heads", "my/heads"),))
+    assert command_of("table", "1", named) == "foretoken table 1 --reproduce --fixed-length --model heads=my/heads"
 
 
 def test_tables_of_settings_are_shown(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
@@ -310,8 +311,8 @@ def test_tables_of_settings_are_shown(capsys: pytest.CaptureFixture, tmp_path: P
     assert set(rows) == {"ppd-1", "ppd-4", "specdec-7"}
     assert main(["tables", "--model", "nobody=x", *records]) == 2
     assert "model role 'nobody'" in capsys.readouterr().err
-    assert main(["table", "9", "--stop-at-eos", *records]) == 2
-    assert "stop_at_eos: table 9" in capsys.readouterr().err
+    assert main(["table", "9", "--fixed-length", *records]) == 2
+    assert "fixed_length: table 9" in capsys.readouterr().err
 
 
 def test_a_table_fits_a_terminal(records_of: RecordsOf) -> None:

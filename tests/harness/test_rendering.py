@@ -168,10 +168,10 @@ def test_a_measured_cell_is_not_replaced_by_not_run(
     assert main([*call, "--seed", "3"]) == 0, "other settings: nothing is recorded"
     assert written.read_bytes() == whole
     document = json.loads(whole)
-    del document["settings"]["stop_at_eos"]
+    del document["settings"]["fixed_length"]
     written.write_text(json.dumps(document), encoding="utf8")
     assert main(call) == 0
-    assert "stop_at_eos" not in json.loads(written.read_text(encoding="utf8"))["settings"], "a file of an older version too"
+    assert "fixed_length" not in json.loads(written.read_text(encoding="utf8"))["settings"], "a file of an older version too"
 
 
 def test_records_may_lie_right_below_the_root(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

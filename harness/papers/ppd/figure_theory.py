@@ -144,10 +144,11 @@ def _provenance(settings: Settings, measured: list[_Curve]) -> str:
     texts = {curve.dataset: next(iter(curve.rates.values())).n for curve in measured}
     shown = f"texts: {', '.join(f'{n} of {dataset}' for dataset, n in texts.items()) or 'none'}"
     place = f", layer {measured[0].layer} of {measured[0].depth}" if measured else ""
+    until = "as long as the paper's" if settings.fixed_length else "until EOS; the paper's go on behind it"
     return (
         f"Theory in both panels, at the match rates of Table 2. Paper: Vicuna-13B, layer {HALF} of {PAPER_DEPTH}. "
         f"Here: {style.data_of(settings)}{place}; {shown};\n"
-        "bars are 95 % intervals over texts. Heads are not counted; Table 3 has what a real pipeline makes of it."
+        f"bars are 95 % intervals over texts, {until}. Heads are not counted; Table 3 has what a real pipeline makes of it."
     )
 
 

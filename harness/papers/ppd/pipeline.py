@@ -8,7 +8,7 @@ from harness.core.settings import Settings
 from harness.measures.pairing import wrong
 from harness.measures.pipelines import UNITS, UNTIMED, Account, account, untimed
 from harness.measures.statistics import Missing
-from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes
+from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes, remark
 from harness.tables import published
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
 from harness.tables.finding import by_columns, by_head, order
@@ -17,7 +17,7 @@ from kernels.inputs import SamplingSpec
 
 ROLE = "llama-2-13b"
 GREEDY = "greedy"
-SHOWN = "SQUAD"  # what the timelines are taken from
+SHOWN = "CNN/DM"  # what the timelines are taken from; answers to questions are too short for them
 NUM_TOKENS = 128
 # Column title -> quantity of harness.measures.pipelines.
 PRINTED = {"match rate": "match_rate", "latency": "latency_s", "throughput": "throughput"}
@@ -73,7 +73,6 @@ def comparison(settings: Settings, dataset: str) -> Comparison:
         batch_size=1,
         repeats=settings.repeats or 1,
         max_new_tokens=NUM_TOKENS,
-        ignore_eos=True,
         comparison=comparison_id(PAPER, "pipeline", settings.models),
     )
     methods = [arm.method for arm in arms_of(settings) if arm.method is not None]
@@ -122,7 +121,7 @@ def _greedy_columns(plains: tuple[str, ...]) -> list[Column]:
         if not isinstance(best, Account):
             return ""
         threads = "one thread" if known[plains[best.baseline]][0].num_threads == 1 else "all threads"
-        return f"the faster of one thread and all: {threads}"
+        return "; ".join(filter(None, (f"the faster of one thread and all: {threads}", remark(*known[row.arm]))))
 
     named = {"latency": "baseline_latency_s", "throughput": "baseline_throughput"}
     return [
@@ -172,11 +171,20 @@ def _quantity(found: Callable[[Known, Row], Account | Missing | None], name: str
     return quantity
 
 
+def latency_note(settings: Settings) -> str:
+    if settings.fixed_length:
+        return f"latency: seconds for a prompt and {NUM_TOKENS} tokens behind it (EOS is ignored, as in the paper)."
+    return (
+        f"latency: seconds for a prompt and its text, which ends at EOS or after {NUM_TOKENS} tokens. The paper's is of "
+        f"{NUM_TOKENS} tokens always (here with FIXED_LENGTH=1): compare throughputs, where prompts weigh more in short texts."
+    )
+
+
 def notes(settings: Settings) -> list[str]:
     return [
-        "latency: seconds for 128 tokens after a prompt, the prompt included (EOS is ignored, as in the paper). match rate: "
-        "of this very run, over all tokens but each text's last, for which nothing is begun. The early layer is half the "
-        "depth.",
+        latency_note(settings),
+        "match rate: of this very run, over all tokens but each text's last, for which nothing is begun. The early layer is "
+        "half the depth.",
         "N: the model's own head reads the early layer; Y: a head trained for it. The paper does not say which its Table 3 "
         "has; its match rates are near those of N in its Table 5. k = 3 is one sub-process with a batch of three, not three "
         "of them.",

@@ -63,7 +63,7 @@ SIZES = {
     "toy": _Sizes(
         limits={"SQUAD": 640, "WMT": 256, "CNN/DM": 192},
         real_limits={"SQUAD": 320, "WMT": 1500, "CNN/DM": 100},  # all of the paper's WMT pairs
-        batch=32, max_input=320, timed_limit=20,
+        batch=32, max_input=320, timed_limit=100,
     ),
     "test": _Sizes(limits=dict.fromkeys(TASKS, 4), batch=32, max_input=320, timed_limit=2),
     "small": _Sizes(limits={"SQUAD": 1000, "WMT": 500, "CNN/DM": 200}, batch=8, timed_limit=20),
@@ -122,7 +122,7 @@ def limit_of(settings: Settings, dataset: str) -> int:
 
 
 def decoding(settings: Settings, dataset: str, role: str, sampling: SamplingSpec, limit: int) -> Experiment:
-    """Return plain decoding of the paper's length under its prompt."""
+    """Return plain decoding under the paper's prompt: until EOS, at most to the paper's length, or to just that length."""
     return plain_decoding(
         settings,
         task=TASKS[dataset],
@@ -132,7 +132,7 @@ def decoding(settings: Settings, dataset: str, role: str, sampling: SamplingSpec
         batch_size=SIZES[settings.profile].batch,
         max_new_tokens=int(setting(dataset)["gen_tokens"]),
         max_input_tokens=SIZES[settings.profile].max_input,
-        ignore_eos=not settings.stop_at_eos,
+        ignore_eos=settings.fixed_length,
     )
 
 
@@ -202,15 +202,16 @@ def length_notes(settings: Settings) -> list[str]:
     lengths = {row["dataset"]: row["gen_tokens"] for row in published.read(PAPER, "table_1")}
     paper = ", ".join(f"{length} ({dataset})" for dataset, length in lengths.items())
     cut = f"Prompts longer than {SIZES[settings.profile].max_input} tokens lose the end of their longest field."
-    if settings.stop_at_eos:
+    if settings.fixed_length:
         return [
-            f"Outputs end at EOS, and what is there is pooled: long outputs weigh more than short ones, late positions have "
-            f"fewer examples, and a total is not the mean over positions. The paper ignores EOS: exactly {paper} tokens.",
+            f"EOS is ignored, as in the paper: every output has exactly {paper} tokens, what a model writes behind its own EOS "
+            "included (models of the zoo begin another prompt, which is easy to predict).",
             cut,
         ]
     return [
-        f"EOS is ignored, as in the paper: every output has exactly {paper} tokens, what a model writes behind its own EOS "
-        "included (models of the zoo begin another prompt, which is easy to predict). STOP_AT_EOS=1 leaves that out.",
+        f"Outputs end at EOS, and what is there is pooled: long outputs weigh more than short ones, late positions have "
+        f"fewer examples, and a total is not the mean over positions. The paper ignores EOS: exactly {paper} tokens, which "
+        "FIXED_LENGTH=1 does here.",
         cut,
     ]
 
