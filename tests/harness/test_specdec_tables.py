@@ -22,6 +22,7 @@ from harness.papers.specdec.columns import trained_on
 from harness.papers.specdec.measures import sentence_speedup
 from harness.papers.specdec.quality import GRID
 from harness.papers.specdec.setup import (
+    ALIKE,
     ALONE,
     BEAM,
     BIG,
@@ -217,9 +218,9 @@ def test_rows_of_table_6_that_are_lost_print_so_and_footnotes_are_no_rows() -> N
     assert {value for column, value in teacher.items() if column != "BLEU"} == {None}
 
 
-def test_drafters_are_said_to_be_one_training_each_and_heads_to_be_shared() -> None:
-    for number in (13, 16):
-        assert any("Each drafter is one training" in note for note in MADE[number].notes(Settings()))
+def test_models_are_said_to_be_one_training_each_and_heads_to_be_shared() -> None:
+    for number in (12, 13, 15, 16, 17, 18, 20, 21):
+        assert any("Each model is one training" in note for note in MADE[number].notes(Settings()))
     assert any("k = 2 runs the first 1 of the 9 heads trained for k = 10" in note for note in MADE[15].notes(Settings()))
 
 
@@ -380,18 +381,23 @@ def test_a_sentence_that_makes_a_speed_over_strict_is_named(synthetic: SimpleNam
 
 
 def test_what_shows_a_few_percent_has_more_sentences() -> None:
-    """Of toy translation; the user's numbers stand, and fewer sentences than that are decoded as often as other tables'."""
+    """Of toy translation; the user's numbers stand."""
 
-    def sizes(group: str, setup: Setup = EN_DE, **fields: Any) -> tuple[int, int]:
-        plain = greedy(Settings(**fields), setup, group)
+    def sizes(setup: Setup = EN_DE, **fields: Any) -> tuple[int, int]:
+        plain = greedy(Settings(**fields), setup, "main")
         assert isinstance(plain, Experiment)
         return plain.limit, plain.repeats
 
-    assert [sizes(group) for group in ("main", "alone", "drafters", "profile")] == [(400, 1), (400, 1), (1000, 1), (80, 3)]
-    assert sizes("main", CNNDM) == (80, 3)
-    assert sizes("main", source="a/folder") == (40, 3)
-    assert sizes("main", profile="test") == (4, 1)
-    assert [sizes("main", limit=8), sizes("main", repeats=3), sizes("main", limit=500)] == [(8, 3), (400, 3), (500, 1)]
+    assert [sizes(setup) for setup in (EN_DE, ALIKE, BIG, CNNDM)] == [(400, 1), (400, 1), (150, 1), (100, 1)]
+    assert sizes(source="a/folder") == (100, 1)
+    assert [sizes(profile=profile) for profile in ("test", "paper")] == [(4, 1), (3003, 1)]
+    assert [sizes(limit=8), sizes(repeats=3), sizes(limit=500)] == [(8, 1), (400, 3), (500, 1)]
+
+
+@pytest.mark.parametrize("number", [12, 13, 14, 15, 16, 17, 18, 20, 21, 28])
+def test_what_has_intervals_has_100_examples(number: int) -> None:
+    arms = [arm for source in ("toy", "a/folder") for one in TABLES[number].plan(Settings(source=source)) for arm in one.arms]
+    assert min(arm.limit for arm in arms) >= 100
 
 
 def test_the_faster_beam_search_is_the_baseline(synthetic: SimpleNamespace) -> None:

@@ -267,7 +267,7 @@ def arm_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
         notes.append(
             "zoo: models of the paper's architectures, small, trained here on the training part of the same data: teacher, the "
             "corpus that it writes, verifier and drafter on that. Models of other updates than the base ones differ for that "
-            "reason too."
+            "reason too. Each model is one training: intervals cover sentences, not what another training would have given."
         )
     if any(arm.method.values.get("rule") == "top-beta" for arm in arms):
         notes.append(

@@ -125,7 +125,6 @@ GRID_NOTE = (
     "Tested on newstest2013 where the data is real. Which beta and tau the paper's cells have is not recovered, but for top-5 "
     "at tau 5: those here are ours, and a lost cell may be of another grid."
 )
-ONE_TRAINING = "Each drafter is one training: intervals cover sentences, not what another training would have given."
 CAPTIONS_NOTE = (
     f"{PRINTED_LOSS}: all places of a block count alike, as in the paper, where the base drafter's first ones count more; with "
     "glancing, and for three times the updates, with which its worth grows. Below it the same without glancing."
@@ -263,7 +262,6 @@ def drafter_notes(settings: Settings) -> list[str]:
         "place of the teacher's; all three had equal numbers of updates.",
         *([CAPTIONS_NOTE] if settings.source != "toy" else []),
         *([GLANCING_NOTE] if settings.source == "toy" and not setup.glancing_in(settings) else []),
-        ONE_TRAINING,
     ]
 
 
@@ -350,7 +348,7 @@ QUALITY_TABLES = [
         BLOCKS,
         DEVELOPED,
         block_sections,
-        lambda settings: [BLOCK_NOTE, ONE_TRAINING],
+        lambda settings: [BLOCK_NOTE],
         (_compared("over greedy", 1, "8", "2", SPEED_UP, ("with blocks of 8", "with blocks of 2"), "rules"), OVER_GREEDY),
     ),
     table_of(

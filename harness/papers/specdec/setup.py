@@ -36,29 +36,34 @@ QUALITY, EFFICIENCY = Relaxed(3, 1.0), Relaxed(5, 3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A setting of the paper: its task, and the roles of its verifier and drafter."""
+    """A setting of the paper: its task, and the roles of its verifier and drafter.
+
+    The toy profile decodes ``limit`` sentences of generated data and ``real_limit`` of real data, which are five times as long.
+    """
 
     task: str
     verifier: str
     drafter: str
-    limit: int | None = None  # None: the profile's
-    repeats: int | None = None
+    limit: int = 150
+    real_limit: int = 100
 
 
-EN_DE = Setup(task="wmt-en-de", verifier="verifier", drafter="drafter")
+# Where tables show a few percent, between rules or trainings, the toy profile decodes many sentences.
+EN_DE = Setup(task="wmt-en-de", verifier="verifier", drafter="drafter", limit=400)
 BIG = Setup(task="wmt-en-de", verifier="big-verifier", drafter="big-drafter")
 BIG_THREE_TEACHERS = Setup(task="wmt-en-de", verifier="big-verifier-3t", drafter="big-drafter-3t")
-RAW = Setup(task="wmt-en-de", verifier="verifier-raw", drafter="drafter-raw")
+RAW = Setup(task="wmt-en-de", verifier="verifier-raw", drafter="drafter-raw", limit=400)
 THREE_TEACHERS = Setup(task="wmt-en-de", verifier="verifier-3t", drafter="drafter-3t")
 TEACHER = Setup(task="wmt-en-de", verifier="teacher", drafter="drafter")
 DE_EN_TEACHER = Setup(task="wmt-de-en", verifier="de-en-teacher", drafter="de-en-drafter")
 DEEP_SHALLOW = Setup(task="wmt-en-de", verifier="deep-verifier", drafter="deep-drafter")
-ALIKE = Setup(task="wmt-en-de", verifier="alike-verifier", drafter="alike-drafter")  # of one shape, as the paper's pair is
-CNNDM = Setup(task="cnndm", verifier="bart-verifier", drafter="bart-drafter")
-# Multi30k: real data only, and none of the paper's. All of its test sentences: what is to be seen there are a few percent.
-CAPTIONS = Setup(task="multi30k-en-de", verifier="multi30k-verifier", drafter="multi30k-drafter", limit=1000, repeats=1)
-# The paper's development set, newstest2013.
-DEVELOPMENT = Setup(task="wmt13-en-de", verifier="verifier", drafter="drafter")
+# Of one shape, as the paper's pair is.
+ALIKE = Setup(task="wmt-en-de", verifier="alike-verifier", drafter="alike-drafter", limit=400)
+CNNDM = Setup(task="cnndm", verifier="bart-verifier", drafter="bart-drafter", limit=100)
+# Multi30k: real data only, and none of the paper's; all of its test sentences.
+CAPTIONS = Setup(task="multi30k-en-de", verifier="multi30k-verifier", drafter="multi30k-drafter", real_limit=1000)
+# The paper's development set, newstest2013; on generated data a few sentences, for comparisons of many arms.
+DEVELOPMENT = Setup(task="wmt13-en-de", verifier="verifier", drafter="drafter", limit=100)
 PAIRS = {
     pair: Setup(task=f"wmt-{pair.lower()}", verifier=f"{pair.lower()}-verifier", drafter=f"{pair.lower()}-drafter")
     for pair in ("DE-EN", "EN-RO", "RO-EN")
@@ -127,24 +132,20 @@ ROLES: Roles = {
     "small": dict.fromkeys(_roles("paper"), PUBLIC) | T5,
 }
 
-# Groups of comparisons whose tables show a few percent, between rules, teachers or trainings: so many sentences of toy
-# translation, once each, since sentences differ more than repeats do.
+# Groups of comparisons that share a setting.
 MAIN, SINGLE, HEADS, DRAFTERS = "main", "alone", "blockwise", "drafters"
-MANY = {MAIN: 400, SINGLE: 400, HEADS: 400, DRAFTERS: 1000}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
     """The sizes of a profile.
 
-    Sentences of generated and of real data (which are five times as long) and repeats of each; those of the tables by batch
+    Sentences (None: the setting's), once each, since sentences differ more than repeats do; those of the tables by batch
     size, for times and for memory, and of the worked examples. Prompts are cut to what the zoo's sources were cut to in
     training; outputs may be longer than there. ``blockwise`` are the k of blockwise decoding.
     """
 
-    limit: int
-    real_limit: int
-    repeats: int = 1
+    limit: int | None
     num_threads: int | None = None
     max_source: int
     max_new_tokens: int
@@ -158,21 +159,21 @@ class _Sizes:
 
 
 _PUBLIC = _Sizes(
-    limit=200, real_limit=200, max_source=256, max_new_tokens=256, max_article=1024, max_summary=142, batch_limit=64,
+    limit=200, max_source=256, max_new_tokens=256, max_article=1024, max_summary=142, batch_limit=64,
     memory_limit=64,
 )  # fmt: skip
 SIZES = {
     # Operations of the zoo's models are too small to share: every arm takes as long on one thread as on two.
     "toy": _Sizes(
-        limit=80, real_limit=40, repeats=3, num_threads=1, max_source=160, max_new_tokens=96, max_article=160, max_summary=64,
+        limit=None, num_threads=1, max_source=160, max_new_tokens=96, max_article=160, max_summary=64,
         batch_limit=192, memory_limit=32,
     ),
     "test": _Sizes(
-        limit=4, real_limit=4, num_threads=1, max_source=160, max_new_tokens=32, max_article=96, max_summary=32,
+        limit=4, num_threads=1, max_source=160, max_new_tokens=32, max_article=96, max_summary=32,
         batches=(1, 2), batch_limit=4, memory_limit=4, trace_limit=4, blockwise=(2, 4),
     ),
     "small": _PUBLIC,
-    "paper": replace(_PUBLIC, limit=3003, real_limit=3003, batch_limit=320, memory_limit=320),
+    "paper": replace(_PUBLIC, limit=3003, batch_limit=320, memory_limit=320),
 }  # fmt: skip
 
 # Names of arms, as the tables call them.
@@ -215,29 +216,19 @@ def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing
     target, sizes = model_of(settings, setup.verifier), SIZES[settings.profile]
     if isinstance(target, Missing):
         return target
-    limit, repeats = _counts(settings, setup, group)
     summarizes = setup.task == CNNDM.task
     return plain_decoding(
         settings,
         task=setup.task,
         target=ModelSpec(name=target),
-        limit=limit,
-        repeats=repeats,
+        limit=settings.limit or sizes.limit or (setup.limit if settings.source == "toy" else setup.real_limit),
+        repeats=settings.repeats or 1,
         max_new_tokens=sizes.max_summary if summarizes else sizes.max_new_tokens,
         max_input_tokens=sizes.max_article if summarizes else sizes.max_source,
         prompt_style="t5",
         comparison=comparison_id(PAPER, group, settings.models),
         num_threads=sizes.num_threads,
     )
-
-
-def _counts(settings: Settings, setup: Setup, group: str) -> tuple[int, int]:
-    """Return how many sentences are decoded, and how often: as the user says, else the setting, else MANY or the profile."""
-    sizes, on_toy = SIZES[settings.profile], settings.source == "toy"
-    many = MANY.get(group) if on_toy and settings.profile == "toy" and setup.task != CNNDM.task else None
-    limit = settings.limit or setup.limit or many or (sizes.limit if on_toy else sizes.real_limit)
-    once = many is not None and limit >= many
-    return limit, settings.repeats or setup.repeats or (1 if once else sizes.repeats)
 
 
 def beam(plain: Experiment | Missing, method: str = "beam") -> Experiment | Missing:
