@@ -1,4 +1,4 @@
-"""``foretoken reproduce``: every table and figure of the catalogue and the ledger, planned first, recorded table by table.
+"""``foretoken reproduce``: every table and figure that is committed, and the ledger, planned first, recorded table by table.
 
 What is recorded is not run again, so a command that was killed goes on where it stopped. Models are trained first, several at
 once; then comparisons run one after another, since times of two that run at once spoil one another.
@@ -31,7 +31,7 @@ Item = Table | Figure
 def execute(args: argparse.Namespace) -> int:
     """Say what is to be done; do it, table by table, then figures and the ledger; say which cells were refused."""
     settings = settings_of(args)
-    items: list[Item] = [*TABLES.values(), *FIGURES.values()]
+    items: list[Item] = [*(table for table in TABLES.values() if table.is_committed), *FIGURES.values()]
     print_plan(items, args, settings)
     if args.dry_run:
         return 0
@@ -67,6 +67,8 @@ def print_plan(items: Sequence[Item], args: argparse.Namespace, settings: Settin
         total, unknown = total + seconds, unknown + num_unknown
         known = f"{seconds / 60:6.1f} minutes" + (f", {num_unknown} runs unknown" if num_unknown else "")
         print(f"{_label(item):22s} {left:6d} runs left, {known if left else 'nothing to run'}")
+    if others := [str(table.number) for table in TABLES.values() if not table.is_committed]:
+        print(f"left out, as they are not committed: tables {', '.join(others)}; `make reproduce-table-N` makes one")
     print(f"decoding alone at least {total / 60:.0f} minutes; unknown for {unknown} runs, training not counted")
 
 

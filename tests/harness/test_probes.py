@@ -1,14 +1,10 @@
 """Probes: measured over a recorded text, recorded apart from it, resumed after a kill, refused for another text."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from killed import kill_at
 
 from harness.cli.main import main
 from harness.core.errors import UsageError
@@ -220,26 +216,14 @@ def test_a_torn_line_of_a_probe_is_cut_and_measured_again(tmp_path: Path, decodi
 
 def test_a_killed_run_resumes_to_the_same_numbers_and_repeats_nothing(tmp_path: Path, zoo_cache: Path) -> None:
     arguments = [
-        sys.executable, "-m", "harness", "run", "--quiet", "--profile", "test", "--task", "text", "--target", "zoo:gpt-target",
+        "-m", "harness", "run", "--quiet", "--profile", "test", "--task", "text", "--target", "zoo:gpt-target",
         "--match-layers", "1", "--limit", "12", "--max-new-tokens", "16", "--threads", "1", "--memory",
     ]  # fmt: skip
-    environment = {**os.environ, "FORETOKEN_CACHE": str(zoo_cache), "OMP_NUM_THREADS": "1"}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen([*arguments, "--records", str(killed)], env=environment, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while (
-        sum(path.read_bytes().count(b"\n") for path in killed.glob("probes/memory*.jsonl"))
-        + sum(path.read_bytes().count(b"\n") for path in killed.glob("probes/*.jsonl"))
-        < 5
-    ):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_at(5, killed, "probes/*.jsonl", [*arguments, "--records", str(killed)], zoo_cache)
     before = {path: path.read_bytes() for path in killed.rglob("*.jsonl")}
     for folder in (killed, whole):
-        assert main([*arguments[3:], "--records", str(folder)]) == 0
+        assert main([*arguments[2:], "--records", str(folder)]) == 0
     for path, text in before.items():
         assert path.read_bytes().startswith(text[: text.rfind(b"\n") + 1])
     found = [[(one.key, one.tokens, one.early) for one in load_records(folder)] for folder in (killed, whole)]

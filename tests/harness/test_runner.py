@@ -1,14 +1,10 @@
 """Runs: resumed after a kill they leave the records of an uninterrupted one; order and batches change nothing."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from killed import kill_at
 
 from harness.cli.main import main
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
@@ -156,22 +152,14 @@ def test_failure_is_a_record_and_the_rest_goes_on(tmp_path: Path, monkeypatch: p
 
 def test_killed_run_resumes_to_the_same_records(tmp_path: Path, zoo_cache: Path) -> None:
     arguments = [
-        sys.executable, "-m", "harness", "run", "--quiet", "--profile", "test", "--task", "text", "--target", "zoo:gpt-target",
+        "-m", "harness", "run", "--quiet", "--profile", "test", "--task", "text", "--target", "zoo:gpt-target",
         "--draft", "zoo:gpt-draft", "--method", "speculative", "--temperature", "1", "--limit", "12",
         "--max-new-tokens", "16", "--threads", "1",
     ]  # fmt: skip
-    environment = {**os.environ, "FORETOKEN_CACHE": str(zoo_cache), "OMP_NUM_THREADS": "1"}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen([*arguments, "--records", str(killed)], env=environment, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while sum(path.read_bytes().count(b"\n") for path in killed.glob("*.jsonl")) < 6:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_at(6, killed, "*.jsonl", [*arguments, "--records", str(killed)], zoo_cache)
     assert 6 <= len(load_records(killed)) < 24
     for folder in (killed, whole):
-        assert main([*arguments[3:], "--records", str(folder)]) == 0
+        assert main([*arguments[2:], "--records", str(folder)]) == 0
     assert len(load_records(whole)) == 24
     assert [timeless(record) for record in load_records(killed)] == [timeless(record) for record in load_records(whole)]

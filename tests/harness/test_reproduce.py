@@ -1,0 +1,54 @@
+"""``foretoken reproduce``, killed in the middle: it goes on, repeats nothing, and ends with numbers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from killed import kill_at
+from small_tables import TABLES
+
+from harness.cli.main import main
+from harness.core.record_files import REPLACED
+from harness.zoo.build import ensure
+
+ARGUMENTS = ["reproduce", "--profile", "test", "--limit", "12", "--quiet"]
+CODE = f"""
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+from harness.cli import reproduce
+from harness.cli.main import main
+from harness.core.record_files import REPLACED
+from small_tables import TABLES
+reproduce.TABLES, reproduce.FIGURES = TABLES, {{}}
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+def test_killed_it_goes_on_and_ends_with_numbers(
+    zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    ensure(["gpt-target"], "test", "toy", workers=0)
+    records, results = tmp_path / "records", tmp_path / "results"
+    monkeypatch.setattr("harness.core.settings.RESULTS", results)
+    monkeypatch.setattr("harness.cli.reproduce.TABLES", TABLES)
+    monkeypatch.setattr("harness.cli.reproduce.FIGURES", {})
+    for bound, most in (("LEAST_ON_PROCESSOR", 0), ("MAX_SPREAD", 1e9), ("MAX_DRIFT", 1e9)):
+        monkeypatch.setattr(f"harness.measures.pairing.{bound}", most)  # other tests run beside this one
+    arguments = [*ARGUMENTS, "--records", str(records)]
+    kill_at(7, records, "*.jsonl", ["-c", CODE, *arguments], zoo_cache)
+    before = {path: path.read_bytes() for path in records.glob("*.jsonl")}
+    assert sum(content.count(b"\n") for content in before.values()) < 24
+    capsys.readouterr()
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "left out, as they are not committed: tables 102;" in said
+    assert "[1/1] table 101 (small-1)" in said
+    after = {path: path.read_bytes() for path in records.glob("*.jsonl")}
+    assert not (records / REPLACED).exists()
+    assert [content.count(b"\n") for content in after.values()] == [12, 12], "each text once"
+    assert all(after[path].startswith(content[: content.rfind(b"\n") + 1]) for path, content in before.items())
+    (page,) = results.rglob("small-1.json")
+    (cell,) = json.loads(page.read_text())["cells"]
+    assert (cell["status"], cell["n"] >= 11) == ("measured", True), "a text whose arms the kill tore apart is left out"
+    assert main(arguments) == 0
+    assert {path: path.read_bytes() for path in records.glob("*.jsonl")} == after
