@@ -16,7 +16,7 @@ import torch
 
 from harness.core import environment, products
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import ZOO, ModelSpec
 from harness.core.settings import RESULTS, model_name, source_of
 from harness.models.names import pin_model
 from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
@@ -28,7 +28,7 @@ from harness.run.runner import Runner
 from harness.tables.files import write_whole
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder
-from harness.zoo.recipes import ZOO, recipe_for, recipe_hash, scale_of
+from harness.zoo.recipes import recipe_for, recipe_hash, scale_of
 from kernels.verify.check import Report
 from kernels.verify.traffic import bandwidth, empty_launch_s
 

@@ -11,10 +11,10 @@ from typing import Any
 from harness.core.checkout import commit, is_clean
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.settings import RESULTS, Settings, checked_device, folder_of, model_name, own_folder, source_of
+from harness.core.settings import COMMITTED, RESULTS, Settings, checked_device, folder_of, model_name, own_folder, source_of
 from harness.papers import FIGURES, INPUTS, TABLES, command_of, get_figure, get_table
 from harness.tables.archive import archive_of, keep, num_more, unpacked
-from harness.tables.base import Cell, Figure, Table, explained
+from harness.tables.base import Cell, Figure, Table, explained, without_idle_replicas
 from harness.tables.evidence import Evidence, evidence_for, stored_evidence
 from harness.tables.files import commits_of, header_of, num_lost, write_table
 from harness.tables.layout import terminal_table
@@ -35,7 +35,7 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
 
     Without records of one's own it is made from the committed evidence.
     """
-    settings = settings_of(args)
+    settings = _settings_for(table, args)
     check_fixed_length(table.plan, settings, f"table {table.number}")
     plan = table.plan(settings)
     if not _run_missing(args, plan, table.scores):
@@ -43,7 +43,8 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
     evidence = evidence_of(table, plan, args, settings)
     reasons, command = evidence.reasons(plan), command_of("table", str(table.number), settings)
     if plan and not reasons and evidence.count(plan)[0] == 0:
-        _say_unrecorded(f"table {table.number}", args, f"run `{command}`")
+        advice = command_of("table", str(table.number), settings_of(args))
+        _say_unrecorded(f"table {table.number}", args, f"run `{advice}`")
         return []
     folder = _place(table, evidence, args, settings)
     cells = table.cells(settings, evidence)
@@ -74,7 +75,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
 
     A file that is there is kept if an arm has no records and none of them says why: the new one would show less.
     """
-    settings = settings_of(args)
+    settings = _settings_for(figure, args)
     plan = figure.plan(settings)
     check_fixed_length(figure.plan, settings, f"figure {figure.name}")
     if not _run_missing(args, plan):
@@ -100,11 +101,30 @@ def evidence_of(item: Table | Figure, plan: Sequence[Comparison], args: argparse
     return evidence_for(plan, item.paper, args.records, folder_of(settings))
 
 
+def _settings_for(item: Table | Figure, args: argparse.Namespace) -> Settings:
+    """Return the settings that were asked for; by default the committed ones.
+
+    Of what has replicas a single one is recorded by default, and shown where it was recorded.
+    """
+    settings = settings_of(args)
+    if args.reproduce or args.dry_run:
+        return settings if settings != Settings() or item.plan(settings) != item.plan(COMMITTED) else COMMITTED
+    return shown_settings(item, settings, stored_evidence(args.records))
+
+
+def shown_settings(item: Table | Figure, settings: Settings, evidence: Evidence) -> Settings:
+    """Return the committed settings in place of the default ones, unless these plan otherwise and that is recorded."""
+    if settings != Settings():
+        return settings
+    plan = item.plan(settings)
+    return settings if plan != item.plan(COMMITTED) and evidence.count(plan)[0] else COMMITTED
+
+
 def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, settings: Settings) -> Path:
     """Say where files go: what is committed is replaced only by what is whole, of clean commits, and rendered at one."""
-    folder = folder_of(settings)
+    folder, own = folder_of(settings), own_folder(without_idle_replicas(item, settings))
     if isinstance(item, Table) and not item.is_committed:
-        return own_folder(settings)
+        return own
     if folder != RESULTS:
         return folder
     unclean = [one for one in dict.fromkeys([commit(), *commits_of(item.plan(settings), evidence)]) if not is_clean(one)]
@@ -114,7 +134,7 @@ def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, s
         more = num_more(item.arms(settings), args.records, kept)
         why = f"{more} runs that are committed are not recorded in {args.records}" if more else ""
     if why:
-        folder = own_folder(settings)
+        folder = own
         print(f"not committed: {why}; written to {folder}", file=sys.stderr)
     return folder
 
@@ -145,6 +165,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         dtype=args.dtype,
         models=_replacements(args.model),
         fixed_length=args.fixed_length,
+        replicas=args.replicas,
     )
 
 
@@ -201,7 +222,7 @@ def catalogue_rows(settings: Settings, evidence: Evidence) -> list[dict[str, Any
     unknown: dict[str, UnknownRole] = {}
 
     def state(item: Table | Figure) -> str:
-        plan, ignored = plan_of(item, settings)
+        plan, ignored = plan_of(item, shown_settings(item, settings, evidence))
         unknown.update(ignored)
         if plan:
             known.update({role for role, _ in settings.models} - set(ignored))

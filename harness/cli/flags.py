@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import DTYPES
-from harness.core.settings import RESULTS
+from harness.core.settings import REPLICAS, RESULTS
 
 MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
@@ -64,6 +64,13 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     # torch starts as many threads as it is told, or dies of it
     "--threads": {"type": partial(positive, most=1024), "help": "CPU threads of torch (default: all cores)"},
     "--json": {"action": "store_true", "help": "print one JSON document instead of lines"},
+    "--replicas": {
+        "type": positive,
+        "metavar": "N",
+        "default": 1,
+        "help": "processes that share the examples of what is timed, or compared between models trained by as many seeds "
+        f"(default: 1; {REPLICAS} in what is committed)",
+    },
     "--reproduce": {"action": "store_true", "help": "run what is missing first"},
 }
 COMMON = (
@@ -99,6 +106,7 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
 def _catalogue(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
     parser.add_argument("--fixed-length", action="store_true", help="go on behind EOS to the length that a paper names (PPD)")
+    add(parser, "--replicas")
 
 
 def table(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +125,7 @@ def figure(parser: argparse.ArgumentParser) -> None:
 
 def reproduce(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(reproduce=True, model=[], fixed_length=False)
+    add(parser, "--replicas", default=REPLICAS, help=f"as for a table (default: {REPLICAS})")
     add_experiment(parser)
 
 

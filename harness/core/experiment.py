@@ -17,6 +17,7 @@ from kernels.inputs import ROUNDINGS, Rounding, SamplingSpec
 from methods.options import Unknown, options_class, unknown_options, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
+ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
@@ -51,10 +52,11 @@ def _settle(spec: Any, registry: Registry, name: str) -> None:
 class ModelSpec:
     """A model by name: ``zoo:NAME``, a local folder, or a Hub id; behind ``bf16:`` or ``int8:``, with its weights rounded so.
 
-    A rounded model is another one: with a name, and so signatures, facts and verdicts of its own. ``revision`` pins what the
-    name means: the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub. ``untrained`` puts seeded
-    random weights in the place of its own. ``device_map`` "auto" spreads the layers of a model that is larger than a device
-    over all that are there.
+    ``zoo:NAME@2`` is the third training of that model of the zoo, by a seed of its own; the first one has no number. A rounded
+    model is another one: with a name, and so signatures, facts and verdicts of its own. ``revision`` pins what the name means:
+    the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub. ``untrained`` puts seeded random weights
+    in the place of its own. ``device_map`` "auto" spreads the layers of a model that is larger than a device over all that are
+    there.
     """
 
     name: str
@@ -74,8 +76,9 @@ class ModelSpec:
 
     @property
     def short(self) -> str:
-        """Return the name without the folders that lead to it."""
-        return ("" if self.rounding is None else f"{self.rounding}:") + Path(self.base).name
+        """Return the name without the folders that lead to it; trainings of a model of the zoo share it."""
+        name = self.base.partition("@")[0] if self.base.startswith(ZOO) else Path(self.base).name
+        return ("" if self.rounding is None else f"{self.rounding}:") + name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +324,11 @@ class Experiment:
     reads the times. ``num_threads`` counts those of this process; None is all cores. A pipeline divides them among its
     processes while it decodes. ``plugins`` are the identities of those that it names (harness.core.plugins), filled in when it
     is pinned.
+
+    The examples of an experiment with ``replicas`` are divided: each replica is an experiment of its own (``divided``) that
+    takes every so-manieth example and runs in a process of its own, so that intervals hold what differs between processes, too.
+    ``replica`` is its number, None in the experiment that is divided. With ``retrained`` each also has its own training of
+    every model of the zoo.
     """
 
     task: str
@@ -343,14 +351,19 @@ class Experiment:
     dtype: str = "float32"
     num_threads: int | None = None
     plugins: tuple[str, ...] = ()
+    replicas: int = 1
+    replica: int | None = None
+    retrained: bool = False
     limit: int = 20
     repeats: int = 1
     probes: tuple[Probe, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("limit", 1), ("repeats", 1), ("batch_size", 1), ("max_new_tokens", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} {getattr(self, name)!r}: expected an integer >= {least}")
+        for name in ("limit", "repeats", "batch_size", "max_new_tokens", "replicas"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)!r}: expected an integer >= 1")
+        if self.replica is not None and not 0 <= self.replica < self.replicas:
+            raise UsageError(f"replica {self.replica!r}: expected one of the {self.replicas}, counted from 0")
         labels = [drafter.label for drafter in self.overlap]
         if len(set(labels)) != len(labels):
             raise UsageError(f"overlap {', '.join(labels)}: two drafters share a name; rename a model's folder")
@@ -366,6 +379,36 @@ class Experiment:
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+    def divided(self) -> tuple[Self, ...]:
+        """Return what is run for it: its replicas, as many as there are examples for; without any it is itself."""
+        if self.replicas == 1 or self.replica is not None:
+            return (self,)
+        shares = (len(range(number, self.limit, self.replicas)) for number in range(self.replicas))
+        parts = (self.replace(replica=number, limit=share, retrained=False) for number, share in enumerate(shares) if share)
+        return tuple(part.with_models(_training_of(part.replica)) if self.retrained else part for part in parts)
+
+    def with_models(self, change: Callable[[ModelSpec], ModelSpec]) -> Self:
+        """Return the same with other models: what ``change`` makes of each, of those that draft and those of probes, too."""
+
+        def drafter(spec: DrafterSpec | None) -> DrafterSpec | None:
+            return None if spec is None else changed(spec)
+
+        def changed(spec: DrafterSpec) -> DrafterSpec:
+            return replace(spec, model=None if spec.model is None else change(spec.model), inner=drafter(spec.inner))
+
+        def probe(one: Probe) -> Probe:
+            if isinstance(one, OverlapProbe):
+                return replace(one, drafter=changed(one.drafter))
+            return replace(one, heads=change(one.heads)) if isinstance(one, EarlyProbe) and one.heads is not None else one
+
+        method = self.method
+        heads = None if method.heads is None else change(method.heads)
+        return self.replace(
+            target=change(self.target),
+            method=replace(method, drafter=drafter(method.drafter), heads=heads),
+            probes=tuple(map(probe, self.probes)),
+        )
 
     def to_json(self) -> str:
         """Canonical: keys sorted, floats at full precision. Probes describe themselves beside their own records."""
@@ -419,6 +462,15 @@ class Comparison:
     decoded_for: Probe | None = None
 
     @property
+    def replica(self) -> int | None:
+        """The replica that its arms are, if they are one."""
+        return self.arms[0].replica
+
+    def divided(self) -> tuple["Comparison", ...]:
+        """Return the comparisons that are run for it: one a replica."""
+        return tuple(Comparison(arms) for arms in zip(*(arm.divided() for arm in self.arms), strict=True))
+
+    @property
     def holds_memory(self) -> bool:
         """Say whether it is decoded to measure memory, so that its times do not count."""
         return isinstance(self.decoded_for, MemoryProbe)
@@ -429,6 +481,15 @@ class Comparison:
             values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
             if len(values) > 1:
                 raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
+
+
+def _training_of(number: int | None) -> Callable[[ModelSpec], ModelSpec]:
+    """Return what names the training of this number of a model of the zoo; the first one has its recipe's name alone."""
+
+    def named(spec: ModelSpec) -> ModelSpec:
+        return replace(spec, name=f"{spec.name}@{number}") if number and spec.base.startswith(ZOO) else spec
+
+    return named
 
 
 def comparison_id(paper: str, name: str, *chosen: object) -> str:

@@ -99,10 +99,25 @@ def _run_in_processes(jobs: Mapping[Hashable, Job], queue: _Queue, workers: int)
                     _raise_failure(jobs[key].name, future.exception())
                     queue.finish(key)
         except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            pool.shutdown(cancel_futures=True)
+            _terminate(pool)
             raise
+
+
+def run_apart(name: str, work: Callable[[], None]) -> None:
+    """Do work in a new process that ends with this one; its failure raises here."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
+        future = pool.submit(work)
+        try:
+            _raise_failure(name, future.exception())
+        except BaseException:
+            _terminate(pool)
+            raise
+
+
+def _terminate(pool: ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
+    pool.shutdown(cancel_futures=True)
 
 
 def _raise_failure(name: str, error: BaseException | None) -> None:
@@ -122,6 +137,10 @@ def _start_worker(lock: object) -> None:
     keep_freed()
     tqdm.set_lock(lock)
     logging.disable_progress_bar()
+    _end_with_parent()
+
+
+def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

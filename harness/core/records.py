@@ -14,6 +14,7 @@ from typing import Any, Literal
 from harness.core.files import made, parsed
 from methods.steps import Steps
 
+Unit = tuple[str, str]  # (replica, example)
 Key = tuple[str, int]
 LONGEST_S = 1e7  # of one example: four months
 ROUNDING = 0.01  # of probabilities that half precision adds up
@@ -147,6 +148,11 @@ class Record:
     @property
     def key(self) -> Key:
         return self.example, self.repeat
+
+    @property
+    def unit(self) -> Unit:
+        """What an interval resamples: the example, in the replica that decoded it, which has a signature of its own."""
+        return self.signature, self.example
 
     def to_line(self) -> str:
         """Return what was generated, without what probes found."""

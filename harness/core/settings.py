@@ -9,6 +9,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 
 RESULTS = Path("results")
+REPLICAS = 3  # of what is committed
 PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
 
 
@@ -17,7 +18,9 @@ class Settings:
     """The choices of a user for a table or figure; None leaves the choice to the table.
 
     ``models`` are (role, name) pairs that replace the profile's models, for example ("t5-small", "google/mt5-small").
-    ``fixed_length`` generates the length that a paper names (PPD's), behind EOS too; else outputs end at EOS.
+    ``fixed_length`` generates the length that a paper names (PPD's), behind EOS too; else outputs end at EOS. ``replicas`` are
+    processes that share the examples of what is timed against a baseline, or compared between trainings: there each has models
+    of the zoo that were trained by a seed of their own.
     """
 
     profile: str = "toy"
@@ -30,11 +33,15 @@ class Settings:
     num_threads: int | None = None
     models: tuple[tuple[str, str], ...] = ()
     fixed_length: bool = False
+    replicas: int = 1
+
+
+COMMITTED = Settings(replicas=REPLICAS)
 
 
 def folder_of(settings: Settings) -> Path:
-    """Say where a run's tables and figures go: the committed place for the default run, else one of its own."""
-    return RESULTS if settings == Settings() else own_folder(settings)
+    """Say where a run's tables and figures go: to those that are committed for the default run, else to a place of its own."""
+    return RESULTS if settings == COMMITTED else own_folder(settings)
 
 
 def own_folder(settings: Settings) -> Path:

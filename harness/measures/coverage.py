@@ -30,7 +30,7 @@ Measure = Callable[[list[Record], list[Record]], Estimate | None]
 
 def cut_short(records: Sequence[Record]) -> Estimate | None:
     """Return the percentage of outputs that the length limit ended."""
-    return ratio_of_examples([(one.example, 100.0 * (one.stop_reason == "length"), 1.0) for one in records], "%", 100.0)
+    return ratio_of_examples([(one.unit, 100.0 * (one.stop_reason == "length"), 1.0) for one in records], "%", 100.0)
 
 
 def measures_of(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Measure]]:
@@ -44,7 +44,7 @@ def measures_of(experiment: Experiment, records: Sequence[Record]) -> dict[str, 
     found: dict[str, list[Measure]] = {
         "share of examples, exact": [lambda _, own: cut_short(own)],
         "share of tokens": alphas,
-        "mean": [lambda _, own: ratio_of_examples([(one.example, len(one.tokens or ()), 1.0) for one in own])],
+        "mean": [lambda _, own: ratio_of_examples([(one.unit, len(one.tokens or ()), 1.0) for one in own])],
         "score of a task": [lambda _, own: of_run.of_task(task, own).get(score)],
     }
     if experiment.method.name != "autoregressive":
@@ -55,7 +55,7 @@ def measures_of(experiment: Experiment, records: Sequence[Record]) -> dict[str, 
 
 def _time_ratio(plain: list[Record], own: list[Record]) -> Estimate | None:
     rows = paired(plain, own, lambda record: (record.wall_s or np.nan,))
-    return None if rows is None else ratio_of_totals(rows[0][0], rows[1][0])
+    return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], replicas=rows.replicas)
 
 
 def coverage(measure: Measure, plain: list[Record], own: list[Record], n: int, samples: int = SAMPLES) -> float | None:

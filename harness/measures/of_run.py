@@ -5,20 +5,30 @@ ratios of sums over examples, with intervals that resample examples. Repeats of 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
-from harness.measures.pairing import incomparable, overlap_of, paired, steps_of, succeeded
+from harness.measures.pairing import Paired, incomparable, overlap_of, paired, steps_of, succeeded
 from harness.measures.pipelines import Account, account, match_rate, untimed
-from harness.measures.statistics import Estimate, Missing, interval, of_sums, ratio_of_examples, share_of_examples, weights
+from harness.measures.statistics import (
+    Estimate,
+    Missing,
+    interval,
+    of_sums,
+    ratio_of_examples,
+    share_of_examples,
+    weights,
+    widened,
+)
 from harness.models.names import num_layers
 from methods.speculative import acceptance
 from methods.steps import Step
 from tasks import get_task
-from tasks.base import Task
+from tasks.base import Statistics, Task
 
 NUM_CANDIDATES = (1, 3, 5)  # PPD's k
 MUCH_REPETITION = 0.5  # a text of which more repeats itself is a loop
@@ -34,7 +44,7 @@ def alpha_overlap(records: Sequence[Record], drafter: str, lenience: float = 1.0
 
     The paper's alpha, and the only estimator that enters Eq. 1 and Theorem 3.8. None where it was not measured.
     """
-    found = [(record.example, overlap_of(record, drafter, lenience)) for record in succeeded(records)]
+    found = [(record.unit, overlap_of(record, drafter, lenience)) for record in succeeded(records)]
     rows = [(example, sum(values), len(values)) for example, values in found if values is not None]
     return ratio_of_examples(rows, whole=1.0)
 
@@ -72,9 +82,7 @@ def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -
     rows = paired(baseline, method, lambda record: (len(steps_of(record)), len(record.tokens or ())), run_of=lambda _: "")
     if rows is None:
         return None
-    (base_runs, base_tokens), (runs, tokens) = rows
-    sums = {"base_runs": base_runs, "base_tokens": base_tokens, "runs": runs, "tokens": tokens}
-    return of_sums(sums, lambda total, n: (total["base_runs"] / total["base_tokens"]) / (total["runs"] / total["tokens"]), "x")
+    return _ratio_of_rates(rows)
 
 
 def repetition_frac(records: Sequence[Record]) -> Estimate | None:
@@ -83,13 +91,13 @@ def repetition_frac(records: Sequence[Record]) -> Estimate | None:
     for record in succeeded(records):
         tokens = record.tokens or []
         grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
-        rows.append((record.example, len(grams) - len(set(grams)), len(grams)))
+        rows.append((record.unit, len(grams) - len(set(grams)), len(grams)))
     return ratio_of_examples(rows, "frac", 1.0)
 
 
 def output_perplexity(records: Sequence[Record]) -> Estimate | None:
     """Return the target's perplexity (temperature 1) of an arm's texts that a replay read: what a lossy method gave up."""
-    rows = [(one.example, one.nats, float(len(one.tokens or ()))) for one in succeeded(records) if one.nats is not None]
+    rows = [(one.unit, one.nats, float(len(one.tokens or ()))) for one in succeeded(records) if one.nats is not None]
     found = ratio_of_examples(rows)
     with np.errstate(over="ignore"):  # infinite: it says so
         return None if found is None else found.mapped(lambda nats: float(np.exp(nats)), "per token")
@@ -98,7 +106,7 @@ def output_perplexity(records: Sequence[Record]) -> Estimate | None:
 def operations_factor(records: Sequence[Record]) -> Estimate | None:
     """Target positions computed for one emitted token: the counted form of Theorem 3.11 with a draft that costs nothing."""
     rows = [
-        (record.example, sum(len(drafted) + 1 for drafted in record.steps.drafted), len(record.tokens or ()))
+        (record.unit, sum(len(drafted) + 1 for drafted in record.steps.drafted), len(record.tokens or ()))
         for record in succeeded(records)
         if record.steps is not None
     ]
@@ -116,15 +124,21 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | 
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan, len(record.tokens or ())))
     if rows is None:
         return None
-    (base_s, base_tokens), (method_s, method_count) = rows
-    sums = {"base_s": base_s, "base_tokens": base_tokens, "method_s": method_s, "tokens": method_count}
-    return of_sums(sums, lambda total, n: (total["base_s"] / total["base_tokens"]) / (total["method_s"] / total["tokens"]), "x")
+    return _ratio_of_rates(rows)
+
+
+def _ratio_of_rates(rows: Paired) -> Estimate | None:
+    """Return the first arm's sum of its first value over that of its second, over the same of the second arm."""
+    (top, below), (other_top, other_below) = rows.first, rows.second
+    sums = {"top": top, "below": below, "other_top": other_top, "other_below": other_below}
+    rates = lambda total, n: (total["top"] / total["below"]) / (total["other_top"] / total["other_below"])  # noqa: E731
+    return of_sums(sums, rates, "x", rows.replicas)
 
 
 def tokens_per_s(records: Sequence[Record]) -> Estimate | None:
     """Emitted tokens over seconds, totals over examples; in a batch the seconds are its time over its rows."""
     return ratio_of_examples(
-        [(one.example, len(one.tokens or ()), one.wall_s) for one in succeeded(records) if one.wall_s], "tokens/s"
+        [(one.unit, len(one.tokens or ()), one.wall_s) for one in succeeded(records) if one.wall_s], "tokens/s"
     )
 
 
@@ -132,26 +146,26 @@ def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate |
     """Percent of outputs that are greedy decoding's, token for token."""
     outputs = {record.key: record.tokens for record in succeeded(greedy)}
     shared = [record for record in succeeded(method) if record.key in outputs]
-    rows = [(record.example, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared]
+    rows = [(record.unit, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared]
     return ratio_of_examples(rows, "%", 100.0)
 
 
 def peak_mib(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
     """Mean over batches of the most MiB that one held, above what was held before; None where none was measured."""
     batches = decoded_together(records, batch_size)
-    measured = [(rows[0].example, rows[0].peak_bytes) for rows in batches]
+    measured = [(rows[0].unit, rows[0].peak_bytes) for rows in batches]
     return ratio_of_examples([(example, peak / 2**20, 1.0) for example, peak in measured if peak is not None], "MiB")
 
 
 def decoded_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:
-    """Return the records that succeeded, batch by batch: the runner takes the examples of each repeat in turn.
+    """Return the records that succeeded, batch by batch: the runner takes a replica's examples of each repeat in turn.
 
     A batch is whole or left out: of one that a smaller limit cuts, or that a larger one went on with, the rows were decoded
     with others than these.
     """
     found = []
-    for repeat in dict.fromkeys(record.repeat for record in records):
-        rows = [record for record in records if record.repeat == repeat]
+    for part in dict.fromkeys((record.signature, record.repeat) for record in records):
+        rows = [record for record in records if (record.signature, record.repeat) == part]
         found += [succeeded(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
     return [batch for batch in found if batch and {row.num_rows for row in batch} <= {None, len(batch)}]
 
@@ -162,7 +176,7 @@ def _accepted(
     unit: str = "",
     whole: float | None = None,
 ) -> Estimate | None:
-    counted = [(record.example, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
+    counted = [(record.unit, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
     return ratio_of_examples(counted, unit, whole)
 
 
@@ -171,20 +185,26 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
 
     A percentage of examples that are right or wrong (exact match) has its exact interval.
     """
-    statistics = [record.statistics for record in succeeded(records) if record.repeat == 0 and record.statistics is not None]
+    counted = [record for record in succeeded(records) if record.repeat == 0 and record.statistics is not None]
+    statistics = [record.statistics for record in counted if record.statistics is not None]
     if not statistics:
         return {}
-    n = len(statistics)
-    values = task.aggregate(statistics)
+    n, found = len(statistics), {}
     draws = task.resample(statistics, weights(n)) if n > 1 else {}
-    found = {}
-    for name, metric in values.items():
+    for name, metric in task.aggregate(statistics).items():
         hits = [one.get(name) for one in statistics]
         if n > 1 and metric.unit == "%" and all(hit in (0.0, 1.0) for hit in hits):
-            found[name] = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
+            one = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
         else:
-            found[name] = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
+            one = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
+        resampled = partial(_resampled, task, statistics, name)
+        found[name] = widened(one, [record.signature for record in counted], resampled)
     return found
+
+
+def _resampled(task: Task, statistics: Sequence[Statistics], name: str, counts: np.ndarray) -> np.ndarray:
+    """[k] a metric of the task from [k, n] how often each example counts."""
+    return task.resample(statistics, counts)[name]
 
 
 def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
@@ -195,7 +215,7 @@ def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:
 
 def failed_frac(records: Sequence[Record]) -> Estimate | None:
     """Runs that failed, of all: no other number hides them."""
-    return ratio_of_examples([(record.example, float(record.status != "ok"), 1.0) for record in records], "frac", 1.0)
+    return ratio_of_examples([(record.unit, float(record.status != "ok"), 1.0) for record in records], "frac", 1.0)
 
 
 def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
@@ -208,7 +228,7 @@ def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
         for lenience in dict.fromkeys(key for record in good for one in record.overlap for key in one.by_lenience):
             suffix = "" if lenience == "1.0" else f"_at_lenience_{lenience}"
             found[f"alpha_overlap[{drafter}]{suffix}"] = alpha_overlap(records, drafter, float(lenience))
-    lengths = [(record.example, float(len(record.tokens or ())), 1.0) for record in good]
+    lengths = [(record.unit, float(len(record.tokens or ())), 1.0) for record in good]
     found["tokens_per_example"] = ratio_of_examples(lengths, "tokens")
     found["output_perplexity"] = output_perplexity(records)
     return {name: value for name, value in found.items() if value is not None} | of_task(task, records)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -134,13 +135,21 @@ def num_near_ties(method: Sequence[Record]) -> int:
     return sum(record.divergence is not None and record.divergence.kind == "near-tie" for record in method)
 
 
+class Paired(NamedTuple):
+    """[m, n] sums of m values over n examples in each arm, and the replica of each example."""
+
+    first: np.ndarray
+    second: np.ndarray
+    replicas: list[str]
+
+
 def paired(
     baseline: Sequence[Record],
     method: Sequence[Record],
     values: Callable[[Record], tuple[float, ...]],
     run_of: Callable[[Record], str] = lambda record: record.run,
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """[m, n] sums of each arm's values over the repeats that both arms completed, for the n examples shared in one process.
+) -> Paired | None:
+    """Return sums of each arm's values over the repeats that both arms completed, for the n examples shared in one process.
 
     Examples that were decoded together share a time, and so are one of the n that an interval resamples.
     ``run_of`` names the process that measured the values, where that is not the one that decoded.
@@ -157,7 +166,7 @@ def paired(
     def sums(arm: Mapping[Key, Record]) -> np.ndarray:
         return np.array([np.sum([values(arm[key]) for key in own], axis=0) for own in members.values()], dtype=float).T
 
-    return sums(first), sums(second)
+    return Paired(sums(first), sums(second), [first[own[0]].signature for own in members.values()])
 
 
 def _batches(records: Sequence[Record]) -> dict[Key, str]:

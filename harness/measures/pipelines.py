@@ -79,12 +79,13 @@ def account(
     sums = [paired(baseline, pipeline, lambda record: _values(record, num_layers, simulated)) for baseline in plain_arms]
     if any(pair is None for pair in sums):
         return None
-    plains, piped = [pair[0] for pair in sums if pair], sums[0][1]  # type: ignore[index]
+    pairs = [pair for pair in sums if pair is not None]
+    plains, piped, replicas = [pair.first for pair in pairs], pairs[0].second, pairs[0].replicas
     fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum())
     statistics = {**_named("plain", _at_its_best(plains, fastest)), **_named("piped", piped)}
     estimates = {}
     for name in UNITS:
-        estimate = _estimate(statistics, name, num_layers)
+        estimate = _estimate(statistics, name, num_layers, replicas)
         if estimate is not None and np.isfinite(estimate.value):
             estimates[name] = estimate
     least = estimates["attainable_frac"].low if "attainable_frac" in estimates else None
@@ -97,13 +98,13 @@ def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
     """Return the quantities of UNITS that no clock decides, which are there also where times must not be compared."""
     if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
         return {}
-    statistics = {**_named("plain", sums[0]), **_named("piped", sums[0])}
-    estimates = {name: _estimate(statistics, name, num_layers) for name in UNTIMED}
+    statistics = {**_named("plain", sums.first), **_named("piped", sums.first)}
+    estimates = {name: _estimate(statistics, name, num_layers, sums.replicas) for name in UNTIMED}
     return {name: found for name, found in estimates.items() if found is not None and np.isfinite(found.value)}
 
 
-def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int) -> Estimate | None:
-    found = of_sums(statistics, _quantity(name, num_layers), UNITS[name])
+def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int, replicas: Sequence[str]) -> Estimate | None:
+    found = of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas)
     return bounded(found, 100.0) if found is not None and name == "match_rate" else found
 
 
@@ -205,5 +206,5 @@ def match_rate(records: Sequence[Record], head: str, layer: int, k: int, positio
             part = ranks if positions is None else ranks[positions.start : positions.stop]
             if not part:
                 continue
-            counted.append((record.example, 100 * sum(rank < k for rank in part), len(part)))
+            counted.append((record.unit, 100 * sum(rank < k for rank in part), len(part)))
     return ratio_of_examples(counted, "%", 100.0)

@@ -6,21 +6,29 @@ same draw for both sides of a paired comparison. Generation seeds are fixed, so 
 Shares, which lie between 0 and a whole, are two kinds. Of examples that count once each the interval is exact (Clopper and
 Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, where resampling finds no spread, so many examples
 bound it as if each counted once. Any other number that is the same in every example (an identity) has no interval.
+
+Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as Student's over their
+own estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly.
 How often each kind contains the truth: ``python -m harness.measures.coverage RECORDS``, and NOTATION.md.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, exp, floor, lgamma, log
+from math import ceil, exp, floor, inf, lgamma, log, pi, sqrt, tan
 
 import numpy as np
+
+from harness.core.records import Unit
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
 ENOUGH = 100  # of fewer, it is marked as approximate
 SAME = 1e-9  # draws that differ by less, relatively, are one number and its rounding
+
+
+Statistic = Callable[[np.ndarray], np.ndarray]  # [k, n] how often each of n examples counts -> [k] values
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,37 @@ def interval(draws: np.ndarray) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
+@lru_cache(maxsize=32)
+def student_quantile(freedom: int) -> float:
+    """Return how many standard errors an interval of CONFIDENCE reaches to each side with so many degrees of freedom."""
+    angles = np.linspace(0, pi / 2, 100_001)
+    density = np.cos(angles) ** (freedom - 1)  # of arctan(t / sqrt(freedom))
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return sqrt(freedom) * tan(float(np.interp(CONFIDENCE, below / below[-1], angles)))
+
+
+def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whole: float | None = None) -> Estimate:
+    """Return the estimate with an interval that holds what replicas differ by, too; ``replicas`` names each example's.
+
+    It reaches at least as far as Student's. Their variance is that of squares about the estimate, weighted by their shares of
+    the examples, for equal shares that of a mean. What is never negative, or a share of a ``whole``, stays so.
+    """
+    if len(set(replicas)) < 2:
+        return found
+    counts = np.array([[float(one == name) for one in replicas] for name in dict.fromkeys(replicas)])
+    estimates, shares = statistic(counts), counts.mean(1)
+    known = np.isfinite(estimates)
+    freedom = int(known.sum()) - 1
+    if freedom < 1:
+        return found
+    variance = (freedom + 1) / freedom * float(np.sum((shares * (estimates - found.value))[known] ** 2))
+    half = student_quantile(freedom) * sqrt(variance)
+    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    least, most = 0.0 if low >= 0 else -inf, inf if whole is None else whole
+    low, high = max(least, min(low, found.value - half)), min(most, max(high, found.value + half))
+    return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high)
+
+
 def exact_interval(hits: float, n: int) -> tuple[float, float]:
     """Return the Clopper-Pearson interval of a share of ``n`` examples; ``hits`` of them, a part of one counts either way.
 
@@ -122,12 +161,16 @@ def bounded(found: Estimate, whole: float) -> Estimate:
 
 
 def ratio_of_totals(
-    numerators: np.ndarray, denominators: np.ndarray, unit: str = "", whole: float | None = None
+    numerators: np.ndarray,
+    denominators: np.ndarray,
+    unit: str = "",
+    whole: float | None = None,
+    replicas: Sequence[str] = (),
 ) -> Estimate | None:
     """sum(numerators) / sum(denominators) over examples with a percentile bootstrap; None where nothing was counted.
 
     With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up. Of a
-    share, ``whole`` is what it is where everything counts: 1, or 100 for percent.
+    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``replicas`` names each example's.
     """
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     n, total = len(denominators), denominators.sum()
@@ -136,30 +179,42 @@ def ratio_of_totals(
     value = float(numerators.sum() / total)
     if n == 1:
         return Estimate(value, None, None, 1, unit)
-    if whole is not None and (denominators == denominators[0]).all():
-        hits = numerators / (whole * denominators[0])
-        if np.isin(hits, (0.0, 1.0)).all():
-            return share_of_examples(value, hits.sum(), n, whole, unit)
-    drawn = weights(n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = (drawn @ numerators) / (drawn @ denominators)
-    found = Estimate(value, *interval(draws), n, unit)
-    return found if whole is None else bounded(found, whole)
+
+    def ratios(counts: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray((counts @ numerators) / (counts @ denominators))
+
+    hits = numerators / (whole * denominators[0]) if whole is not None and denominators[0] else np.array(np.nan)
+    if (denominators == denominators[0]).all() and np.isin(hits, (0.0, 1.0)).all() and whole is not None:
+        found = share_of_examples(value, hits.sum(), n, whole, unit)
+    else:
+        found = Estimate(value, *interval(ratios(weights(n))), n, unit)
+        found = found if whole is None else bounded(found, whole)
+    return widened(found, replicas, ratios, whole)
 
 
-def ratio_of_examples(rows: Sequence[tuple[str, float, float]], unit: str = "", whole: float | None = None) -> Estimate | None:
-    """Return the same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn."""
-    totals: dict[str, np.ndarray] = {}
+def ratio_of_examples(
+    rows: Sequence[tuple[str | Unit, float, float]], unit: str = "", whole: float | None = None
+) -> Estimate | None:
+    """Return the same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn.
+
+    An example that is named as a record's ``unit`` belongs to a replica.
+    """
+    totals: dict[str | Unit, np.ndarray] = {}
     for example, numerator, denominator in rows:
         totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
     if not totals:
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
-    return ratio_of_totals(numerators, denominators, unit, whole)
+    replicas = [example[0] for example in totals if not isinstance(example, str)]
+    return ratio_of_totals(numerators, denominators, unit, whole, replicas)
 
 
 def of_sums(
-    statistics: dict[str, np.ndarray], from_sums: Callable[[dict[str, np.ndarray], float], float], unit: str = ""
+    statistics: dict[str, np.ndarray],
+    from_sums: Callable[[dict[str, np.ndarray], float], float],
+    unit: str = "",
+    replicas: Sequence[str] = (),
 ) -> Estimate | None:
     """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are."""
     n = len(next(iter(statistics.values()), ()))
@@ -168,10 +223,14 @@ def of_sums(
     value = float(from_sums({name: values.sum(0) for name, values in statistics.items()}, n))
     if n == 1:
         return Estimate(value, None, None, 1, unit)
-    drawn = weights(n, 500)
-    sums = {name: drawn @ values for name, values in statistics.items()}
-    draws = np.array([from_sums({name: values[row] for name, values in sums.items()}, n) for row in range(len(drawn))])
-    return Estimate(value, *interval(draws), n, unit)
+
+    def metrics(counts: np.ndarray) -> np.ndarray:
+        sums = {name: counts @ values for name, values in statistics.items()}
+        return np.array(
+            [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
+        )
+
+    return widened(Estimate(value, *interval(metrics(weights(n, 500))), n, unit), replicas, metrics)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
+from harness.core.experiment import ZOO as ZOO_MODEL
 from harness.core.experiment import Experiment, MethodSpec
-from harness.zoo.recipes import ZOO as ZOO_MODEL
 from harness.zoo.recipes import recipe_for, scale_of
 from kernels.inputs import SamplingSpec
 

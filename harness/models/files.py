@@ -25,10 +25,9 @@ from huggingface_hub.errors import (
 from safetensors import safe_open
 
 from harness.core.errors import Unavailable, UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import ZOO, ModelSpec
 from harness.core.files import digest_of
 from harness.zoo.cache import is_complete, model_folder, quiet, verify
-from harness.zoo.recipes import ZOO
 from kernels.inputs import ROUNDINGS
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import ZOO, ModelSpec
 from harness.models.files import hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
 from harness.models.loading import LoadedModel, load_model
 from harness.zoo.cache import read_facts
 from harness.zoo.networks import num_parameters
-from harness.zoo.recipes import ZOO, Scale, recipe_for
+from harness.zoo.recipes import Scale, recipe_for
 from methods.errors import InputError
 from methods.options import NGRAM_TABLE
 from methods.ppd.heads import TrainedHeads, load_heads

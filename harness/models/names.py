@@ -6,10 +6,10 @@ A name of the zoo is looked up in the recipes; of others the files' headers, the
 from dataclasses import replace
 
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import ZOO, ModelSpec
 from harness.models.files import files_hash, folder_hash, heads_file, hub_commit, load_config, local_folder, ngram_file
 from harness.zoo.descriptions import HeadRecipe
-from harness.zoo.recipes import RECIPES, ZOO, AnyRecipe, recipe_for, recipe_hash, scale_of
+from harness.zoo.recipes import RECIPES, AnyRecipe, recipe_for, recipe_hash, scale_of
 
 
 def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
@@ -62,7 +62,7 @@ def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
 def is_ngram_table(spec: ModelSpec) -> bool:
     """Tell counted n-grams from a network by the name, without loading it."""
     if spec.base.startswith(ZOO):
-        name = spec.base.removeprefix(ZOO)
+        name = spec.base.removeprefix(ZOO).partition("@")[0]
         return any(recipes[name].family == "ngram" for recipes in RECIPES.values() if name in recipes)
     return ngram_file(spec.base) is not None
 

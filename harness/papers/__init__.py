@@ -18,7 +18,7 @@ from harness.core.settings import Settings
 from harness.papers import leviathan, optimized, ppd, specdec
 from harness.papers.claim import Claim
 from harness.tables import published
-from harness.tables.base import Figure, Table
+from harness.tables.base import Figure, Table, without_idle_replicas
 
 _FOLDERS: tuple[ModuleType, ...] = (ppd, leviathan, specdec, optimized)
 PAPERS: dict[str, ModuleType] = {Path(paper.__path__[0]).name: paper for paper in _FOLDERS}
@@ -54,8 +54,9 @@ def get_figure(name: str) -> Figure:
 
 def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) -> str:
     """The make target where its variables say it all, else the command behind it. Paths are shown from ``root``."""
-    default = Settings()
+    settings, default = without_idle_replicas(TABLES[int(name)] if kind == "table" else FIGURES[name], settings), Settings()
     fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
+    fields["replicas"] = "REPLICAS"
     changed = {key: _shown(getattr(settings, key), root) for key in fields if getattr(settings, key) != getattr(default, key)}
     given = plugins.given_for(kind, name)
     if settings.seed == default.seed and not settings.models and not given:

@@ -239,7 +239,7 @@ def ratio(
     sums = paired(first, second, lambda record: (seconds(record), count([record])))
     if sums is None:
         return None
-    (first_s, first_n), (second_s, second_n) = sums
+    (first_s, first_n), (second_s, second_n) = sums.first, sums.second
     columns = {"first_s": first_s, "first_n": first_n, "second_s": second_s, "second_n": second_n}
     return of_sums(columns, lambda t, n: (t["first_s"] / t["first_n"]) / (t["second_s"] / t["second_n"]), unit)
 

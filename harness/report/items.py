@@ -12,7 +12,7 @@ from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.files import parsed
-from harness.core.settings import Settings
+from harness.core.settings import COMMITTED, Settings
 from harness.papers import FIGURES, TABLES, command_of
 from harness.report.relation import Judged, judge
 from harness.tables.base import Cell, Figure, Table
@@ -102,15 +102,15 @@ def _of_plugin(table: Table, folder: Path) -> TableItem:
     except UsageError:
         raise
     except Exception as error:
-        state, command = f"broken: {type(error).__name__}: {error}", command_of("table", str(table.number), Settings())
-        return TableItem(**_names(table), state=state, command=command, settings=Settings())
+        state, command = f"broken: {type(error).__name__}: {error}", command_of("table", str(table.number), COMMITTED)
+        return TableItem(**_names(table), state=state, command=command, settings=COMMITTED)
 
 
 def _table_item(table: Table, folder: Path) -> TableItem:
     file = folder / f"{table.name}.json"
     if file.exists():
         return read_table(table, file)
-    settings = Settings()
+    settings = COMMITTED
     command = command_of("table", str(table.number), settings)
     cells = table.cells(settings, Evidence(lambda experiment: []))
     return TableItem(
@@ -180,12 +180,12 @@ def figure_items(folder: Path, tables: Sequence[TableItem]) -> list[FigureItem]:
 
 def _figure_item(name: str, figure: Figure, folder: Path, tables: Sequence[TableItem]) -> FigureItem:
     files = tuple(path for ending in FIGURE_ENDINGS if (path := folder / f"{name}.{ending}").exists())
-    arms = figure.arms(Settings())
+    arms = figure.arms(COMMITTED)
     return FigureItem(
         name=name,
         title=figure.title,
         state="made" if files else "not made yet",
-        command=command_of("figure", name, Settings()),
+        command=command_of("figure", name, COMMITTED),
         files=files,
         tables=tuple(table.number for table in tables if arms & table.arms),
     )

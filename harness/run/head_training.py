@@ -11,14 +11,14 @@ import torch
 
 import tasks
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import ZOO, ModelSpec
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import decoder_depth
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, locked, read_facts
 from harness.zoo.descriptions import HeadTraining, Labels
 from harness.zoo.early_heads import Document, HeadData, paper_layers, save_trained, table, train_heads
-from harness.zoo.recipes import HEAD_TRAINING, ZOO
+from harness.zoo.recipes import HEAD_TRAINING
 from harness.zoo.state import CHECKPOINT
 from methods.options import EARLY_HEADS
 from tasks.sources.read import read_examples, training_pairs

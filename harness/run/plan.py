@@ -5,12 +5,15 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from harness.core import plugins
 from harness.core.errors import Unavailable
-from harness.core.experiment import Comparison, Experiment, ModelSpec
+from harness.core.experiment import ZOO, Comparison, Experiment, ModelSpec
+from harness.core.jobs import run_apart
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.measures.pairing import succeeded
@@ -21,7 +24,7 @@ from harness.run.build import heads_of, specs_of
 from harness.run.prompts import examples_of
 from harness.run.runner import Runner, ensure_models, note_facts, pin
 from harness.zoo.cache import is_complete, model_folder
-from harness.zoo.recipes import ZOO, recipe_hash, scale_of
+from harness.zoo.recipes import recipe_hash, scale_of
 from tasks.base import DataError
 
 BYTES_PER_TOKEN = 60  # of a record with steps and overlap, as measured on the zoo
@@ -37,8 +40,8 @@ def pin_arms(comparison: Comparison) -> Comparison:
 def run_plan(plan: Sequence[Comparison], runner: Runner, scores: Sequence[str] = ()) -> None:
     """Run every comparison that is not complete, then let models score outputs (``scores``: "comet").
 
-    A complete comparison costs a look at its records. A model or data set that cannot be had from the Hub stops its own
-    comparison only, and the reason is noted.
+    Replicas run after what has none, each in a process of its own. A complete comparison costs a look at its records. A model
+    or data set that cannot be had from the Hub stops its own comparison only, and the reason is noted.
     """
     notes, missing = Notes(runner.folder), []
     for comparison in plan:
@@ -52,12 +55,30 @@ def run_plan(plan: Sequence[Comparison], runner: Runner, scores: Sequence[str] =
                 _score(notes, pinned, runner, scores)
             else:
                 missing.append((comparison, pinned))
-    if missing:
-        ensure_models(arm for _, pinned in missing for arm in pinned.arms)
+    if not missing:
+        return
+    ensure_models(arm for _, pinned in missing for arm in pinned.arms)
+    for replica in sorted(
+        {comparison.replica for comparison, _ in missing}, key=lambda number: -1 if number is None else number
+    ):
+        own = [pair for pair in missing if pair[0].replica == replica]
+        if replica is None or not runner.starts_processes:
+            _run_all(own, runner, scores)
+        else:
+            run_apart(f"replica {replica}", partial(_run_all, own, runner, scores, tuple(plugins.files())))
+
+
+def _run_all(
+    missing: Sequence[tuple[Comparison, Comparison]], runner: Runner, scores: Sequence[str], files: Sequence[str] = ()
+) -> None:
+    """Run comparisons, each as planned and as pinned; ``files`` are those of plug-ins that a new process must load."""
+    plugins.load(files)
+    notes = Notes(runner.folder)
     for number, (comparison, pinned) in enumerate(missing, start=1):
         first = pinned.arms[0]
+        part = "" if first.replica is None else f" replica {first.replica + 1} of {first.replicas}"
         with _reason_noted(notes, comparison):
-            runner.run(pinned, f"[{number}/{len(missing)}] {first.task} t={first.sampling.temperature:g}")
+            runner.run(pinned, f"[{number}/{len(missing)}]{part} {first.task} t={first.sampling.temperature:g}")
             _score(notes, pinned, runner, scores)
 
 

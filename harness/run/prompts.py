@@ -54,8 +54,10 @@ def _examples(task: str, source: str, fingerprint: str, limit: int, seed: int) -
 
 
 def examples_of(experiment: Experiment) -> tuple[Example, ...]:
-    """Return the examples of a pinned experiment, in the order of the data."""
-    return _examples(experiment.task, experiment.source, experiment.source_fingerprint, experiment.limit, experiment.seed)
+    """Return the examples of a pinned experiment, in the order of the data; of a replica those that are its own."""
+    first, step = experiment.replica or 0, experiment.replicas
+    limit = first + (experiment.limit - 1) * step + 1
+    return _examples(experiment.task, experiment.source, experiment.source_fingerprint, limit, experiment.seed)[first::step]
 
 
 def seed_of(experiment: Experiment, example_id: str, repeat: int, window: int = 0) -> int:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.core import plugins
 from harness.core.errors import UsageError
-from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.experiment import ZOO, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Key, Record
 from harness.models.fit import check_role, foreign_heads, no_block_heads
 from harness.models.names import recipe_named
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
-from harness.zoo.recipes import ZOO, AnyRecipe
+from harness.zoo.recipes import AnyRecipe
 from methods.cores import num_cores
 from methods.options import values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES

@@ -8,7 +8,6 @@ are noted: of models, tokenizers and source sentences.
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from harness.core import plugins
-from harness.core.experiment import Comparison, DrafterSpec, EarlyProbe, Experiment, ModelSpec, OverlapProbe, Probe
+from harness.core.experiment import ZOO, Comparison, Experiment, ModelSpec
 from harness.core.files import replace_file
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
@@ -36,7 +35,7 @@ from harness.run.refusals import check_names, check_planned, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.descriptions import PairRecipe
-from harness.zoo.recipes import ZOO, Scale, folder_of, scale_of
+from harness.zoo.recipes import Scale, folder_of, scale_of
 from tasks import fingerprint, get_task
 from tasks.base import Example
 
@@ -54,26 +53,8 @@ def pin(experiment: Experiment) -> Experiment:
         check_rounding(spec, experiment.dtype)
     revisions = {spec: (pin_heads if spec in heads else pin_model)(spec, *where) for spec in specs_of(experiment)}
 
-    def model(spec: ModelSpec | None) -> ModelSpec | None:
-        return None if spec is None else revisions[spec]
-
-    def pinned(spec: DrafterSpec) -> DrafterSpec:
-        return replace(spec, model=model(spec.model), inner=drafter(spec.inner))
-
-    def drafter(spec: DrafterSpec | None) -> DrafterSpec | None:
-        return None if spec is None else pinned(spec)
-
-    def probe(one: Probe) -> Probe:
-        if isinstance(one, OverlapProbe):
-            return replace(one, drafter=pinned(one.drafter))
-        return replace(one, heads=model(one.heads)) if isinstance(one, EarlyProbe) else one
-
-    method = experiment.method
-    return experiment.replace(
+    return experiment.with_models(revisions.__getitem__).replace(
         source_fingerprint=fingerprint(task.name, experiment.source),
-        target=revisions[experiment.target],
-        method=replace(method, drafter=drafter(method.drafter), heads=model(method.heads)),
-        probes=tuple(map(probe, experiment.probes)),
         plugins=plugins.used_by(experiment),
     )
 
@@ -94,14 +75,20 @@ class Runner:
     """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same.
 
     ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
-    ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was.
+    ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was. One that is sent
+    to another process begins there anew. ``starts_processes``: replicas may run in processes of their own.
     """
+
+    starts_processes = True
 
     def __init__(self, folder: Path, quiet: bool = False, again: bool = False, replay: Replay = "sample") -> None:
         self.folder, self.quiet, self.again, self.replay = folder, quiet, again, replay
         self._id = uuid4().hex[:12]
         self._noted: set[str] = set()
         self._models: Models | None = None
+
+    def __reduce__(self) -> tuple[type["Runner"], tuple[Path, bool, bool, Replay]]:
+        return Runner, (self.folder, self.quiet, self.again, self.replay)
 
     def path(self, experiment: Experiment) -> Path:
         return RecordFile(self.folder, experiment).path

@@ -160,6 +160,12 @@ class Figure:
         return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)
 
 
+def without_idle_replicas(item: Table | Figure, settings: Settings) -> Settings:
+    """Return the settings with a single replica where the item has no more under any."""
+    single = replace(settings, replicas=1)
+    return single if item.plan(single) == item.plan(settings) else settings
+
+
 def cell_of(
     evidence: Evidence,
     row: str,

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment
 from harness.core.records import Record
-from harness.core.settings import Settings
+from harness.core.settings import REPLICAS, Settings
 from harness.measures.pairing import num_near_ties, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import published as published_numbers
@@ -151,9 +151,9 @@ def near_ties(known: Known, row: Row, whose: str = "greedy decoding's") -> str:
 
 
 def plan_of(sets: Iterable[Arms]) -> list[Comparison]:
-    """A comparison of each set of arms: those that can be run. Equal comparisons are named once."""
+    """A comparison of each set of arms, or of each of its replicas: those that can be run. Equal ones are named once."""
     found = (tuple(dict.fromkeys(arm for arm in arms.values() if isinstance(arm, Experiment))) for arms in sets)
-    return list(dict.fromkeys(Comparison(arms) for arms in found if arms))
+    return list(dict.fromkeys(part for arms in found if arms for part in Comparison(arms).divided()))
 
 
 def known_arms(arms: Arms, evidence: Evidence) -> Known:
@@ -197,7 +197,8 @@ def table(
     def notes(settings: Settings) -> list[str]:
         arms = [arm for comparison in plan(settings) for arm in comparison.arms]
         own = (column.note() if callable(column.note) else column.note for column in shown)
-        return [*first_notes(settings), *dict.fromkeys(filter(None, own)), *last_notes(settings, arms)]
+        divided = replicas_note(arms, plan(replace(settings, replicas=REPLICAS)))
+        return [*first_notes(settings), *dict.fromkeys(filter(None, own)), *last_notes(settings, arms), *divided]
 
     return Table(
         number=number,
@@ -213,6 +214,23 @@ def table(
         findings=tuple(findings),
         is_committed=is_committed,
     )
+
+
+def replicas_note(arms: Sequence[Experiment], divided: Sequence[Comparison]) -> list[str]:
+    """Say what the intervals of a table hold besides its examples; nothing of one that is never ``divided``."""
+    count = max((arm.replicas for arm in arms), default=1)
+    parts = [arm for comparison in divided for arm in comparison.arms if arm.replicas > 1]
+    if not parts:
+        return []
+    retrained = any("@" in arm.target.name for arm in parts)
+    what = "processes, and models trained by other seeds," if retrained else "processes"
+    if count == 1:
+        once = " and one training of each model" if retrained else ""
+        return [f"One process{once}: intervals hold nothing of what other {what} would give. REPLICAS={REPLICAS} does."]
+    each = ", each with its own training of every model" if retrained else ""
+    return [
+        f"{count} processes share the examples{each}; intervals hold what these differ by (Student's, where that is wider)."
+    ]
 
 
 def section_cells(

@@ -32,7 +32,8 @@ def _nothing(experiment: Experiment) -> Any:
 class Evidence:
     """The one argument from which cells and figures are made; making them touches nothing else.
 
-    All of these take an experiment as it was planned. ``records_of`` returns its records, an empty list where there are none.
+    All of these take an experiment as it was planned, before its replicas are divided or after. ``records_of`` returns its
+    records, an empty list where there are none.
     ``verdict_of`` returns what the exactness audit found of its method, None where it was not audited. ``decoder_of`` returns
     a function from token ids of its target to text. ``sources_of`` returns the sentences that it translates, by example.
     ``facts_of`` returns facts of its models, by name: ``num_parameters``, ``training_rows``. ``comet_of`` returns a score for
@@ -112,31 +113,33 @@ def stored_evidence(records: Path) -> Evidence:
     notes, audits = Notes(records), audit_folder(records)
 
     def records_of(experiment: Experiment) -> list[Record]:
-        pinned = notes.pin(experiment)
-        return [] if pinned is None else [lean(record) for record in RecordFile(records, pinned).read()]
+        pinned = [notes.pin(part) for part in experiment.divided()]
+        return [lean(record) for part in pinned if part is not None for record in RecordFile(records, part).read()]
 
     def decoder_of(experiment: Experiment) -> Decode:
-        pinned = notes.pin(experiment)
+        pinned = notes.pin(experiment.divided()[0])
         return show_ids if pinned is None else stored_decoder(records, pinned.target)
 
     def facts_of(experiment: Experiment) -> Mapping[str, Facts]:
-        if (pinned := notes.pin(experiment)) is None:
+        if (pinned := notes.pin(experiment.divided()[0])) is None:
             return {}
         return {spec.name: notes.model(spec) for spec in (pinned.target, *pinned.draft_models)}
 
     def comet_of(experiment: Experiment) -> Mapping[str, float] | Missing | None:
-        pinned = notes.pin(experiment)
-        found = {} if pinned is None else notes.scores(pinned, "comet")
-        return Missing(found["failed"]) if "failed" in found else found.get("scores")
+        pinned = [notes.pin(part) for part in experiment.divided()]
+        found = [notes.scores(part, "comet") for part in pinned if part is not None]
+        failed = next((one["failed"] for one in found if "failed" in one), None)
+        scores = {name: score for one in found for name, score in one.get("scores", {}).items()}
+        return Missing(failed) if failed is not None else scores or None
 
     return Evidence(
         records_of,
         partial(verdict_of, folder=audits),
         decoder_of,
-        lambda experiment: {} if (pinned := notes.pin(experiment)) is None else notes.texts(pinned),
+        lambda experiment: {} if (pinned := notes.pin(experiment.divided()[0])) is None else notes.texts(pinned),
         facts_of,
         comet_of,
-        notes.unavailable,
+        lambda experiment: next(filter(None, map(notes.unavailable, experiment.divided())), None),
         "/".join(audits.parts[-2:]) if any(audits.glob("*.json")) else "",
         records,
     )

@@ -6,9 +6,9 @@ The paper's names stay in the rows; what ran under them is often another model, 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.core.experiment import DrafterSpec, Experiment, ModelSpec
+from harness.core.experiment import ZOO, DrafterSpec, Experiment, ModelSpec
 from harness.zoo.descriptions import BlockwiseRecipe, HeadRecipe, Recipe
-from harness.zoo.recipes import ZOO, AnyRecipe, recipes_of, scale_of
+from harness.zoo.recipes import AnyRecipe, recipes_of, scale_of
 
 Facts = Mapping[str, Mapping[str, Any]]
 NOTE = "ran: the target that ran, then the draft: family (if it is another), parameters, layers (encoder + decoder)."
@@ -20,7 +20,7 @@ FAMILIES = {
 
 def recipe_of(spec: ModelSpec, arm: Experiment) -> AnyRecipe | None:
     """The recipe of one of the zoo's models; None of others."""
-    name = spec.base.removeprefix(ZOO)
+    name = spec.base.removeprefix(ZOO).partition("@")[0]
     return recipes_of(scale_of(arm.profile), arm.source).get(name) if spec.base.startswith(ZOO) else None
 
 

@@ -18,11 +18,12 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from harness.core.errors import UsageError
+from harness.core.experiment import ZOO
 from harness.zoo.corpus import read_corpus
 from harness.zoo.descriptions import HeadRecipe, HeadTraining
 from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, one_thread, run_steps
 from harness.zoo.networks import read_network
-from harness.zoo.recipes import ZOO, digest, folder_of
+from harness.zoo.recipes import digest, folder_of
 from harness.zoo.state import Spent, generator_of, heads_optimizer, rate_share
 from methods.models import stack_for
 from methods.models.base import Stack

@@ -9,7 +9,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -32,7 +32,6 @@ from harness.zoo.specdec import specdec_recipes
 Scale = Literal["toy", "test", "pinned", "small", "paper"]
 AnyRecipe = Recipe | HeadRecipe
 
-ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 # Raised whenever the code that prepares data or trains changes what a recipe yields.
 CODE_VERSION = 1
 NUMBERS = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf8"))
@@ -117,11 +116,27 @@ def recipes_of(scale: Scale, source: str) -> dict[str, AnyRecipe]:
 
 
 def recipe_for(name: str, scale: Scale, source: str) -> AnyRecipe:
-    """The recipe by name; UsageError names the ones there are."""
-    known = recipes_of(scale, source)
-    if name not in known:
+    """The recipe by name; UsageError names the ones there are. ``NAME@2`` is the third training of NAME."""
+    known, (base, again, number) = recipes_of(scale, source), name.partition("@")
+    if base not in known:
         raise UsageError(f"zoo model {name!r}: expected one of {', '.join(known)}")
-    return known[name]
+    if not again:
+        return known[base]
+    if not number.isdecimal() or number.startswith("0"):
+        raise UsageError(f"zoo model {name!r}: expected the number of a training behind @, 1 or more; the first has none")
+    return _trained_again(known[base], int(number))
+
+
+def _trained_again(recipe: AnyRecipe, number: int) -> AnyRecipe:
+    """Return the same recipe with a seed of its own, and a teacher of the same training.
+
+    Raises:
+        UsageError: the recipe is one of SpecDec's or of speech, which other models write the corpus for.
+    """
+    if type(recipe) not in (Recipe, HeadRecipe):
+        raise UsageError(f"zoo model {recipe.name}@{number}: only models of gpt, llama and t5 are trained again; leave @ out")
+    teacher = None if recipe.teacher is None else _trained_again(recipe.teacher, number)
+    return replace(recipe, name=f"{recipe.name}@{number}", seed=recipe.seed + number, teacher=cast(Any, teacher))
 
 
 def recipe_hash(name: str, scale: Scale, source: str) -> str:

@@ -14,7 +14,7 @@ from harness.core.checkout import ROOT
 from harness.core.environment import describe, fingerprint
 from harness.core.notes import Notes
 from harness.core.record_files import write_environment
-from harness.core.settings import Settings, folder_of, own_folder
+from harness.core.settings import COMMITTED, Settings, folder_of, own_folder
 from harness.measures.of_run import alpha_overlap
 from harness.papers import FIGURES, TABLES, get_figure, get_table
 from harness.tables.archive import archive_of, keep, lean, unpacked
@@ -38,8 +38,9 @@ def record_all(synthetic: SimpleNamespace, records: Path, commit: str) -> None:
     facts = describe() | {"commit": commit}
     write_environment(records, fingerprint(facts), facts)
     notes = Notes(records)
-    for arm in get_table(8).arms(Settings()):
-        made = [replace(one, signature=arm.signature, environment=fingerprint(facts)) for one in synthetic.run(arm)]
+    for arm in get_table(8).arms(COMMITTED):
+        own = {"signature": arm.signature, "environment": fingerprint(facts)}
+        made = [replace(one, example=f"{one.example} of {arm.replica}", **own) for one in synthetic.run(arm)]
         write_records(records, arm, made)
         notes.note_pin(arm, arm)
 
@@ -93,10 +94,13 @@ def test_what_no_clean_commit_made_is_not_put_among_what_is_committed(
         monkeypatch.setattr("harness.cli.catalogue.commit", lambda: commit)
     capsys.readouterr()
     assert main(["table", "8"]) == 0
-    assert f"not committed: made at {commit}, no clean commit; written to results/runs/toy-toy\n" in capsys.readouterr().err
+    assert (
+        f"not committed: made at {commit}, no clean commit; written to results/runs/toy-toy-replicas-3\n"
+        in capsys.readouterr().err
+    )
     after = files_of(recorded / "results")
     assert {name for name, content in after.items() if before.get(name) != content and not name.startswith("records/")} == {
-        f"runs/toy-toy/tables/leviathan-2.{ending}" for ending in ("md", "csv", "json", "tex")
+        f"runs/toy-toy-replicas-3/tables/leviathan-2.{ending}" for ending in ("md", "csv", "json", "tex")
     }
 
 
@@ -113,7 +117,7 @@ def test_fewer_records_do_not_replace_what_is_committed(recorded: Path, capsys: 
 
 
 def test_records_come_back_lean_and_whole(recorded: Path) -> None:
-    arms, archive = sorted(get_table(8).arms(Settings()), key=lambda arm: arm.signature), recorded / "kept.tar.xz"
+    arms, archive = sorted(get_table(8).arms(COMMITTED), key=lambda arm: arm.signature), recorded / "kept.tar.xz"
     keep(arms, recorded / "results" / "records", archive, arms)
     own, kept = stored_evidence(recorded / "results" / "records"), stored_evidence(unpacked(archive) or recorded)
     for arm in arms:
@@ -127,7 +131,7 @@ def test_records_come_back_lean_and_whole(recorded: Path) -> None:
 
 
 def test_leaning_keeps_sums_and_counts_and_does_nothing_twice(synthetic: SimpleNamespace) -> None:
-    for arm in get_table(8).arms(Settings()):
+    for arm in get_table(8).arms(COMMITTED):
         for record in synthetic.run(arm):
             once = lean(record)
             assert lean(once) == once
@@ -140,7 +144,7 @@ def test_leaning_keeps_sums_and_counts_and_does_nothing_twice(synthetic: SimpleN
                 assert once.steps.round_s == pytest.approx(record.steps.round_s, rel=1e-3)
                 assert (once.steps.drafted, once.steps.num_accepted) == (record.steps.drafted, record.steps.num_accepted)
             assert with_probe_records(arm, once).key == record.key
-    arm = next(arm for arm in get_table(8).arms(Settings()) if arm.overlap)
+    arm = next(arm for arm in get_table(8).arms(COMMITTED) if arm.overlap)
     records = synthetic.run(arm)
     whole_alpha, lean_alpha = (alpha_overlap(own, arm.overlap[0].label) for own in (records, [lean(one) for one in records]))
     assert whole_alpha is not None
@@ -167,8 +171,9 @@ def test_a_damaged_archive_is_refused_in_one_line(
 def test_other_settings_have_other_folders(tmp_path: Path) -> None:
     for name in ("a/data", "b/data"):
         (tmp_path / name).mkdir(parents=True)
-    default = Settings()
+    default = COMMITTED
     different = [
+        Settings(),
         Settings(profile="test"),
         Settings(limit=3),
         Settings(limit=50),
@@ -198,7 +203,7 @@ def test_what_is_committed_renders_to_the_same_bytes(name: int | str, tmp_path: 
     kind = "tables" if isinstance(name, int) else "figures"
     kept = unpacked(archive_of(ROOT / "results", item.paper))
     evidence = Evidence(lambda arm: []) if kept is None else stored_evidence(kept)
-    plan, key = item.plan(Settings()), item.name if isinstance(name, int) else f"figure {item.name}"
+    plan, key = item.plan(COMMITTED), item.name if isinstance(name, int) else f"figure {item.name}"
     if key in LACKING:
         assert evidence.state(plan) != "complete", f"{key}: has evidence, so it is LACKING no more"
         return

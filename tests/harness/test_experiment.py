@@ -30,6 +30,8 @@ BASE = Experiment(
     task="text",
     target=ModelSpec(name="zoo:gpt-target"),
     method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))),
+    replicas=3,
+    replica=0,
     probes=(OverlapProbe(drafter=DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-gpt"))),),
 )
 
@@ -184,3 +186,28 @@ def test_a_plug_ins_options_are_pickled_by_name() -> None:
         assert found.rule.options.least == 0.5
     finally:
         del RULES["mine"]
+
+
+WHOLE = BASE.replace(replica=None, limit=8, retrained=True)
+
+
+def test_replicas_divide_the_examples_and_have_trainings_of_their_own() -> None:
+    parts = WHOLE.divided()
+    assert [(part.replica, part.limit) for part in parts] == [(0, 3), (1, 3), (2, 2)]
+    assert [part.target.name for part in parts] == ["zoo:gpt-target", "zoo:gpt-target@1", "zoo:gpt-target@2"]
+    assert [one.name for one in parts[1].draft_models] == ["zoo:gpt-draft@1", "zoo:ngram-gpt@1"]
+    assert {part.method.drafter.label for part in parts if part.method.drafter} == {"gpt-draft"}, "one name for all trainings"
+    assert {part.overlap[0].label for part in parts} == {WHOLE.overlap[0].label}
+    assert len({part.signature for part in parts}) == 3
+    assert all(part.divided() == (part,) for part in parts)
+    assert [part.target for part in WHOLE.replace(retrained=False).divided()] == [WHOLE.target] * 3
+    assert len(WHOLE.replace(limit=2).divided()) == 2, "no replica without an example"
+
+
+def test_every_example_is_of_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.run import prompts
+
+    monkeypatch.setattr(prompts, "_examples", lambda task, source, fingerprint, limit, seed: tuple(range(limit)))
+    shares = [prompts.examples_of(part) for part in WHOLE.divided()]
+    assert shares == [(0, 3, 6), (1, 4, 7), (2, 5)]
+    assert prompts.examples_of(WHOLE.replace(replicas=1)) == tuple(range(8))

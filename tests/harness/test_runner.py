@@ -7,13 +7,18 @@ import pytest
 from killed import kill_at
 
 from harness.cli.main import main
+from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.record_files import load_records
 from harness.core.records import Record
+from harness.measures.of_run import speedup
 from harness.measures.pairing import out_of_turn
+from harness.measures.statistics import Estimate
 from harness.run import record as recording
 from harness.run import runner as runner_module
+from harness.run.plan import run_plan
 from harness.run.runner import Runner, pin
+from harness.tables.evidence import stored_evidence
 from harness.zoo.build import ensure
 from kernels.inputs import SamplingSpec
 from methods.errors import InputError
@@ -163,3 +168,25 @@ def test_killed_run_resumes_to_the_same_records(tmp_path: Path, zoo_cache: Path)
         assert main([*arguments[2:], "--records", str(folder)]) == 0
     assert len(load_records(whole)) == 24
     assert [timeless(record) for record in load_records(killed)] == [timeless(record) for record in load_records(whole)]
+
+
+def test_replicas_run_in_processes_of_their_own_and_decode_what_one_would(tmp_path: Path) -> None:
+    whole = comparison(replicas=2, limit=5)
+    run_plan(list(whole.divided()), Runner(tmp_path / "divided", quiet=True))
+    run_plan([comparison(limit=5)], Runner(tmp_path / "single", quiet=True))
+    divided, single = (stored_evidence(tmp_path / name) for name in ("divided", "single"))
+    for arm, plain in zip(whole.arms, comparison(limit=5).arms, strict=True):
+        records = divided.records_of(arm)
+        assert [len(divided.records_of(part)) for part in arm.divided()] == [3, 2]
+        assert {one.key: one.tokens for one in records} == {one.key: one.tokens for one in single.records_of(plain)}
+        assert len({one.run for one in records}) == len({one.unit[0] for one in records}) == 2
+    assert divided.state(whole.divided()) == "complete"
+    assert isinstance(speedup(*(divided.records_of(arm) for arm in whole.arms)), Estimate), "paired within each process"
+
+
+def test_what_fails_in_a_process_of_its_own_is_told_here(tmp_path: Path) -> None:
+    part = comparison(replicas=2).divided()[0]
+    folder = tmp_path / "file"
+    folder.write_text("no folder")
+    with pytest.raises((UsageError, OSError)):
+        run_plan([part], Runner(folder, quiet=True))

@@ -11,6 +11,7 @@ from harness.measures.statistics import (
     of_sums,
     ratio_of_examples,
     ratio_of_totals,
+    student_quantile,
 )
 
 
@@ -133,3 +134,35 @@ def test_of_sums_agrees_with_ratio_of_totals() -> None:
 def test_drift() -> None:
     assert drift(np.array([1.0, 1.0, 1.3, 1.3])) == pytest.approx(0.3)
     assert drift(np.array([1.0, 2.0])) == 0.0
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 10.0])
+def test_intervals_of_three_replicas_cover_what_replicas_differ_by(share: float) -> None:
+    """Trainings that differ by nothing, by as much as 40 examples each leave open, and by far more."""
+    rng, covered, covered_without = np.random.default_rng(4), 0, 0
+    replicas = [name for name in "abc" for _ in range(40)]
+    for _ in range(300):
+        means = 3 + rng.normal(0, np.sqrt(share / 40), 3)
+        values = np.repeat(means, 40) + rng.normal(0, 1, 120)
+        found = ratio_of_totals(values, np.ones(120), replicas=replicas)
+        alone = ratio_of_totals(values, np.ones(120))
+        assert found is not None
+        assert alone is not None
+        covered += found.low <= 3 <= found.high  # type: ignore[operator]
+        covered_without += alone.low <= 3 <= alone.high  # type: ignore[operator]
+    assert covered / 300 >= 0.93
+    assert share < 10 or covered_without / 300 < 0.6, "examples alone know nothing of it"
+
+
+def test_the_interval_over_replicas_is_students() -> None:
+    """Table values of Student's quantile; three replicas without a spread of their own."""
+    for freedom, expected in ((1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (60, 2.000)):
+        assert student_quantile(freedom) == pytest.approx(expected, abs=1e-3)
+    found = ratio_of_examples([((name, str(n)), float("abc".index(name) + 1), 1.0) for name in "abc" for n in range(50)])
+    assert found is not None
+    assert found.low == 0.0, "2 - 4.303 / sqrt(3) is below 0"
+    assert found.high == pytest.approx(2 + 4.303 / 3**0.5, abs=1e-3)
+    rows = [((name, str(n)), 0.2 if name == "a" else 0.9, 1.0) for name in "ab" for n in range(50)]
+    share = ratio_of_examples(rows, whole=1.0)
+    assert share is not None
+    assert (share.low, share.high) == (0.0, 1.0)

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.zoo.recipes import REAL, RECIPES, digest
+from harness.core.errors import UsageError
+from harness.zoo.descriptions import HeadRecipe
+from harness.zoo.recipes import REAL, RECIPES, digest, recipe_for
 
 ROOT = Path(__file__).resolve().parents[2]
 HASHES = [
@@ -48,3 +51,18 @@ def test_recipes_are_read_without_torch(module: str) -> None:
     """A plan or a table that names a model must not pay for the library that trains it."""
     code = f"import sys, harness.zoo.{module}; sys.exit(sum(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_further_training_differs_by_its_seed_alone() -> None:
+    first, third = recipe_for("gpt-draft", "toy", "toy"), recipe_for("gpt-draft@2", "toy", "toy")
+    assert replace(third, name=first.name, seed=first.seed) == first
+    assert third.seed == first.seed + 2
+    heads = recipe_for("llama-deep-heads@1", "toy", "toy")
+    assert isinstance(heads, HeadRecipe)
+    assert heads.teacher == recipe_for("llama-deep@1", "toy", "toy") or heads.teacher.name == "llama-deep@1"
+
+
+@pytest.mark.parametrize("name", ["gpt-draft@", "gpt-draft@0", "gpt-draft@x", "gpt-draft@-1", "specdec-verifier@1", "none@1"])
+def test_no_such_training(name: str) -> None:
+    with pytest.raises(UsageError, match="zoo model"):
+        recipe_for(name, "toy", "toy")

@@ -156,6 +156,8 @@ def autoregressive(
         num_threads=sizes.num_threads if timed else None,
         prompt_style=setup.prompt_style,
         comparison=comparison_id(PAPER, timed, settings.models) if timed else "",
+        replicas=settings.replicas,
+        retrained=settings.replicas > 1,
         probes=probes,
     )
 
@@ -191,14 +193,18 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
 
 def trace_arms(settings: Settings) -> dict[str, Experiment]:
     """Return Figure 5's arms: a few translations at temperature 0, with the small draft at gamma 7 and 3, and without."""
-    plain = autoregressive(settings, SETUPS["EnDe"], 0.0, timed="trace").replace(repeats=1, limit=settings.limit or 5)
+    plain = autoregressive(settings, SETUPS["EnDe"], 0.0, timed="trace").replace(
+        repeats=1, limit=settings.limit or 5, replicas=1, retrained=False
+    )
     drafted = {f"gamma = {gamma}": _drawn(settings, "leviathan-5", "EnDe", "T5-small", plain, gamma) for gamma in (7, 3)}
     return {**drafted, "no draft": plain}
 
 
 def generation_arm(settings: Settings) -> Experiment:
     """Return Figure 1's arm: one text of the GPT-like pair at temperature 1."""
-    plain = autoregressive(settings, SETUPS["GPT-like (97M)"], 1.0).replace(limit=1, max_new_tokens=64)
+    plain = autoregressive(settings, SETUPS["GPT-like (97M)"], 1.0).replace(
+        limit=1, max_new_tokens=64, replicas=1, retrained=False
+    )
     return _drawn(settings, "leviathan-1", "GPT-like (97M)", "GPT-like (6M)", plain, 5)
 
 

@@ -23,7 +23,7 @@ from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded
-from harness.measures.statistics import Estimate, Missing, interval
+from harness.measures.statistics import Estimate, Missing, interval, widened
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.setup import (
     PAPER,
@@ -79,7 +79,7 @@ def account(
     columns = _columns(baseline, method, drafter)
     if columns is None:
         return None
-    found = _estimates(columns, gamma)
+    found = _estimates(*columns, gamma)
     return _unexplained(found) or found
 
 
@@ -99,7 +99,7 @@ def _unexplained(found: dict[str, Estimate | None]) -> Missing | None:
 def untimed(baseline: Sequence[Record], method: Sequence[Record], drafter: str, gamma: int) -> dict[str, Estimate | None]:
     """Return the quantities of UNITS that no clock decides, which are there also where times must not be compared."""
     columns = _columns(baseline, method, drafter, in_one_process=False)
-    return {} if columns is None else {name: found for name, found in _estimates(columns, gamma).items() if name in UNTIMED}
+    return {} if columns is None else {name: found for name, found in _estimates(*columns, gamma).items() if name in UNTIMED}
 
 
 def memory_access_factor_eq1(experiment: Experiment, found: Mapping[str, Estimate]) -> Estimate | None:
@@ -120,12 +120,20 @@ def memory_access_factor_eq1(experiment: Experiment, found: Mapping[str, Estimat
     return Estimate(float(theory.expected_tokens(min(alpha.value, 1.0), method.gamma)), None, None, alpha.n, "x")
 
 
-def _estimates(columns: dict[str, np.ndarray], gamma: int) -> dict[str, Estimate | None]:
+def _estimates(columns: dict[str, np.ndarray], replicas: Sequence[str], gamma: int) -> dict[str, Estimate | None]:
+    """Return all of UNITS; every draw of the examples gives a value of each, and so does every replica."""
     n = len(columns["tokens"])
     point = _quantities(columns, gamma)
     draws = np.random.default_rng(0).integers(0, n, size=(RESAMPLES, n))
     resampled = _quantities({name: values[draws] for name, values in columns.items()}, gamma)
-    return {name: _estimate(float(point[name]), resampled[name], n, unit) for name, unit in UNITS.items()}
+    found = {name: _estimate(float(point[name]), resampled[name], n, unit) for name, unit in UNITS.items()}
+    return {name: one and widened(one, replicas, partial(_in_each, columns, gamma, name)) for name, one in found.items()}
+
+
+def _in_each(columns: dict[str, np.ndarray], gamma: int, name: str, counts: np.ndarray) -> np.ndarray:
+    """[k] a quantity of each replica; [k, n] ``counts`` are 1 where an example is one of its own."""
+    parts = ({column: values[row > 0] for column, values in columns.items()} for row in counts)
+    return np.array([_quantities(part, gamma)[name] for part in parts])
 
 
 def _estimate(value: float, draws: np.ndarray, n: int, unit: str) -> Estimate | None:
@@ -136,8 +144,11 @@ def _estimate(value: float, draws: np.ndarray, n: int, unit: str) -> Estimate | 
 
 def _columns(
     baseline: Sequence[Record], method: Sequence[Record], drafter: str, in_one_process: bool = True
-) -> dict[str, np.ndarray] | None:
-    """[n] per example, the repeats that both arms completed taken together; times ask for those ``in_one_process``."""
+) -> tuple[dict[str, np.ndarray], list[str]] | None:
+    """[n] per example, the repeats that both arms completed taken together, and each one's replica.
+
+    Times ask for those ``in_one_process``.
+    """
     first, second = ({record.key: record for record in succeeded(records)} for records in (baseline, method))
     examples: dict[str, tuple[list[Record], list[Record]]] = {}
     for key, record in first.items():
@@ -148,7 +159,8 @@ def _columns(
     if not examples:
         return None
     rows = [_example_row(base, drafted, drafter) for base, drafted in examples.values()]
-    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
+    replicas = [base[0].signature for base, _ in examples.values()]
+    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}, replicas
 
 
 def _example_row(baseline: list[Record], method: list[Record], drafter: str) -> dict[str, float]:

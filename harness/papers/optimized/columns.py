@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 
 from harness.core.experiment import Experiment
-from harness.core.records import Record
+from harness.core.records import Record, Unit
 from harness.measures import of_run as measures
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.statistics import Estimate, Missing, interval, ratio_of_examples, weights
+from harness.measures.statistics import Estimate, Missing, interval, ratio_of_examples, weights, widened
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
 from harness.tables.base import TIME_SHARE
@@ -50,30 +50,30 @@ def wall_s(record: Record) -> float:
 
 def total(records: Sequence[Record], value: Value, unit: str) -> Estimate | None:
     """The sum over all generations; its interval is that of as many others. None where one was not measured."""
-    rows: dict[str, float] = {}
+    rows: dict[Unit, float] = {}
     for record in succeeded(records):
-        rows[record.example] = rows.get(record.example, 0.0) + value(record)
-    return _estimate(np.array(list(rows.values()))[:, None], lambda sums: sums[..., 0], unit)
+        rows[record.unit] = rows.get(record.unit, 0.0) + value(record)
+    return _estimate(np.array(list(rows.values()))[:, None], lambda sums: sums[..., 0], unit, [one[0] for one in rows])
 
 
 def call_ms(records: Sequence[Record]) -> Estimate | None:
     """Mean milliseconds a call."""
-    return ratio_of_examples([(one.example, profiled_ms(one), num_calls(one)) for one in _profiled(records)], "ms")
+    return ratio_of_examples([(one.unit, profiled_ms(one), num_calls(one)) for one in _profiled(records)], "ms")
 
 
 def call_deviation_ms(records: Sequence[Record]) -> Estimate | None:
     """Standard deviation over all calls, in milliseconds."""
-    moments: dict[str, np.ndarray] = {}
+    moments: dict[Unit, np.ndarray] = {}
     for record in _profiled(records):
         times = 1e3 * np.array(record.rule_times.profiled_s if record.rule_times else [])
         own = np.array([len(times), times.sum(), (times**2).sum()])
-        moments[record.example] = moments.get(record.example, np.zeros(3)) + own
+        moments[record.unit] = moments.get(record.unit, np.zeros(3)) + own
 
     def deviation(sums: np.ndarray) -> np.ndarray:
         count, first, second = np.moveaxis(sums, -1, 0)
         return np.sqrt(np.maximum(0.0, second / count - (first / count) ** 2))
 
-    return _estimate(np.array(list(moments.values())), deviation, "ms")
+    return _estimate(np.array(list(moments.values())), deviation, "ms", [one[0] for one in moments])
 
 
 def ratio(baseline: Sequence[Record], method: Sequence[Record], value: Value) -> Estimate | None:
@@ -140,16 +140,22 @@ def _compare(
 ) -> Estimate | None:
     """``quotient`` of sums [..., 2 m]: the m values of the baseline, then those of the method."""
     rows = paired(baseline, method, lambda record: tuple(value(record) for value in values), run_of)
-    return None if rows is None else _estimate(np.concatenate(rows).T, quotient, "x")
+    if rows is None:
+        return None
+    return _estimate(np.concatenate((rows.first, rows.second)).T, quotient, "x", rows.replicas)
 
 
-def _estimate(rows: np.ndarray, of_sums: OfSums, unit: str) -> Estimate | None:
+def _estimate(rows: np.ndarray, of_sums: OfSums, unit: str, replicas: Sequence[str]) -> Estimate | None:
     """A function of sums over the examples of [n, m], with its bootstrap; None where something was not measured."""
     n = len(rows)
     if n == 0 or not np.isfinite(rows).all():
         return None
-    bounds = interval(of_sums(weights(n) @ rows)) if n > 1 else (None, None)
-    return Estimate(float(of_sums(rows.sum(0))), *bounds, n, unit)
+
+    def of_as_many(counts: np.ndarray) -> np.ndarray:
+        return of_sums(counts @ rows * (n / counts.sum(1))[:, None])
+
+    bounds = interval(of_as_many(weights(n))) if n > 1 else (None, None)
+    return widened(Estimate(float(of_sums(rows.sum(0))), *bounds, n, unit), replicas, of_as_many)
 
 
 # Columns

@@ -191,6 +191,7 @@ def plain_arm(settings: Settings, case: Case, group: str, *, sampled: bool = Fal
         comparison=comparison_id(PAPER, f"{group} {case.pair.target}", settings.models),
         probes=tuple(OverlapProbe(drafter=DrafterSpec(kind="model", model=model)) for model in drafters),
         num_threads=sizes.num_threads,
+        replicas=settings.replicas,
     )
 
 

@@ -243,7 +243,7 @@ def _provenance(settings: Settings, shown: _Shown, remark: str) -> str:
 
 def _plan(settings: Settings) -> list[Comparison]:
     """The comparison of Table 3 that the timelines are taken from."""
-    return [comparison(settings, SHOWN)]
+    return [*comparison(settings, SHOWN).divided()]
 
 
 TIMELINES = (

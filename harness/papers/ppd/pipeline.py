@@ -74,6 +74,7 @@ def comparison(settings: Settings, dataset: str) -> Comparison:
         repeats=settings.repeats or 1,
         max_new_tokens=NUM_TOKENS,
         comparison=comparison_id(PAPER, "pipeline", settings.models),
+        replicas=settings.replicas,
     )
     methods = [arm.method for arm in arms_of(settings) if arm.method is not None]
     return Comparison((*plain_arms(base, methods[0]), *(base.replace(method=method) for method in methods)))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from harness.core.experiment import Experiment, ModelSpec
+from harness.core.experiment import ZOO, Experiment, ModelSpec
 from harness.core.settings import Settings
 from harness.measures import of_run as measures
 from harness.measures.pairing import succeeded
@@ -16,7 +16,6 @@ from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, n
 from harness.tables.models import recipe_of
 from harness.tables.published import Published
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
-from harness.zoo.recipes import ZOO
 from tasks import get_task
 from tasks.summarization import rouge_signature
 from tasks.translation import bleu_signature

@@ -29,7 +29,7 @@ def sentence_speedup(
     if refusal := incomparable(greedy, method) or incomparable(baseline, method):
         return refusal
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
-    return None if rows is None else ratio_of_totals(rows[0][0], rows[1][0], "x")
+    return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], "x", replicas=rows.replicas)
 
 
 def heaviest_example(baseline: Sequence[Record], method: Sequence[Record]) -> str | None:
@@ -53,7 +53,7 @@ def iterations(records: Sequence[Record]) -> Estimate | None:
 
     Plain decoding's are its tokens, beam search's the steps of the search, a drafter's alone its blocks.
     """
-    rows = [(record.example, len(record.steps.drafted), 1.0) for record in succeeded(records) if record.steps is not None]
+    rows = [(record.unit, len(record.steps.drafted), 1.0) for record in succeeded(records) if record.steps is not None]
     return ratio_of_examples(rows, "rounds")
 
 
@@ -67,7 +67,7 @@ def repeated_pct(records: Sequence[Record]) -> Estimate | None:
     for record in succeeded(records):
         tokens = record.tokens or []
         repeats = sum(one == other for one, other in pairwise(tokens))
-        rows.append((record.example, 100.0 * repeats, len(tokens)))
+        rows.append((record.unit, 100.0 * repeats, len(tokens)))
     return ratio_of_examples(rows, "%", 100.0)
 
 
@@ -79,7 +79,7 @@ def module_shares(records: Sequence[Record]) -> dict[str, Estimate]:
     reads; beside each other, the drafter's is what it took longer. "AT decoder" is verification, the rule included; "others"
     is what is left: caches cut back, texts and schedules kept, tokens taken over.
     """
-    timed = [(record.example, _module_seconds(record), record.wall_s) for record in succeeded(records) if _is_timed(record)]
+    timed = [(record.unit, _module_seconds(record), record.wall_s) for record in succeeded(records) if _is_timed(record)]
     shares = {
         name: ratio_of_examples(
             [(example, 100.0 * parts[index], wall_s or 0.0) for example, parts, wall_s in timed], "%", 100.0
@@ -92,7 +92,7 @@ def module_shares(records: Sequence[Record]) -> dict[str, Estimate]:
 def latency_s(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:
     """Mean seconds until a batch is done, sources encoded: what a user waits. ``wall_s`` is a row's share of it."""
     batches = timed_together(records, batch_size)
-    return ratio_of_examples([(rows[0].example, _seconds(rows), 1.0) for rows in batches], "s")
+    return ratio_of_examples([(rows[0].unit, _seconds(rows), 1.0) for rows in batches], "s")
 
 
 def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> np.ndarray | Missing | None:
@@ -103,7 +103,7 @@ def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> n
     if refusal := incomparable(baseline, method):
         return refusal
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
-    return None if rows is None else rows[0][0] / rows[1][0]
+    return None if rows is None else rows.first[0] / rows.second[0]
 
 
 def timed_together(records: Sequence[Record], batch_size: int) -> list[list[Record]]:

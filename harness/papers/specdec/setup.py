@@ -228,6 +228,7 @@ def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing
         prompt_style="t5",
         comparison=comparison_id(PAPER, group, settings.models),
         num_threads=sizes.num_threads,
+        replicas=settings.replicas if group == MAIN else 1,
     )
 
 

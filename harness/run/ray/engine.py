@@ -97,6 +97,8 @@ class _Worker:
 class RayRunner(Runner):
     """A runner with at most ``workers`` workers, None for as many as there is room for."""
 
+    starts_processes = False
+
     def __init__(
         self,
         folder: Path,
