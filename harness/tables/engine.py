@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 from harness.core.experiment import Comparison, DrafterSpec, Experiment
 from harness.core.records import Record
 from harness.core.settings import REPLICAS, Settings
+from harness.measures.of_run import output_perplexity
 from harness.measures.pairing import num_near_ties, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import published as published_numbers
@@ -141,6 +142,17 @@ def no_notes(settings: Settings) -> list[str]:
 def of_records(measure: Callable[[list[Record]], Result]) -> Callable[[Known, Row], Result]:
     """A measure of the records of the row's own arm."""
     return lambda known, row: measure(known[row.arm][1])
+
+
+def _perplexity(known: Known, row: Row) -> Result:
+    return output_perplexity(known[row.arm][1]) or Missing("no replay read these texts")
+
+
+PERPLEXITY = Column(
+    "perplexity", _perplexity, optional=True,
+    note="perplexity: the target's, at temperature 1, a token of the row's own outputs, of those that a replay read: what a "
+    "lossy method gives up for its speed.",
+)  # fmt: skip
 
 
 def near_ties(known: Known, row: Row, whose: str = "greedy decoding's") -> str:

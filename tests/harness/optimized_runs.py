@@ -78,6 +78,7 @@ def record(experiment: Experiment, number: int) -> Record:
         steps=steps,
         statistics=statistics(experiment.task, number, experiment.method.values.get("rule", "").startswith("sigmoid")),
         overlap=overlaps,
+        nats=(0.25 + number / 64) * len(output(experiment, number)),
         rule_times=RuleTimes(profiled_s=times, wall_s=[1.01 * one for one in times]) if is_profiled and times else None,
         run="one process",
     )

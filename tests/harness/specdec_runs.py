@@ -99,6 +99,7 @@ def _record(experiment: Experiment, number: int, repeat: int, wall_s: float, fir
         peak_bytes=round(peak_mib(experiment, first) * MIB) if MemoryProbe() in experiment.probes else None,
         steps=row_seconds(experiment, number)[1],
         statistics=statistics(experiment.task, number, experiment.method.values.get("rule")),
+        nats=(0.25 + number / 64) * len(sentence(number)),
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from harness.papers.specdec.setup import (
     HIGH_EFFICIENCY,
     HIGH_QUALITY,
     PAIRS,
+    QUALITY,
     ROLES,
     STRICT,
     THEIR_BEAM,
@@ -90,6 +92,7 @@ def record_of(synthetic: SimpleNamespace, arm: Experiment, number: int, repeat: 
     record.text = " ".join(text)
     example = Example(f"e{number}", {"source": "s", "article": "a"}, (reference,))
     record.statistics = dict(get_task(arm.task).statistics(example, record.text))
+    record.nats = (0.25 + number / 64) * len(record.tokens or ())
     return record
 
 
@@ -607,3 +610,18 @@ def test_what_is_missing_from_the_published_files_says_so() -> None:
                 assert row.get("value", row.get("text")) or row["source"] == NOT_RECOVERED or row["note"], (path.name, row)
                 count += 1
     assert count >= 100
+
+
+def test_lossy_rules_are_judged_on_their_own_texts(synthetic: SimpleNamespace) -> None:
+    """The exponential of nats a token, all texts of the arm together."""
+    settings = dataclasses.replace(FEW, limit=4, repeats=1)
+    records_of = run(synthetic, settings, 12)
+    cells = by_place(MADE[12].cells(settings, Evidence(records_of)))
+    records = records_of(arms_of(settings, EN_DE)[HIGH_QUALITY])
+    per_token = sum(record.nats for record in records) / sum(len(record.tokens) for record in records)
+    k = f"k = {gamma_of(settings, EN_DE)}"
+    assert cells[f"SpecDec++ / {k}, {QUALITY}", "perplexity"].measured == pytest.approx(math.exp(per_token))
+    for record in records:
+        record.nats = None
+    unread = by_place(MADE[12].cells(settings, Evidence(records_of)))[f"SpecDec++ / {k}, {QUALITY}", "perplexity"]
+    assert unread.status == "impossible: no replay read these texts"

@@ -17,7 +17,7 @@ from harness.measures.statistics import Estimate, Missing, interval, ratio_of_ex
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
 from harness.tables.base import TIME_SHARE
-from harness.tables.engine import Column, Known, Result, Row, of_records
+from harness.tables.engine import PERPLEXITY, Column, Known, Result, Row, of_records
 from harness.tables.published import Published
 from tasks import get_task
 
@@ -267,6 +267,7 @@ COLUMNS = (
         note="as baseline: percent of outputs that are the baseline's with the same draft, token for token. Exact rules are "
         "given the same random numbers, so theirs are, but for decisions that rounding turns over.",
     ),
+    PERPLEXITY,
     _compared(
         "wall saved", _saved(partial(ratio, value=wall_s)), TIME_SHARE, ("table_3", "wallclock_reduction_pct"),
         "wall saved: percent of the baseline's wall-clock seconds of all examples, models included. wall: these seconds, "

@@ -14,7 +14,7 @@ from harness.papers.optimized import setup
 from harness.papers.optimized.columns import BY_TITLE, CALL_TIME, CALLS, COLUMNS, ROUGE, WER, columns_for, printed_value
 from harness.tables import published
 from harness.tables.base import Finding, Table
-from harness.tables.engine import Row, Section, row_name, table
+from harness.tables.engine import PERPLEXITY, Row, Section, row_name, table
 from harness.tables.finding import FASTER, Where, by_columns, by_head, order, side
 from harness.tables.published import Published
 
@@ -129,7 +129,7 @@ def _saves(column: str, time: str, rule: str = setup.EXACT) -> Finding:
 QUALITY_BLOCKS = (
     (WER, ROUGE, "saved"),
     ("profiled", "calls", CALLS, CALL_TIME),
-    ("accepted", "alpha", "as baseline"),
+    ("accepted", "alpha", "as baseline", PERPLEXITY.title),
 )
 RULE_TABLES = [
     _rule_table(

@@ -12,7 +12,19 @@ from harness.papers.specdec.measures import heaviest_example, iterations, mean_s
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
 from harness.tables import published
 from harness.tables.base import Finding, Table
-from harness.tables.engine import Column, Known, Notes, Result, Row, Sections, near_ties, no_notes, of_records, table
+from harness.tables.engine import (
+    PERPLEXITY,
+    Column,
+    Known,
+    Notes,
+    Result,
+    Row,
+    Sections,
+    near_ties,
+    no_notes,
+    of_records,
+    table,
+)
 from harness.tables.models import recipe_of
 from harness.tables.published import Published
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe, PairRecipe, Recipe
@@ -184,6 +196,7 @@ COLUMNS = (
         note="of base: tokens a round, percent of those of the drafter that the row is a change of, which is its name up to "
         "the last comma, the same sentences.",
     ),
+    PERPLEXITY,
     Column("accepted", of_records(measures.accepted_per_step), "tokens", applies=SPECULATIVE),
     Column("of verified", of_records(measures.accepted_over_verified), applies=SPECULATIVE),
     Column("of drafted", of_records(measures.accepted_over_drafted), applies=SPECULATIVE),
