@@ -187,6 +187,9 @@ def load_experiment(path: Path) -> Experiment:
         raise UsageError(f"experiment of {path}: cannot be read ({error}); its .json is written beside its records") from error
 
 
+DATE = "date"  # in an environment: the day on which its records were begun (UTC), absent from those of older versions
+
+
 def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) -> None:
     """``<folder>/environments/<hash>.json``: what a record's environment hash stands for."""
     path = folder / "environments" / f"{digest}.json"

@@ -4,13 +4,14 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from harness.core import environment
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment, MemoryProbe, OverlapProbe, Probe, RuleTimesProbe
-from harness.core.record_files import write_environment
+from harness.core.record_files import DATE, write_environment
 from harness.core.records import Divergence, Key, ProbeRecord, Record
 from harness.models.fit import Models, fits
 from harness.models.loading import LoadedModel
@@ -232,8 +233,8 @@ def _with(record: Record, found: dict[str, ProbeRecord]) -> Record:
 
 
 def _environment(experiment: Experiment, folder: Path) -> str:
-    """Keeps this machine's description beside the records; its hash stands in every one of them."""
-    facts = environment.describe(experiment.device)
+    """Keep this machine's description and today's date beside the records; their hash stands in every one of them."""
+    facts = environment.describe(experiment.device) | {DATE: datetime.now(UTC).date().isoformat()}
     digest = environment.fingerprint(facts)
     write_environment(folder, digest, facts)
     return digest

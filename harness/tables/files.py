@@ -1,16 +1,19 @@
-"""Writes a table as .md, .csv, .json and .tex, with what made it. Each file appears whole or not at all, and holds no date."""
+"""Writes a table as .md, .csv, .json and .tex, with what made it. Each file appears whole or not at all.
+
+What it says of its making, the date too, is the recording's: it is the same whenever it is rendered.
+"""
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
 from harness.core.files import replace_file
-from harness.core.record_files import read_environment
+from harness.core.record_files import DATE, read_environment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.tables.base import RATIO, Appendix, Cell, Table
@@ -24,10 +27,11 @@ CSV_COLUMNS = ("row", "column", "published", "measured", "low", "high", "n", "un
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The origin of a table: the command, the commit, where it ran, and the record files behind it."""
+    """The origin of a table: the command, the commit, where and when it ran, and the record files behind it."""
 
     command: str
     commit: str
+    recorded: str = ""
     environment: dict[str, str | int] = field(default_factory=dict)
     record_files: tuple[str, ...] = ()
     audits: tuple[str, ...] = ()
@@ -36,10 +40,11 @@ class Header:
         """Say in a line what made the table; the JSON and the site have the rest."""
         counts = [cell.n for cell in cells if cell.n is not None]
         many = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(*set(counts)) if counts else "none"
+        when = f"; recorded {self.recorded}" if self.recorded else ""
         machine = ", ".join(f"{name} {self.environment.get(name, 'unknown')}" for name in ("processor", "cores"))
         return (
             f"Made by `{self.command}` (profile {settings.profile}, data {settings.source}, seed {settings.seed}, "
-            f"{settings.dtype} on {settings.device}); commit {self.commit}; {machine}; examples {many}."
+            f"{settings.dtype} on {settings.device}); commit {self.commit}{when}; {machine}; examples {many}."
         )
 
 
@@ -68,7 +73,8 @@ def num_lost(path: Path, settings: Settings, cells: list[Cell]) -> int:
     try:
         document = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {"cells": []}
         measured = {(cell["row"], cell["column"]) for cell in document["cells"] if cell["status"] == "measured"}
-        known = json.loads(json.dumps(asdict(Settings()))) | document.get("settings", {})  # an older file has fewer
+        default = json.loads(json.dumps(asdict(Settings())))
+        known = {name: document.get("settings", {}).get(name, value) for name, value in default.items()}  # of any version
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"table {path}: cannot be read ({error!r}); remove it, and run this again") from error
     if known != json.loads(json.dumps(asdict(settings))):
@@ -134,12 +140,25 @@ def header_of(command: str, plan: Sequence[Comparison], cells: Sequence[Cell], e
     return Header(
         command=command,
         commit=", ".join(commits_of(plan, evidence)) or NOTHING_RUN,
+        recorded=recorded(records_of(plan, evidence), environments),
         environment={
-            key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments)) for key in keys if key != "commit"
+            key: " and ".join(dict.fromkeys(str(facts.get(key)) for facts in environments))
+            for key in keys
+            if key not in ("commit", DATE)
         },
         record_files=tuple(sorted({f"{record.signature}.jsonl" for record in records_of(plan, evidence)})),
         audits=tuple(evidence.verdict_notes(arms)) if any(cell.unit == RATIO for cell in cells) else (),
     )
+
+
+def recorded(records: Sequence[Record], environments: Sequence[Mapping[str, str | int]]) -> str:
+    """Say on which days records were made, and in how many processes; nothing of none."""
+    days = sorted({str(facts.get(DATE, "unknown")) for facts in environments})
+    count = len({record.run for record in records})
+    if not count:
+        return ""
+    when = "on an unknown day" if "unknown" in days else f"on {' to '.join(dict.fromkeys((days[0], days[-1])))} (UTC)"
+    return f"{when} in {count} process{'es' if count > 1 else ''}"
 
 
 def records_of(plan: Sequence[Comparison], evidence: Evidence) -> list[Record]:

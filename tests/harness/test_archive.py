@@ -35,7 +35,7 @@ def recorded(synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def record_all(synthetic: SimpleNamespace, records: Path, commit: str) -> None:
-    facts = describe() | {"commit": commit}
+    facts = describe() | {"commit": commit, "date": "2026-11-23"}
     write_environment(records, fingerprint(facts), facts)
     notes = Notes(records)
     for arm in get_table(8).arms(COMMITTED):
@@ -61,7 +61,7 @@ def test_from_the_archive_alone_come_the_same_bytes(
     items = (("table", "8"), ("table", "10"), ("figure", "leviathan-2"))
     first = rendered(recorded, *items)
     assert len(first) == 10
-    assert f"commit {CLEAN};".encode() in first["tables/leviathan-2.md"]
+    assert f"commit {CLEAN}; recorded on 2026-11-23 (UTC) in 1 process;".encode() in first["tables/leviathan-2.md"]
     clone = recorded / "clone"
     (clone / "results").mkdir(parents=True)
     (recorded / "results" / "evidence").rename(clone / "results" / "evidence")

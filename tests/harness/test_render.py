@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +12,11 @@ import pytest
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
-from harness.papers import TABLES
+from harness.papers import TABLES, get_table
 from harness.tables.base import Cell, Table
 from harness.tables.coloured import Token, coloured_rounds, to_html, to_terminal
 from harness.tables.evidence import Evidence
-from harness.tables.files import Header, write_table
+from harness.tables.files import Header, recorded, write_table
 from harness.tables.layout import WIDTH, Grid, markdown_table, measured_text, published_text, terminal_table
 from harness.tables.published import NOT_RECOVERED
 
@@ -45,6 +46,19 @@ CELLS = [
     Cell("big / small", "ratio", None, 1 / 3, unit="x", status="computed"),
     Cell("big / none", "ratio", None, unit="x", status="failed", note="it drifted"),
 ]
+
+
+def test_a_recording_of_unknown_days_says_so(synthetic: SimpleNamespace) -> None:
+    """And one of several days and processes names the first and the last, and counts."""
+    records = [
+        replace(one, run=run)
+        for run, one in zip("aab", synthetic.run(get_table(9).plan(Settings(limit=3))[0].arms[0]), strict=True)
+    ]
+    days = [{"date": day} for day in ("2026-11-23", "2026-11-22", "2026-11-24")]
+    assert recorded(records, days) == "on 2026-11-22 to 2026-11-24 (UTC) in 2 processes"
+    assert recorded(records[:1], days[:1]) == "on 2026-11-23 (UTC) in 1 process"
+    assert recorded(records[:1], [*days, {}]) == "on an unknown day in 1 process"
+    assert recorded([], []) == ""
 
 
 def test_csv_has_the_agreed_columns_and_ten_digits(tmp_path: Path) -> None:

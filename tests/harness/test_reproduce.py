@@ -1,12 +1,14 @@
 """``foretoken reproduce``, killed in the middle: it goes on, repeats nothing, and ends with numbers."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from killed import kill_at
 from small_tables import TABLES
 
+from harness import papers
 from harness.cli.main import main
 from harness.core.record_files import REPLACED
 from harness.zoo.build import ensure
@@ -15,10 +17,11 @@ ARGUMENTS = ["reproduce", "--profile", "test", "--limit", "12", "--quiet"]
 CODE = f"""
 import sys
 sys.path.append({str(Path(__file__).parent)!r})
+from harness import papers
 from harness.cli import reproduce
 from harness.cli.main import main
-from harness.core.record_files import REPLACED
 from small_tables import TABLES
+papers.TABLES.update(TABLES)
 reproduce.TABLES, reproduce.FIGURES = TABLES, {{}}
 raise SystemExit(main(sys.argv[1:]))
 """
@@ -28,12 +31,15 @@ def test_killed_it_goes_on_and_ends_with_numbers(
     zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     ensure(["gpt-target"], "test", "toy", workers=0)
-    records, results = tmp_path / "records", tmp_path / "results"
-    monkeypatch.setattr("harness.core.settings.RESULTS", results)
+    records = tmp_path / "records"
+    monkeypatch.chdir(tmp_path)
+    for number, table in TABLES.items():
+        monkeypatch.setitem(papers.TABLES, number, table)
     monkeypatch.setattr("harness.cli.reproduce.TABLES", TABLES)
     monkeypatch.setattr("harness.cli.reproduce.FIGURES", {})
     for bound, most in (("LEAST_ON_PROCESSOR", 0), ("MAX_SPREAD", 1e9), ("MAX_DRIFT", 1e9)):
         monkeypatch.setattr(f"harness.measures.pairing.{bound}", most)  # other tests run beside this one
+    day = datetime.now(UTC).date().isoformat()
     arguments = [*ARGUMENTS, "--records", str(records)]
     kill_at(7, records, "*.jsonl", ["-c", CODE, *arguments], zoo_cache)
     before = {path: path.read_bytes() for path in records.glob("*.jsonl")}
@@ -47,8 +53,11 @@ def test_killed_it_goes_on_and_ends_with_numbers(
     assert not (records / REPLACED).exists()
     assert [content.count(b"\n") for content in after.values()] == [12, 12], "each text once"
     assert all(after[path].startswith(content[: content.rfind(b"\n") + 1]) for path, content in before.items())
-    (page,) = results.rglob("small-1.json")
-    (cell,) = json.loads(page.read_text())["cells"]
+    (page,) = tmp_path.rglob("small-1.json")
+    document = json.loads(page.read_text())
+    days = " to ".join(dict.fromkeys((day, datetime.now(UTC).date().isoformat())))
+    assert document["header"]["recorded"] == f"on {days} (UTC) in 2 processes"
+    (cell,) = document["cells"]
     assert (cell["status"], cell["n"] >= 11) == ("measured", True), "a text whose arms the kill tore apart is left out"
     assert main(arguments) == 0
     assert {path: path.read_bytes() for path in records.glob("*.jsonl")} == after
