@@ -1,7 +1,8 @@
 """Where records lie, and how they are read and appended to.
 
 ``<folder>/<signature>.jsonl`` holds what an experiment generated, in the order it was made, and ``<signature>.json`` its
-description. ``<folder>/probes/<signature>.<probe>.jsonl`` holds what a probe measured over it. A process that is killed leaves
+description. ``<folder>/probes/<signature>.<probe>.jsonl`` holds what a probe measured over it. The last field of every line is
+a checksum of the others, so that a changed digit is not taken for what was measured. A process that is killed leaves
 at most one torn last line in each, which the next one cuts off. ``<folder>/replaced`` keeps what was recorded anew
 (``--again``).
 """

@@ -15,6 +15,7 @@ from harness.core.files import made, parsed
 from methods.steps import Steps
 
 Unit = tuple[str, str]  # (replica, example)
+CHECKSUM = ',"checksum":"'  # before a line's last field
 Key = tuple[str, int]
 LONGEST_S = 1e7  # of one example: four months
 ROUNDING = 0.01  # of probabilities that half precision adds up
@@ -97,8 +98,11 @@ class ProbeRecord:
     @classmethod
     def from_line(cls, line: str | bytes) -> "ProbeRecord":
         """ValueError for what is no record of a probe: other fields or types, impossible numbers."""
-        found = made(cls, parsed(line))
+        values = parsed(line)
+        checksum = _taken_out(values)
+        found = made(cls, values)
         _check_found(found)
+        _check_unchanged(line, checksum)
         return found
 
 
@@ -161,7 +165,11 @@ class Record:
     @classmethod
     def from_line(cls, line: str | bytes) -> "Record":
         """ValueError for what is no record: other fields or types, rounds that do not fit the tokens, impossible numbers."""
-        return cls.from_dict(parsed(line))
+        values = parsed(line)
+        checksum = _taken_out(values)
+        record = cls.from_dict(values)
+        _check_unchanged(line, checksum)
+        return record
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Record":
@@ -199,7 +207,27 @@ def distinct(records: Iterable[Record]) -> list[Record]:
 
 
 def _line(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    """Write a line as JSON whose last field is a checksum of all before it."""
+    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f'{text[:-1]}{CHECKSUM}{_checksum(text[:-1].encode())}"}}\n'
+
+
+def _checksum(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _taken_out(values: Any) -> Any:
+    """Take the checksum out of what a line holds; None of what is no object or has none."""
+    return values.pop("checksum", None) if isinstance(values, dict) else None
+
+
+def _check_unchanged(line: str | bytes, checksum: Any) -> None:
+    """ValueError for a line that was changed after a run had written it, in whatever field."""
+    text = line.encode() if isinstance(line, str) else line
+    if checksum is None:
+        raise ValueError("checksum: missing; an older version wrote the line, or somebody else")
+    if checksum != _checksum(text.rpartition(CHECKSUM.encode())[0]):
+        raise ValueError(f"checksum {checksum!r}: not the line's; it was changed after it was written")
 
 
 def _check_numbers(record: Record) -> None:

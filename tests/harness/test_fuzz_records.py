@@ -1,5 +1,6 @@
 """Record files cut at any byte, with flipped bytes, doubled lines, odd values: no traceback, no whole record lost."""
 
+import hashlib
 import io
 import json
 import re
@@ -261,9 +262,46 @@ def stable(line: bytes) -> tuple[Any, ...]:
 
 
 def without(line: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A line that was changed and signed anew, as somebody does who knows how."""
     values = json.loads(line)
+    del values["checksum"]
     change(values)
-    return json.dumps(values).encode() + b"\n"
+    text = json.dumps(values)[:-1]
+    return f'{text},"checksum":"{hashlib.sha256(text.encode()).hexdigest()[:16]}"}}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.update(steps=None),
+        lambda values: values.update(statistics=None),
+        lambda values: values.update(wall_s=None),
+        lambda values: values.update(wall_s=values["wall_s"] * 1.1),
+        lambda values: values["tokens"].__setitem__(0, values["tokens"][0] ^ 1),
+        lambda values: values.update(divergence=None),
+        lambda values: values.update(nothing=None) or values.pop("nothing"),
+        lambda values: values.pop("checksum"),
+    ],
+)
+def test_a_line_that_is_not_as_it_was_written_is_refused(
+    stored: SimpleNamespace, change: Callable[[dict[str, Any]], object], capsys: pytest.CaptureFixture
+) -> None:
+    """Edits that leave a possible record, of which nothing else could tell; the last but one only writes spaces."""
+    own = stored.lines[stored.drafted.signature]
+    values = json.loads(own[0])
+    change(values)
+    _, path = write(stored, stored.lines | {stored.drafted.signature: [json.dumps(values).encode() + b"\n", *own[1:]]})
+    assert main(["acceptance", str(path)]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"foretoken: {path}:1: not a record (checksum")
+
+
+def test_every_digit_of_a_line_is_guarded(stored: SimpleNamespace) -> None:
+    for line in stored.lines[stored.plain.signature]:
+        for place in [index for index, byte in enumerate(line) if chr(byte).isdigit()]:
+            flipped = line[:place] + str((int(chr(line[place])) + 1) % 10).encode() + line[place + 1 :]
+            with pytest.raises(ValueError):  # noqa: PT011  (a checksum, or a number that cannot be)
+                Record.from_line(flipped)
 
 
 @pytest.mark.parametrize(

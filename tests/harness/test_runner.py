@@ -11,9 +11,8 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.record_files import load_records
 from harness.core.records import Record
-from harness.measures.of_run import speedup
+from harness.measures.of_run import memory_access_factor
 from harness.measures.pairing import out_of_turn
-from harness.measures.statistics import Estimate
 from harness.run import record as recording
 from harness.run import runner as runner_module
 from harness.run.plan import run_plan
@@ -181,7 +180,9 @@ def test_replicas_run_in_processes_of_their_own_and_decode_what_one_would(tmp_pa
         assert {one.key: one.tokens for one in records} == {one.key: one.tokens for one in single.records_of(plain)}
         assert len({one.run for one in records}) == len({one.unit[0] for one in records}) == 2
     assert divided.state(whole.divided()) == "complete"
-    assert isinstance(speedup(*(divided.records_of(arm) for arm in whole.arms)), Estimate), "paired within each process"
+    factor = memory_access_factor(*(divided.records_of(arm) for arm in whole.arms))
+    assert factor is not None
+    assert factor.n == 5, "paired within each process"
 
 
 def test_what_fails_in_a_process_of_its_own_is_told_here(tmp_path: Path) -> None:
