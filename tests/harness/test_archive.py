@@ -12,11 +12,13 @@ from probed import with_probe_records, write_records
 from harness.cli.main import main
 from harness.core.checkout import ROOT
 from harness.core.environment import describe, fingerprint
+from harness.core.errors import UsageError
 from harness.core.notes import Notes
 from harness.core.record_files import write_environment
 from harness.core.settings import COMMITTED, Settings, folder_of, own_folder
 from harness.measures.of_run import alpha_overlap
 from harness.papers import FIGURES, TABLES, get_figure, get_table
+from harness.report import notebooks
 from harness.tables.archive import archive_of, keep, lean, unpacked
 from harness.tables.evidence import Evidence, stored_evidence
 
@@ -72,6 +74,21 @@ def test_from_the_archive_alone_come_the_same_bytes(
     capsys.readouterr()
     assert main(["table", "8", "--records", "elsewhere"]) == 0
     assert "nothing of it is recorded in elsewhere" in capsys.readouterr().out, "a folder that is named is the one that is read"
+
+
+def test_notebooks_read_what_is_committed_and_train_nothing(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh clone. Records of one's own that are not whole do not hide it."""
+    figure, own = get_figure("leviathan-2"), recorded / "results" / "records"
+    keep(figure.arms(COMMITTED), own, archive_of(recorded / "results", figure.paper), figure.arms(COMMITTED))
+    monkeypatch.setattr(notebooks, "ensure_models", lambda arms, workers: pytest.fail("it trains"))
+    assert notebooks.recorded(figure, "results/records").told == "Records of profile 'toy', results/records: complete."
+    max(own.glob("*.jsonl")).unlink()
+    data = notebooks.recorded(figure, "results/records")
+    assert data.told == "Records of profile 'toy', committed: complete."
+    assert set(data.load("steps").signature) == {arm.signature for arm in figure.arms(COMMITTED)}
+    assert data.figure("leviathan-2").startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="profile 'toy': nothing of it is recorded in elsewhere"):
+        notebooks.recorded(figure, "elsewhere", "toy")
 
 
 @pytest.mark.parametrize("commit", [CLEAN + "+changes", "unknown"])

@@ -1,5 +1,6 @@
 """The notebooks: committed without outputs, and run from nothing: each makes the records that are missing, then answers."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from harness.core.checkout import ROOT
 from harness.core.errors import UsageError
 from harness.papers import get_figure
 from harness.report.notebooks import recorded
+from harness.zoo.build import ensure
 
-FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+FOLDER = ROOT / "notebooks"
 FORGET = "%reset_selective -f '^(?!_|In$|Out$|get_ipython$|exit$|quit$|open$)'"  # every name that a notebook gave
 NAMES = ("leviathan", "optimized", "ppd", "specdec", "your_own_pair")
 # What each must end up saying and drawing: a line of its answer, and how many pictures it has at least.
@@ -44,7 +47,13 @@ def outputs(zoo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """The outputs of every notebook, run in one Python that imports libraries once; each begins with no name and no record."""
     folder, whole, ends = tmp_path_factory.mktemp("notebooks"), nbformat.v4.new_notebook(), {}
     for name in NAMES:
-        start = f"{FORGET}\nimport os\nos.environ['RECORDS'] = {str(folder / name)!r}"
+        start = f"{FORGET}\nimport os\nos.chdir({str(FOLDER)!r})\nos.environ['RECORDS'] = {str(folder / name)!r}"
+        if name == "your_own_pair":  # folders, seen from the checkout's root as in `make notebooks TARGET=...`
+            pair = ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0).values()
+            start += "".join(
+                f"\nos.environ[{variable!r}] = {os.path.relpath(path, ROOT)!r}"
+                for variable, path in zip(("TARGET", "DRAFT"), pair, strict=True)
+            )
         whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
         ends[name] = len(whole.cells)
     with pytest.MonkeyPatch.context() as patch:
@@ -78,5 +87,5 @@ def test_it_runs_from_nothing_and_answers(name: str, outputs: dict[str, list[Not
 
 def test_a_profile_that_is_named_is_not_run_behind_the_users_back(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="profile 'toy': nothing of it is recorded"):
-        recorded(get_figure("leviathan-2").plan, tmp_path, "toy")
+        recorded(get_figure("leviathan-2"), tmp_path, "toy")
     assert not list(tmp_path.iterdir())
