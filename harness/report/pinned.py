@@ -24,6 +24,9 @@ LEFT_OUT = ("recipe.json",)
 NUM_EXAMPLES = 16
 
 
+FILTERED = SamplingSpec(temperature=0.7, top_k=20, top_p=0.9)
+
+
 def model(name: str) -> ModelSpec:
     return ModelSpec(name=str(CHECKPOINTS / name))
 
@@ -72,6 +75,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "squad-greedy": drafted(answers, llama, schedule="heuristic"),
         "squad-copy": drafted(answers, DrafterSpec(kind="copy")),
         "text-sampled-batch": drafted(plain("text", "llama-target", 1.0, batch_size=4), llama),
+        "text-filtered": drafted(plain("text", "llama-target").replace(sampling=FILTERED), llama),
         "text-lenient": drafted(plain("text", "llama-target", 1.0), llama, rule="lenience", lenience=0.3),
         "de-greedy": drafted(german, t5),
         "de-beam": Comparison((german, german.replace(method=beams))),

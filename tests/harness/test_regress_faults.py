@@ -17,7 +17,7 @@ from harness.models.loading import LoadedModel
 from harness.report.pinned import CHECKPOINTS, pinned_set
 from harness.report.regress import Move, measure, moves, read_baseline
 from harness.run.runner import Runner
-from kernels.verify import sigmoid
+from kernels.verify import reference, sigmoid
 from methods.beam import BeamState
 from methods.models import llama
 from methods.ppd import pipeline
@@ -135,7 +135,25 @@ def copies_the_second_match(patch: Patch) -> None:
     patch.setattr(CopyDrafter, "propose", propose)
 
 
+def temperature_twice(patch: Patch) -> None:
+    """Target and draft alike, so that each still has the law that its rule is told of."""
+    whole = reference.adjusted_logits
+    patch.setattr(reference, "adjusted_logits", lambda logits, sampling: whole(logits / sampling.temperature, sampling))
+
+
+def narrower_nucleus(patch: Patch) -> None:
+    """A tenth of the mass that top-p keeps is left out."""
+    whole = reference.adjusted_logits
+
+    def adjusted(logits: torch.Tensor, sampling: Any) -> torch.Tensor:
+        return whole(logits, replace(sampling, top_p=(sampling.top_p or 1) - 0.1))
+
+    patch.setattr(reference, "adjusted_logits", adjusted)
+
+
 FAULTS = [
+    (temperature_twice, "text-filtered"),
+    (narrower_nucleus, "text-filtered"),
     (last_draft_missing, "news-sampled"),
     (last_draft_missing, "de-greedy"),
     (eager_rule, "text-sampled-batch"),
