@@ -14,7 +14,7 @@ from methods.steps import Step
 MAX_DRIFT = 0.4
 MAX_SPREAD = 2.0  # of an arm's typical rounds, the nine-tenths quantile over the one-tenth; alone on a machine it is below 1.5
 LEAST_ON_PROCESSOR = 0.7  # of the seconds that an arm decoded; the rest went to other programs
-JUDGED = 8  # of fewer examples in one process a drift or a spread says nothing
+JUDGED = 8  # of fewer examples in one process a drift or a spread says nothing, nor does an example of fewer rounds
 REMEDY = "run again with --again, which records the comparison anew"
 
 
@@ -53,15 +53,18 @@ def disturbed(records: Sequence[Record]) -> Missing | None:
         return _refused(
             f"decoding had a processor for {on_processor:.0%} of its time (at least {LEAST_ON_PROCESSOR:.0%} is asked)"
         )
-    seconds: dict[str, list[float]] = {}
-    for record, round_s in zip(good, _rounds_s(good), strict=True):
-        if round_s is not None:
+    seconds, typical = dict[str, list[float]](), dict[str, list[float]]()
+    for record, (round_s, count) in zip(good, _rounds_s(good), strict=True):
+        if count:
             seconds.setdefault(record.run, []).append(round_s)
+        if count >= JUDGED:
+            typical.setdefault(record.run, []).append(round_s)
     judged = [np.array(one) for one in seconds.values() if len(one) >= JUDGED or len(seconds) == 1]
     change = max(map(drift, judged), key=abs, default=0.0)
     if abs(change) > MAX_DRIFT:
         return _refused(f"an arm drifted by {change:+.0%} within the run (at most {MAX_DRIFT:.0%} is allowed)")
-    apart = max((float(np.divide(*np.quantile(one, (0.9, 0.1)))) for one in judged if len(one) >= JUDGED), default=1.0)
+    spreads = (float(np.divide(*np.quantile(one, (0.9, 0.1)))) for one in typical.values() if len(one) >= JUDGED)
+    apart = max(spreads, default=1.0)
     if apart > MAX_SPREAD:
         return _refused(
             f"slow examples of an arm took {apart:.1f} times as long a round as quick ones (at most {MAX_SPREAD:g})"
@@ -73,26 +76,27 @@ def _refused(why: str) -> Missing:
     return Missing(f"refused: {why}; {REMEDY}")
 
 
-def _rounds_s(records: Sequence[Record]) -> list[float | None]:
-    """Return seconds of each record's typical round: the median of those with as many drafts as most rounds of the arm have.
+def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
+    """Return seconds of each record's typical round, and of how many rounds: those with as many drafts as most of the arm have.
 
-    A record without such a round has None, and so has every one of a pipeline, whose rounds are of two kinds by nature. Where
-    a method reports no rounds' times, a token on average stands for one.
+    It is their median. No round of a pipeline is typical: they are of two kinds by nature. Where a method reports no rounds'
+    times, a token on average stands for one.
     """
     drafts = Counter(len(drafted) for record in records if record.steps for drafted in record.steps.drafted)
     usual = max(drafts, key=lambda number: drafts[number], default=0)
-    found: list[float | None] = []
+    found: list[tuple[float, int]] = []
     for record in records:
         steps = record.steps
         if steps is None or not steps.round_s:
-            found.append((record.wall_s or np.nan) / max(1, len(record.tokens or ())))
+            count = max(1, len(record.tokens or ()))
+            found.append(((record.wall_s or np.nan) / count, count))
             continue
         alike = (
             []
             if steps.early_layer
             else [round_s for round_s, drafted in zip(steps.round_s, steps.drafted, strict=True) if len(drafted) == usual]
         )
-        found.append(float(np.median(alike)) if alike else None)
+        found.append((float(np.median(alike)) if alike else np.nan, len(alike)))
     return found
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from harness.core.records import Record
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.statistics import Estimate, Missing, bounded, of_sums, ratio_of_examples
+from harness.measures.statistics import Estimate, Missing, of_sums, ratio_of_examples
 from methods.steps import PARTS
 
 UNITS = {
@@ -104,8 +104,8 @@ def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
 
 
 def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int, replicas: Sequence[str]) -> Estimate | None:
-    found = of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas)
-    return bounded(found, 100.0) if found is not None and name == "match_rate" else found
+    whole = 100.0 if name in UNTIMED else None
+    return of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas, whole)
 
 
 WALL, ROUNDS = 0, 1

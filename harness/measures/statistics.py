@@ -215,8 +215,12 @@ def of_sums(
     from_sums: Callable[[dict[str, np.ndarray], float], float],
     unit: str = "",
     replicas: Sequence[str] = (),
+    whole: float | None = None,
 ) -> Estimate | None:
-    """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are."""
+    """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are.
+
+    Of a share, ``whole`` is what it is where everything counts. ``replicas`` names each example's.
+    """
     n = len(next(iter(statistics.values()), ()))
     if n == 0:
         return None
@@ -230,7 +234,8 @@ def of_sums(
             [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
         )
 
-    return widened(Estimate(value, *interval(metrics(weights(n, 500))), n, unit), replicas, metrics)
+    found = Estimate(value, *interval(metrics(weights(n, 500))), n, unit)
+    return widened(found if whole is None else bounded(found, whole), replicas, metrics, whole)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:

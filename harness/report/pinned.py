@@ -85,7 +85,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "ppd-sampled": piped(plain("squad", "llama-target", 1.0, ignore_eos=True), candidates=3, execution="batched"),
         "blocks-strict": drafted(plain("wmt-en-de", "specdec-verifier"), blocks, 5, rule="top-1"),
         "blocks-relaxed-batch": drafted(
-            plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=3, tau=1.0
+            plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=2, tau=3.0
         ),
         "speech-exact": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="exact"),
         "speech-sigmoid": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid", scale=10.0),

@@ -1,9 +1,10 @@
 """Replays an output: its text is read by another path, and every decision of it must be what that gives.
 
-The text is read at once by transformers' own forward pass, which shares nothing with our sessions but the weights. Greedy:
-every token must be the target's first choice behind the text before it. Sampled: the recorded probabilities of drafts, every
-acceptance and every drawn token must be what the laws and the random numbers of the output's seed give. What is farther from
-its border than rounding can move it is a fault. No other arm is needed, so what all arms have wrong alike is found too.
+The text is read at once by transformers' own forward pass, which shares nothing with our sessions but the weights, and its
+logits become laws by transformers' own processors. Greedy: every token must be the target's first choice behind the text
+before it, and every draft of a model that model's. Sampled: the recorded probabilities of drafts, every acceptance and every
+drawn token must be what the laws and the random numbers of the output's seed give. What is farther from its border than
+rounding can move it is a fault. No other arm is needed, so what all arms have wrong alike is found too.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
@@ -228,8 +230,10 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     sampling, reading = reader.sampling, reader.read(inputs, made.tokens)
     if sampling.greedy:
         yield from _choices(made, reading, _draws_residuals(method))
+        if isinstance(method, DraftAndVerify):
+            yield from _first_choices(method.drafter, inputs, made)
         return
-    numbers, laws = numbers_of(seed, length), sampling.probs(reading.logits).double()
+    numbers, laws = numbers_of(seed, length), law_of(reading.logits, sampling).double()
     if not isinstance(method, DraftAndVerify):
         yield from _draws("drawn token", range(len(laws)), made.tokens, laws, numbers[SAMPLE], reading.law_bound)
         return
@@ -316,6 +320,31 @@ def _choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decisi
             own = float(logits[end, step.drafted[kept]])
             yield Decision(end, "rejection", own - float(best[end, -1]) if own == float(best[end, 0]) else 0.0, bounds[end])
         start += step.emitted
+
+
+def _first_choices(drafter: Drafter, inputs: Inputs, made: Generation) -> Iterator[Decision]:
+    """Yield how much worse each draft of a model is than that model's first choice; in half precision no bound is known."""
+    if not isinstance(drafter, ModelDrafter | HierarchicalDrafter):
+        return
+    logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
+    places = [one for one in _decided(made.steps) if one.position < len(logits)]
+    if not places or logits.dtype in (torch.float16, torch.bfloat16):
+        return
+    rows = logits[[one.position for one in places]].double()
+    worse = rows.amax(-1) - rows[range(len(places)), [one.token for one in places]]
+    for one, off in zip(places, worse.tolist(), strict=True):
+        yield Decision(one.position, "draft", off, NEAR_TIE_FLOAT32)
+
+
+def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T V"]:
+    """Return the laws that logits become by transformers' own processors: nothing of ``Sampling.probs`` is used."""
+    kinds: list[Any] = [TemperatureLogitsWarper(float(sampling.temperature))]
+    kinds += [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
+    kinds += [] if sampling.top_p is None else [TopPLogitsWarper(sampling.top_p)]
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    for kind in kinds:
+        scores = kind(None, scores)
+    return scores.softmax(-1)
 
 
 def _draws(

@@ -198,6 +198,14 @@ def test_a_busy_machine_is_seen_in_any_arm(synthetic: SimpleNamespace, arms: Sim
     assert "took 2.5 times as long" in refused.why
 
 
+def test_texts_of_a_few_rounds_say_nothing_of_a_spread(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """An answer of three tokens has no typical round: on a quiet machine such answers differ by more than two."""
+    names = [str(index) for index in range(24)]
+    short = [synthetic.plain(arms.plain, name, 3, ar_s=0.01 if int(name) % 2 else 0.025) for name in names]
+    drafted = [synthetic.drafted(arms.drafted, name, 3, (2,)) for name in names]
+    assert isinstance(measures.speedup(short, drafted), Estimate)
+
+
 def test_a_few_examples_before_a_kill_say_nothing_of_drift(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     """Four examples of a process that was killed, two of them slow by chance: the run that went on has the numbers."""
     plain = [

@@ -313,3 +313,17 @@ def test_plain_decoding_is_taken_at_its_best(synthetic: SimpleNamespace, plain: 
         assert result.baseline == fastest
         assert result.estimates["baseline_latency_s"].value == pytest.approx(0.010 * TOKENS + 0.01)
         assert result.estimates["plain_round_ms"].value == pytest.approx(10)
+
+
+def test_shares_stay_shares_where_replicas_differ(synthetic: SimpleNamespace, plain: Experiment, piped: Experiment) -> None:
+    """Three replicas whose match rates are far apart: Student's interval would reach beyond 100 %."""
+    rates = {"a": [True] * TOKENS, "b": [True] * TOKENS, "c": [True, False] * (TOKENS // 2)}
+    records = [
+        replace(synthetic.piped(piped, f"{name}{number}", TOKENS, hits, DEPTH, EARLY), signature=name)
+        for name, hits in rates.items()
+        for number in range(10)
+    ]
+    shown = untimed(records, DEPTH)["match_rate"]
+    assert shown.low is not None
+    assert shown.high == 100.0
+    assert shown.low < 50

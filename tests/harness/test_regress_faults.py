@@ -116,6 +116,10 @@ def relaxed_made_strict(patch: Patch) -> None:
     patch.setattr(TopBeta, "__init__", with_defaults(TopBeta.__init__, tau=0.0))
 
 
+def another_beta(patch: Patch) -> None:
+    patch.setattr(TopBeta, "__init__", with_defaults(TopBeta.__init__, beta=3))
+
+
 def other_lenience(patch: Patch) -> None:
     patch.setattr(Lenience, "__init__", with_defaults(Lenience.__init__, lenience=0.4))
 
@@ -164,6 +168,7 @@ FAULTS = [
     (second_candidates, "ppd-sampled"),
     (doubled_scale, "speech-sigmoid"),
     (relaxed_made_strict, "blocks-relaxed-batch"),
+    (another_beta, "blocks-relaxed-batch"),
     (other_lenience, "text-lenient"),
     (copies_the_second_match, "squad-copy"),
 ]

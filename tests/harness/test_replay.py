@@ -21,11 +21,14 @@ from harness.run.comparison import Replay
 from harness.run.prompts import examples_of, make_prompt
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
+from kernels.verify import reference
 from methods.models.base import Frame
 from methods.models.gpt2 import Gpt2Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
-from methods.types import Inputs
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.model import ModelDrafter
+from methods.types import Generation, Inputs, Outcome
 from tasks import get_task
 
 MODEL = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
@@ -186,6 +189,51 @@ def test_a_fault_turns_a_run_red_and_shows_no_speed(
     assert found["verdict"] == "bug"
     assert sum(one.divergence is not None and one.divergence.kind == "bug" for arm in records for one in arm) >= 3
     assert isinstance(speedup(records[0], records[-1]), Missing)
+
+
+def forgotten_last_draft(patch: pytest.MonkeyPatch) -> None:
+    """The draft's cache never has the last draft of a round in which all stood: greedy outputs stay right, drafts are worse."""
+    whole = ModelDrafter.commit
+
+    def commit(own: ModelDrafter, outcome: Outcome) -> None:
+        whole(own, outcome)
+        own.cache.unseen = [row[-1:] for row in own.cache.unseen]
+
+    patch.setattr(ModelDrafter, "commit", commit)
+
+
+def temperature_twice(patch: pytest.MonkeyPatch) -> None:
+    """Of target and draft alike, so that every law that our code is asked for agrees with it."""
+    whole = reference.adjusted_logits
+    patch.setattr(reference, "adjusted_logits", lambda logits, sampling: whole(logits / sampling.temperature, sampling))
+
+
+@pytest.mark.parametrize(
+    ("sampled", "fault"),
+    [({"temperature": 0.0}, forgotten_last_draft), ({"temperature": 0.7, "top_p": 0.9}, temperature_twice)],
+)
+def test_what_both_arms_and_our_own_laws_have_wrong_alike_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: dict, fault: Fault
+) -> None:
+    method = MethodSpec.of("speculative", drafter=MODEL, gamma=2)
+    assert run(tmp_path / "right", sampled["temperature"], method, tokens=40, sampled=sampled)[0]["verdict"] != "bug"
+    fault(monkeypatch)
+    assert run(tmp_path / "wrong", sampled["temperature"], method, tokens=40, sampled=sampled)[0]["verdict"] == "bug"
+
+
+def test_an_output_beyond_its_limit_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = DraftAndVerify.generate
+
+    def longer(own: DraftAndVerify, *args: Any, **values: Any) -> list[Generation]:
+        made = whole(own, *args, **values)
+        for one in made:
+            one.tokens.append(0)
+        return made
+
+    monkeypatch.setattr(DraftAndVerify, "generate", longer)
+    _, records = run(tmp_path, 1.0, tokens=10)
+    assert {one.status for one in records[-1]} == {"failed"}
+    assert {one.error for one in records[-1]} == {"RuntimeError: 11 tokens were emitted, max_new_tokens is 10"}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
