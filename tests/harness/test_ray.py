@@ -37,7 +37,17 @@ from harness.run.ray import engine as ray_engine  # noqa: E402
 from harness.run.ray.cluster import Cluster  # noqa: E402
 
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
-APART = ("wall_s", "encode_s", "draft_encode_s", "on_processor_frac", "peak_bytes", "rule_times", "run", "environment")
+APART = (
+    "wall_s",
+    "encode_s",
+    "draft_encode_s",
+    "on_processor_frac",
+    "peak_bytes",
+    "rule_times",
+    "run",
+    "environment",
+    "checksum",
+)
 STEPS_APART = ("draft_s", "verify_s", "round_s", "parts", "units")
 MORTAL = '''
 """Plain decoding that notes whom it decodes; its process is killed at its third batch if there is an order for it."""
