@@ -26,8 +26,8 @@ def execute_audit(args: argparse.Namespace) -> int:
     if (args.target is None) != (args.draft is None):
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     source, where = source_of(args.data), {"device": checked_device(args.device), "dtype": args.dtype}
-    sizes = SIZES["own" if args.target else args.scale]
-    sizes = replace(sizes, samples=args.samples or sizes.samples, prompts=args.prompts or sizes.prompts)
+    usual = SIZES["own" if args.target else args.scale]
+    sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
     if args.target:
         subjects = own_subjects(model_name(args.target), model_name(args.draft), args.task, source, sizes, args.seed)
     else:
@@ -57,6 +57,8 @@ def execute_audit(args: argparse.Namespace) -> int:
         print(f"red: {row}: {found[row]['verdict']}")
     for control in document["controls_missed"]:
         print(f"control missed: {control}")
+    if document["controls_missed"] and sizes.samples < usual.samples:
+        print(f"samples {sizes.samples}: too few to find these faults; leave --samples out for the usual {usual.samples}")
     print(summarise(document))
     if args.only is None:
         print("written: " + ", ".join(map(str, write_document(document, args.output))), file=sys.stderr)

@@ -35,11 +35,13 @@ from kernels.inputs import SamplingSpec
 from methods.options import options_class
 from methods.parts import METHODS
 from tasks import get_task
+from tasks.text import MAX_PROMPT_WORDS
 
 UNTESTED = (
-    "Of one file a part is tested, chosen by a hash, and the rest is trained on; of task text rows from 20 words on. Of a file "
-    "that is called test all are tested"
+    "Of one file, or of a folder without training files, a part is tested, chosen by a hash, and the rest is trained on; of "
+    "task text rows from 20 words on. Of a file that is called test, named itself, all are tested"
 )
+PROMPTS = f"of a text the first third is the prompt, at most {MAX_PROMPT_WORDS} words, and the rest the reference"
 NOT_KEPT = ("bug", "biased")  # verdicts of a method that breaks its guarantee
 
 
@@ -53,6 +55,8 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     runner = args.make_runner()
     runner.run(everything, f"{args.task} {args.method}")
+    if args.task == "text" and comparison.arms[0].source not in ("toy", "hub"):
+        print(f"foretoken: note: {PROMPTS}", file=sys.stderr)
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
     metrics = measure_run(comparison, records)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import exact
 from harness.cli.main import main
 from harness.exact import checks, controls
 from harness.exact import document as documents
@@ -133,6 +134,20 @@ def test_a_wrong_rule_turns_its_subject_red(name: str, control: str, tmp_path: P
     verdict = verdict_of(chosen[0].experiment, tmp_path / "report")
     assert verdict is not None
     assert verdict.is_red
+
+
+def test_too_few_samples_are_named_where_a_control_is_missed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    missed = {"red": [], "controls_missed": ["no residual"], "passed": False}
+    monkeypatch.setattr(exact, "audit", lambda *arguments: ({}, {}))
+    monkeypatch.setattr(exact, "models_of", lambda subjects: {})
+    monkeypatch.setattr(exact, "build_document", lambda *arguments: missed)
+    monkeypatch.setattr(exact, "summarise", lambda document: "FAILED")
+    usual = SIZES["test"].samples
+    for samples, told in ((usual - 1, True), (usual, False)):
+        assert main(["audit", "--scale", "test", "--only", "GPT", "--samples", str(samples)]) == 1
+        assert (f"samples {samples}: too few to find these faults" in capsys.readouterr().out) == told
 
 
 def test_a_control_that_is_not_caught_fails_the_audit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

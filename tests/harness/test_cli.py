@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,21 @@ def test_vocabularies_that_differ_name_both_sides(
     line = refused(capsys, *run_arguments(folders, tmp_path, draft=str(folders["llama-draft-small"])))
     assert "gpt-target" in line
     assert "llama-draft-small" in line
+
+
+def test_what_becomes_of_own_texts_is_told(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """What part of a text is its prompt, and which rows are tested; a folder's only file is divided like any other."""
+    (tmp_path / "data").mkdir()
+    rows = [f"{' '.join(['one two three four five six seven'] * 4)} {number}" for number in range(12)]
+    (tmp_path / "data" / "test.txt").write_text("\n".join(rows), encoding="utf8")
+    assert main(run_arguments(folders, tmp_path, data=str(tmp_path / "data"), limit="12")) == 0
+    told = capsys.readouterr().err
+    assert "note: of a text the first third is the prompt, at most 60 words, and the rest the reference" in told
+    assert re.search(r"\d of 12 examples: .* has no more to test\. Of one file, or of a folder without training files,", told)
+    assert main(run_arguments(folders, tmp_path, data=str(tmp_path / "data" / "test.txt"), limit="12")) == 0
+    assert "has no more to test" not in capsys.readouterr().err
+    assert main(run_arguments(folders, tmp_path)) == 0
+    assert "the first third" not in capsys.readouterr().err, "generated texts are nobody's own"
 
 
 def test_malformed_row_names_file_and_line(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
