@@ -55,8 +55,6 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     runner = args.make_runner()
     runner.run(everything, f"{args.task} {args.method}")
-    if args.task == "text" and comparison.arms[0].source not in ("toy", "hub"):
-        print(f"foretoken: note: {PROMPTS}", file=sys.stderr)
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
     metrics = measure_run(comparison, records)
@@ -86,6 +84,8 @@ def execute(args: argparse.Namespace) -> int:
     if beside:
         print("\n" + as_text(beside, args.method, refused or metrics.get("speedup"), metrics.get("tokens_per_step")))
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
+    if args.task == "text" and comparison.arms[0].source not in ("toy", "hub"):
+        print(f"foretoken: note: {PROMPTS}", file=sys.stderr)
     if (found := len({record.example for record in records[-1]})) < method.limit and method.source not in ("toy", "hub"):
         print(
             f"foretoken: {found} of {method.limit} examples: {method.source} has no more to test. {UNTESTED}", file=sys.stderr
