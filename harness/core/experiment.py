@@ -18,6 +18,7 @@ from methods.options import Unknown, options_class, unknown_options, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
 ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
+POCKET = "pocket:"  # and with this where a public model that `foretoken get` fetches is meant
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
@@ -50,11 +51,13 @@ def _settle(spec: Any, registry: Registry, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model by name: ``zoo:NAME``, a local folder, or a Hub id; behind ``bf16:`` or ``int8:``, with its weights rounded so.
+    """A model by name: ``zoo:NAME``, ``pocket:NAME``, a local folder, a GGUF file, or a Hub id; behind ``bf16:`` or ``int8:``,
+    with its weights rounded so.
 
     ``zoo:NAME@2`` is the third training of that model of the zoo, by a seed of its own; the first one has no number. A rounded
     model is another one: with a name, and so signatures, facts and verdicts of its own. ``revision`` pins what the name means:
-    the recipe's hash for the zoo, the files' hash for a folder, a commit for the Hub. ``untrained`` puts seeded random weights
+    the recipe's hash for the zoo, the hash of the files for a folder or a GGUF file and
+    of where they came from for pocket, a commit for the Hub. ``untrained`` puts seeded random weights
     in the place of its own. ``device_map`` "auto" spreads the layers of a model that is larger than a device over all that are
     there.
     """

@@ -6,7 +6,7 @@ from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ al
 from pathlib import Path
 
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import POCKET, ZOO, ModelSpec
 
 RESULTS = Path("results")
 REPLICAS = 3  # of what is committed
@@ -80,7 +80,7 @@ def checked_device(name: str, engine: str = "local") -> str:
 
 
 def model_name(text: str, revision: str | None = None) -> str:
-    """Return a model's name; a local folder is made absolute, so that a record names the same model from everywhere.
+    """Return a model's name; a local folder or GGUF file is made absolute, so that a record means the same from everywhere.
 
     ``bf16:`` or ``int8:`` may stand before it.
 
@@ -89,9 +89,10 @@ def model_name(text: str, revision: str | None = None) -> str:
     """
     base = ModelSpec(name=text).base
     path = Path(expanduser(base))
-    if revision is not None and (path.is_dir() or base.startswith("zoo:")):
+    is_local = path.is_dir() or (path.suffix == ".gguf" and path.is_file())
+    if revision is not None and (is_local or base.startswith((ZOO, POCKET))):
         raise UsageError(f"revision {revision!r}: only models of the Hub have commits, {text!r} has none; leave it out")
-    return text.removesuffix(base) + (str(path.resolve()) if path.is_dir() else base)
+    return text.removesuffix(base) + (str(path.resolve()) if is_local else base)
 
 
 def source_of(text: str | None, profile: str = "toy") -> str:

@@ -25,10 +25,13 @@ from huggingface_hub.errors import (
 from safetensors import safe_open
 
 from harness.core.errors import Unavailable, UsageError
-from harness.core.experiment import ZOO, ModelSpec
+from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of
+from harness.models.gguf import converted, gguf_file, gguf_revision
+from harness.models.pocket import fetched, revision_of
 from harness.zoo.cache import is_complete, model_folder, quiet, verify
 from kernels.inputs import ROUNDINGS
+from kernels.native import cache_folder
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((GatedRepoError,), "it is gated; accept its terms on huggingface.co and set HF_TOKEN, or name another model"),
     ((RevisionNotFoundError,), "the Hub has no such revision; expected a branch, tag or commit of this model"),
     ((RepositoryNotFoundError,), "the Hub has no such model (or it is private: set HF_TOKEN); check the name"),
-    ((HFValidationError,), "neither a folder nor a Hub id; expected FOLDER, OWNER/NAME, or zoo:NAME"),
+    ((HFValidationError,), "neither a folder nor a Hub id; expected FOLDER, OWNER/NAME, pocket:NAME or zoo:NAME"),
     (NO_ANSWER, "the Hub cannot be reached and the model is not in its cache; go online once, or name a local folder"),
 )
 
@@ -61,14 +64,19 @@ def local_folder(name: str) -> Path | None:
     path = Path(expanduser(name))
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise UsageError(f"model folder {path}: it has no config.json; expected a folder written by save_pretrained")
+            raise UsageError(
+                f"model folder {path}: it has no config.json; expected a folder written by save_pretrained, or with a GGUF file"
+            )
         return path
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UsageError(f"model {name!r}: no such folder; expected a folder with config.json, a Hub id, or zoo:NAME")
+        raise UsageError(
+            f"model {name!r}: no such folder; expected a folder with config.json, a Hub id, pocket:NAME or zoo:NAME"
+        )
     if ":" in name:
         known = ", ".join(f"{one}:" for one in ROUNDINGS)
         raise UsageError(
-            f"model {name!r}: unknown {name.partition(':')[0] + ':'!r}; expected zoo:NAME, or one of {known} before a name"
+            f"model {name!r}: unknown {name.partition(':')[0] + ':'!r}; expected pocket:NAME, zoo:NAME, or one of {known} "
+            "before a name"
         )
     return None
 
@@ -99,14 +107,42 @@ def zoo_model_folder(spec: ModelSpec) -> Path:
     return folder
 
 
+def converted_folder(spec: ModelSpec) -> Path | None:
+    """The folder of the cache that holds a public model or a GGUF file's weights, converted now if need be; else None.
+
+    Raises:
+        Unavailable: a public model that was not fetched.
+        UsageError: a damaged file or folder.
+    """
+    if spec.base.startswith(POCKET):
+        folder = fetched(spec.base, spec.revision)
+        verify(folder)
+        return folder
+    file = gguf_file(spec.base)
+    return None if file is None else converted(file)
+
+
+def converted_revision(spec: ModelSpec) -> str | None:
+    """The revision of a public model that was fetched, or of a GGUF file; None for other names. Converts nothing."""
+    if spec.base.startswith(POCKET):
+        return revision_of(fetched(spec.base))
+    file = gguf_file(spec.base)
+    return None if file is None else gguf_revision(file)
+
+
 def model_path(spec: ModelSpec) -> str:
     """The argument of from_pretrained: a folder or a Hub id. Of counted n-grams: their file, or their folder of the zoo."""
     if spec.base.startswith(ZOO):
         return str(zoo_model_folder(spec))
     if (file := ngram_file(spec.base)) is not None:
         return str(file)
-    folder = local_folder(spec.base)
+    folder = converted_folder(spec) or local_folder(spec.base)
     return spec.base if folder is None else str(folder)
+
+
+def is_of_the_hub(name: str) -> bool:
+    """Say whether a name is a Hub id, as far as this machine can tell."""
+    return not name.startswith((ZOO, POCKET)) and gguf_file(name) is None and local_folder(name) is None
 
 
 def folder_hash(folder: Path) -> str:
@@ -139,7 +175,7 @@ def hub_arguments(spec: ModelSpec) -> dict[str, str | bool]:
 
     Where the Hub does not answer only its local cache is asked, at once: the client alone would retry for half a minute.
     """
-    if spec.base.startswith(ZOO) or local_folder(spec.base) is not None:
+    if not is_of_the_hub(spec.base):
         return {}
     revision: dict[str, str | bool] = {"revision": spec.revision} if spec.revision else {}
     return revision if hub_answers() else {**revision, "local_files_only": True}
@@ -170,6 +206,14 @@ def load_config(spec: ModelSpec) -> "PreTrainedConfig":
         return config
 
 
+def layers_of(config: "PreTrainedConfig") -> str:
+    """The layers of a network in words: "30", or "4+4" of an encoder and a decoder."""
+    if not config.is_encoder_decoder:
+        return str(config.num_hidden_layers)
+    encoder, decoder = (getattr(config, f"{side}_layers", None) for side in ("encoder", "decoder"))
+    return f"{encoder or config.num_hidden_layers}+{decoder or getattr(config, 'num_decoder_layers', config.num_hidden_layers)}"
+
+
 def verify_fetched(spec: ModelSpec) -> None:
     """UsageError for a file in the Hub's cache that is not what the Hub sent: there a file's name is its checksum.
 
@@ -177,7 +221,7 @@ def verify_fetched(spec: ModelSpec) -> None:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    if spec.base.startswith(ZOO) or local_folder(spec.base) is not None:
+    if not is_of_the_hub(spec.base):
         return
     try:
         config = try_to_load_from_cache(spec.base, "config.json", revision=spec.revision)
@@ -185,18 +229,19 @@ def verify_fetched(spec: ModelSpec) -> None:
         return
     for path in sorted(Path(config).parent.rglob("*")) if isinstance(config, str) else ():
         blob = path.resolve()
-        if blob.parent.name == "blobs" and blob.is_file() and blob.name != _name_on_the_hub(blob):
+        if blob.parent.name == "blobs" and blob.is_file() and not is_named_by_content(blob, blob.name):
             raise UsageError(
                 f"model {spec.name}: {path.name} is not as the Hub sent it: its checksum differs; delete {blob} and run the "
                 "command again, which fetches it anew"
             )
 
 
-def _name_on_the_hub(path: Path) -> str:
-    if len(path.name) == SHA1_DIGITS:
+def is_named_by_content(path: Path, name: str) -> bool:
+    """Say whether a file is what the Hub names so: its sha256, or what git calls it. A name of another length tells nothing."""
+    if len(name) == SHA1_DIGITS:
         content = path.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    return digest_of(path) if len(path.name) == SHA256_DIGITS else path.name
+        return name == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return len(name) != SHA256_DIGITS or name == digest_of(path)
 
 
 def _check_numbers(settings: Mapping[str, Any]) -> None:
@@ -272,12 +317,12 @@ def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
         if any(isinstance(cause, kinds) for cause in causes):
             return (UsageError if HFValidationError in kinds else Unavailable)(f"{name}: {text}")
     kind = Unavailable if isinstance(error, OSError) else UsageError
-    return kind(f"{name}: cannot be loaded ({_first_line(error)}); expected a folder, a Hub id, or zoo:NAME")
+    return kind(f"{name}: cannot be loaded ({_first_line(error)}); expected a folder, a Hub id, pocket:NAME or zoo:NAME")
 
 
 def _unreadable_folder(spec: ModelSpec, path: str, error: Exception) -> UsageError:
     reason = _first_line(error)
-    if spec.base.startswith(ZOO):
+    if Path(path).parent == cache_folder():
         return UsageError(f"model {spec.name}: {path} cannot be read ({reason}); delete that folder and run the command again")
     return UsageError(f"model folder {path}: cannot be read ({reason}); expected what save_pretrained writes; copy it again")
 

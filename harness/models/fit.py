@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
-from harness.models.files import hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
+from harness.models.files import converted_folder, hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
 from harness.models.loading import LoadedModel, load_model
 from harness.zoo.cache import read_facts
 from harness.zoo.networks import num_parameters
@@ -40,7 +40,7 @@ def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", sour
     download: int | None
     if spec.base.startswith(ZOO):
         count, download, gated = num_parameters(recipe_for(spec.base.removeprefix(ZOO), scale, source)), 0, False
-    elif (folder := local_folder(spec.base)) is not None:
+    elif (folder := converted_folder(spec) or local_folder(spec.base)) is not None:
         with one_line(spec, str(folder)):
             count, download, gated = num_weights(folder), 0, False
     else:

@@ -7,13 +7,23 @@ from dataclasses import replace
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
-from harness.models.files import files_hash, folder_hash, heads_file, hub_commit, load_config, local_folder, ngram_file
+from harness.models.files import (
+    converted_revision,
+    files_hash,
+    folder_hash,
+    heads_file,
+    hub_commit,
+    load_config,
+    local_folder,
+    ngram_file,
+)
 from harness.zoo.descriptions import HeadRecipe
 from harness.zoo.recipes import RECIPES, AnyRecipe, recipe_for, recipe_hash, scale_of
 
 
 def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
-    """Fill in ``revision``: the recipe's hash (zoo), the files' (folder, counted table), or the commit (Hub). Loads no weights.
+    """Fill in ``revision``: the recipe's hash (zoo), the files' (folder, GGUF, counted table), the origin's (pocket), or the
+    commit (Hub). Loads no weights.
 
     ``profile`` chooses the zoo's sizes and ``source`` what they train on. A Hub id whose
     commit cannot be looked up (no network) keeps the revision it was given, or "main". UsageError for counted n-grams that are
@@ -25,6 +35,8 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
         return replace(spec, revision=recipe_hash(spec.base.removeprefix(ZOO), scale_of(profile), source))
     if (file := ngram_file(spec.base)) is not None:
         return replace(spec, revision=files_hash([file]))
+    if (revision := converted_revision(spec)) is not None:
+        return replace(spec, revision=revision)
     if (folder := local_folder(spec.base)) is not None:
         return replace(spec, revision=folder_hash(folder))
     return replace(spec, revision=hub_commit(spec))

@@ -6,6 +6,7 @@ are noted: of models, tokenizers and source sentences.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import product
@@ -17,13 +18,15 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from harness.core import plugins
-from harness.core.experiment import ZOO, Comparison, Experiment, ModelSpec
+from harness.core.errors import Unavailable
+from harness.core.experiment import POCKET, ZOO, Comparison, Experiment, ModelSpec
 from harness.core.files import replace_file
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.pairing import out_of_turn, torn
-from harness.models.files import zoo_model_folder
+from harness.models.fetch import fetch
+from harness.models.files import converted_folder, layers_of, load_config, zoo_model_folder
 from harness.models.fit import Models, estimate
 from harness.models.loading import check_rounding, load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
@@ -69,6 +72,19 @@ def ensure_models(experiments: Iterable[Experiment], workers: int | None = None)
                 group[spec.base.removeprefix(ZOO)] = None
     for (scale, source), names in wanted.items():
         ensure(list(names), scale, source, workers=workers)
+
+
+def fetch_models(experiments: Iterable[Experiment]) -> None:
+    """Fetch the public models that these experiments need and this machine lacks.
+
+    What cannot be had is said on stderr; planning its experiments says so again.
+    """
+    for spec in dict.fromkeys(spec for experiment in experiments for spec in specs_of(experiment)):
+        if spec.base.startswith(POCKET):
+            try:
+                fetch(spec.base)
+            except Unavailable as error:
+                print(f"foretoken: note: {error}", file=sys.stderr)
 
 
 class Runner:
@@ -194,9 +210,12 @@ def _is_here(spec: ModelSpec) -> bool:
 def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
     """Look up a model's parameters, and the rows that a pair of the zoo was trained on where its data is a folder.
 
-    Parameters are None where they cannot be known without loading. Rows held out to watch the training do not count.
+    Parameters are None where they cannot be known without loading. Rows held out to watch the training do not count. Of a
+    model that was fetched or converted also its layers, and what its weights were made of.
     """
     facts: dict[str, Any] = {"num_parameters": _num_parameters(spec, arm)}
+    if (folder := converted_folder(spec)) is not None:
+        facts |= {"weights": read_facts(folder)["weights"], "layers": layers_of(load_config(spec))}
     recipe = recipe_named(spec, arm.profile, arm.source)
     if isinstance(recipe, PairRecipe) and arm.source not in ("toy", "hub"):
         folder = folder_of(recipe.corpus, arm.source)

@@ -6,7 +6,7 @@ The paper's names stay in the rows; what ran under them is often another model, 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.core.experiment import ZOO, DrafterSpec, Experiment, ModelSpec
+from harness.core.experiment import POCKET, ZOO, DrafterSpec, Experiment, ModelSpec
 from harness.zoo.descriptions import BlockwiseRecipe, HeadRecipe, Recipe
 from harness.zoo.recipes import AnyRecipe, recipes_of, scale_of
 
@@ -44,13 +44,16 @@ def models_that_ran(arms: Iterable[Experiment], facts: Facts, drafter: DrafterSp
 def _name(spec: ModelSpec, arm: Experiment) -> str:
     """The family of one of the zoo's models, else the model's own name."""
     recipe = recipe_of(spec, arm)
-    family = spec.base.rstrip("/").rsplit("/", 1)[-1] if recipe is None else FAMILIES.get(recipe.family, recipe.family)
+    own = spec.base.removeprefix(POCKET).rstrip("/").rsplit("/", 1)[-1]
+    family = own if recipe is None else FAMILIES.get(recipe.family, recipe.family)
     return family if spec.rounding is None else f"{spec.rounding} {family}"
 
 
 def _size(spec: ModelSpec, arm: Experiment, facts: Facts) -> str:
-    count = facts.get(spec.name, {}).get("num_parameters")
-    return (f" {_rounded(count)}" if count else "") + _layers(recipe_of(spec, arm))
+    known, recipe = facts.get(spec.name, {}), recipe_of(spec, arm)
+    count, weights = known.get("num_parameters"), known.get("weights")
+    layers = f", {known['layers']}" if "layers" in known else _layers(recipe)
+    return (f" {_rounded(count)}" if count else "") + layers + (f", {weights}" if weights else "")
 
 
 def _layers(recipe: AnyRecipe | None) -> str:

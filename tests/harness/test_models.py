@@ -127,7 +127,7 @@ def test_a_rounded_model_is_a_model_of_its_own(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "said"),
     [
-        ("int4:zoo:gpt-draft", "float32", "unknown 'int4:'; expected zoo:NAME, or one of bf16:, int8: before a name"),
+        ("int4:zoo:gpt-draft", "float32", "unknown 'int4:'; expected pocket:NAME, zoo:NAME, or one of bf16:, int8: before"),
         ("bf16:int8:zoo:gpt-draft", "float32", "unknown 'int8:'"),
         ("zoo:int8:gpt-draft", "float32", "expected one of"),
         ("int8:zoo:ngram-gpt", "float32", "n-gram table 'int8:zoo:ngram-gpt': only weights of whole models are rounded"),

