@@ -43,10 +43,11 @@ def library(source: Path) -> ctypes.CDLL | None:
     name = _digest(code, repr((ALWAYS, FLAGS, _identity(compiler), _processor())).encode())[:16]
     path = cache_folder() / f"native-{source.stem}-{name}.so"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not _is_whole(path):
-                _compile(compiler, source, path)
+        if not _is_whole(path):  # looked at before anything is written: the cache may be one that this user only reads
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):
+                if not _is_whole(path):
+                    _compile(compiler, source, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()

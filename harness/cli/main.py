@@ -4,6 +4,7 @@ A command imports what it needs at its top, torch too; only the chosen one is im
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -147,6 +148,9 @@ def _load_plugins(files: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Execute a command and return its exit status. Without arguments it is this process's, and SIGTERM ends it as Ctrl-C."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_words(arguments)

@@ -4,9 +4,11 @@ A file is appended to one line at a time, or replaced as a whole. In JSON a fiel
 is refused by its name.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -68,8 +70,14 @@ class LineFile:
 
 
 def digest_of(path: Path) -> str:
-    """sha256 of a file's contents, in hex; a file is read again only where its size or time of change is another."""
+    """sha256 of a file's contents, in hex; a file is read again only where its size or time of change is another.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
     found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # of a pipe, say, there is no end
+        raise OSError(errno.EINVAL, "no regular file", str(path))
     return _digest_of(path, found.st_size, found.st_mtime_ns)
 
 

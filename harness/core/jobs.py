@@ -3,11 +3,13 @@
 import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from multiprocessing.process import BaseProcess
@@ -90,7 +92,8 @@ def _run_in_processes(jobs: Mapping[Hashable, Job], queue: _Queue, workers: int)
                 for key in queue.take(len(free)):
                     line = min(free)
                     free.remove(line)
-                    running[pool.submit(jobs[key].work, line)] = key, line
+                    with _without_interrupts():
+                        running[pool.submit(jobs[key].work, line)] = key, line
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -106,12 +109,26 @@ def _run_in_processes(jobs: Mapping[Hashable, Job], queue: _Queue, workers: int)
 def run_apart(name: str, work: Callable[[], None]) -> None:
     """Do work in a new process that ends with this one; its failure raises here."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
-        future = pool.submit(work)
         try:
+            with _without_interrupts():
+                future = pool.submit(work)
             _raise_failure(name, future.exception())
         except BaseException:
             _terminate(pool)
             raise
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that never see Ctrl-C, which a terminal sends to every process: the first one ends the others.
+
+    One that comes meanwhile is not lost.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _terminate(pool: ProcessPoolExecutor) -> None:

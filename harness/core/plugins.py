@@ -211,7 +211,7 @@ def _of_entry(kind: _Kind, entry: EntryPoint) -> Plugin:
     try:
         offered = entry.load()
         plugin = replace(plugin, digest=_digest(_modules(entry.module)))
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything; what it was is shown
+    except BaseException as error:  # a stranger's module may raise anything; what it was is shown
         return replace(plugin, error=_said(error))
     return _taken(kind, plugin, offered)
 
@@ -225,15 +225,18 @@ def _load_file(path: Path) -> None:
     whole = Plugin("file", path.name, path.name, str(path))
     try:
         module = _imported(path)
-    except (Exception, SystemExit) as error:  # as above
+    except BaseException as error:  # as above
         _seen[str(path)] = [replace(whole, error=_said(error))]
         return
     digest = _digest([path])
 
     def offer(kind: _Kind) -> list[Plugin]:
-        offered = getattr(module, kind.dictionary, {})
-        if offered is kind.registry or not isinstance(offered, dict):  # imported, not declared
+        offered = vars(module).get(kind.dictionary, {})
+        if offered is kind.registry:  # imported, not declared
             return []
+        if not isinstance(offered, dict):
+            error = f"{kind.dictionary} is a {type(offered).__name__}; expected a dictionary, from names to {kind.name}s"
+            return [replace(whole, error=error)]
         named = [(Plugin(kind.name, str(name), path.name, str(path), digest=digest), value) for name, value in offered.items()]
         return [_taken(kind, plugin, value) for plugin, value in named]
 
@@ -268,7 +271,7 @@ def _taken(kind: _Kind, plugin: Plugin, offered: Any) -> Plugin:
             first = find(plugin.kind, plugin.name)
             owner = "the project" if first is None else first.label
             raise UsageError(f"{plugin.name!r} exists already, from {owner}; choose another name")
-    except Exception as error:  # a task's constructor is a stranger's code too
+    except BaseException as error:  # a task's constructor is a stranger's code too
         return replace(plugin, error=_said(error))
     kind.registry[key] = value
     return plugin
@@ -291,6 +294,8 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Return an error's message in one line."""
+    """Return an error's message in one line. Ctrl-C, which the user meant for all of it, is raised again."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     text = " ".join(str(error).split())
     return text if isinstance(error, UsageError) else f"{type(error).__name__}: {text}".rstrip(": ")

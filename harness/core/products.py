@@ -45,16 +45,15 @@ def _measured(folder: Path) -> Choice:
     assert library is not None
     identity = sha256(f"{library._name} {torch.__version__}".encode()).hexdigest()[:16]
     path = folder / f"products-{identity}.json"
-    with FileLock(path.with_suffix(".lock")):
-        try:
-            return made(Choice, parsed(path.read_bytes()))
-        except FileNotFoundError:
-            times = measured_times()
-            assert times is not None
-            found = choose(times)
-            replace_file(path, written(found))
-            return found
-        except ValueError as error:
-            raise UsageError(f"{path}: cannot be read ({error}); delete it, and the choice is measured anew") from error
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; free some space, or set {VARIABLE} to torch") from error
+    try:
+        if not path.exists():
+            with FileLock(path.with_suffix(".lock")):
+                if not path.exists():
+                    times = measured_times()
+                    assert times is not None
+                    replace_file(path, written(choose(times)))
+        return made(Choice, parsed(path.read_bytes()))
+    except ValueError as error:
+        raise UsageError(f"{path}: cannot be read ({error}); delete it, and the choice is measured anew") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; free some space, or set {VARIABLE} to torch") from error

@@ -65,8 +65,8 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
     folders = {name: folder_of(recipe, source) for name, recipe in recipes.items()}
     with explained(cache_folder()):
         for folder in folders.values():
-            seal(folder)  # one of an earlier version has no checksums yet
             verify(folder)
+            seal(folder)  # one of an earlier version has no checksums yet
     return folders
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import stat
@@ -9,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -65,27 +67,50 @@ def make(folder: Path, build: Callable[[Path], None]) -> None:
             if not is_complete(partial):
                 build(partial)
             seal(partial)
-            if folder.exists():  # it has no recipe.json, so it is not whole
+            if folder.is_dir() and not folder.is_symlink():  # it has no recipe.json, so it is not whole
                 shutil.rmtree(folder)
+            else:
+                folder.unlink(missing_ok=True)
             partial.rename(folder)
 
 
 def seal(folder: Path) -> None:
     """Write down the sha256 of every file of a whole folder, unless it has been done."""
     if not (folder / SEAL).exists():
-        digests = {path.name: digest_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+        digests = {name: digest_of(folder / name) for name in _files_of(folder)}
         replace_file(folder / SEAL, json.dumps(digests, indent=1))
 
 
 def verify(folder: Path) -> None:
-    """UsageError unless the files of a sealed folder are those that were sealed. Each is read once, and again if it changes."""
+    """UsageError unless the files of a sealed folder are those that were sealed. Each is read once, and again if it changes.
+
+    Of a folder that nobody sealed it is said on stderr that its files cannot be verified.
+    """
     path = folder / SEAL
+    if not os.path.lexists(path):
+        return _note_unsealed(folder)
     try:
-        sealed = json.loads(path.read_text(encoding="utf8")) if path.exists() else {}
+        digest_of(path)
+        sealed = json.loads(path.read_text(encoding="utf8"))
         if changed := [name for name, digest in sealed.items() if digest_of(folder / name) != digest]:
             raise ValueError(f"{changed[0]} is not as it was written: its checksum differs")
+        if surplus := [name for name in _files_of(folder) if name not in sealed]:
+            raise ValueError(f"{surplus[0]} was not written there: it has no checksum")
     except (OSError, ValueError, AttributeError) as error:
         raise unreadable(folder, error) from error
+
+
+def _files_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+@lru_cache(maxsize=1024)
+def _note_unsealed(folder: Path) -> None:
+    """Once a process for each folder."""
+    print(
+        f"foretoken: note: {folder}: its files have no checksums, so no change in them is seen; delete it to have it rebuilt",
+        file=sys.stderr,
+    )
 
 
 @contextmanager
@@ -112,8 +137,10 @@ def explained(folder: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in FULL_OR_FORBIDDEN:
             raise
         reason = getattr(error, "strerror", None) or str(error)
+        where = getattr(error, "filename", None) or "there"
         raise UsageError(
-            f"cache folder {folder}: cannot write there ({reason}); free some space or set FORETOKEN_CACHE to another folder"
+            f"cache folder {folder}: cannot write {where} ({reason}); free some space, remove what is in its place, or set "
+            "FORETOKEN_CACHE to another folder"
         ) from error
 
 

@@ -6,8 +6,10 @@ Every finished batch is a line of a file, so that a run that was killed goes on 
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +23,7 @@ from harness.zoo.corpus import Encoded, ragged, read_corpus, read_tokenizer, wri
 from harness.zoo.descriptions import Distilled, teachers_of
 from harness.zoo.loop import device_of, one_thread
 from harness.zoo.networks import read_network
-from harness.zoo.recipes import folder_of
+from harness.zoo.recipes import digest, folder_of
 from methods.beam import BeamState, search
 from methods.models import stack_for
 from methods.models.base import Stack
@@ -35,7 +37,8 @@ def build_distilled(corpus: Distilled, folder: Path, source: str, position: int 
     """Write the corpus to ``folder``, which may hold the outputs that an earlier run decoded."""
     base_folder = folder_of(corpus.teacher.corpus, source)
     rows, tokenizer = read_corpus(base_folder), read_tokenizer(base_folder)
-    targets, spent_s = _decoded(folder / DECODED)
+    identity = digest(corpus, source)
+    targets, spent_s = _decoded(folder / DECODED, identity)
     todo = [batch for batch in batches_of(rows, corpus.batch_size) if batch[0] not in targets]
     with one_thread():
         models = (read_network(folder_of(teacher, source), device_of(teacher)) for teacher in teachers_of(corpus))
@@ -47,7 +50,8 @@ def build_distilled(corpus: Distilled, folder: Path, source: str, position: int 
                 found = beam_outputs(teachers, [rows.row(row)[0] for row in batch], corpus.num_beams, corpus.max_target)
                 cpu_s = time.process_time() - began
                 spent_s += cpu_s
-                file.write(json.dumps({"rows": batch, "targets": found, "cpu_s": cpu_s}) + "\n")
+                line = {"rows": batch, "targets": found, "cpu_s": cpu_s}
+                file.write(json.dumps({**line, "sha256": _checksum(line, identity)}) + "\n")
                 file.flush()
                 targets |= dict(zip(batch, found, strict=True))
                 bar.update(len(batch))
@@ -96,11 +100,16 @@ def beam_outputs(
     return [list(state.best()) for state in states]
 
 
-def _decoded(path: Path) -> tuple[dict[int, list[int]], float]:
+def _checksum(line: Mapping[str, Any], identity: str) -> str:
+    """A checksum of a batch and of what it was decoded for."""
+    return sha256(json.dumps([identity, line]).encode()).hexdigest()
+
+
+def _decoded(path: Path, identity: str) -> tuple[dict[int, list[int]], float]:
     """Read what an earlier run decoded, by row, and the seconds that it took; a torn last line is cut off the file.
 
     Raises:
-        UsageError: a line that no run has written.
+        UsageError: a line that no run has written for this corpus.
     """
     if not path.exists():
         return {}, 0.0
@@ -108,7 +117,9 @@ def _decoded(path: Path) -> tuple[dict[int, list[int]], float]:
     replace_file(path, b"".join(lines))
     try:
         batches = [json.loads(line) for line in lines]
+        if any(batch.pop("sha256") != _checksum(batch, identity) for batch in batches):
+            raise ValueError("a line's checksum differs")
         targets = {row: target for batch in batches for row, target in zip(batch["rows"], batch["targets"], strict=True)}
         return targets, sum(batch["cpu_s"] for batch in batches)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error

@@ -30,10 +30,10 @@ from harness.zoo.state import (
     Checkpoints,
     Optimizers,
     Spent,
-    averaged_weights,
     build_optimizer,
     foreign,
     generator_of,
+    load_averaged,
     rate_share,
     save_weights,
 )
@@ -125,7 +125,7 @@ def train(
     depth = depth_switch(recipe, network if grown is None else grown)
     outcome = run_steps(course, network, optimizer, objective, folder, depth=depth, position=position)
     if course.averaged_after:
-        network.load_state_dict(averaged_weights(folder, course.averaged_after))
+        load_averaged(network, folder, course.averaged_after)
     network.eval()
     return outcome
 
@@ -147,8 +147,8 @@ def run_steps(
     """
     checkpoints = Checkpoints(folder, network, optimizer)
     start, saved = checkpoints.restore()
-    if start and saved.get("identity") != course.identity:
-        raise foreign(folder)
+    if (start or saved) and (saved.get("identity") != course.identity or start not in range(course.steps + 1)):
+        raise foreign(folder / CHECKPOINT)
     evaluations: list[Evaluation] = saved.get("evaluations", [])
     bar = tqdm(total=course.steps, initial=start, desc=f"train {course.name}", position=position, mininterval=1.0)
     with bar, torch.random.fork_rng(devices=[]):

@@ -21,6 +21,7 @@ from harness.core.errors import UsageError
 from harness.core.files import replace_file
 from harness.zoo.cache import unreadable
 from harness.zoo.descriptions import HeadTraining, PairRecipe, RateSchedule, Recipe, WhisperRecipe
+from methods.errors import InputError
 from methods.specdec.training import average_states
 
 BETAS, EPS = (0.9, 0.98), 1e-8
@@ -144,7 +145,7 @@ class Checkpoints:
             self.optimizer.load_state_dict(state["optimizer"])
             step, self.before, more = state["step"], state["spent"], state["more"]
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise foreign(self.folder) from error
+            raise foreign(path) from error
         return step, more
 
     def save_if_due(self, step: int, **more: Any) -> None:
@@ -168,6 +169,14 @@ class Checkpoints:
 def save_weights(network: nn.Module, folder: Path, step: int) -> None:
     """Keep the weights of a step for the average."""
     save_state(network.state_dict(), folder / AVERAGED.format(step=step))
+
+
+def load_averaged(network: nn.Module, folder: Path, steps: Collection[int]) -> None:
+    """Give a network the mean of the weights that were kept after these steps. UsageError for those of another network."""
+    try:
+        network.load_state_dict(averaged_weights(folder, steps))
+    except (InputError, RuntimeError, TypeError, AttributeError) as error:
+        raise foreign(folder / AVERAGED.format(step="*")) from error
 
 
 def averaged_weights(folder: Path, steps: Collection[int]) -> Mapping[str, Tensor]:
@@ -196,5 +205,5 @@ def load_state(path: Path, device: torch.device) -> Any:
         raise unreadable(path, error) from error
 
 
-def foreign(folder: Path) -> UsageError:
-    return UsageError(f"{folder / CHECKPOINT}: it belongs to another training; delete {folder} and run the command again")
+def foreign(path: Path) -> UsageError:
+    return UsageError(f"{path}: it belongs to another training; delete {path.parent} and run the command again")

@@ -240,6 +240,7 @@ def _stop(processes: Sequence[Any]) -> None:
 def _serve(served: _Served, unit: int, slots_per_unit: int, wake: Any, done: Any) -> None:
     """Live as a sub-process: wait for a round, run its candidates, answer. It ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what a fork inherits is the parent's
     torch.set_num_threads(served.num_threads)
     slots = range(unit * slots_per_unit, (unit + 1) * slots_per_unit)
     candidates = Candidates(served.stack, served.mailbox.storage, served.num_slots, slots)

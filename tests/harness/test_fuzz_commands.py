@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import signal
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -217,6 +218,18 @@ def test_what_the_machine_refuses_is_one_line(
     assert main(["plugins"]) == status
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(said)
+
+
+def test_a_command_that_is_asked_to_end_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """By SIGTERM, as batch systems do: as by Ctrl-C."""
+    monkeypatch.setattr("sys.argv", ["foretoken", "plugins"])
+    monkeypatch.setattr("harness.cli.exact.execute_plugins", lambda _: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main() == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err.startswith("foretoken: stopped; the records made so far are kept")
 
 
 def test_an_error_that_names_no_file_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Jobs in processes: each begins when what it needs is done, and what goes wrong is said by the parent."""
 
 import os
+import signal
 import time
 from functools import partial
 from graphlib import CycleError
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UsageError
-from harness.core.jobs import Job, _Queue, run
+from harness.core.jobs import Job, _Queue, run, run_apart
 
 
 def _fail(position: int) -> None:
@@ -25,6 +26,17 @@ def test_failing_workers_speak_in_the_parent() -> None:
         run({1: Job("a-model", frozenset(), 0.0, _fail)}, workers=1)
     with pytest.raises(UsageError, match="a-model: its process was killed"):
         run({1: Job("a-model", frozenset(), 0.0, _die)}, workers=1)
+
+
+def _be_interrupted(position: int) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_workers_do_not_see_ctrl_c() -> None:
+    """A terminal sends it to every process, and each would print a traceback. This one does see it, and ends the others."""
+    run({1: Job("a-model", frozenset(), 0.0, _be_interrupted)}, workers=1)
+    run_apart("a-model", partial(_be_interrupted, 0))
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def _job(done: list[str], name: str, needs: str = "", cost: float = 1.0) -> Job:

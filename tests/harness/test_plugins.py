@@ -280,6 +280,12 @@ number = someones_tasks:NUMBER
         ("from methods.parts import RULES", "offers nothing"),
         ("class Mine: ...\nRULES = {'exact': Mine}", "'exact' exists already, from the project; choose another name"),
         ("TASKS = {'mine': 3}", "3 is no task"),
+        ("TABLES = ()\nSCHEDULES = {'mine-too': int}", "TABLES is a tuple; expected a dictionary, from names to tables"),
+        ("raise BaseException('odd')", "BaseException: odd"),
+        (
+            "import sys\nfrom tasks.squad import Squad\nclass Mine(Squad):\n __init__ = sys.exit\nTASKS = {'mine': Mine}",
+            "SystemExit",
+        ),
     ],
 )
 def test_a_file_that_is_given_must_be_whole(source: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -159,14 +160,23 @@ def test_a_checkpoint_with_one_flipped_bit_is_refused(tmp_path: Path) -> None:
             checkpoints.restore()
 
 
-def test_a_checkpoint_that_names_no_training_is_refused(
-    folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any]
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["more"].pop("identity"),
+        lambda state: state.update(step=0, more={"identity": "another"}),
+        lambda state: state.update(step=7),  # of 6: nothing would be trained
+        lambda state: state.update(step=1.5),
+    ],
+)
+def test_a_checkpoint_of_no_such_training_is_refused(
+    folders: dict[str, Path], tmp_path: Path, steps_of: Callable[..., Any], change: Callable[[dict[str, Any]], object]
 ) -> None:
     recipe = shortened("gpt-draft")
     rows, tokenizer = read_corpus(corpus_of(recipe)), read_tokenizer(corpus_of(recipe))
     steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path, before=2)
     state = load_state(tmp_path / CHECKPOINT, torch.device("cpu"))
-    del state["more"]["identity"]
+    change(state)
     save_state(state, tmp_path / CHECKPOINT)
     with pytest.raises(UsageError, match=r"checkpoint\.pt: it belongs to another training"):
         steps_of(recipe, build_network(recipe, tokenizer), next_token(recipe, rows), tmp_path)
@@ -365,17 +375,22 @@ def test_full_disk_is_one_line_and_leaves_nothing_that_looks_complete(tmp_path: 
     assert not (tmp_path / "model-0").exists()
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "recipe.json", ".checksums.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "recipe.json", ".checksums.json", "added_tokens.json"]
+)
 def test_a_file_of_the_cache_that_changed_is_refused_by_whatever_reads_it(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, name: str
 ) -> None:
-    """One bit in its middle; an earlier version's folder is sealed when it is first asked for."""
+    """One bit in its middle, or a file more. An earlier version's folder is sealed when it is first asked for."""
     source = folders["gpt-draft"]
     folder = Path(shutil.copytree(source, tmp_path / source.name))
     (folder / ".checksums.json").unlink()
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
-    assert ensure(["gpt-draft"], "test", "toy", workers=0) == {"gpt-draft": folder}
-    content = bytearray((folder / name).read_bytes())
+    for said in ("its files have no checksums", ""):
+        assert ensure(["gpt-draft"], "test", "toy", workers=0) == {"gpt-draft": folder}
+        assert said in (err := capsys.readouterr().err)
+        assert bool(err) == bool(said)
+    content = bytearray((folder / name).read_bytes()) if (folder / name).exists() else bytearray(b"{}")
     content[len(content) // 2] ^= 2
     (folder / name).write_bytes(content)
     spec = pin_model(ModelSpec(name="zoo:gpt-draft"), "test", "toy")
@@ -389,6 +404,28 @@ def test_a_file_of_the_cache_that_changed_is_refused_by_whatever_reads_it(
         with pytest.raises(UsageError, match=rf"{folder}.*: cannot be read \(.*\); delete .* to rebuild it") as caught:
             read()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [".checksums.json", "config.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(folders["gpt-draft"], tmp_path / "gpt-draft"))
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(UsageError, match=rf"{folder}: cannot be read .*no regular file.*; delete {folder}"):
+        cache.verify(folder)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_text("a file"), lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_folder_makes_room_for_a_model(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    damage(tmp_path / "model-0")
+    cache.make(tmp_path / "model-0", lambda folder: (folder / "recipe.json").write_text("{}"))
+    assert cache.is_complete(tmp_path / "model-0")
+
+
+def test_a_file_that_is_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model-0.partial").write_text("a file")
+    with pytest.raises(UsageError, match=r"cannot write .*model-0\.partial \(File exists\).*remove what is in its place"):
+        cache.make(tmp_path / "model-0", lambda _: None)
 
 
 def test_what_a_killed_build_left_is_handed_on(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from harness.zoo.drafters import accepted_by_verifier, count_accepted, greedy_ou
 from harness.zoo.loop import averaged_steps, course_of
 from harness.zoo.networks import build_network, num_parameters, read_network
 from harness.zoo.recipes import RECIPES, digest
-from harness.zoo.state import averaged_weights, load_state
+from harness.zoo.state import averaged_weights, load_averaged, load_state, save_state
 from harness.zoo.text import batches_for, next_token
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
@@ -215,6 +215,11 @@ def test_a_training_ends_with_the_averaged_weights(folders: dict[str, Path], tmp
     found = network.state_dict()
     assert all(torch.equal(weight, found[name]) for name, weight in mean.items())
     assert not torch.equal(found["lm_head.weight"], last["lm_head.weight"])
+    for foreign in ([1], {"lm_head.weight": torch.ones(2)}):
+        for step in (2, 3):
+            save_state(foreign, tmp_path / f"averaged-{step}.pt")
+        with pytest.raises(UsageError, match=rf"averaged-\*\.pt: it belongs to another training; delete {tmp_path}"):
+            load_averaged(network, tmp_path, {2, 3})
 
 
 def test_glancing_falls_over_the_training(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +312,16 @@ def test_a_killed_decoding_goes_on_where_it_was(
     assert not (tmp_path / distil.DECODED).exists()
 
 
-@pytest.mark.parametrize("line", ["{", '{"rows": [1, 2], "targets": [[3]], "cpu_s": 1.0}', '{"rows": [1], "targets": [[3]]}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"rows": [1], "targets": [[3]]}',
+        '{"rows": [1], "targets": [[3]], "cpu_s": 1.0}',
+        '{"rows": [1], "targets": [[3]], "cpu_s": 1.0, "sha256": "0"}',
+    ],
+)
 def test_a_line_that_no_decoding_wrote_is_refused_by_its_file(folders: dict[str, Path], tmp_path: Path, line: str) -> None:
     (tmp_path / distil.DECODED).write_text(f"{line}\n")
     with pytest.raises(UsageError, match=rf"decoded\.jsonl: cannot be read .* delete {tmp_path} and run") as caught:
