@@ -7,10 +7,11 @@ is refused by its name.
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -85,6 +86,23 @@ def digest_of(path: Path) -> str:
 def _digest_of(path: Path, size: int, changed_ns: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksum_of(values: Any) -> str:
+    """A checksum (16 hexadecimal digits) of what JSON holds."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def readable(what: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a stored file that is damaged leads to into a UsageError: ``what`` names it, ``remedy`` says what to do."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = error if isinstance(error, OSError | ValueError) else repr(error)
+        raise UsageError(f"{what}: cannot be read ({reason}); {remedy}") from error
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:

@@ -11,13 +11,13 @@ Several runs may add to them at once.
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, ModelSpec
-from harness.core.files import LineFile, replace_file, whole_lines
+from harness.core.files import LineFile, readable, replace_file, whole_lines
 
 Line = Mapping[str, Any]
 
@@ -39,10 +39,11 @@ class Notes:
     def pin(self, planned: Experiment) -> Experiment | None:
         """Return what a planned experiment was run as; None if it never was."""
         line = self._pins.get(planned.signature, {})
-        if "experiment" not in line or any(probe.id not in line["probes"] for probe in planned.probes):
-            return None
-        probes = tuple(probe.from_dict(line["probes"][probe.id]) for probe in planned.probes)
-        return Experiment.from_dict(line["experiment"]).replace(limit=planned.limit, repeats=planned.repeats, probes=probes)
+        with _readable(self.folder / "pins.jsonl"):
+            if "experiment" not in line or any(probe.id not in line["probes"] for probe in planned.probes):
+                return None
+            probes = tuple(probe.from_dict(line["probes"][probe.id]) for probe in planned.probes)
+            return Experiment.from_dict(line["experiment"]).replace(limit=planned.limit, repeats=planned.repeats, probes=probes)
 
     def unavailable(self, planned: Experiment) -> str | None:
         """Say why a planned experiment could not be run."""
@@ -55,7 +56,8 @@ class Notes:
     def texts(self, pinned: Experiment) -> dict[str, str]:
         """Return the source sentences of an experiment's examples, by the examples' ids."""
         path = self.text_file(pinned)
-        return {line["example"]: line["source"] for line in _lines(path)} if path.exists() else {}
+        with _readable(path):
+            return {line["example"]: line["source"] for line in _lines(path)} if path.exists() else {}
 
     def text_file(self, pinned: Experiment) -> Path:
         return self.folder / "texts" / f"{pinned.task}-{pinned.source_fingerprint or 'unknown'}.jsonl"
@@ -67,7 +69,8 @@ class Notes:
     def scores(self, pinned: Experiment, metric: str) -> Line:
         """Return ``{"scores": {example: score}}``, ``{"failed": why}``, or nothing if outputs were not scored."""
         path = self.score_file(pinned, metric)
-        return json.loads(path.read_text(encoding="utf8")) if path.is_file() else {}
+        with _readable(path):
+            return dict(json.loads(path.read_text(encoding="utf8"))) if path.is_file() else {}
 
     def score_file(self, pinned: Experiment, metric: str) -> Path:
         return self.folder / "scores" / f"{pinned.signature}-{metric}.json"
@@ -130,11 +133,13 @@ class Notes:
 
     def _read(self, name: str, key: Callable[[Line], Any]) -> dict[Any, Line]:
         path = self.folder / f"{name}.jsonl"
-        try:
+        with _readable(path):
             return {key(line): line for line in _lines(path)} if path.exists() else {}
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"notes {path}: cannot be read ({error!r}); remove it, and run the same commands again") from error
+
+
+def _readable(path: Path) -> AbstractContextManager[None]:
+    return readable(f"notes {path}", "remove it, and run the same commands again")
 
 
 def _lines(path: Path) -> list[Line]:
-    return [json.loads(line) for line in whole_lines(path)]
+    return [dict(json.loads(line)) for line in whole_lines(path)]

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from harness.core import jobs, plugins, products
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec
-from harness.core.files import LineFile, whole_lines
+from harness.core.files import LineFile, checksum_of, readable, whole_lines
 from harness.core.jobs import Job
 from harness.core.records import Record
 from harness.exact import checks
@@ -134,8 +134,14 @@ def estimate_cost(part: _Part, sizes: Sizes) -> float:
 
 
 def read_findings(path: Path) -> Findings:
-    """Read the findings that were kept; a torn last line is left out."""
-    return dict(json.loads(line) for line in whole_lines(path)) if path.exists() else {}
+    """Read the findings that were kept; a torn last line is left out. UsageError for one that changed since."""
+    found: Findings = {}
+    with readable(f"findings {path}", "remove it, and they are found again"):
+        for name, finding, checksum in map(json.loads, whole_lines(path) if path.exists() else ()):
+            if checksum != checksum_of([name, finding]):
+                raise ValueError(f"the checksum of {name!r} differs")
+            found[name] = finding
+    return found
 
 
 def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ...], quiet: bool, line: int) -> None:
@@ -153,7 +159,9 @@ def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ..
         for name, find in todo.items():
             bar.set_description(name)
             if known.get(name, {"verdict": "failed"}).get("verdict") == "failed":
-                file.write((json.dumps([name, find()], ensure_ascii=False) + "\n").encode())
+                finding = find()
+                line = [name, finding, checksum_of([name, finding])]
+                file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
             bar.update()
         bar.set_description(part.name)
 

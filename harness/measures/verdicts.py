@@ -6,15 +6,15 @@ says where. ``label_of`` is what tables and audits call a method.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.core.errors import UsageError
 from harness.core.experiment import ZOO as ZOO_MODEL
 from harness.core.experiment import Experiment, MethodSpec
+from harness.core.files import readable
 from harness.zoo.recipes import recipe_for, scale_of
 from kernels.inputs import SamplingSpec
 
@@ -116,8 +116,10 @@ def verdict_of(experiment: Experiment, folder: Path) -> Verdict | None:
     """Return what the audits stored in ``folder`` found of the experiment's method; None where none looked at it."""
     key = list(key_of(experiment))
     rows = [row for row in _rows(folder) if row["key"] == key]
-    if not rows:
-        return None
+    return _worst(rows) if rows else None
+
+
+def _worst(rows: Sequence[Row]) -> Verdict:
     worst = max(rows, key=_badness)
     return Verdict(worst["verdict"], worst["name"], summary_of(worst), is_red(worst), tuple(row["name"] for row in rows))
 
@@ -177,7 +179,8 @@ def _rows(folder: Path) -> list[Row]:
 
 @lru_cache(maxsize=16)
 def _load(path: Path, changed: int) -> tuple[Row, ...]:
-    try:
-        return tuple(json.loads(path.read_text(encoding="utf8"))["subjects"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"audit {path}: cannot be read ({error}); delete it and run `foretoken audit` again") from error
+    with readable(f"audit {path}", "delete it and run `foretoken audit` again"):
+        rows = tuple(json.loads(path.read_text(encoding="utf8"))["subjects"])
+        if nameless := [row for row in rows if not (row["key"] and _worst([row]).name)]:
+            raise ValueError(f"{nameless[0]['verdict']!r} of nothing")
+        return rows

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
+from harness.core.files import digest_of, readable
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
@@ -165,12 +166,15 @@ def stored_decoder(records: Path, target: ModelSpec) -> Decode:
 
 @cache
 def _decoder(path: Path) -> Decode:
-    if path.is_dir():
-        from transformers import AutoTokenizer  # takes seconds; only tokenizers that the light library cannot stand for
+    with readable(f"tokenizer {path}", "remove it and the models.jsonl above it, and run the same commands again"):
+        if path.is_dir():
+            from transformers import AutoTokenizer  # takes seconds; only tokenizers that the light library cannot stand for
 
-        kept = AutoTokenizer.from_pretrained(path)
-        return lambda tokens: str(kept.decode(list(tokens)))
-    from tokenizers import Tokenizer
+            kept = AutoTokenizer.from_pretrained(path)
+            return lambda tokens: str(kept.decode(list(tokens)))
+        from tokenizers import Tokenizer
 
-    light = Tokenizer.from_file(str(path))
-    return lambda tokens: light.decode(list(tokens), skip_special_tokens=False)
+        if not digest_of(path).startswith(path.name):
+            raise ValueError("it is not as it was written: its checksum differs")
+        light = Tokenizer.from_file(str(path))
+        return lambda tokens: light.decode(list(tokens), skip_special_tokens=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.files import replace_file
+from harness.core.files import readable, replace_file
 from harness.core.record_files import DATE, read_environment
 from harness.core.records import Record
 from harness.core.settings import Settings
@@ -70,13 +70,11 @@ def write_table(
 
 def num_lost(path: Path, settings: Settings, cells: list[Cell]) -> int:
     """Count the measured cells of a stored table of the same settings that have no number now because they were not run."""
-    try:
+    with readable(f"table {path}", "remove it, and run this again"):
         document = json.loads(path.read_text(encoding="utf8")) if path.is_file() else {"cells": []}
         measured = {(cell["row"], cell["column"]) for cell in document["cells"] if cell["status"] == "measured"}
         default = json.loads(json.dumps(asdict(Settings())))
         known = {name: document.get("settings", {}).get(name, value) for name, value in default.items()}  # of any version
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"table {path}: cannot be read ({error!r}); remove it, and run this again") from error
     if known != json.loads(json.dumps(asdict(settings))):
         return 0
     return sum((cell.row, cell.column) in measured for cell in cells if cell.status == "not run")

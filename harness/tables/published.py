@@ -20,6 +20,9 @@ class Row(dict[str, str]):
 
     place: str = ""
 
+    def __missing__(self, column: str) -> str:
+        raise UsageError(f"published numbers {self.place}: no column {column!r}; run from a checkout of the repository")
+
 
 class Printed(float):
     """A number as it is printed: ``text`` has its digits, ``origin`` says where, ``place`` is file, line and column."""
@@ -53,9 +56,10 @@ def read(paper: str, name: str) -> tuple[Row, ...]:
     try:
         with path.open(newline="", encoding="utf8") as file:
             rows = tuple(map(Row, csv.DictReader(file)))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"published numbers {path}: cannot be read ({error.strerror}); run from a checkout of the repository"
+            f"published numbers {path}: cannot be read ({reason}); run from a checkout of the repository"
         ) from error
     for number, row in enumerate(rows, start=2):
         row.place = f"{paper}/{name}.csv, line {number}"

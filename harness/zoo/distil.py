@@ -6,10 +6,8 @@ Every finished batch is a line of a file, so that a run that was killed goes on 
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from harness.core import environment
-from harness.core.files import replace_file, whole_lines
+from harness.core.files import checksum_of, replace_file, whole_lines
 from harness.zoo.cache import unreadable
 from harness.zoo.corpus import Encoded, ragged, read_corpus, read_tokenizer, write_corpus
 from harness.zoo.descriptions import Distilled, teachers_of
@@ -51,7 +49,7 @@ def build_distilled(corpus: Distilled, folder: Path, source: str, position: int 
                 cpu_s = time.process_time() - began
                 spent_s += cpu_s
                 line = {"rows": batch, "targets": found, "cpu_s": cpu_s}
-                file.write(json.dumps({**line, "sha256": _checksum(line, identity)}) + "\n")
+                file.write(json.dumps({**line, "checksum": checksum_of([identity, line])}) + "\n")
                 file.flush()
                 targets |= dict(zip(batch, found, strict=True))
                 bar.update(len(batch))
@@ -100,11 +98,6 @@ def beam_outputs(
     return [list(state.best()) for state in states]
 
 
-def _checksum(line: Mapping[str, Any], identity: str) -> str:
-    """A checksum of a batch and of what it was decoded for."""
-    return sha256(json.dumps([identity, line]).encode()).hexdigest()
-
-
 def _decoded(path: Path, identity: str) -> tuple[dict[int, list[int]], float]:
     """Read what an earlier run decoded, by row, and the seconds that it took; a torn last line is cut off the file.
 
@@ -117,7 +110,7 @@ def _decoded(path: Path, identity: str) -> tuple[dict[int, list[int]], float]:
     replace_file(path, b"".join(lines))
     try:
         batches = [json.loads(line) for line in lines]
-        if any(batch.pop("sha256") != _checksum(batch, identity) for batch in batches):
+        if any(batch.pop("checksum") != checksum_of([identity, batch]) for batch in batches):
             raise ValueError("a line's checksum differs")
         targets = {row: target for batch in batches for row, target in zip(batch["rows"], batch["targets"], strict=True)}
         return targets, sum(batch["cpu_s"] for batch in batches)

@@ -9,6 +9,7 @@ import pytest
 
 from harness.cli import exact
 from harness.cli.main import main
+from harness.core.errors import UsageError
 from harness.exact import checks, controls
 from harness.exact import document as documents
 from harness.exact import run as audit_run
@@ -121,6 +122,9 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         work_on(part, SIZE, tmp_path, (), quiet=True, line=0)
         assert read_findings(tmp_path / part.file) == {"one": {"verdict": expected}}
     assert next(found, None) is None
+    (path := tmp_path / part.file).write_text(path.read_text().replace("failed", "lossy"))
+    with pytest.raises(UsageError, match=rf"findings {path}: cannot be read \(the checksum of 'one' differs\)"):
+        read_findings(path)
 
 
 @pytest.mark.parametrize(("name", "control"), [(CHOSEN[0], "neighbouring token"), (CHOSEN[4], "no residual")])

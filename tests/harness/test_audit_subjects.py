@@ -244,8 +244,12 @@ def test_a_distance_stands_behind_the_name_of_what_was_audited(tmp_path: Path) -
     assert "tau 3" not in note
 
 
-def test_a_broken_audit_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "zoo-toy.json").write_text("{", encoding="utf8")
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"subjects": 5}', '{"subjects": ["x"]}', '{"subjects": [{"verdict": "identical", "declared": "exact"}]}'],
+)
+def test_a_broken_audit_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "zoo-toy.json").write_text(content, encoding="utf8")
     with pytest.raises(UsageError, match=r"zoo-toy\.json: cannot be read"):
         verdict_of(speculative(), tmp_path)
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from harness.cli.main import main
 from harness.core.errors import UsageError
+from harness.core.notes import Notes
 from harness.core.record_files import RecordFile, load_experiment, read_environment, read_records
 from harness.core.records import Divergence, EarlyRanks, Record, RuleTimes, distinct
 from harness.measures import frames
@@ -28,6 +29,7 @@ from harness.papers import TABLES
 from harness.report.experiments import experiment_items
 from harness.report.items import read_table
 from harness.report.regress import read_baseline
+from harness.tables.evidence import stored_decoder
 from methods.speculative.acceptance import alpha_ratio
 from methods.steps import Step
 
@@ -351,6 +353,34 @@ def test_a_lost_environment_is_unknown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "environments").mkdir()
     (tmp_path / "environments" / "abc.json").write_bytes(content)
     assert read_environment(tmp_path, "abc") == {"environment": "unknown (abc)"}
+
+
+@pytest.mark.parametrize("content", [b"[1]\n", b"5\n", b"{\n", b"\xff\n", b"[" * 100_000 + b"\n"])
+@pytest.mark.parametrize("name", ["pins", "models", "texts", "scores"])
+def test_damaged_notes_are_named(synthetic: SimpleNamespace, tmp_path: Path, name: str, content: bytes) -> None:
+    arm, notes = synthetic.plain_experiment(), Notes(tmp_path)
+    path, read = {
+        "pins": (notes.folder / "pins.jsonl", lambda: notes.pin(arm)),
+        "models": (notes.folder / "models.jsonl", lambda: notes.model(arm.target)),
+        "texts": (notes.text_file(arm), lambda: notes.texts(arm)),
+        "scores": (notes.score_file(arm, "comet"), lambda: notes.scores(arm, "comet")),
+    }[name]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=rf"notes {path}: cannot be read .*; remove it"):
+        read()
+
+
+def test_a_tokenizer_that_changed_is_refused(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    """Its file is named by what it held."""
+    target, notes = synthetic.plain_experiment().target, Notes(tmp_path)
+    notes.note_model(target, {"tokenizer": "0123456789abcdef"})
+    path = notes.tokenizer("0123456789abcdef")
+    path.parent.mkdir()
+    for content in ("{", '{"model": 1}'):
+        path.write_text(content)
+        with pytest.raises(UsageError, match=rf"tokenizer {path}: cannot be read .*checksum"):
+            stored_decoder(tmp_path, target)
 
 
 @pytest.mark.parametrize("content", ["", "5", "[1]", '{"a": NaN}', r'{"a": "\ud800"}', "[" * 100_000])

@@ -319,7 +319,7 @@ def test_a_killed_decoding_goes_on_where_it_was(
         "[]",
         '{"rows": [1], "targets": [[3]]}',
         '{"rows": [1], "targets": [[3]], "cpu_s": 1.0}',
-        '{"rows": [1], "targets": [[3]], "cpu_s": 1.0, "sha256": "0"}',
+        '{"rows": [1], "targets": [[3]], "cpu_s": 1.0, "checksum": "0"}',
     ],
 )
 def test_a_line_that_no_decoding_wrote_is_refused_by_its_file(folders: dict[str, Path], tmp_path: Path, line: str) -> None:
