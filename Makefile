@@ -12,7 +12,7 @@ AGAIN ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 FORETOKEN := $(VENV)/bin/foretoken
-OPTIONS := --profile $(PROFILE) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length)
+OPTIONS := --profile $(PROFILE) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length)
 # A file of tests stays in one process, so that its fixtures are made once; the order is the folders', whose last files are short.
 PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
@@ -70,7 +70,7 @@ figure-%: $(STAMP) ## draw figure % from stored records, running nothing
 	$(FORETOKEN) figure $* $(OPTIONS)
 
 audit: $(STAMP) ## check that what claims to be exact is (TARGET= DRAFT= for your own pair); fails where it is not
-	$(FORETOKEN) audit $(if $(TARGET),--target $(TARGET) --draft $(DRAFT),--scale $(PROFILE)) --data $(DATA) --device $(DEVICE) --dtype $(DTYPE)
+	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE)
 
 tables: $(STAMP) ## show the catalogue of tables and figures with the state of each
 	$(FORETOKEN) tables $(OPTIONS)
@@ -86,10 +86,10 @@ notebooks: $(STAMP) ## execute notebooks/ into results/notebooks/, on the record
 	$(VENV)/bin/jupyter-execute notebooks/*.ipynb --output="$(CURDIR)/results/notebooks/{notebook_name}"
 
 zoo: $(STAMP) ## train every model of the zoo that is not cached yet
-	$(FORETOKEN) zoo --scale $(PROFILE) --data $(DATA)
+	$(FORETOKEN) zoo --scale $(PROFILE) --data '$(DATA)'
 
 bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved, and passes by their number of rows
-	$(FORETOKEN) bench --profile $(PROFILE) --data $(DATA) $(if $(LIMIT),--prompts $(LIMIT))
+	$(FORETOKEN) bench --profile $(PROFILE) --data '$(DATA)' $(if $(LIMIT),--prompts $(LIMIT))
 
 bench-kernels: $(STAMP) ## time the verification kernels against transformers' operations, each checked first
 	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE)

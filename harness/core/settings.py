@@ -104,7 +104,7 @@ def source_of(text: str | None, profile: str = "toy") -> str:
         return "hub" if profile in PUBLIC else "toy"
     if text in ("toy", "hub"):
         return text
-    path = Path(text)
+    path = Path(expanduser(text))
     if not path.exists():
         raise UsageError(f'data {text!r}: not there; expected "toy", "hub", a folder or a .jsonl, .parquet or .txt file')
     return str(path.resolve())

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import DrafterSpec, ModelSpec
-from harness.core.settings import model_name
+from harness.core.settings import model_name, source_of
 from harness.models import files
 from harness.models.fit import Models, check_pair, estimate, fits, load_ngrams
 from harness.models.loading import LoadedModel, load_model
@@ -134,6 +134,13 @@ def test_a_rounded_model_is_a_model_of_its_own(copied: Path) -> None:
         ("int8:zoo:gpt-draft", "bfloat16", "rounded weights are multiplied in float32 or float64; choose one of them"),
     ],
 )
+def test_data_of_ones_home_may_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Makefile puts DATA in quotes, within which no shell looks for a home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my data").mkdir()
+    assert source_of("~/my data") == str((tmp_path / "my data").resolve())
+
+
 def test_what_cannot_be_rounded_is_refused(folders: dict[str, Path], name: str, dtype: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_model(pin_model(ModelSpec(name=name), "test", "toy"), dtype=dtype)
