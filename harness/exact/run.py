@@ -160,8 +160,8 @@ def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ..
             bar.set_description(name)
             if known.get(name, {"verdict": "failed"}).get("verdict") == "failed":
                 finding = find()
-                line = [name, finding, checksum_of([name, finding])]
-                file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+                kept = [name, finding, checksum_of([name, finding])]
+                file.write((json.dumps(kept, ensure_ascii=False) + "\n").encode())
             bar.update()
         bar.set_description(part.name)
 
