@@ -92,7 +92,8 @@ def _execute(args: argparse.Namespace) -> int:
         args.make_runner = _begin_engine(args)
     module, function = COMMANDS[args.command][1].split(".")
     execute: Callable[[argparse.Namespace], int] = getattr(import_module(f"harness.cli.{module}"), function)
-    return execute(args)
+    with plugins.at_fault():
+        return execute(args)
 
 
 def _begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":

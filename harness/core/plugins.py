@@ -9,18 +9,22 @@ its own.
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from os.path import expanduser, isfile, realpath  # unlike Path's they answer for names that no file can have
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment
+from methods.errors import InputError, WorkerError
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from tasks import BROKEN, TASKS, TRAINING_ONLY, Task
+from tasks.base import DataError
 
 INSTALLED = "installed packages"
 NAMES = ("task", "drafter", "rule", "schedule", "method", "table")  # of the kinds, in the order in which they are listed
@@ -166,6 +170,38 @@ def of_file(path: Path) -> list[Plugin]:
 def find(kind: str, name: object) -> Plugin | None:
     """Return the plug-in that a name stands for; None for the project's own."""
     return next((one for one in known() if (one.kind, one.name) == (kind, str(name)) and not one.error), None)
+
+
+@contextmanager
+def at_fault() -> Iterator[None]:
+    """Turn an error that a plug-in's code raised, or that a given file may have led to, into a UsageError. Others pass."""
+    try:
+        yield
+    except (UsageError, InputError, DataError, WorkerError, KeyboardInterrupt, BrokenPipeError):
+        raise
+    except BaseException as error:
+        where = _place_of(error)
+        if where is None and (isinstance(error, OSError) or not files()):
+            raise
+        given = ", ".join(Path(file).name for file in files()) or "NAME"
+        raise UsageError(
+            f"plug-in {where or given}: {_said(error)}; `foretoken check-plugin {given}` says what does not keep its contract"
+        ) from error
+
+
+def _place_of(error: BaseException) -> str | None:
+    """Return the last line of a plug-in's own code that an error came through."""
+    homes = {one.where.partition(":")[0].partition(".")[0] for one in known() if not one.error} - {""} | set(files())
+    frames = reversed(list(walk_tb(error.__traceback__)))
+    return next(
+        (
+            f"{Path(file).name}:{line}"
+            for frame, line in frames
+            for file in (frame.f_code.co_filename,)
+            if file in homes or str(frame.f_globals.get("__name__")).partition(".")[0] in homes
+        ),
+        None,
+    )
 
 
 def refuse_broken(kind: str, name: object) -> None:

@@ -98,10 +98,10 @@ def _decoded(
             for prompt, generation in zip(prompts, generations, strict=True)
         ]
         for record, prompt in zip(records, prompts, strict=True):
-            record.to_line()  # a number that JSON cannot hold (NaN) is a failure, found here
             count, most = len(record.tokens or ()), arm.experiment.max_new_tokens
             if count > most and prompt.listener is None:  # of a recording they are a window's
                 raise RuntimeError(f"{count} tokens were emitted, max_new_tokens is {most}")
+            Record.from_line(record.to_line())  # what no record can hold (NaN, more accepted than drafted) is a failure
     except FAILURES as error:
         return [_failure(arm, prompt, message_of(error), repeat, facts) for prompt in prompts]
     if rule_times is not None:

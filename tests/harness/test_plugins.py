@@ -296,6 +296,34 @@ def test_a_file_that_is_given_must_be_whole(source: str, expected: str, tmp_path
     assert main(["check-plugin", str(path)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (" def __init__(self, need): ...", "plug-in mine.py: TypeError: Mine.__init__() missing 1 required"),
+        (" def __init__(self): self.nothing", "plug-in mine.py:2: AttributeError: 'Mine' object has no attribute 'nothing'"),
+        (" def __init__(self): raise SystemExit(0)", "plug-in mine.py:2: SystemExit: 0"),
+        (" def __init__(self): raise OSError(5, 'odd')", "plug-in mine.py:2: OSError: [Errno 5] odd"),
+        (" def __init__(self, a: 'Nowhere' = 1): ...", "NameError: name 'Nowhere' is not defined"),
+    ],
+)
+def test_a_part_that_fails_when_it_is_used_is_named(
+    body: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (path := tmp_path / "mine.py").write_text(f"class Mine:\n{body}\nRULES = {{'mine': Mine}}\n")
+    run = ["run", "--plugin", str(path), "--profile", "test", "--task", "text", "--target", "zoo:gpt-target", "--dry-run"]
+    said = refused(capsys, *run, "--method", "speculative", "--drafter", "copy", "--rule", "mine")
+    assert expected in said
+    assert "`foretoken check-plugin mine.py`" in said
+
+
+def test_an_error_that_no_plugin_raised_is_not_hidden(installed: Path) -> None:
+    """A package that happens to be installed is not blamed; Ctrl-C and errors for the user pass as they are."""
+    plugins.load()
+    for error in (KeyError("ours"), KeyboardInterrupt(), UsageError("known")):
+        with pytest.raises(type(error)), plugins.at_fault():
+            raise error
+
+
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
     assert "nowhere.py: file 'nowhere.py': not there" in refused(capsys, "tables", "--plugin", "nowhere.py")
     assert "no file, package or name" in refused(capsys, "check-plugin", "nothing")

@@ -236,6 +236,22 @@ def test_an_output_beyond_its_limit_is_a_failure(tmp_path: Path, monkeypatch: py
     assert {one.error for one in records[-1]} == {"RuntimeError: 11 tokens were emitted, max_new_tokens is 10"}
 
 
+def test_rounds_that_cannot_be_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written of them could not be read again."""
+    whole = DraftAndVerify.generate
+
+    def boasting(own: DraftAndVerify, *args: Any, **values: Any) -> list[Generation]:
+        made = whole(own, *args, **values)
+        for one in made:
+            one.steps[0] = replace(one.steps[0], num_accepted=99)
+        return made
+
+    monkeypatch.setattr(DraftAndVerify, "generate", boasting)
+    _, records = run(tmp_path, 1.0, tokens=10)
+    assert {one.status for one in records[-1]} == {"failed"}
+    assert all("accepted 99" in str(one.error) for one in records[-1])
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_lost_update_in_half_precision_is_no_rounding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
