@@ -124,6 +124,13 @@ def test_a_rounded_model_is_a_model_of_its_own(copied: Path) -> None:
     assert estimate(spec).memory_bytes == 5 * weights, "in fp32, and once more in int8"
 
 
+def test_data_of_ones_home_may_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Makefile puts DATA in quotes, within which no shell looks for a home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my data").mkdir()
+    assert source_of("~/my data") == str((tmp_path / "my data").resolve())
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "said"),
     [
@@ -134,13 +141,6 @@ def test_a_rounded_model_is_a_model_of_its_own(copied: Path) -> None:
         ("int8:zoo:gpt-draft", "bfloat16", "rounded weights are multiplied in float32 or float64; choose one of them"),
     ],
 )
-def test_data_of_ones_home_may_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Makefile puts DATA in quotes, within which no shell looks for a home."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "my data").mkdir()
-    assert source_of("~/my data") == str((tmp_path / "my data").resolve())
-
-
 def test_what_cannot_be_rounded_is_refused(folders: dict[str, Path], name: str, dtype: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_model(pin_model(ModelSpec(name=name), "test", "toy"), dtype=dtype)
