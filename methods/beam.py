@@ -27,7 +27,7 @@ from torch import Tensor
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step, StopReason
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop, TextSession
 
 Candidate = tuple[float, int, int]  # log-probability of the whole, parent beam, token
 Chosen = tuple[list[int], list[int]]  # each new beam's parent and token
@@ -182,7 +182,7 @@ class BeamSearch:
         return [as_generation(state, row) for state, row in zip(states, times, strict=True)]
 
 
-def next_log_probs(target: Session, tokens: Sequence[int], device: torch.device) -> Float[Tensor, "beams V"]:
+def next_log_probs(target: TextSession, tokens: Sequence[int], device: torch.device) -> Float[Tensor, "beams V"]:
     """Extend every beam by its token and return the next log-probabilities, in fp32 or better as transformers has them."""
     logits = target.extend(torch.tensor(tokens, device=device).unsqueeze(1))[:, -1]
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))

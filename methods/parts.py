@@ -53,6 +53,8 @@ SCHEDULES: Registry = {
 }
 DRAFTERS: Registry = {
     "model": Part("methods.speculative.drafters:model", Options),
+    "tli": Part("methods.speculative.drafters:model", Options),
+    "slem": Part("methods.speculative.drafters:slem", Options),
     "unigram": Part("methods.speculative.drafters:unigram", Options),
     "bigram": Part("methods.speculative.drafters:bigram", Options),
     "copy": Part("methods.speculative.drafters:copy", Options),

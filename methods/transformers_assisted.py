@@ -4,7 +4,7 @@ Three of its candidate generators: a draft model, prompt lookup (the text so far
 For each a function lends, while a context lasts, the arguments that ``generate`` gets for it; ``settings`` are the target's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from functools import partial
@@ -27,14 +27,21 @@ Assistance = Callable[[Any, GenerationConfig], AbstractContextManager[dict[str, 
 
 @contextmanager
 def lend_model(
-    target: Any, settings: GenerationConfig, *, draft: Stack, gamma: int, schedule: str = "constant"
+    target: Any,
+    settings: GenerationConfig,
+    *,
+    draft: Stack,
+    gamma: int,
+    schedule: str = "constant",
+    tokenizers: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A draft model; ``schedule`` is "constant" or "heuristic" (+2 / -1) and begins at ``gamma``.
 
+    ``tokenizers``, of the target and the draft, by generate's names, where they are two (universal assisted generation).
     Differs from transformers: its threshold of confidence, below which a draft ends early, is off, as no drafter here has one.
     """
     with _drafting(draft.model, GenerationConfig(**_how_many(gamma, schedule))):
-        yield {"generation_config": settings, "assistant_model": draft.model}
+        yield {"generation_config": settings, "assistant_model": draft.model, **(tokenizers or {})}
 
 
 @contextmanager

@@ -140,17 +140,18 @@ class Generation:
 
 
 @runtime_checkable
-class Session(Protocol):
-    """One model with its key/value cache, for a batch whose rows may have different lengths.
+class TextSession(Protocol):
+    """What drafting needs of one model with its key/value cache, for a batch whose rows may have different lengths.
 
     ``lengths[layer][row]`` tokens are cached. Nobody but the session touches a cache.
     """
 
     vocab_size: int
-    num_layers: int
     position_limit: int | None
     device: torch.device
-    lengths: list[tuple[int, ...]]
+
+    @property
+    def lengths(self) -> list[tuple[int, ...]]: ...
 
     def prefill(self, inputs: Inputs) -> list[int]:
         """Start anew: cache all of the prompt but its last token and return that pending token of every row."""
@@ -163,6 +164,13 @@ class Session(Protocol):
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; a row may be named more than once (beams)."""
+
+
+@runtime_checkable
+class Session(TextSession, Protocol):
+    """A model whose layers can be run one by one, too."""
+
+    num_layers: int
 
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
         """Return the hidden state that enters layer 0, at the positions that layer 0 would cache next."""

@@ -22,6 +22,17 @@ def positive(text: str, most: int = MOST) -> int:
     return value
 
 
+def minutes(text: str) -> float:
+    """An argparse type: a time of more than 0 and at most a week."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 7 * 24 * 60:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected minutes, more than 0 and at most {7 * 24 * 60}")
+    return value
+
+
 def layer_list(text: str) -> tuple[int, ...]:
     """An argparse type: different integers with commas between, in order; which of them a model has is seen later."""
     parts = text.split(",")
@@ -185,6 +196,32 @@ def heads(parser: argparse.ArgumentParser) -> None:
     add(parser, "--dtype", help="of the frozen model; heads are trained in fp32 (default: float32)")
     add(parser, "--threads", default=1, help="CPU threads; other numbers round otherwise (default: 1)")
     add(parser, "--seed", help="of data order (default: 0)")
+    add(parser, "--dry-run", help="say what would be trained")
+
+
+def draft(parser: argparse.ArgumentParser) -> None:
+    flag = parser.add_argument
+    flag("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME; stays as it is")
+    flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
+    flag("--task", action="append", help="whose training part to learn from (repeatable; default: cnndm)")
+    flag("--minutes", type=minutes, default=20.0, metavar="N", help="how long, in all (default: 20)")
+    add_count(parser, "--layers", "of the draft", 4, metavar="L")
+    add_count(parser, "--width", "of the draft, a multiple of 64", 256, metavar="D")
+    add_count(parser, "--vocabulary", "how many tokens it knows, those that the target uses most (default: all)", metavar="N")
+    add_count(parser, "--texts", "how many the target writes, and how many real ones are read (default: what the time allows)")
+    add_count(parser, "--steps", "of the training (default: what the time allows)")
+    flag("--learning-rate", type=float, default=1e-3, metavar="RATE", help="the peak (default: 0.001)")
+    flag("--chat-template", action="store_true", help="prompts are turns of a chat model's template, as in its runs")
+    flag(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="for the draft, which --draft then names; resumed if killed",
+    )
+    add(parser, "--data", "--plugin")
+    add(parser, "--threads", help="CPU threads; other numbers round otherwise (default: all cores)")
+    add(parser, "--seed", help="of data order, of what is drawn and of weights (default: 0)")
     add(parser, "--dry-run", help="say what would be trained")
 
 

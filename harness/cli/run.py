@@ -4,11 +4,13 @@ import argparse
 import json
 import math
 import sys
+from functools import partial
 from typing import Any
 
 from harness.cli.run_flags import read_options, refuse_unread, takes_of
 from harness.core.errors import UsageError
 from harness.core.experiment import (
+    TRANSLATED,
     Comparison,
     DrafterSpec,
     EarlyProbe,
@@ -28,7 +30,7 @@ from harness.measures.of_run import measure_run, tokens_per_s
 from harness.measures.pairing import incomparable
 from harness.models.names import is_encoder_decoder
 from harness.papers.leviathan.speed import memory_access_factor_eq1
-from harness.run.build import specs_of
+from harness.run.build import shared_tokens, specs_of
 from harness.run.peers import as_text, measured, with_peers
 from harness.run.plan import print_plan
 from harness.run.refusals import THEIRS
@@ -59,6 +61,8 @@ def execute(args: argparse.Namespace) -> int:
     runner.run(everything, f"{args.task} {args.method}")
     records = [runner.records(arm) for arm in comparison.arms]
     method = comparison.arms[-1]
+    if method.method.drafter is not None and method.method.drafter.kind in TRANSLATED:
+        print(f"foretoken: {runner.with_models(method, partial(shared_tokens, method))}", file=sys.stderr)
     metrics = measure_run(comparison, records)
     if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
         metrics["memory_access_factor_eq1"] = eq1

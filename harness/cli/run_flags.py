@@ -86,7 +86,7 @@ def _add_method(flag: Callable[..., Any]) -> None:
     peers = "run transformers' own loop in turns with it: generate, assistant, prompt-lookup or early-exit:N (repeatable)"
     layers = "measure PPD's match rate at these layers as well"
     flag("--method", default="autoregressive", help=f"{', '.join(METHODS)} (its own generate); default: autoregressive")
-    flag("--drafter", help=f"{', '.join(DRAFTERS)} (model, block and blockwise with --draft); {THEIRS}")
+    flag("--drafter", help=f"{', '.join(DRAFTERS)} (model, tli, slem, block and blockwise with --draft); {THEIRS}")
     flag("--rule", default="speculative-sampling", help=f"{', '.join(RULES)}; default: speculative-sampling")
     flag(
         "--schedule", default="constant", help='constant (default), heuristic ("+2 / -1") or optimal (with --alpha and --cost)'

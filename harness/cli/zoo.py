@@ -1,4 +1,4 @@
-"""Models for this machine: ``foretoken zoo`` trains small ones, ``get`` fetches public ones, ``heads`` trains early heads."""
+"""Models for this machine: ``zoo`` trains small ones, ``get`` fetches public ones, ``heads`` and ``draft`` train for one."""
 
 import argparse
 import sys
@@ -6,13 +6,14 @@ import time
 
 import torch
 
+from harness.core.errors import UsageError
 from harness.core.experiment import POCKET, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.models.fetch import fetch
 from harness.models.files import num_weights
 from harness.models.names import pin_model
 from harness.models.pocket import EVERY, TABLE, folder_for, known
-from harness.run import head_training
+from harness.run import draft_training, head_training
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.recipes import recipe_for, recipe_hash, recipes_of
@@ -83,5 +84,36 @@ def execute_heads(args: argparse.Namespace) -> int:
     device = checked_device(args.device)
     torch.set_num_threads(args.threads)
     print(head_training.train(job, args.output, device))
+    print(f"{args.output}")
+    return 0
+
+
+def execute_draft(args: argparse.Namespace) -> int:
+    source = source_of(args.data)
+    spec = ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision)
+    job = draft_training.Job(
+        target=pin_model(spec, "toy", source),
+        tasks=tuple(get_training_task(name).name for name in args.task or ["cnndm"]),
+        source=source,
+        layers=args.layers,
+        width=args.width,
+        vocabulary=args.vocabulary,
+        minutes=args.minutes,
+        texts=args.texts,
+        steps=args.steps,
+        chat_template=args.chat_template,
+        learning_rate=args.learning_rate,
+        seed=args.seed,
+    )
+    if not 0 < job.learning_rate < 1:
+        raise UsageError(f"learning_rate {job.learning_rate}: expected more than 0 and less than 1")
+    if args.dry_run:
+        print(
+            f"would distil a draft for {job.target.name} ({job.target.revision}) in {args.output}, in {job.minutes:g} minutes"
+        )
+        return 0
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    print(draft_training.train(job, args.output))
     print(f"{args.output}")
     return 0

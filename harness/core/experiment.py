@@ -19,6 +19,7 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
 ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 POCKET = "pocket:"  # and with this where a public model that `foretoken get` fetches is meant
+TRANSLATED = ("tli", "slem")  # kinds of drafters whose model has another vocabulary than the target
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
@@ -88,7 +89,8 @@ class ModelSpec:
 class DrafterSpec:
     """A drafter of ``methods.parts.DRAFTERS``; ``model`` for "model" and "hierarchical" (whose own drafter is ``inner``).
 
-    For the n-gram kinds ``model`` names the counted table, for "block" a block drafter, for "blockwise" trained heads.
+    For "tli" and "slem" ``model`` names a model of another vocabulary, for the n-gram kinds the counted table, for "block" a
+    block drafter, for "blockwise" trained heads.
     """
 
     kind: str
@@ -102,8 +104,8 @@ class DrafterSpec:
 
     @property
     def is_model(self) -> bool:
-        """Say whether a language model drafts, one token after another."""
-        return self.kind == "model"
+        """Say whether a language model drafts."""
+        return self.kind in ("model", *TRANSLATED)
 
     @property
     def label(self) -> str:

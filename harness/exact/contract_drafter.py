@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.exact.checks import Contract, expect
 from harness.exact.fit import FALSE_ALARM, goodness_of_fit
 from harness.exact.ground import NUM_DRAFT
-from harness.exact.toy import Toy, greedy_output, random_block, random_table, toy_session
+from harness.exact.toy import Toy, greedy_output, random_block, random_table, same_tokens, toy_session
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
@@ -52,6 +52,8 @@ def toy_parts() -> DraftParts:
     return DraftParts(
         vocab_size=VOCAB,
         session=toy_session(DRAFT),
+        new_session=lambda: toy_session(DRAFT),
+        translation=same_tokens(VOCAB),
         table=NGramTable.count(corpus, VOCAB),
         inner=ModelDrafter(toy_session(INNER)),
         block=random_block(VOCAB),

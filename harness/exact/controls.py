@@ -43,7 +43,20 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import UNIFORM, CopyDrafter, PerRow, RandomDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
-from methods.types import Clock, Drafter, Generation, Guarantee, Inputs, Method, Proposal, Session, Stop, Verdict, VerifyRule
+from methods.types import (
+    Clock,
+    Drafter,
+    Generation,
+    Guarantee,
+    Inputs,
+    Method,
+    Proposal,
+    Session,
+    Stop,
+    TextSession,
+    Verdict,
+    VerifyRule,
+)
 
 GROWN = 64  # tokens that a cache holds before it grows
 
@@ -261,7 +274,7 @@ class _Control:
     what: str
     check: Literal["law", "samples", "greedy", "replay", "streams"]
     rule: Callable[[], VerifyRule] = SpeculativeSampling
-    drafter: Callable[[Session], Drafter] = ModelDrafter
+    drafter: Callable[[TextSession], Drafter] = ModelDrafter
     session: Callable[..., Session] | None = None
     uniforms: Callable[..., Uniforms] = Uniforms
     loop: Callable[..., Method] = DraftAndVerify
@@ -357,12 +370,12 @@ def _by_law(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Findi
 
 
 def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
-    method = _method(control, ground.models.draft(_model_of(draft), ground.target))
+    method = _method(control, _session_of(ground, draft))
     return check_samples(ground.samples(method, uniforms_of=control.uniforms), ground)
 
 
 def _by_replay(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
-    method = _method(control, ground.models.draft(_model_of(draft), ground.target))
+    method = _method(control, _session_of(ground, draft))
     session = control.session(ground.target.stack) if control.session else None
     return check_replay(method, ground, session, control.uniforms)
 
@@ -374,7 +387,7 @@ def _by_streams(ground: ModelGround, control: _Control, draft: DrafterSpec) -> F
 def _by_outputs(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     """Compare outputs with plain decoding's; a divergence at a small margin is a near-tie."""
     target, plain = ground.target, ground.plain
-    drafting = target if control.stops else ground.models.draft(_model_of(draft), target)
+    drafting = ModelSession(target.stack) if control.stops else _session_of(ground, draft)
     session = control.session(target.stack) if control.session else target.session()
     if control.stops:
         target = _stopping(ground)
@@ -402,10 +415,12 @@ def _stopping(ground: ModelGround) -> LoadedModel:
     return replace(ground.target, eos_token_ids=(max(counts, key=lambda token: (counts[token], -token)),))
 
 
-def _method(control: _Control, drafting: LoadedModel) -> Method:
-    return control.loop(control.drafter(ModelSession(drafting.stack)), control.rule(), partial(Constant, NUM_DRAFT))
+def _method(control: _Control, drafting: TextSession) -> Method:
+    return control.loop(control.drafter(drafting), control.rule(), partial(Constant, NUM_DRAFT))
 
 
-def _model_of(draft: DrafterSpec) -> Any:
-    assert draft.model is not None
-    return draft.model
+def _session_of(ground: ModelGround, draft: DrafterSpec) -> TextSession:
+    """Return a new session of the draft model, in the target's tokens."""
+    drafter = build_drafter(draft, ground.target, ground.models)
+    assert isinstance(drafter, ModelDrafter)
+    return drafter.session

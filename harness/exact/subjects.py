@@ -11,7 +11,8 @@ from typing import Any
 
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.measures.verdicts import label_of, shown_sampling
-from harness.models.names import is_encoder_decoder, num_layers
+from harness.models.loading import share_vocabulary
+from harness.models.names import hears, is_encoder_decoder, num_layers
 from harness.run.refusals import EXIT, LOOKUP
 from kernels.inputs import SamplingSpec
 from kernels.verify.registry import EXACT
@@ -221,11 +222,14 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
 def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, seed: int = 0) -> list[Subject]:
     """Return the subjects of a user's two checkpoints, without tables, heads and block drafters, which would need training."""
     spec = ModelSpec(name=target)
-    both = is_encoder_decoder(spec, "toy", source)
+    both, one_vocabulary = is_encoder_decoder(spec, "toy", source), share_vocabulary(spec, ModelSpec(name=draft))
     plain = _plain(sizes, task, source, seed, spec, "t5" if both else "instruction")
-    model = DrafterSpec(kind="model", model=ModelSpec(name=draft))
+    model = DrafterSpec(kind="model" if one_vocabulary else "tli", model=ModelSpec(name=draft))
+    if hears(spec):
+        return hearing(_Pair(name=spec.short, session=HEARS, plain=plain, drafters=(model,)))
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
-    drafters = (model, stacked, DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
+    free = (DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
+    drafters = (model, *([stacked] if one_vocabulary else [DrafterSpec(kind="slem", model=model.model)]), *free)
     session = ENCODER_DECODER if both else DECODER
     pair = _Pair(name=spec.short, session=session, plain=plain, drafters=drafters)
     if both:

@@ -22,6 +22,7 @@ from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.network import block_config, new_network
 from methods.specdec.stack import BlockStack
+from methods.speculative.translation import Translation
 from methods.types import Generation, Inputs, Method, Session, Stop
 
 MAX_TOY_TESTS = 25  # of samples, a method
@@ -111,6 +112,12 @@ class _TableSession:
 def toy_session(table: Tensor, position_limit: int | None = None, start_token: int | None = None) -> Session:
     """Make a table session, typed as the protocol (whose ``lengths`` is an attribute where this one has a property)."""
     return cast(Session, _TableSession(table, position_limit, start_token))
+
+
+def same_tokens(vocab_size: int) -> Translation:
+    """Make the translation between two models of one vocabulary."""
+    every = torch.arange(vocab_size)
+    return Translation(every, every, tuple((token,) for token in range(vocab_size)), tuple, tuple)
 
 
 def greedy_output(session: Session, prompt: Sequence[int], max_new_tokens: int, stop_ids: frozenset[int]) -> list[int]:

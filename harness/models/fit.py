@@ -10,15 +10,18 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
 from harness.models.files import converted_folder, hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
 from harness.models.loading import LoadedModel, load_model
+from harness.models.translation import part_of, translation_of
 from harness.zoo.cache import read_facts
 from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import Scale, recipe_for
 from methods.errors import InputError
+from methods.models.checkpoint import KEPT_TOKENS
 from methods.options import NGRAM_TABLE
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
+from methods.speculative.translation import Translation
 
 BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 NARROW_BYTES = {None: 0, "bf16": 2, "int8": 1}  # of the second copy that a rounded model has
@@ -63,27 +66,40 @@ def check_role(name: str, *, is_block: bool, drafts_blocks: bool) -> None:
 
 def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
     """UsageError, naming both sides, unless the draft's tokens mean to the target what they mean to the draft."""
-
-    def refuse(what: str, theirs: object, ours: object, remedy: str) -> None:
-        raise UsageError(f"{what} differ: target {target.name} has {theirs}, draft {draft.name} has {ours}; {remedy}")
-
-    kinds = {True: "an encoder-decoder", False: "a decoder-only model"}
-    if target.is_encoder_decoder != draft.is_encoder_decoder:
-        refuse("kinds", kinds[target.is_encoder_decoder], kinds[draft.is_encoder_decoder], "choose two of one kind")
-    windows = [None if model.listener is None else model.listener.settings for model in (target, draft)]
-    if windows[0] != windows[1]:
-        refuse("features", _settings(windows[0]), _settings(windows[1]), "choose two that hear alike")
-    if target.vocab_size != draft.vocab_size:
-        refuse("vocabularies", f"{target.vocab_size} tokens", f"{draft.vocab_size}", "choose models that share a tokenizer")
+    check_kinds(target, draft)
+    remedy = "choose models that share a tokenizer, or give --drafter tli, which drafts with the tokens that both have"
+    if target.vocab_size != draft.vocab_size and not kept_tokens(draft):
+        raise _differ("vocabularies", target, draft, (f"{target.vocab_size} tokens", draft.vocab_size), remedy)
     theirs, ours = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
     if theirs != ours:
         token = min(token for token in {**theirs, **ours} if theirs.get(token) != ours.get(token))
-        ids = (f"token {token!r} as {vocab.get(token, 'none')}" for vocab in (theirs, ours))
-        refuse("tokenizers", next(ids), next(ids), "choose models that share a tokenizer")
+        numbered = [f"token {token!r} as {vocab.get(token, 'none')}" for vocab in (theirs, ours)]
+        raise _differ("tokenizers", target, draft, (numbered[0], numbered[1]), remedy)
     for name in SPECIAL_IDS:
-        ids_pair = getattr(target.tokenizer, name), getattr(draft.tokenizer, name)
-        if ids_pair[0] != ids_pair[1]:
-            refuse("special tokens", f"{name} {ids_pair[0]}", f"{name} {ids_pair[1]}", "choose models that share a tokenizer")
+        ids = getattr(target.tokenizer, name), getattr(draft.tokenizer, name)
+        if ids[0] != ids[1]:
+            raise _differ("special tokens", target, draft, (f"{name} {ids[0]}", f"{name} {ids[1]}"), remedy)
+
+
+def kept_tokens(model: LoadedModel) -> list[int]:
+    """Return the target's tokens that a draft knows, in its order; empty for a model that knows all of its tokenizer's."""
+    return list(getattr(model.stack.model.config, KEPT_TOKENS, None) or ())
+
+
+def check_kinds(target: LoadedModel, draft: LoadedModel) -> None:
+    """UsageError, naming both sides, unless one prompt is read by both."""
+    kinds = {True: "an encoder-decoder", False: "a decoder-only model"}
+    own = kinds[target.is_encoder_decoder], kinds[draft.is_encoder_decoder]
+    if own[0] != own[1]:
+        raise _differ("kinds", target, draft, own, "choose two of one kind")
+    windows = [None if model.listener is None else model.listener.settings for model in (target, draft)]
+    if windows[0] != windows[1]:
+        shown = _settings(windows[0]), _settings(windows[1])
+        raise _differ("features", target, draft, shown, "choose two that hear alike")
+
+
+def _differ(what: str, target: LoadedModel, draft: LoadedModel, pair: tuple[object, object], remedy: str) -> UsageError:
+    return UsageError(f"{what} differ: target {target.name} has {pair[0]}, draft {draft.name} has {pair[1]}; {remedy}")
 
 
 def _settings(settings: dict[str, Any] | None) -> str:
@@ -161,6 +177,7 @@ class Models:
     dtype: str = "float32"
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
     _widened: dict[str, Any] = field(default_factory=dict)
+    _translations: dict[tuple[str, str], Translation] = field(default_factory=dict)
 
     @cached_property
     def in_fp64(self) -> "Models":
@@ -171,15 +188,27 @@ class Models:
         """Return a language model; UsageError for a block drafter."""
         model = self._load(spec)
         check_role(spec.name, is_block=isinstance(model.stack, BlockStack), drafts_blocks=False)
+        if kept_tokens(model):
+            raise UsageError(f"model {spec.name}: a draft that knows a part of its vocabulary alone; expected it as --draft")
         return model
 
-    def draft(self, spec: ModelSpec, target: LoadedModel, drafts_blocks: bool | None = None) -> LoadedModel:
-        """Return a model that drafts for ``target``: refused if their vocabularies or kinds differ, or its role."""
+    def draft(
+        self, spec: ModelSpec, target: LoadedModel, drafts_blocks: bool | None = None, translated: bool = False
+    ) -> LoadedModel:
+        """Return a model that drafts for ``target``: refused if their kinds differ, its role, or, unless drafts are
+        ``translated``, their vocabularies."""
         draft = self._load(spec)
-        check_pair(target, draft)
+        (check_kinds if translated else check_pair)(target, draft)
         if drafts_blocks is not None:
             check_role(spec.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=drafts_blocks)
         return draft
+
+    def translation(self, target: LoadedModel, draft: LoadedModel) -> Translation:
+        """Return what a draft of another vocabulary, or of a part of the target's, shares with it; kept from then on."""
+        pair, kept = (target.name, draft.name), kept_tokens(draft)
+        if pair not in self._translations:
+            self._translations[pair] = part_of(target, kept, draft.vocab_size) if kept else translation_of(target, draft)
+        return self._translations[pair]
 
     def widened(self, target: LoadedModel) -> Any:
         """Return transformers' model of a target with the very weights that run, in fp32; kept from then on."""

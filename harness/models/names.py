@@ -71,6 +71,11 @@ def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
     return bool(load_config(spec).is_encoder_decoder) if recipe is None else recipe.corpus.is_encoder_decoder
 
 
+def hears(spec: ModelSpec) -> bool:
+    """Tell a model of recordings by its config alone; not for names of the zoo."""
+    return not spec.base.startswith(ZOO) and load_config(spec).model_type == "whisper"
+
+
 def is_ngram_table(spec: ModelSpec) -> bool:
     """Tell counted n-grams from a network by the name, without loading it."""
     if spec.base.startswith(ZOO):

@@ -6,8 +6,17 @@ from typing import Any, TypeVar
 
 from harness.core import plugins
 from harness.core.errors import UsageError
-from harness.core.experiment import DrafterSpec, EarlyProbe, Experiment, MethodSpec, ModelSpec, RuleSpec, ScheduleSpec
-from harness.models.fit import Models, load_block_heads, load_early_heads, load_ngrams
+from harness.core.experiment import (
+    TRANSLATED,
+    DrafterSpec,
+    EarlyProbe,
+    Experiment,
+    MethodSpec,
+    ModelSpec,
+    RuleSpec,
+    ScheduleSpec,
+)
+from harness.models.fit import Models, kept_tokens, load_block_heads, load_early_heads, load_ngrams
 from harness.models.loading import LoadedModel
 from harness.models.names import is_ngram_table
 from harness.run.refusals import check_assisted, check_reach
@@ -25,6 +34,7 @@ from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.model import ModelDrafter
+from methods.speculative.translation import TranslatedSession
 from methods.transformers_assisted import Assistance, check_early_exit, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
@@ -49,8 +59,28 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
         return {"heads": load_block_heads(model, target)}
     if is_ngram_table(model):
         return {"table": load_ngrams(model, target)}
-    draft = models.draft(model, target, drafts_blocks=spec.model_kind == "block")
+    translated = spec.kind in TRANSLATED
+    draft = models.draft(model, target, drafts_blocks=spec.model_kind == "block", translated=translated)
+    if spec.kind == "slem" and target.listener is not None:
+        raise UsageError(f"drafter slem: {target.name} hears, and a text alone does not say what; expected tli")
+    if translated or kept_tokens(draft):
+        translation = models.translation(target, draft)
+        return {
+            "session": TranslatedSession(draft.session(), translation),
+            "new_session": draft.session,
+            "translation": translation,
+        }
     return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": draft.session()}
+
+
+def shared_tokens(experiment: Experiment, models: Models) -> str:
+    """Say how many of the target's tokens its draft, of another vocabulary, has too."""
+    drafter = _drafter_of(experiment.method)
+    assert drafter.model is not None
+    target = models.get(experiment.target)
+    draft = models.draft(drafter.model, target, translated=True)
+    shared = len(models.translation(target, draft).target_ids)
+    return f"{shared:,} of {target.vocab_size:,} tokens of {target.name} are {draft.name}'s too: it drafts these alone"
 
 
 def build_rule(spec: RuleSpec | None) -> VerifyRule:
@@ -136,8 +166,14 @@ def _transformers(spec: MethodSpec, target: LoadedModel, models: Models) -> Meth
 def _assistance(spec: MethodSpec, drafter: DrafterSpec, target: LoadedModel, models: Models) -> Assistance:
     assert spec.schedule is not None
     if drafter.model is not None:
-        draft = models.draft(drafter.model, target, drafts_blocks=False)
-        return partial(lend_model, draft=draft.stack, gamma=spec.gamma, schedule=spec.schedule.name)
+        translated = drafter.kind in TRANSLATED
+        draft = models.draft(drafter.model, target, drafts_blocks=False, translated=translated)
+        if kept_tokens(draft):
+            raise UsageError(
+                f"draft {draft.name}: it knows a part of the vocabulary alone, which transformers cannot draft with"
+            )
+        tokenizers = {"tokenizer": target.tokenizer, "assistant_tokenizer": draft.tokenizer} if translated else {}
+        return partial(lend_model, draft=draft.stack, gamma=spec.gamma, schedule=spec.schedule.name, tokenizers=tokenizers)
     layer = spec.options.early_layer
     if layer is None:
         return partial(lend_lookup, gamma=spec.gamma)

@@ -245,7 +245,7 @@ def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: Loa
     for spec in specs_of(experiment)[1:]:
         if is_ngram_table(spec) or spec in heads_of(experiment):
             continue
-        draft = models.draft(spec, target)
+        draft = models.draft(spec, target, translated=True)  # the drafter itself says what is wrong with their vocabularies
         for prompt in prompts:
             if not fits(draft, len(prompt.tokens), 1):
                 raise UsageError(

@@ -14,6 +14,9 @@ from methods.errors import InputError
 
 AS_NAMED_THERE = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 FLOATING = tuple(AS_NAMED_THERE.values())  # as safetensors names them
+KEPT_TOKENS = (
+    "kept_tokens"  # in the configuration of a draft that knows a part of its vocabulary: these tokens, as it numbers them
+)
 REPORTER = "transformers"  # logs a table of many lines where a checkpoint does not fit
 
 

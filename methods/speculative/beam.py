@@ -15,7 +15,7 @@ from methods.beam import BeamState, as_generation, next_log_probs
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step
-from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
+from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop, TextSession
 
 Beam = tuple[int, ...]
 
@@ -33,7 +33,7 @@ class SpeculativeBeamSearch:
 
     guarantee: Guarantee = "lossy"
 
-    def __init__(self, draft: Session, num_beams: int, draft_beams: int, num_draft: int) -> None:
+    def __init__(self, draft: TextSession, num_beams: int, draft_beams: int, num_draft: int) -> None:
         if num_draft < 1:
             raise InputError(f"num_draft {num_draft!r}: expected an integer >= 1; to draft nothing use beam search")
         if not 1 <= num_beams <= draft_beams:
@@ -83,7 +83,7 @@ def _advance(state: BeamState, laws: dict[Beam, Float[Tensor, "V"]]) -> int:
 class _Lookahead:
     """Beam search with the draft. The first rows of its session stay at the round's beams, the others run ahead."""
 
-    def __init__(self, session: Session, inputs: Inputs, width: int, stop: Stop, device: torch.device) -> None:
+    def __init__(self, session: TextSession, inputs: Inputs, width: int, stop: Stop, device: torch.device) -> None:
         self.session, self.width, self.stop_ids, self.device = session, width, sorted(stop.token_ids), device
         self.unseen = [[token] for token in session.prefill(inputs)]
         self.roots: list[Beam] = [()]

@@ -1,5 +1,6 @@
 """Every drafter, built from the parts that an experiment names; ``methods.parts.DRAFTERS`` has them by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,7 +13,8 @@ from methods.specdec.stack import BlockStack
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter
-from methods.types import Drafter, Session
+from methods.speculative.translation import TextDrafter, Translation
+from methods.types import Drafter, TextSession
 
 Part = TypeVar("Part")
 
@@ -21,12 +23,15 @@ Part = TypeVar("Part")
 class DraftParts:
     """What drafters are made of; what an experiment does not name is None.
 
-    session: the draft model. table: counted n-grams. inner: drafts for the draft model. block: the network of a block drafter.
+    session: the draft model, in the target's tokens. new_session: what makes another session of it, in its own. translation:
+    between the two. table: counted n-grams. inner: drafts for the draft model. block: the network of a block drafter.
     heads, target: blockwise heads and the verifier that they were trained on.
     """
 
     vocab_size: int
-    session: Session | None = None
+    session: TextSession | None = None
+    new_session: Callable[[], TextSession] | None = None
+    translation: Translation | None = None
     table: NGramTable | None = None
     inner: Drafter | None = None
     block: BlockStack | None = None
@@ -36,6 +41,11 @@ class DraftParts:
 
 def model(parts: DraftParts) -> Drafter:
     return ModelDrafter(_needed(parts.session, "model", "a draft model"))
+
+
+def slem(parts: DraftParts) -> Drafter:
+    new_session = _needed(parts.new_session, "slem", "a draft model")
+    return PerRow(TextDrafter(new_session, _needed(parts.translation, "slem", "a translation")))
 
 
 def unigram(parts: DraftParts) -> Drafter:

@@ -12,7 +12,7 @@ from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
-from methods.types import Inputs, Outcome, Proposal, Session
+from methods.types import Inputs, Outcome, Proposal, TextSession
 
 
 class _DraftCache:
@@ -21,7 +21,7 @@ class _DraftCache:
     Rows that feed different numbers of tokens are padded on the right and the padding is rewound.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TextSession) -> None:
         self.session = session
 
     def begin(self, inputs: Inputs) -> None:
@@ -67,7 +67,7 @@ class _DraftCache:
 class ModelDrafter:
     """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: TextSession) -> None:
         self.session, self.cache = session, _DraftCache(session)
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
@@ -152,7 +152,7 @@ class HierarchicalDrafter:
         inner: a drafter with ``revise`` that drafts for the draft model. inner_draft: how many tokens it drafts a round.
     """
 
-    def __init__(self, session: Session, inner: Any, inner_draft: int) -> None:
+    def __init__(self, session: TextSession, inner: Any, inner_draft: int) -> None:
         if inner_draft < 1:
             raise InputError(f"inner_draft {inner_draft!r}: expected an integer >= 1; or draft with the model alone")
         self.session, self.inner, self.inner_draft = session, inner, inner_draft

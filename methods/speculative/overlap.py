@@ -8,13 +8,13 @@ from torch import Tensor
 
 from methods.sampling import Sampling
 from methods.speculative.rules import Lenience
-from methods.types import Drafter, Inputs, Session
+from methods.types import Drafter, Inputs, Session, TextSession
 
 CHUNK = 256
 
 
 def teacher_logits(
-    session: Session, inputs: Inputs, output: Sequence[int]
+    session: TextSession, inputs: Inputs, output: Sequence[int]
 ) -> tuple[list[int], Iterator[Float[Tensor, "chunk V"]]]:
     """Return one row's pending token, and the logits before each of its output tokens, at most CHUNK at a time.
 

@@ -12,7 +12,7 @@ from harness.exact.checks import check_law
 from harness.exact.controls import CONTROLS, _LenientBy, _Unsampled
 from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of, goodness_of_fit, stream_fits
 from harness.exact.law import Window, emitted_law, largest_deviation
-from harness.exact.toy import greedy_output, random_block, random_table, toy_session
+from harness.exact.toy import greedy_output, random_block, random_table, same_tokens, toy_session
 from harness.run.build import build_rule
 from methods.parts import DRAFTERS
 from methods.sampling import Sampling, Uniforms
@@ -126,7 +126,11 @@ def build(name: str) -> Drafter:
     inner = ModelDrafter(toy_session(INNER))
     session, block = toy_session(DRAFT), random_block(VOCAB)
     options = {"inner_gamma": 1} if name == "hierarchical" else {}
-    return DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=session, table=table(), inner=inner, block=block), **options)
+    parts = DraftParts(
+        vocab_size=VOCAB, session=session, new_session=lambda: toy_session(DRAFT), translation=same_tokens(VOCAB),
+        table=table(), inner=inner, block=block,
+    )  # fmt: skip
+    return DRAFTERS[name](parts, **options)
 
 
 def failures(drafter: Drafter, rule: VerifyRule, sampling: Sampling = DRAWN, num_samples: int = 3000) -> list[str]:

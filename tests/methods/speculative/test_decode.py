@@ -9,7 +9,7 @@ import pytest
 import torch
 from recorded_session import RecordedSession
 
-from harness.exact.toy import greedy_output, random_block, random_table, toy_session
+from harness.exact.toy import greedy_output, random_block, random_table, same_tokens, toy_session
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
@@ -54,7 +54,10 @@ def parts(position_limit: int | None = None, start_token: int | None = None) -> 
 
     inner = DRAFTERS["model"](DraftParts(vocab_size=VOCAB, session=session(INNER)))
     table = NGramTable.count(corpus(), VOCAB)
-    return DraftParts(vocab_size=VOCAB, session=session(DRAFT), table=table, inner=inner, block=random_block(VOCAB))
+    return DraftParts(
+        vocab_size=VOCAB, session=session(DRAFT), new_session=lambda: session(DRAFT), translation=same_tokens(VOCAB),
+        table=table, inner=inner, block=random_block(VOCAB),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=sorted(set(DRAFTERS) - {"blockwise"}))  # its target is a model: tests/methods/specdec
@@ -81,7 +84,9 @@ def generate(
 
 
 def test_every_drafter_and_schedule_is_covered() -> None:
-    assert sorted(DRAFTERS) == ["bigram", "block", "blockwise", "copy", "hierarchical", "model", "random", "unigram"]
+    assert sorted(DRAFTERS) == [
+        "bigram", "block", "blockwise", "copy", "hierarchical", "model", "random", "slem", "tli", "unigram",
+    ]  # fmt: skip
     assert sorted(SCHEDULES) == sorted(SCHEDULE_FACTORIES)
 
 

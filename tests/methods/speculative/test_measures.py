@@ -11,8 +11,9 @@ import theory_laws
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from harness.exact.toy import greedy_output, random_table, toy_session
+from harness.exact.toy import greedy_output, random_table, same_tokens, toy_session
 from methods.errors import InputError
 from methods.parts import DRAFTERS
 from methods.sampling import Sampling, Uniforms
@@ -106,7 +107,12 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
     monkeypatch.setattr(overlap_module, "CHUNK", 4)
     table = NGramTable.count([[1, 2, 3, 1, 2, 6, 0, 4, 5, 1]], VOCAB)
     inner = DRAFTERS["random"](DraftParts(vocab_size=VOCAB))
-    drafter = DRAFTERS[name](DraftParts(vocab_size=VOCAB, session=toy_session(DRAFT), table=table, inner=inner))
+    drafter = DRAFTERS[name](
+        DraftParts(
+            vocab_size=VOCAB, session=toy_session(DRAFT), new_session=lambda: toy_session(DRAFT),
+            translation=same_tokens(VOCAB), table=table, inner=inner,
+        )
+    )  # fmt: skip
     prompt, output = (1, 2, 3), [1, 2, 6, 1, 1, 4, 0, 3, 2, 5]
     [measured] = overlap(toy_session(TARGET), [drafter], Inputs((prompt,)), output, sampling, (1.0, 0.3))
     assert {len(values) for values in measured.values()} == {len(output)}
@@ -120,7 +126,8 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
             "bigram": sampling.probs(table.bigram_log_probs(text[-1])),
             "random": torch.full((VOCAB,), 1 / VOCAB),
             "copy": point_of_copy(text),
-        }[name.replace("hierarchical", "model")]
+            "slem": one_hot(next_probs(toy_session(DRAFT), prompt, output[:position]).argmax(-1), VOCAB).float(),
+        }[name.replace("hierarchical", "model").replace("tli", "model")]
         expected = theory_laws.acceptance_rate(target.numpy(), draft.numpy())
         np.testing.assert_allclose(measured[1.0][position], expected, atol=1e-6)
         lenient = theory_laws.acceptance_rate(target.numpy(), draft.numpy(), 0.3)
