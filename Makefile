@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 PROFILE ?= toy
-DATA ?= $(if $(filter small paper,$(PROFILE)),hub,toy)
+DATA ?= $(if $(filter pocket small paper,$(PROFILE)),hub,toy)
 DEVICE ?= cpu
 DTYPE ?= float32
 LIMIT ?=
@@ -22,7 +22,7 @@ RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\n  Variables: PROFILE=toy|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  REPLICAS=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
+	@printf '\n  Variables: PROFILE=toy|pocket|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  REPLICAS=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
 	@printf '  FIXED_LENGTH=1 goes on behind EOS to the length that a paper names (PPD). AGAIN=1 records anew what a drifting machine spoiled.\n'
 	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19, 30-34 Optimized 1-5;\n  figures ppd-1 to -4, leviathan-1 to -5, specdec-1 to -5, optimized-1 to -5. See `make tables`.\n'
 

@@ -11,7 +11,20 @@ from typing import Any
 from harness.core.checkout import commit, is_clean
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.settings import COMMITTED, RESULTS, Settings, checked_device, folder_of, model_name, own_folder, source_of
+from harness.core.settings import (
+    COMMITTED,
+    RESULTS,
+    Settings,
+    checked_device,
+    committed_for,
+    folder_of,
+    is_committed,
+    model_name,
+    own_folder,
+    portable,
+    source_of,
+    usual,
+)
 from harness.papers import FIGURES, INPUTS, TABLES, command_of, get_figure, get_table
 from harness.tables.archive import archive_of, keep, num_more, unpacked
 from harness.tables.base import Cell, Figure, Table, explained, without_idle_replicas
@@ -47,6 +60,8 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
         _say_unrecorded(f"table {table.number}", args, f"run `{advice}`")
         return []
     folder = _place(table, evidence, args, settings)
+    settings, evidence, kept = _keep(table, args, settings, folder, evidence)
+    plan = table.plan(settings)
     cells = table.cells(settings, evidence)
     lost, cells = num_lost(folder / "tables" / f"{table.name}.json", settings, cells), explained(cells, reasons)
     appendix = table.appendix(settings, evidence) if table.appendix else None
@@ -60,7 +75,7 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
         print(f"kept: {place}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
         return cells
     paths = write_table(table, settings, cells, header, folder / "tables", appendix)
-    print("written: " + ", ".join(map(str, [*paths, *_keep(table, args, settings, folder, evidence)])), file=sys.stderr)
+    print("written: " + ", ".join(map(str, [*paths, *kept])), file=sys.stderr)
     return cells
 
 
@@ -90,7 +105,8 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
         place = folder / "figures" / figure.name
         print(f"kept: {place}.*; {lacking} of its arms have no records here; run `{command}`", file=sys.stderr)
         return
-    for path in [*figure.draw(settings, evidence, folder / "figures"), *_keep(figure, args, settings, folder, evidence)]:
+    settings, evidence, kept = _keep(figure, args, settings, folder, evidence)
+    for path in [*figure.draw(settings, evidence, folder / "figures"), *kept]:
         print(path)
 
 
@@ -113,11 +129,12 @@ def _settings_for(item: Table | Figure, args: argparse.Namespace) -> Settings:
 
 
 def shown_settings(item: Table | Figure, settings: Settings, evidence: Evidence) -> Settings:
-    """Return the committed settings in place of the default ones, unless these plan otherwise and that is recorded."""
-    if settings != Settings():
+    """Return the committed settings in place of the usual ones, unless these plan otherwise and that is recorded."""
+    committed = committed_for(settings.profile)
+    if committed is None or settings != usual(settings.profile):
         return settings
     plan = item.plan(settings)
-    return settings if plan != item.plan(COMMITTED) and evidence.count(plan)[0] else COMMITTED
+    return settings if plan != item.plan(committed) and evidence.count(plan)[0] else committed
 
 
 def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, settings: Settings) -> Path:
@@ -125,11 +142,11 @@ def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, s
     folder, own = folder_of(settings), own_folder(without_idle_replicas(item, settings))
     if isinstance(item, Table) and not item.is_committed:
         return own
-    if folder != RESULTS:
+    if not is_committed(settings):
         return folder
     unclean = [one for one in dict.fromkeys([commit(), *commits_of(item.plan(settings), evidence)]) if not is_clean(one)]
     why = f"made at {', '.join(unclean)}, no clean commit" if unclean else ""
-    kept = unpacked(archive_of(RESULTS, item.paper))
+    kept = unpacked(archive_of(folder, item.paper))
     if not why and kept is not None and evidence.folder == args.records:
         more = num_more(item.arms(settings), args.records, kept)
         why = f"{more} runs that are committed are not recorded in {args.records}" if more else ""
@@ -139,16 +156,22 @@ def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, s
     return folder
 
 
-def _keep(item: Table | Figure, args: argparse.Namespace, settings: Settings, folder: Path, evidence: Evidence) -> list[Path]:
-    """Put the records behind what is committed beside it."""
+def _keep(
+    item: Table | Figure, args: argparse.Namespace, settings: Settings, folder: Path, evidence: Evidence
+) -> tuple[Settings, Evidence, list[Path]]:
+    """Put the records behind what is committed beside it; return the settings and the evidence that it is rendered from.
+
+    What is recorded of a folder of data is rendered from there, where the folder's place is not known any more.
+    """
     arms = item.arms(settings)
-    if folder != RESULTS or not arms or evidence.folder != args.records:
-        return []
-    archive = archive_of(RESULTS, item.paper)
+    if not is_committed(settings) or folder != folder_of(settings) or not arms or evidence.folder != args.records:
+        return settings, evidence, []
+    archive = archive_of(folder, item.paper)
     everything: list[Table | Figure] = [*TABLES.values(), *FIGURES.values()]
     planned = {arm for one in everything if one.paper == item.paper for arm in one.arms(settings)}
     keep(arms, args.records, archive, planned)
-    return [archive]
+    stored = unpacked(archive) if settings != portable(settings) else None
+    return portable(settings), evidence if stored is None else stored_evidence(stored), [archive]
 
 
 def _say_unrecorded(name: str, args: argparse.Namespace, advice: str) -> None:
@@ -165,7 +188,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         dtype=args.dtype,
         models=_replacements(args.model),
         fixed_length=args.fixed_length,
-        replicas=args.replicas,
+        replicas=args.replicas or usual(args.profile).replicas,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import DTYPES
-from harness.core.settings import REPLICAS, RESULTS
+from harness.core.settings import PROFILES, REPLICAS, RESULTS
 
 MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
@@ -41,10 +41,10 @@ def layer_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(map(int, parts)))
 
 
-DATA = '"toy", "hub", a folder or a file (default: hub for small and paper, else toy)'
+DATA = '"toy", "hub", a folder or a file (default: hub for profiles of public models, else toy)'
 SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as argparse has them
     "--profile": {
-        "choices": ("toy", "small", "paper", "test"),
+        "choices": PROFILES,
         "default": "toy",
         "help": "which models and sizes (default: toy)",
     },
@@ -154,7 +154,7 @@ def show(parser: argparse.ArgumentParser) -> None:
 def zoo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which models (default: all)")
     parser.add_argument(
-        "--scale", choices=("toy", "test", "pinned", "small", "paper"), default="toy", help="sizes (default: toy)"
+        "--scale", choices=("toy", "test", "pinned", "pocket", "small", "paper"), default="toy", help="sizes (default: toy)"
     )
     add(parser, "--data", help=f"what to train on: {DATA}")
     add(parser, "--dry-run", help="say what would be trained and what is cached")

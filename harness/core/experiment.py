@@ -19,6 +19,7 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
 ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 POCKET = "pocket:"  # and with this where a public model that `foretoken get` fetches is meant
+FOLDER = "folder"  # the source of what is committed of a folder's data, wherever it lies: fingerprints say what was in it
 TRANSLATED = ("tli", "slem")  # kinds of drafters whose model has another vocabulary than the target
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -424,9 +425,16 @@ class Experiment:
         """Return the part that the signature covers: a copy with the fields of UNSIGNED at their defaults."""
         return self.replace(**{one.name: one.default for one in fields(self) if one.name in UNSIGNED})
 
+    @property
+    def portable(self) -> Self:
+        """Return the same without the place of its data where that is a folder or a file of the user's."""
+        return self.replace(source=portable_source(self.source))
+
     @cached_property
     def signature(self) -> str:
-        return hashlib.sha256(self.signed.to_json().encode()).hexdigest()[:16]
+        """Return a hash of what is signed. Where the data's fingerprint is known it does not matter where they lie."""
+        signed = self.portable.signed if self.source_fingerprint else self.signed
+        return hashlib.sha256(signed.to_json().encode()).hexdigest()[:16]
 
     @property
     def draft_models(self) -> tuple[ModelSpec, ...]:
@@ -486,6 +494,11 @@ class Comparison:
             values = {getattr(arm, field.name) for arm in self.arms} if field.name not in own else set()
             if len(values) > 1:
                 raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
+
+
+def portable_source(source: str) -> str:
+    """Return what is committed as the source of data."""
+    return source if source in ("toy", "hub") else FOLDER
 
 
 def _training_of(number: int | None) -> Callable[[ModelSpec], ModelSpec]:

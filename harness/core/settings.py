@@ -1,16 +1,17 @@
 """What a user chooses for a run of the catalogue, and what the words on the command line mean."""
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 
 from harness.core.errors import UsageError
-from harness.core.experiment import POCKET, ZOO, ModelSpec
+from harness.core.experiment import FOLDER, POCKET, ZOO, ModelSpec, portable_source
 
 RESULTS = Path("results")
 REPLICAS = 3  # of what is committed
-PUBLIC = ("small", "paper")  # profiles of public models, and so of public data
+PROFILES = ("toy", "pocket", "small", "paper", "test")
+PUBLIC = ("pocket", "small", "paper")  # profiles of public models, and so of public data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +38,34 @@ class Settings:
 
 
 COMMITTED = Settings(replicas=REPLICAS)
+COMMITTED_POCKET = Settings(profile="pocket", source=FOLDER, replicas=REPLICAS)
+
+
+def portable(settings: Settings) -> Settings:
+    """Return the settings under which records are committed: without the place of a folder of data."""
+    return replace(settings, source=portable_source(settings.source)) if settings.profile == COMMITTED_POCKET.profile else settings
+
+
+def usual(profile: str) -> Settings:
+    """Return what a profile runs where no flag says otherwise."""
+    return Settings(profile=profile, source=source_of(None, profile), replicas=REPLICAS if profile == COMMITTED_POCKET.profile else 1)
+
+
+def committed_for(profile: str) -> Settings | None:
+    """Return the settings under which a profile's tables and figures are committed; None where none are."""
+    return {COMMITTED.profile: COMMITTED, COMMITTED_POCKET.profile: COMMITTED_POCKET}.get(profile)
+
+
+def is_committed(settings: Settings) -> bool:
+    """Say whether a run by these settings makes what is committed."""
+    return portable(settings) == committed_for(settings.profile)
 
 
 def folder_of(settings: Settings) -> Path:
     """Say where a run's tables and figures go: to those that are committed for the default run, else to a place of its own."""
-    return RESULTS if settings == COMMITTED else own_folder(settings)
+    if not is_committed(settings):
+        return own_folder(settings)
+    return RESULTS if settings.profile == COMMITTED.profile else RESULTS / settings.profile
 
 
 def own_folder(settings: Settings) -> Path:
@@ -98,7 +122,7 @@ def model_name(text: str, revision: str | None = None) -> str:
 def source_of(text: str | None, profile: str = "toy") -> str:
     """Sources are recorded as given, paths made absolute so that a record means the same from everywhere.
 
-    None is the profile's own: "hub" for small and paper, "toy" otherwise.
+    None is the profile's own: "hub" for those of public models, "toy" otherwise.
     """
     if text is None:
         return "hub" if profile in PUBLIC else "toy"

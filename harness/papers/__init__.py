@@ -14,7 +14,8 @@ from typing import Any
 
 from harness.core import plugins
 from harness.core.errors import UsageError
-from harness.core.settings import Settings
+from harness.core.experiment import FOLDER
+from harness.core.settings import Settings, usual
 from harness.papers import leviathan, optimized, ppd, specdec
 from harness.papers.claim import Claim
 from harness.tables import published
@@ -54,7 +55,9 @@ def get_figure(name: str) -> Figure:
 
 def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) -> str:
     """The make target where its variables say it all, else the command behind it. Paths are shown from ``root``."""
-    settings, default = without_idle_replicas(TABLES[int(name)] if kind == "table" else FIGURES[name], settings), Settings()
+    item = TABLES[int(name)] if kind == "table" else FIGURES[name]
+    own = without_idle_replicas(item, usual(settings.profile))
+    settings, default = without_idle_replicas(item, settings), replace(own, profile=Settings().profile)
     fields = {"profile": "PROFILE", "source": "DATA", "limit": "LIMIT", "device": "DEVICE", "dtype": "DTYPE"}
     fields["replicas"] = "REPLICAS"
     changed = {key: _shown(getattr(settings, key), root) for key in fields if getattr(settings, key) != getattr(default, key)}
@@ -73,7 +76,7 @@ def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) ->
 
 def _shown(value: object, root: Path) -> str:
     """Show a path from ``root``, so that no machine's folders enter a file."""
-    text = str(value)
+    text = "FOLDER" if value == FOLDER else str(value)
     return shlex.quote(os.path.relpath(text, root) if os.path.isabs(text) else text)
 
 

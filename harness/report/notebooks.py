@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.core.errors import UsageError
-from harness.core.settings import COMMITTED, PUBLIC, RESULTS, Settings
+from harness.core.settings import COMMITTED, RESULTS, Settings, committed_for, folder_of, usual
 from harness.measures.frames import load
 from harness.papers import get_figure
 from harness.run.plan import run_plan
@@ -83,10 +83,9 @@ def recorded(item: Table | Figure, folder: str | Path, profile: str | None = Non
 
 def _at_hand(item: Table | Figure, folder: Path, profile: str) -> list[tuple[Settings, Evidence, str]]:
     """Where a profile's records may be: in the folder, as what is committed or of single processes; in what is committed."""
-    settings = Settings(profile=profile, source="hub" if profile in PUBLIC else "toy")
-    own = stored_evidence(folder)
-    if profile != COMMITTED.profile:
+    settings, committed, own = usual(profile), committed_for(profile), stored_evidence(folder)
+    if committed is None:
         return [(settings, own, str(folder))]
-    kept = unpacked(archive_of(RESULTS, item.paper)) if folder == RECORDS else None
-    found = [(COMMITTED, own, str(folder)), (settings, own, str(folder))]
-    return found if kept is None else [*found, (COMMITTED, stored_evidence(kept), "committed")]
+    kept = unpacked(archive_of(folder_of(committed), item.paper)) if folder == RECORDS else None
+    found = [(committed, own, str(folder)), (settings, own, str(folder))]
+    return found if kept is None else [*found, (committed, stored_evidence(kept), "committed")]

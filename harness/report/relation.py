@@ -18,7 +18,7 @@ from harness.tables.published import NOT_RECOVERED
 Relation = Literal["agrees", "above", "below", "not comparable"]
 SIZE_UNITS = ("MiB", "GiB")
 TIMED_UNITS = ("s", "ms", "x", "tokens/s", TIME_SHARE)
-MODELS = {"toy": "toy models", "test": "toy models", "small": "stand-in models"}
+MODELS = {"toy": "toy models", "test": "toy models", "pocket": "stand-in models", "small": "stand-in models"}
 WIDEST = 0.25  # of the published number: an interval that is longer in all would agree with too much
 NOTED = "disagrees: see note"
 REPEATED = "repeated"  # a published number that stands beside another of ours too

@@ -21,7 +21,15 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.files import replace_file
 from harness.core.notes import Notes
-from harness.core.record_files import PROBES, RecordFile, read_environment, read_probe, read_records, write_environment
+from harness.core.record_files import (
+    PROBES,
+    RecordFile,
+    load_experiment,
+    read_environment,
+    read_probe,
+    read_records,
+    write_environment,
+)
 from harness.core.records import ProbeRecord, Record, distinct
 
 SECONDS_DIGITS, ROUND_DIGITS, PROB_DIGITS = 6, 4, 3  # significant ones that are kept
@@ -84,14 +92,14 @@ def keep(arms: Iterable[Experiment], records: Path, archive: Path, planned: Iter
             _unpack(archive, folder)
         for arm in arms:
             _copy(arm, records, folder)
-        _prune(folder, {arm.signature for arm in planned})
+        _prune(folder, {arm.portable.signature for arm in planned})
         archive.parent.mkdir(parents=True, exist_ok=True)
         replace_file(archive, _packed(folder))
 
 
 def num_more(arms: Iterable[Experiment], records: Path, kept: Path) -> int:
     """Count the runs that an unpacked archive has of these arms, for whatever table, and a folder of records does not."""
-    return sum(len(_keys(arm, kept) - _keys(arm, records)) for arm in arms)
+    return sum(len(_keys(arm.portable, kept) - _keys(arm, records)) for arm in arms)
 
 
 def unpacked(archive: Path) -> Path | None:
@@ -144,16 +152,17 @@ def _copy(arm: Experiment, records: Path, folder: Path) -> None:
     pinned = here.pin(arm)
     if pinned is None:
         if why := here.unavailable(arm):
-            there.note_unavailable([arm], why)
+            there.note_unavailable([arm.portable], why)
         return
     for path in (*folder.glob(f"{pinned.signature}.*"), *(folder / PROBES).glob(f"{pinned.signature}.*")):
         path.unlink()
-    there.note_pin(arm, pinned)
+    there.note_pin(arm.portable, pinned.portable)
     source = RecordFile(records, pinned).path
     generated = {record.key: record for record in distinct(read_records(source))} if source.exists() else {}
     if not generated:
         return
-    shutil.copyfile(source.with_suffix(".json"), folder / source.with_suffix(".json").name)
+    described = load_experiment(source).portable
+    (folder / source.with_suffix(".json").name).write_text(described.to_json() + "\n", encoding="utf8")
     for path in sorted((records / PROBES).glob(f"{pinned.signature}.*.jsonl")):
         found = read_probe(path, generated)
         for key, one in found.items():

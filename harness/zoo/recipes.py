@@ -29,7 +29,7 @@ from harness.zoo.descriptions import (
 )
 from harness.zoo.specdec import specdec_recipes
 
-Scale = Literal["toy", "test", "pinned", "small", "paper"]
+Scale = Literal["toy", "test", "pinned", "pocket", "small", "paper"]
 AnyRecipe = Recipe | HeadRecipe
 
 # Raised whenever the code that prepares data or trains changes what a recipe yields.
@@ -96,6 +96,7 @@ RECIPES: dict[Scale, dict[str, AnyRecipe]] = {
     "toy": _named([*_language_models("toy"), *specdec_recipes("toy"), *_whispers("toy")]),
     "test": _named([*_language_models("test"), *specdec_recipes("test"), *_whispers("test")]),
     "pinned": _named([*_language_models("pinned"), *specdec_recipes("pinned"), *_whispers("pinned")]),
+    "pocket": _named([*_language_models("pocket"), *specdec_recipes("captions")]),
     "small": _named(_language_models("small")),
     "paper": _named([*_language_models("paper"), *specdec_recipes("paper"), *_whispers("paper")]),
 }

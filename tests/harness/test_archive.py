@@ -15,7 +15,7 @@ from harness.core.environment import describe, fingerprint
 from harness.core.errors import UsageError
 from harness.core.notes import Notes
 from harness.core.record_files import write_environment
-from harness.core.settings import COMMITTED, Settings, folder_of, own_folder
+from harness.core.settings import COMMITTED, COMMITTED_POCKET, Settings, folder_of, own_folder
 from harness.measures.of_run import alpha_overlap
 from harness.papers import FIGURES, TABLES, get_figure, get_table
 from harness.report import notebooks
@@ -36,15 +36,16 @@ def recorded(synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.Mon
     return tmp_path
 
 
-def record_all(synthetic: SimpleNamespace, records: Path, commit: str) -> None:
+def record_all(synthetic: SimpleNamespace, records: Path, commit: str, settings: Settings = COMMITTED) -> None:
     facts = describe() | {"commit": commit, "date": "2026-11-23"}
     write_environment(records, fingerprint(facts), facts)
     notes = Notes(records)
-    for arm in get_table(8).arms(COMMITTED):
-        own = {"signature": arm.signature, "environment": fingerprint(facts)}
+    for arm in get_table(8).arms(settings):
+        pinned = arm.replace(source_fingerprint="0123")
+        own = {"signature": pinned.signature, "environment": fingerprint(facts)}
         made = [replace(one, example=f"{one.example} of {arm.replica}", **own) for one in synthetic.run(arm)]
-        write_records(records, arm, made)
-        notes.note_pin(arm, arm)
+        write_records(records, pinned, made)
+        notes.note_pin(arm, pinned)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -74,6 +75,30 @@ def test_from_the_archive_alone_come_the_same_bytes(
     capsys.readouterr()
     assert main(["table", "8", "--records", "elsewhere"]) == 0
     assert "nothing of it is recorded in elsewhere" in capsys.readouterr().out, "a folder that is named is the one that is read"
+
+
+def test_what_is_recorded_of_a_folder_is_committed_without_its_place(
+    synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profile pocket: the same bytes come from the archive alone, where nobody knows the folder."""
+    monkeypatch.setattr("harness.cli.catalogue.commit", lambda: CLEAN)
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "of-mine"
+    place.mkdir()
+    record_all(synthetic, tmp_path / "results" / "records", CLEAN, replace(COMMITTED_POCKET, source=str(place)))
+    assert main(["table", "8", "--profile", "pocket", "--data", str(place)]) == 0
+    made = {name: content for name, content in files_of(tmp_path / "results" / "pocket").items() if "evidence" not in name}
+    assert sorted(made) == [f"tables/leviathan-2.{ending}" for ending in ("csv", "json", "md", "tex")]
+    kept = unpacked(archive_of(tmp_path / "results" / "pocket", "leviathan"))
+    assert kept is not None
+    assert not [name for name, content in {**files_of(kept), **made}.items() if b"of-mine" in content]
+    clone = tmp_path / "clone"
+    (clone / "results" / "pocket").mkdir(parents=True)
+    (tmp_path / "results" / "pocket" / "evidence").rename(clone / "results" / "pocket" / "evidence")
+    monkeypatch.chdir(clone)
+    assert main(["table", "8", "--profile", "pocket"]) == 0
+    again = {name: content for name, content in files_of(clone / "results" / "pocket").items() if "evidence" not in name}
+    assert again == made
 
 
 def test_notebooks_read_what_is_committed_and_train_nothing(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

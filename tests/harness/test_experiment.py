@@ -84,6 +84,14 @@ def test_signature_covers_every_field() -> None:
     assert len(signatures) == len(all_variants) + 1
 
 
+def test_data_whose_fingerprint_is_known_have_one_signature_wherever_they_lie() -> None:
+    planned = [BASE.replace(source=source) for source in ("/here", "/there", "toy", "hub")]
+    assert len({one.signature for one in planned}) == 4
+    pinned = [one.replace(source_fingerprint="0123") for one in planned]
+    assert [one.signature == pinned[0].signature for one in pinned] == [True, True, False, False]
+    assert pinned[0].signature == pinned[0].portable.signature != pinned[0].replace(source_fingerprint="4567").signature
+
+
 def test_signature_keeps_full_precision() -> None:
     close = [BASE.replace(sampling=SamplingSpec(temperature=t)) for t in (0.1, 0.1 + 1e-15)]
     assert close[0].signature != close[1].signature

@@ -9,16 +9,17 @@ from harness.measures.of_run import MUCH_REPETITION, alpha_overlap, num_tokens, 
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.setup import (
+    LAMDA_TOP_K,
     LENIENCES,
     PAPER,
     ROLES,
-    SETUPS,
     autoregressive,
     drafter,
     drafters,
     model_notes,
     model_of,
     overlaps,
+    setup_of,
     temperatures,
 )
 from harness.tables import published
@@ -69,7 +70,7 @@ def alpha_arm(settings: Settings, key: str, temperature: float) -> Experiment:
 
     Translation at temperature 1 is also measured at the values of lenience, so that Tables 3 and 5 share the arm.
     """
-    setup = SETUPS[key]
+    setup = setup_of(settings, key)
     asked = drafters(settings, setup, (*(NGRAMS if setup.ngrams else ()), *setup.drafts))
     leniences = LENIENCES if key == "EnDe" and temperature > 0 else (1.0,)
     return autoregressive(settings, setup, temperature, probes=overlaps(asked, leniences))
@@ -87,7 +88,7 @@ def _section(settings: Settings, key: str, temperature: float, rows: Sequence[pu
     arms, found = dict[str, Experiment | Missing](), []
     for row in rows:
         name = row["draft"]
-        spec = Missing(_why_standin(settings, name)) if key == LAMDA else drafter(settings, SETUPS[key], name)
+        spec = Missing(_why_standin(settings, name)) if key == LAMDA else drafter(settings, setup_of(settings, key), name)
         arms[name] = spec if isinstance(spec, Missing) else alpha_arm(settings, key, temperature)
         label = "" if isinstance(spec, Missing) else spec.label
         drafted = None if isinstance(spec, Missing) else spec
@@ -97,14 +98,14 @@ def _section(settings: Settings, key: str, temperature: float, rows: Sequence[pu
 
 def _standins(settings: Settings, temperature: float) -> Section:
     """Profiles without a draft of some size have no row of it."""
-    setup, arm = SETUPS[LAMDA], alpha_arm(settings, LAMDA, temperature)
+    setup, arm = setup_of(settings, LAMDA), alpha_arm(settings, LAMDA, temperature)
     found = []
     for draft in setup.drafts:
         spec = drafter(settings, setup, draft)
         if not isinstance(spec, Missing):
             name = row_name(f"stand-in: {_label(arm.target.name)}", f"{spec.label} for {draft}", f"{temperature:g}")
             found.append(Row(name, "stand-in", (None, spec.label), spec))
-    return Section({"stand-in": arm}, tuple(found))
+    return Section({"stand-in": arm} if found else {}, tuple(found))
 
 
 def _printed(key: tuple[published.Row | None, str], column: str) -> Published:
@@ -147,8 +148,8 @@ def _count(known: Known, row: Row) -> Estimate:
 
 def _why_standin(settings: Settings, draft: str) -> str:
     """Say why a LaMDA row cannot run and which public pair stands in for it."""
-    role, public = SETUPS[LAMDA].drafts[draft], ROLES["paper"]
-    why = f"LaMDA is not public; with PROFILE=paper {public[SETUPS[LAMDA].target]} with {public[role]} stands in"
+    role, public = setup_of(settings, LAMDA).drafts[draft], ROLES["paper"]
+    why = f"LaMDA is not public; with PROFILE=paper {public[setup_of(settings, LAMDA).target]} with {public[role]} stands in"
     if settings.profile == "paper":
         return why.replace("with PROFILE=paper ", "") + ", see its row below"
     name = model_of(settings, role)
@@ -166,12 +167,12 @@ def _is_neural(parts: Sequence[str]) -> bool:
 def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     roles = [
         role
-        for setup in (SETUPS["EnDe"], SETUPS["GPT-like (97M)"], SETUPS[LAMDA])
+        for setup in (setup_of(settings, "EnDe"), setup_of(settings, "GPT-like (97M)"), setup_of(settings, LAMDA))
         for role in (setup.target, *setup.drafts.values())
     ]
     return [
         "Intervals resample examples; n counts examples. LIMIT=N sets how many; the paper measures 10,000 tokens a setting.",
-        f"The stand-in rows filter to the top {SETUPS[LAMDA].top_k} tokens at temperature 1, as the paper's LaMDA rows do.",
+        f"The stand-in rows filter to the top {LAMDA_TOP_K} tokens at temperature 1, as the paper's LaMDA rows do.",
         *model_notes(settings, roles),
     ]
 

@@ -9,7 +9,7 @@ from harness.core.settings import Settings
 from harness.measures.of_run import accepted_over_verified, alpha_overlap, speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.papers.leviathan.alpha import alpha_arm
-from harness.papers.leviathan.setup import LENIENCES, PAPER, SETUPS, TARGET, autoregressive, drafter, model_notes, speculative
+from harness.papers.leviathan.setup import LENIENCES, PAPER, TARGET, autoregressive, drafter, model_notes, setup_of, speculative
 from harness.tables import published
 from harness.tables.engine import Arms, Column, Known, Result, Row, Section, row_name, table
 from harness.tables.finding import Where, by_columns, order
@@ -48,10 +48,10 @@ class _Key(NamedTuple):
 
 def timed_arms(settings: Settings, temperature: float) -> Arms:
     """The target alone and, by lenience, with the small draft."""
-    draft = drafter(settings, SETUPS[TASK], TIMED_DRAFT)
+    draft = drafter(settings, setup_of(settings, TASK), TIMED_DRAFT)
     if isinstance(draft, Missing):
         return dict.fromkeys((TARGET, *map(column_of, LENIENCES)), Missing(f"the profile has no {TIMED_DRAFT}"))
-    baseline = autoregressive(settings, SETUPS[TASK], temperature, timed="lenience")
+    baseline = autoregressive(settings, setup_of(settings, TASK), temperature, timed="lenience")
     lenient = {column_of(value): speculative(baseline, draft, gamma_of(temperature), value) for value in LENIENCES}
     return {TARGET: baseline, **lenient}
 
@@ -73,14 +73,14 @@ def sections(settings: Settings) -> list[Section]:
 
 def _overlaps(settings: Settings, place: tuple[str, ...], lines: dict[float, published.Row]) -> Section:
     """Temperature 1: mean of sum min(p / l, q) on the target's own output (A.5)."""
-    spec = drafter(settings, SETUPS[TASK], draft_name(lines[1.0]))
+    spec = drafter(settings, setup_of(settings, TASK), draft_name(lines[1.0]))
     arm: Experiment | Missing = spec if isinstance(spec, Missing) else alpha_arm(settings, TASK, float(place[1]))
     label, drafted = ("", None) if isinstance(spec, Missing) else (spec.label, spec)
     return Section({TARGET: arm}, (Row(row_name("alpha", *place), TARGET, _Key("overlap", lines, label), drafted),))
 
 
 def _timed(settings: Settings, quantity: str, kind: str, place: tuple[str, ...], lines: dict[float, published.Row]) -> Section:
-    draft = drafter(settings, SETUPS[TASK], TIMED_DRAFT)
+    draft = drafter(settings, setup_of(settings, TASK), TIMED_DRAFT)
     drafted = None if isinstance(draft, Missing) else draft
     row = Row(row_name(quantity, *place), TARGET if kind == "speed" else "", _Key(kind, lines), drafted)
     return Section(timed_arms(settings, float(place[1])), (row,))
@@ -143,7 +143,7 @@ def _columns(lenience: float) -> list[Column]:
 
 
 def _notes(settings: Settings) -> list[str]:
-    setup = SETUPS[TASK]
+    setup = setup_of(settings, TASK)
     return [
         "alpha at temperature 1: mean of sum min(p / l, q) on the target's own output. At temperature 0: accepted over "
         "verified drafts of the rule itself, which accepts a draft x if p(x) >= l max p; the paper prints the inequality "

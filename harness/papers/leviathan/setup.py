@@ -1,7 +1,7 @@
 """The models, data and sizes that each profile has in place of Leviathan et al.'s, and the experiments made of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ class _Setup:
     drafts: dict[str, str]
     ngrams: str | None = None
     prompt_style: str = "instruction"
+    chat_template: bool = False
     top_k: int | None = None
 
 
@@ -45,6 +46,13 @@ SETUPS = {
     ),
 }
 
+# A real summarizer is a chat model, and a real translator of captions another one.
+SUMMARY_DRAFTS = {name: f"summary-{name.removeprefix('T5-').lower()}" for name in T5_DRAFTS}
+POCKET_SETUPS = SETUPS | {
+    "EnDe": replace(SETUPS["EnDe"], task="multi30k-en-de"),
+    "CNNDM": _Setup(task="cnndm", target="summarizer", drafts=SUMMARY_DRAFTS, ngrams="ngram-summarizer", chat_template=True),
+}
+
 TABLES_OF_COUNTS = {name: f"zoo:{name}" for name in ("ngram-gpt", "ngram-t5-en-de", "ngram-t5-cnndm")}
 ZOO: dict[str, str | Missing] = {
     **{name: f"zoo:{name}" for name in ("t5-xxl", "t5-large", "t5-base", "t5-small", "gpt-target", "gpt-draft")},
@@ -54,9 +62,24 @@ ZOO: dict[str, str | Missing] = {
     "lamda-2b": Missing("no draft of that size stands in"),
     "lamda-100m": "zoo:gpt-draft",
 }
+SMOLLM2 = "pocket:smollm2"
+UNTRAINED = Missing("no draft of this model is published; distil one and name its folder for this role")
+NOT_COUNTED = Missing("n-grams of this tokenizer are not counted in this profile; name a table for this role")
+POCKET: dict[str, str | Missing] = {
+    "t5-xxl": "zoo:captions-target",
+    **{f"t5-{size}": f"zoo:captions-{size}" for size in ("small", "base", "large")},
+    "summarizer": SMOLLM2,
+    **dict.fromkeys(SUMMARY_DRAFTS.values(), UNTRAINED),
+    "gpt-target": SMOLLM2,
+    "gpt-draft": UNTRAINED,
+    **dict.fromkeys((*TABLES_OF_COUNTS, "ngram-summarizer"), NOT_COUNTED),
+    "lamda-137b": SMOLLM2,
+    **dict.fromkeys(("lamda-8b", "lamda-2b", "lamda-100m"), UNTRAINED),
+}
 ROLES: dict[str, dict[str, str | Missing]] = {
     "toy": ZOO,
     "test": ZOO,
+    "pocket": POCKET,
     "small": {
         "t5-xxl": "google-t5/t5-large",
         "t5-large": Missing("T5-large is this profile's target"),
@@ -111,9 +134,15 @@ SIZES = {
         max_new_tokens=80, max_t5_source=160, num_threads=1,
     ),
     "test": _Sizes(alpha_limit=4, speed_limit=3, max_new_tokens=24, max_t5_source=160),
+    "pocket": _Sizes(alpha_limit=100, speed_limit=100, max_new_tokens=64, max_t5_source=640),
     "small": _Sizes(alpha_limit=100, speed_limit=100),
     "paper": _Sizes(alpha_limit=400, speed_limit=100, speed_repeats=3),
 }  # fmt: skip
+
+
+def setup_of(settings: Settings, key: str) -> _Setup:
+    """Return a setting of the paper as a profile has it."""
+    return (POCKET_SETUPS if settings.profile == "pocket" else SETUPS)[key]
 
 
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does
@@ -152,7 +181,8 @@ def autoregressive(
         repeats=repeats,
         batch_size=1 if timed else ALPHA_BATCH,
         max_new_tokens=sizes.max_new_tokens,
-        max_input_tokens=sizes.max_t5_source if setup.prompt_style == "t5" else None,
+        max_input_tokens=sizes.max_t5_source if setup.prompt_style == "t5" or setup.chat_template else None,
+        chat_template=setup.chat_template,
         num_threads=sizes.num_threads if timed else None,
         prompt_style=setup.prompt_style,
         comparison=comparison_id(PAPER, timed, settings.models) if timed else "",
@@ -193,7 +223,7 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
 
 def trace_arms(settings: Settings) -> dict[str, Experiment]:
     """Return Figure 5's arms: a few translations at temperature 0, with the small draft at gamma 7 and 3, and without."""
-    plain = autoregressive(settings, SETUPS["EnDe"], 0.0, timed="trace").replace(
+    plain = autoregressive(settings, setup_of(settings, "EnDe"), 0.0, timed="trace").replace(
         repeats=1, limit=settings.limit or 5, replicas=1, retrained=False
     )
     drafted = {f"gamma = {gamma}": _drawn(settings, "leviathan-5", "EnDe", "T5-small", plain, gamma) for gamma in (7, 3)}
@@ -202,7 +232,7 @@ def trace_arms(settings: Settings) -> dict[str, Experiment]:
 
 def generation_arm(settings: Settings) -> Experiment:
     """Return Figure 1's arm: one text of the GPT-like pair at temperature 1."""
-    plain = autoregressive(settings, SETUPS["GPT-like (97M)"], 1.0).replace(
+    plain = autoregressive(settings, setup_of(settings, "GPT-like (97M)"), 1.0).replace(
         limit=1, max_new_tokens=64, replicas=1, retrained=False
     )
     return _drawn(settings, "leviathan-1", "GPT-like (97M)", "GPT-like (6M)", plain, 5)
@@ -214,7 +244,7 @@ def _drawn(settings: Settings, figure: str, key: str, draft: str, plain: Experim
     Raises:
         UsageError: the profile has no such draft.
     """
-    setup = SETUPS[key]
+    setup = setup_of(settings, key)
     arm = speculative(plain, drafter(settings, setup, draft), gamma)
     if isinstance(arm, Missing):
         role = setup.drafts[draft]

@@ -27,13 +27,13 @@ from harness.measures.statistics import Estimate, Missing, interval, widened
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.setup import (
     PAPER,
-    SETUPS,
     TARGET,
     autoregressive,
     drafter,
     drafters,
     model_notes,
     overlaps,
+    setup_of,
     speculative,
 )
 from harness.tables import published
@@ -254,7 +254,7 @@ def sections(settings: Settings, name: str = "table_2") -> list[Section]:
 
 
 def _section(settings: Settings, task: str, temperature: str, rows: Sequence[published.Row]) -> Section:
-    setup = SETUPS[task]
+    setup = setup_of(settings, task)
     probes = overlaps(drafters(settings, setup, tuple(setup.drafts)))
     plain = autoregressive(settings, setup, float(temperature), timed="speed", probes=probes)
     drafted = {row["draft"]: speculative(plain, drafter(settings, setup, row["draft"]), int(row["gamma"])) for row in rows}
@@ -328,7 +328,7 @@ EXPLAINED = ("from costs", "residual iid", "unexplained")
 
 
 def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
-    setup = SETUPS["EnDe"]
+    setup = setup_of(settings, "EnDe")
     return [
         "The paper ran one TPU-v4 against T5X. Several of its measured values exceed what Theorem 3.8 allows at c = 0.",
         *model_notes(settings, [setup.target, *setup.drafts.values()]),

@@ -71,6 +71,20 @@ ZOO: dict[str, str | Missing] = {
     "llama2-13b": "zoo:llama-target",
     "sheared-for-13b": "zoo:llama-draft-small",
 }
+ONE_PAIR = Missing("this profile has no second model of this kind; name a model for both roles of the pair")
+UNDRAFTED = Missing("no draft of this model is published; distil one and name its folder for this role")
+POCKET: dict[str, str | Missing] = {
+    **{role: ONE_PAIR for pair in (QWEN, GEMMA) for role in (pair.target_role, pair.draft_role)},
+    "small.en": "pocket:whisper-tiny.en",
+    "distil-small.en": UNDRAFTED,
+    "large-v2": "pocket:whisper-base",
+    "distil-large-v2": "pocket:whisper-tiny.en",
+    "llama2-7b": "pocket:smollm2",
+    "sheared-for-7b": UNDRAFTED,
+    "llama2-13b": "pocket:smollm2",
+    "sheared-for-13b": UNDRAFTED,
+}
+TWO_VOCABULARIES = (("pocket:whisper-base", "pocket:whisper-tiny.en"),)  # pairs of which the draft has another one
 PAPERS: dict[str, str | Missing] = {
     "small.en": "openai/whisper-small.en",
     "distil-small.en": "distil-whisper/distil-small.en",
@@ -92,8 +106,12 @@ PUBLIC_SMALL: dict[str, str | Missing] = {
     "qwen-0.5b": "Qwen/Qwen1.5-0.5B",
 }
 ROLES: Roles = {
-    "toy": ZOO, "test": ZOO, "small": {role: PUBLIC_SMALL.get(role, TOO_LARGE) for role in PAPERS}, "paper": PAPERS,
-}  # fmt: skip
+    "toy": ZOO,
+    "test": ZOO,
+    "pocket": POCKET,
+    "small": {role: PUBLIC_SMALL.get(role, TOO_LARGE) for role in PAPERS},
+    "paper": PAPERS,
+}
 
 # The paper does not say how it sampled: transformers' default filter, and none.
 SAMPLINGS = {"top-k 50": SamplingSpec(temperature=1.0, top_k=50), "unfiltered": SamplingSpec(temperature=1.0)}
@@ -130,6 +148,7 @@ class _Sizes:
 SIZES = {
     "toy": _Sizes(limits=(40, 16), samples=(15, 10), max_article=320, num_threads=1, gammas=(1, 3, 5, 8, 12, 16, 20)),
     "test": _Sizes(limits=(2, 2), samples=(2, 2), max_article=96, num_threads=1, gammas=(1, 20)),
+    "pocket": _Sizes(limits=(70, 100), samples=(30, 30), max_article=640, gammas=(1, 3, 5, 8, 12)),
     "small": _Sizes(limits=(200, 100), samples=(50, 25), max_article=1024),
     "paper": _Sizes(max_article=3900),
 }
@@ -175,6 +194,7 @@ def plain_arm(settings: Settings, case: Case, group: str, *, sampled: bool = Fal
     if isinstance(draft, Missing):
         return draft
     verifier, sizes, data = ModelSpec(name=target), SIZES[settings.profile], case.data
+    kind = "tli" if (target, draft) in TWO_VOCABULARIES else "model"
     drafters = [ModelSpec(name=draft)]
     drafters += [ModelSpec(name=draft, untrained=True)] if (case.pair, data) in WITH_UNTRAINED else []
     return plain_decoding(
@@ -188,8 +208,9 @@ def plain_arm(settings: Settings, case: Case, group: str, *, sampled: bool = Fal
         max_input_tokens=None if data.is_speech else sizes.max_article,
         prompt_style="t5" if data.is_speech else "instruction",
         prompt_template=None if data.is_speech or from_zoo(verifier) else SUMMARY_TEMPLATE,
+        chat_template=not data.is_speech and settings.profile == "pocket",  # whose reader is a chat model
         comparison=comparison_id(PAPER, f"{group} {case.pair.target}", settings.models),
-        probes=tuple(OverlapProbe(drafter=DrafterSpec(kind="model", model=model)) for model in drafters),
+        probes=tuple(OverlapProbe(drafter=DrafterSpec(kind=kind, model=model)) for model in drafters),
         num_threads=sizes.num_threads,
         replicas=settings.replicas,
     )

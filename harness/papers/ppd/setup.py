@@ -28,6 +28,7 @@ ZOO = {"vicuna-13b": "zoo:llama-deep", "llama-2-13b": "zoo:llama-deep", "heads":
 ROLES: Roles = {
     "toy": ZOO,
     "test": ZOO,
+    "pocket": {"vicuna-13b": "pocket:smollm2", "llama-2-13b": "pocket:smollm2", "heads": UNTRAINED},
     "small": {
         "vicuna-13b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
         "llama-2-13b": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
@@ -37,6 +38,7 @@ ROLES: Roles = {
 }
 # Of the public checkpoints above, so that a plan needs no network.
 DEPTHS = {
+    "pocket:smollm2": 30,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 22,
     "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T": 22,
     "lmsys/vicuna-13b-v1.3": 40,
@@ -66,6 +68,7 @@ SIZES = {
         batch=32, max_input=320, timed_limit=100,
     ),
     "test": _Sizes(limits=dict.fromkeys(TASKS, 4), batch=32, max_input=320, timed_limit=2),
+    "pocket": _Sizes(limits=dict.fromkeys(TASKS, 100), batch=8, max_input=640, timed_limit=100),
     "small": _Sizes(limits={"SQUAD": 1000, "WMT": 500, "CNN/DM": 200}, batch=8, timed_limit=20),
     "paper": _Sizes(batch=4, timed_limit=100),  # a 13B model caches 0.8 MB a token and row in half precision
 }  # fmt: skip
@@ -133,6 +136,7 @@ def decoding(settings: Settings, dataset: str, role: str, sampling: SamplingSpec
         max_new_tokens=int(setting(dataset)["gen_tokens"]),
         max_input_tokens=SIZES[settings.profile].max_input,
         ignore_eos=settings.fixed_length,
+        chat_template=settings.profile == "pocket",  # whose model is a chat model
     )
 
 

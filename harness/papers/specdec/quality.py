@@ -228,7 +228,7 @@ def drafter_sections(settings: Settings) -> list[Section]:
     """Table 5: drafters of three sizes serve one verifier; and what the base drafter's training is worth, which is ours. The
     latter also on real captions, where there are any: there a teacher writes otherwise than people do."""
     found = [_drafters(settings, setup.EN_DE, SIZED | _trainings(settings, TRAINED, setup.EN_DE))]
-    if settings.profile == "toy" and settings.source != "toy":
+    if settings.profile in ("toy", "pocket") and settings.source != "toy":
         printed = f"{setup.CAPTIONS.drafter}-printed"  # with the paper's loss, where glancing helps
         as_printed = {PRINTED_LOSS: printed, f"{PRINTED_LOSS}, no glancing": f"{printed}-plain"}
         found.append(_drafters(settings, setup.CAPTIONS, _trainings(settings, ON_CAPTIONS, setup.CAPTIONS) | as_printed))

@@ -70,6 +70,7 @@ PAIRS = {
 }
 
 PUBLIC = Missing("no checkpoint is public; use profile toy or paper, or name a model for every role")
+CAPTIONS_ALONE = Missing("this profile has models of captions alone; use profile toy, or name a model for every role")
 ZOO: dict[str, str | Missing] = {
     **{
         role: f"zoo:specdec-{role}"
@@ -130,6 +131,7 @@ ROLES: Roles = {
     "test": _roles("test"),
     "paper": _roles("paper"),
     "small": dict.fromkeys(_roles("paper"), PUBLIC) | T5,
+    "pocket": dict.fromkeys(_roles("toy"), CAPTIONS_ALONE) | ON_CAPTIONS,
 }
 
 # Groups of comparisons that share a setting.
@@ -168,6 +170,9 @@ SIZES = {
         limit=None, num_threads=1, max_source=160, max_new_tokens=96, max_article=160, max_summary=64,
         batch_limit=192, memory_limit=32,
     ),
+    "pocket": _Sizes(
+        limit=100, max_source=160, max_new_tokens=96, max_article=640, max_summary=64, batch_limit=64, memory_limit=32,
+    ),
     "test": _Sizes(
         limit=4, num_threads=1, max_source=160, max_new_tokens=32, max_article=96, max_summary=32,
         batches=(1, 2), batch_limit=4, memory_limit=4, trace_limit=4, blockwise=(2, 4),
@@ -202,8 +207,8 @@ def glancing_in(settings: Settings) -> bool:
 
 
 def _scale(settings: Settings) -> Scale:
-    """Return the zoo's scale; a profile without models of its own has the paper's sizes."""
-    return "paper" if settings.profile == "small" else scale_of(settings.profile)
+    """Return the zoo's scale that has all of its recipes; a profile without models of its own has the paper's sizes."""
+    return "paper" if settings.profile == "small" else "toy" if settings.profile == "pocket" else scale_of(settings.profile)
 
 
 def block_sizes(settings: Settings) -> tuple[int, ...]:
