@@ -43,12 +43,14 @@ COMMITTED_POCKET = Settings(profile="pocket", source=FOLDER, replicas=REPLICAS)
 
 def portable(settings: Settings) -> Settings:
     """Return the settings under which records are committed: without the place of a folder of data."""
-    return replace(settings, source=portable_source(settings.source)) if settings.profile == COMMITTED_POCKET.profile else settings
+    of_folder = settings.profile == COMMITTED_POCKET.profile
+    return replace(settings, source=portable_source(settings.source)) if of_folder else settings
 
 
 def usual(profile: str) -> Settings:
     """Return what a profile runs where no flag says otherwise."""
-    return Settings(profile=profile, source=source_of(None, profile), replicas=REPLICAS if profile == COMMITTED_POCKET.profile else 1)
+    replicas = REPLICAS if profile == COMMITTED_POCKET.profile else 1
+    return Settings(profile=profile, source=source_of(None, profile), replicas=replicas)
 
 
 def committed_for(profile: str) -> Settings | None:
