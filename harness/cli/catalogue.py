@@ -168,10 +168,20 @@ def _keep(
         return settings, evidence, []
     archive = archive_of(folder, item.paper)
     everything: list[Table | Figure] = [*TABLES.values(), *FIGURES.values()]
-    planned = {arm for one in everything if one.paper == item.paper for arm in one.arms(settings)}
+    whole = [one for one in everything if one.paper == item.paper and not why_not(one, settings)]
+    planned = {arm for one in whole for arm in one.arms(settings)}
     keep(arms, args.records, archive, planned)
     stored = unpacked(archive) if settings != portable(settings) else None
     return portable(settings), evidence if stored is None else stored_evidence(stored), [archive]
+
+
+def why_not(item: Table | Figure, settings: Settings) -> str:
+    """Say why a profile does not have a table or figure; empty where it has."""
+    try:
+        item.plan(settings)
+        return ""
+    except UsageError as error:
+        return str(error)
 
 
 def _say_unrecorded(name: str, args: argparse.Namespace, advice: str) -> None:

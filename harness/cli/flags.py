@@ -78,7 +78,6 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     "--replicas": {
         "type": positive,
         "metavar": "N",
-        "default": 1,
         "help": "processes that share the examples of what is timed, or compared between models trained by as many seeds "
         f"(default: 1; {REPLICAS} in what is committed)",
     },

@@ -14,7 +14,7 @@ from time import monotonic
 
 import numpy as np
 
-from harness.cli.catalogue import evidence_of, make_figure, make_table, settings_of
+from harness.cli.catalogue import evidence_of, make_figure, make_table, settings_of, why_not
 from harness.core.checkout import commit, is_clean
 from harness.core.experiment import Comparison
 from harness.core.settings import RESULTS, Settings, folder_of
@@ -31,7 +31,11 @@ Item = Table | Figure
 def execute(args: argparse.Namespace) -> int:
     """Say what is to be done; do it, table by table, then figures and the ledger; say which cells were refused."""
     settings = settings_of(args)
-    items: list[Item] = [*(table for table in TABLES.values() if table.is_committed), *FIGURES.values()]
+    everything: list[Item] = [*(table for table in TABLES.values() if table.is_committed), *FIGURES.values()]
+    items = [item for item in everything if not why_not(item, settings)]
+    for item in everything:
+        if why := why_not(item, settings):
+            print(f"left out: {why}")
     print_plan(items, args, settings)
     if args.dry_run:
         return 0

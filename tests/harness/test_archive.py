@@ -110,7 +110,9 @@ def test_notebooks_read_what_is_committed_and_train_nothing(recorded: Path, monk
     max(own.glob("*.jsonl")).unlink()
     data = notebooks.recorded(figure, "results/records")
     assert data.told == "Records of profile 'toy', committed: complete."
-    assert set(data.load("steps").signature) == {arm.signature for arm in figure.arms(COMMITTED)}
+    assert set(data.load("steps").signature) == {
+        arm.replace(source_fingerprint="0123").signature for arm in figure.arms(COMMITTED)
+    }
     assert data.figure("leviathan-2").startswith(b"\x89PNG")
     with pytest.raises(UsageError, match="profile 'toy': nothing of it is recorded in elsewhere"):
         notebooks.recorded(figure, "elsewhere", "toy")

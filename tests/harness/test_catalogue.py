@@ -137,7 +137,7 @@ def test_plans_are_comparisons_of_known_tasks_without_shared_timed_arms() -> Non
         settings = Settings(profile=profile)
         timed = {c for number in (8, 11) for c in TABLES[number].plan(settings) if len(c.arms) > 1}
         signatures = [arm.signature for comparison in timed for arm in comparison.arms]
-        assert len(signatures) == len(set(signatures)) >= 20
+        assert len(signatures) == len(set(signatures)) >= (18 if profile == "pocket" else 20)  # nobody published drafts for it
         assert TABLES[8].plan(settings) == TABLES[10].plan(settings)
         for number, table in TABLES.items():
             for comparison in table.plan(settings):
