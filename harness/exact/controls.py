@@ -18,6 +18,7 @@ from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
 from harness.exact.checks import (
     KEPT,
+    LONG,
     WINDOWS,
     Finding,
     check_identity,
@@ -59,6 +60,7 @@ from methods.types import (
 )
 
 GROWN = 64  # tokens that a cache holds before it grows
+STALE = 12  # rejected drafts that a faulty cache keeps
 
 
 class _LenientBy:
@@ -120,17 +122,28 @@ class _Unsampled(ModelDrafter):
 
 
 class _StaleTarget(ModelSession):
-    """A target that keeps rejected drafts in its cache."""
+    """A target that keeps the first dozen rejected drafts in its cache: more would not fit into every model."""
+
+    kept = 0
+
+    def prefill(self, inputs: Inputs) -> list[int]:
+        self.kept = 0
+        return super().prefill(inputs)
 
     def rewind(self, counts: Sequence[int]) -> None:
-        pass
+        if self.kept + max(counts) > STALE:
+            super().rewind(counts)
+        else:
+            self.kept += max(counts)
 
 
-class _StaleBeyond(ModelSession):
-    """A target that keeps rejected drafts in its cache once that holds more than 64 tokens."""
+class _StaleBeyond(_StaleTarget):
+    """A target that does so once its cache holds more than 64 tokens."""
 
     def rewind(self, counts: Sequence[int]) -> None:
         if max(self.lengths[0]) <= GROWN:
+            ModelSession.rewind(self, counts)
+        else:
             super().rewind(counts)
 
 
@@ -377,7 +390,10 @@ def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> F
 def _by_replay(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     method = _method(control, _session_of(ground, draft))
     session = control.session(ground.target.stack) if control.session else None
-    return check_replay(method, ground, session, control.uniforms)
+    limit = ground.target.stack.position_limit
+    longest = max(len(prompt) for inputs in ground.prefixes for prompt in inputs.prompts)
+    length = LONG if limit is None else min(LONG, limit - longest - STALE - NUM_DRAFT)
+    return check_replay(method, ground, session, control.uniforms, length)
 
 
 def _by_streams(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:

@@ -145,6 +145,12 @@ def short(pair: _Pair) -> list[Subject]:
     ]
 
 
+def others_words(pair: _Pair) -> list[Subject]:
+    """Return the paths of drafts of another vocabulary: greedy and sampled, alone and in batches."""
+    methods = [pair.method(drafter) for drafter in pair.drafters]
+    return [*pair.greedy(*methods), *pair.greedy(PLAIN, *methods, batch=BATCH), *pair.sampled(PLAIN, *methods)]
+
+
 def blocks(pair: _Pair) -> list[Subject]:
     """Return a block drafter's paths: strict and relaxed rules, the drafter alone, and the beams that it is timed beside."""
     relaxed = [pair.method(drafter, rule="top-beta", beta=3, tau=2.0) for drafter in pair.drafters]
@@ -204,9 +210,11 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     llama = pair("Llama", DECODER, "text", "llama-target", small, stacked)
     t5 = pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])
     deep = pair("PPD's Llama", DECODER, "text", "llama-deep")
+    translated = [DrafterSpec(kind=kind, model=small.model) for kind in ("tli", "slem")]  # the Llama's tokens are others
     depth = num_layers(deep.plain.target, scale)
     return [
         *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free)),
+        *others_words(pair("GPT with Llama's words", DECODER, "text", "gpt-target", *translated)),
         *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
         *llama.sampled(*(llama.method(rule=rule) for rule in ("baseline", "exact", "sigmoid", "sigmoid-released"))),
         *short(t5),

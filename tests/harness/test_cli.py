@@ -48,7 +48,7 @@ def run_arguments(folders: dict[str, Path], tmp_path: Path, **changes: str) -> l
 
 
 def test_every_command_has_help() -> None:
-    assert len(COMMANDS) == 18
+    assert len(COMMANDS) == 19
     for name in COMMANDS:
         with pytest.raises(SystemExit) as stop:
             parser().parse_args([name, "--help"])

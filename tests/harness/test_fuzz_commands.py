@@ -35,6 +35,8 @@ SLOW = (
     "figure",
     "audit",
     "report",
+    "get",
+    "draft",
 )  # looked at apart, or not in-process
 FREE = ("run", "heads", "acceptance", "compare", "show", "plugins")
 ENORMOUS = ("--limit", "--repeats")  # what they ask for would be done
@@ -150,6 +152,10 @@ def test_other_commands_with_odd_values(place: dict[str, str], data: st.DataObje
         (["bench", "--threads", "99999"], "argument --threads: '99999': expected an integer from 1 to 1024"),
         (["check-plugin", "syntax.py"], ""),
         (["regress", "--update", " "], "update"),
+        (["get", "nothing"], "nothing"),
+        (["get", "pocket:smollm2", "--from=nowhere"], "--from"),
+        (["draft", "--target=nowhere", "--task=text", "--output=out"], "nowhere"),
+        (["draft", "--target=a", "--task=nothing", "--output=out"], "nothing"),
     ],
 )
 def test_commands_that_do_much_refuse_at_once(place: dict[str, str], arguments: list[str], expected: str) -> None:
