@@ -220,13 +220,13 @@ def _run_missing(args: argparse.Namespace, plan: Sequence[Comparison], scores: S
     """Run what is missing with --reproduce; with --dry-run only say what would run, and return False."""
     if args.dry_run or args.reproduce:
         from harness.run.plan import (
-            pin_arms,
+            known_arms,
             print_plan,  # here: rendering alone needs no model and no runner
             run_plan,
         )
 
         if args.dry_run:
-            print_plan([pin_arms(comparison) for comparison in plan], args.records)
+            print_plan(known_arms(plan), args.records)
             return False
         run_plan(plan, args.make_runner(), scores)
     return True

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.core.experiment import DTYPES
 from harness.core.settings import PROFILES, REPLICAS, RESULTS
+from harness.models.pocket import DRAFTS
 
 MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
@@ -200,21 +201,24 @@ def heads(parser: argparse.ArgumentParser) -> None:
 
 def draft(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
-    flag("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME; stays as it is")
+    recipe = "a draft of the profile pocket, whose flags stand fixed but for --data and --threads; goes into the cache"
+    flag("--recipe", metavar="NAME", help=f"{recipe}: {', '.join(DRAFTS)}")
+    flag("--target", metavar="MODEL", help="a local folder, a Hub id, pocket:NAME or zoo:NAME; stays as it is")
     flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
     flag("--task", action="append", help="whose training part to learn from (repeatable; default: cnndm)")
     flag("--minutes", type=minutes, default=20.0, metavar="N", help="how long, in all (default: 20)")
     add_count(parser, "--layers", "of the draft", 4, metavar="L")
-    add_count(parser, "--width", "of the draft, a multiple of 64", 256, metavar="D")
+    add_count(parser, "--width", "of the draft, a multiple of 64 (default: its layers begin as the target's)", metavar="D")
     add_count(parser, "--vocabulary", "how many tokens it knows, those that the target uses most (default: all)", metavar="N")
-    add_count(parser, "--texts", "how many the target writes, and how many real ones are read (default: what the time allows)")
+    add_count(parser, "--max-input-tokens", "of a prompt, whose longest field is cut", 512, metavar="N")
+    add_count(parser, "--max-new-tokens", "of what the target answers", 96, metavar="N")
+    add_count(parser, "--texts", "how many the target answers and reads (default: what the time allows)")
     add_count(parser, "--steps", "of the training (default: what the time allows)")
     flag("--learning-rate", type=float, default=1e-3, metavar="RATE", help="the peak (default: 0.001)")
     flag("--chat-template", action="store_true", help="prompts are turns of a chat model's template, as in its runs")
     flag(
         "--output",
         type=Path,
-        required=True,
         metavar="FOLDER",
         help="for the draft, which --draft then names; resumed if killed",
     )

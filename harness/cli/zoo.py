@@ -6,14 +6,17 @@ import time
 
 import torch
 
+from harness.cli import flags
 from harness.core.errors import UsageError
 from harness.core.experiment import POCKET, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.models.fetch import fetch
 from harness.models.files import num_weights
 from harness.models.names import pin_model
-from harness.models.pocket import EVERY, TABLE, folder_for, known
+from harness.models.pocket import EVERY, TABLE, draft_folder, folder_for, known
 from harness.run import draft_training, head_training
+from harness.run.draft_laws import Material
+from harness.run.draft_recipes import distilled, job_of
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.recipes import recipe_for, recipe_hash, recipes_of
@@ -90,30 +93,63 @@ def execute_heads(args: argparse.Namespace) -> int:
 
 def execute_draft(args: argparse.Namespace) -> int:
     source = source_of(args.data)
+    if args.recipe is not None:
+        return _execute_recipe(args, source)
+    if args.target is None or args.output is None:
+        raise UsageError("draft: expected --recipe NAME, or --target MODEL and --output FOLDER")
     spec = ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision)
-    job = draft_training.Job(
+    material = Material(
         target=pin_model(spec, "toy", source),
         tasks=tuple(get_training_task(name).name for name in args.task or ["cnndm"]),
         source=source,
+        max_input_tokens=args.max_input_tokens,
+        max_new_tokens=args.max_new_tokens,
+        chat_template=args.chat_template,
+        seed=args.seed,
+    )
+    job = draft_training.Job(
+        material=material,
         layers=args.layers,
         width=args.width,
         vocabulary=args.vocabulary,
         minutes=args.minutes,
         texts=args.texts,
         steps=args.steps,
-        chat_template=args.chat_template,
         learning_rate=args.learning_rate,
         seed=args.seed,
     )
     if not 0 < job.learning_rate < 1:
         raise UsageError(f"learning_rate {job.learning_rate}: expected more than 0 and less than 1")
     if args.dry_run:
-        print(
-            f"would distil a draft for {job.target.name} ({job.target.revision}) in {args.output}, in {job.minutes:g} minutes"
-        )
+        name = f"{material.target.name} ({material.target.revision})"
+        print(f"would distil a draft for {name} in {args.output}, in {job.minutes:g} minutes")
+        print(f"laws: {material.folder}")
         return 0
     if args.threads:
         torch.set_num_threads(args.threads)
     print(draft_training.train(job, args.output))
     print(f"{args.output}")
+    return 0
+
+
+def _execute_recipe(args: argparse.Namespace, source: str) -> int:
+    """Distil a draft whose sizes stand fixed; others are for a folder of one's own."""
+    parser = argparse.ArgumentParser()
+    flags.draft(parser)
+    free = {"recipe", "data", "threads", "dry_run", "plugin"}
+    unset = {name: value for name, value in vars(parser.parse_args([])).items() if name not in free}
+    if own := next((name for name, value in unset.items() if getattr(args, name) != value), None):
+        flag = "--" + own.replace("_", "-")
+        raise UsageError(f"{flag}: --recipe {args.recipe} fixes it; leave it out, or name --target and --output instead")
+    if args.dry_run:
+        job = job_of(args.recipe, source)
+        folder = draft_folder(args.recipe, job.identity)
+        print(f"{folder}: {'there' if is_complete(folder) else 'not there'}")
+        print(f"laws: {job.material.folder}")
+        return 0
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    folder = distilled(args.recipe, source)
+    print(draft_training.shown(read_facts(folder)["evaluations"]))
+    print(f"{folder}")
     return 0

@@ -1,6 +1,7 @@
-"""Public models by short names, ``pocket:NAME``: where each comes from, and its folder in the cache once it was fetched.
+"""The models of the profile pocket by short names, ``pocket:NAME``: what each is made of, and its folder in the cache.
 
-``harness.models.fetch`` fetches them; pocket.toml holds the sources with their checksums. Imports nothing heavy.
+Public ones are fetched (``harness.models.fetch``), drafts for them are distilled (``harness.run.draft_recipes``). pocket.toml
+holds the sources, with their checksums, and the sizes of the drafts. Imports nothing heavy.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET
 from harness.core.files import made, written
 from harness.zoo.cache import is_complete, model_folder
+from kernels.native import cache_folder
 
 CODE_VERSION = 1  # of conversions: part of what a converted model is
 EVERY = POCKET.removesuffix(":")  # a name for all of them
@@ -73,10 +75,24 @@ class PocketModel:
     packages: PackageOrigin
 
 
-TABLE: dict[str, PocketModel] = {
-    name: made(PocketModel, values)
-    for name, values in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf8")).items()
-}
+@dataclass(frozen=True, kw_only=True)
+class PocketDraft:
+    """A draft that is distilled from a public model: what it learns from, and its sizes, as in ``foretoken draft``."""
+
+    target: str
+    tasks: tuple[str, ...]
+    max_input_tokens: int
+    max_new_tokens: int
+    texts: int
+    layers: int
+    width: int | None = None
+    vocabulary: int
+    steps: int
+
+
+_WRITTEN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf8"))
+DRAFTS: dict[str, PocketDraft] = {name: made(PocketDraft, values) for name, values in _WRITTEN.pop("drafts").items()}
+TABLE: dict[str, PocketModel] = {name: made(PocketModel, values) for name, values in _WRITTEN.items()}
 
 
 def known(name: str) -> PocketModel:
@@ -86,6 +102,11 @@ def known(name: str) -> PocketModel:
     return model
 
 
+def draft_folder(name: str, identity: str) -> Path:
+    """The folder of a draft of one training, whether it is there or not."""
+    return model_folder(f"{EVERY}-{name.removeprefix(POCKET)}", identity)
+
+
 def folder_for(name: str, origin: Origin) -> Path:
     """The folder of a model of one origin, whether it is there or not."""
     digest = hashlib.sha256(f"{CODE_VERSION} {written(origin)}".encode()).hexdigest()[:16]
@@ -93,12 +114,17 @@ def folder_for(name: str, origin: Origin) -> Path:
 
 
 def fetched(name: str, revision: str | None = None) -> Path:
-    """The folder of a model that was fetched: of a revision, else of the original weights before converted ones.
+    """The folder of a model that was fetched: of a revision, else of the original weights before converted ones; of a draft.
 
     Raises:
-        Unavailable: it is not on this machine; names the command that fetches it.
+        Unavailable: it is not on this machine; names the command that fetches or trains it.
+        UsageError: an unknown name; drafts of one name that learned from different data.
     """
-    model, short = known(name), name.removeprefix(POCKET)
+    if (short := name.removeprefix(POCKET)) in DRAFTS:
+        return _distilled(short, revision)
+    if short not in TABLE:
+        raise UsageError(f"model {name!r}: expected {EVERY}:NAME with a name of {', '.join([*TABLE, *DRAFTS])}")
+    model = known(name)
     folders = [folder_for(name, origin) for origin in (model.hub, model.packages)]
     if revision is not None:
         folders = [model_folder(f"{EVERY}-{short}", revision)]
@@ -106,6 +132,23 @@ def fetched(name: str, revision: str | None = None) -> Path:
         which = "" if revision is None else f" at revision {revision}"
         raise Unavailable(f"model {POCKET}{short}{which}: not on this machine; fetch it with `foretoken get {short}`")
     return folder
+
+
+def _distilled(short: str, revision: str | None) -> Path:
+    folders = cache_folder().glob(f"{EVERY}-{short}-" + "[0-9a-f]" * 16)
+    found = [folder for folder in folders if is_complete(folder) and revision in (None, revision_of(folder))]
+    if not found:
+        which = "" if revision is None else f" at revision {revision}"
+        raise Unavailable(
+            f"model {POCKET}{short}{which}: not on this machine; train it with "
+            f"`foretoken draft --recipe {short} --data FOLDER|hub`"
+        )
+    if len(found) > 1:
+        raise UsageError(
+            f"model {POCKET}{short}: {len(found)} of different data are on this machine; name the folder that you mean: "
+            f"{', '.join(map(str, sorted(found)))}"
+        )
+    return found[0]
 
 
 def revision_of(folder: Path) -> str:

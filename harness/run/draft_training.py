@@ -1,19 +1,18 @@
 """Distils a small draft for a decoder-only model from its next-token laws (`foretoken draft`).
 
-The draft is a Llama of the target's tokenizer. Its embeddings, which are its head too, begin as the target's by principal
-components; it learns the target's likeliest tokens (``LIKELIEST``) at every place of real text of the tasks, then of what the
-target writes itself, greedily and at temperature 1. It may know the most frequent part of the vocabulary alone: what it lacks
-has probability 0 in the draft, so that any exact rule stays exact; all of it is read as one token.
-
-Every stage leaves files, so that a killed training goes on: what the target wrote, its laws, the weights.
+A draft of the target's own width begins as some of the target's layers; a narrower one is a Llama whose embeddings, which are
+its head too, begin as the target's by principal components. It learns the target's likeliest tokens at every place of prompts
+and of what the target answered (harness.run.draft_laws), in the end of the answers alone. It may know the most frequent part
+of the vocabulary: what it lacks has probability 0 in the draft, so that any exact rule stays exact; all of it is read as one
+token.
 """
 
+import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,87 +20,66 @@ import torch
 import transformers
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm import tqdm
 
-import tasks
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO, ModelSpec
-from harness.core.files import replace_file, whole_lines
+from harness.core.experiment import ZOO
+from harness.core.files import replace_file
 from harness.models.loading import LoadedModel, load_model
+from harness.run.draft_laws import ROWS, Material, Reading, collect
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, locked, quiet, read_facts, unreadable
 from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, run_steps
-from harness.zoo.state import Optimizers, generator_of, load_state, rate_share, save_state
-from methods.autoregressive import Autoregressive
+from harness.zoo.state import Optimizers, generator_of, rate_share
 from methods.models.checkpoint import KEPT_TOKENS
-from methods.sampling import Sampling, Uniforms
-from methods.types import Inputs, Stop
-from tasks.base import DataError
-from tasks.sources.read import read_examples, training_pairs
-from tasks.text import Text
 
-LIKELIEST = 64  # tokens of a law that are kept
 HEAD_WIDTH = 64
-WRITTEN, LAWS, PLAN = "written.jsonl", "laws-{number}.pt", "plan.json"
-ROWS, CHUNK = 16, 32  # texts that are written together; whose laws are a file
-BATCH = 8  # texts of a step
-MOST_TOKENS = 512  # of a text
-NEW_TOKENS = 96  # that the target writes to a prompt
-WRITING, READING = 0.2, 0.35  # shares of the time; the rest is training
-HELD_OUT = 16  # texts of the target's own, half of them greedy
-TRIED_STEPS = 3  # which say how many fit into the time
-OWN = 0.5  # of the training: from there on only what the target wrote is learned from
+PLAN = "plan.json"
+BATCH_TOKENS = 1500  # of a step, at least one text
+COLLECTING = 0.5  # share of the time for laws; the rest is training
+HELD_OUT = 8  # of the greedy texts, and of the sampled ones
+TRIED_S = 10.0  # how long steps are tried to say how many fit into the time
+SPARE = 0.95  # of the time is planned for
+ANSWERS = 0.5  # of the training: from there on only answers are learned from
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that decides the draft but for the processor. ``target`` is pinned.
+    """Everything that decides the draft but for the processor.
 
-    ``vocabulary``: how many tokens it knows; None: all. With ``steps`` (and ``texts``) the result depends on no clock; else as
-    many are taken as ``minutes`` allow.
+    ``width``: None for the target's own, whose layers it begins with. ``vocabulary``: how many tokens it knows; None: all. With
+    ``texts`` and ``steps`` the result depends on no clock; else it is what ``minutes`` allow.
     """
 
-    target: ModelSpec
-    tasks: tuple[str, ...]
-    source: str
+    material: Material
     layers: int
-    width: int
+    width: int | None
     vocabulary: int | None
     minutes: float
     texts: int | None
     steps: int | None
-    chat_template: bool
     learning_rate: float
     seed: int
 
     @property
     def identity(self) -> str:
-        data = [tasks.fingerprint(task, self.source) for task in self.tasks]
-        return hashlib.sha256(json.dumps([asdict(self), data], sort_keys=True).encode()).hexdigest()[:16]
+        own = {name: value for name, value in vars(self).items() if name != "material"}
+        return hashlib.sha256(json.dumps([own, self.material.identity], sort_keys=True).encode()).hexdigest()[:16]
 
 
 Known = tuple[Int[Tensor, " V"], int]  # the draft's number of each token of the target, and how many tokens it knows
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A text, and the target's laws behind its tokens from ``first - 1`` on: the likeliest tokens and their probabilities."""
-
-    tokens: Int[Tensor, " n"]
-    first: int
-    likely: Int[Tensor, "m k"]
-    probs: Float[Tensor, "m k"]
-    is_own: bool
 
 
 def check_job(job: Job, target: LoadedModel) -> None:
     """UsageError for a target or sizes of which no draft is made."""
     if target.is_encoder_decoder:
         raise UsageError(f"target {target.name}: it is an encoder-decoder; expected a decoder-only model")
-    if job.width % HEAD_WIDTH:
-        raise UsageError(f"width {job.width}: expected a multiple of {HEAD_WIDTH}")
     width = int(target.stack.model.get_input_embeddings().weight.shape[1])
-    if job.width > width:
+    if job.width is None:
+        if job.layers > target.stack.num_layers:
+            raise UsageError(f"layers {job.layers}: expected at most {target.stack.num_layers}, the target's own")
+    elif job.width % HEAD_WIDTH:
+        raise UsageError(f"width {job.width}: expected a multiple of {HEAD_WIDTH}")
+    elif job.width > width:
         raise UsageError(f"width {job.width}: expected at most {width}, the target's; its embeddings are where a draft begins")
     if job.vocabulary is not None and not 2 <= job.vocabulary <= target.vocab_size:
         raise UsageError(f"vocabulary {job.vocabulary}: expected 2 to {target.vocab_size}, the target's tokens")
@@ -123,13 +101,14 @@ def train(job: Job, folder: Path) -> str:
                 raise UsageError(f"output {folder}: it holds a draft of another training; choose another folder or delete it")
             return shown(read_facts(folder)["evaluations"])
         _check_output(folder, job)
-        if job.target.base.startswith(ZOO):
-            ensure([job.target.base.removeprefix(ZOO)], "toy", job.source, workers=0)
-        target = load_model(job.target)
+        spec = job.material.target
+        if spec.base.startswith(ZOO):
+            ensure([spec.base.removeprefix(ZOO)], "toy", job.material.source, workers=0)
+        target = load_model(spec)
         check_job(job, target)
         clock = _Clock(folder, job)
-        written = write(job, target, folder, clock)
-        readings = read(job, target, folder, written, clock)
+        readings = collect(job.material, target, job.texts or clock.plan["texts"], clock.is_over)
+        clock.note(texts=len(readings))
         return distil(job, target, folder, readings, clock)
 
 
@@ -139,7 +118,7 @@ def _check_output(folder: Path, job: Job) -> None:
     if not plan.is_file():
         if foreign := sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
             raise UsageError(f"output {folder}: it holds {foreign[0]!r}, which is not of a draft; choose another folder")
-        replace_file(plan, json.dumps({"identity": job.identity, "spent_s": {}, "steps": job.steps}))
+        replace_file(plan, json.dumps({"identity": job.identity, "collecting_s": 0.0, "texts": None, "steps": job.steps}))
     elif _read_plan(folder).get("identity") != job.identity:
         raise UsageError(f"output {folder}: it holds a draft of another training; choose another folder or delete it")
 
@@ -152,133 +131,26 @@ def _read_plan(folder: Path) -> dict[str, Any]:
 
 
 class _Clock:
-    """The seconds that each stage took, over all processes that worked on it, and how many steps are to be taken."""
+    """What has been settled of a job, and the seconds spent on laws, over all processes that worked on it."""
 
     def __init__(self, folder: Path, job: Job) -> None:
-        self.folder, self.job, self.plan = folder, job, _read_plan(folder)
-        self.began = time.monotonic()
+        self.folder, self.minutes, self.plan = folder, job.minutes, _read_plan(folder)
+        self.began = time.monotonic() - self.plan["collecting_s"]
 
-    def is_over(self, stage: str, share: float) -> bool:
-        """Say whether a stage has had its share of the time; never where the number of texts is given."""
-        return self.job.texts is None and self.spent(stage) >= share * self.job.minutes * 60
+    def is_over(self) -> bool:
+        """Say whether the collecting of laws has had its share of the time, and note the time for whoever goes on."""
+        self.note()
+        return bool(self.plan["collecting_s"] >= COLLECTING * self.minutes * 60)
 
-    def spent(self, stage: str) -> float:
-        return float(self.plan["spent_s"].get(stage, 0.0)) + time.monotonic() - self.began
+    def left_s(self) -> float:
+        """The seconds that the training may take."""
+        return self.minutes * 60 - float(self.plan["collecting_s"])
 
-    def left(self) -> float:
-        return self.job.minutes * 60 - sum(self.plan["spent_s"].values())
-
-    def note(self, stage: str, **more: Any) -> None:
-        self.plan["spent_s"][stage] = self.spent(stage)
-        self.plan |= more
-        self.began = time.monotonic()
+    def note(self, **settled: Any) -> None:
+        if self.plan["texts"] is None:
+            self.plan["collecting_s"] = time.monotonic() - self.began
+        self.plan |= settled
         replace_file(self.folder / PLAN, json.dumps(self.plan))
-
-
-def prompts_of(job: Job, target: LoadedModel) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield prompts, as a run gives them, and the answers of the data, of the training parts of all tasks in turns."""
-    streams = [_pairs(job, name) for name in job.tasks]
-    encode = target.encode_chat if job.chat_template else target.encode
-    while streams:
-        for stream in list(streams):
-            pair = next(stream, None)
-            if pair is None:
-                streams.remove(stream)
-                continue
-            prompt = encode(pair[0])[-(MOST_TOKENS - NEW_TOKENS) :] if pair[0] else target.encode("")[:1]
-            yield prompt or target.eos_token_ids[:1], (*target.encode_continuation(pair[1]), *target.eos_token_ids[:1])
-
-
-def _pairs(job: Job, name: str) -> Iterator[tuple[str, str]]:
-    task, most = tasks.get_training_task(name), 5000 if job.source == "toy" else None
-    if isinstance(task, Text):
-        yield from training_pairs(task, job.source, most, job.seed)
-        return
-    for example in read_examples(task, job.source, "train", most, job.seed):
-        yield task.prompt(example, "instruction"), f" {example.references[0].strip()}"
-
-
-def write(job: Job, target: LoadedModel, folder: Path, clock: _Clock) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Have the target answer prompts, half of them greedily, and keep each batch as a line."""
-    path = folder / WRITTEN
-    lines = list(whole_lines(path)) if path.exists() else []
-    try:
-        done = [(tuple(prompt), tuple(answer)) for line in lines for prompt, answer in json.loads(line)]
-    except (ValueError, TypeError) as error:
-        raise unreadable(path, error) from error
-    replace_file(path, b"".join(lines))
-    prompts = (prompt for prompt, _ in prompts_of(job, target))
-    for _ in done:
-        next(prompts, None)
-    bar = tqdm(desc=f"write with {target.name}", initial=len(done), unit="texts", total=job.texts)
-    with bar, path.open("a", encoding="utf8") as file:
-        while len(done) < 2 * ROWS or not clock.is_over("writing", WRITING):
-            left = ROWS if job.texts is None else job.texts - len(done)
-            batch = list(islice(prompts, min(ROWS, left)))
-            if not batch:
-                break
-            answers = _answers(job, target, batch, len(done))
-            file.write(json.dumps(list(zip(batch, answers, strict=True))) + "\n")
-            file.flush()
-            done += zip(batch, answers, strict=True)
-            bar.update(len(batch))
-    clock.note("writing")
-    if len(done) < 2:
-        raise DataError(f"data '{job.source}': {len(done)} prompts of {', '.join(job.tasks)}; expected at least 2")
-    return done
-
-
-def _answers(job: Job, target: LoadedModel, prompts: Sequence[tuple[int, ...]], number: int) -> list[tuple[int, ...]]:
-    sampling = Sampling() if number // ROWS % 2 == 0 else Sampling(temperature=1.0)
-    uniforms = Uniforms([job.seed + number + place for place in range(len(prompts))], NEW_TOKENS)
-    stop = Stop(max_new_tokens=NEW_TOKENS, token_ids=frozenset(target.eos_token_ids))
-    made = Autoregressive().generate(target.session(), Inputs(tuple(prompts)), sampling, uniforms, stop)
-    return [tuple(one.tokens) for one in made]
-
-
-def read(
-    job: Job, target: LoadedModel, folder: Path, written: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], clock: _Clock
-) -> list[Reading]:
-    """Read the target's laws along what it wrote, then along the data's own answers while time lasts."""
-    found, number = list[Reading](), 0
-    while (path := folder / LAWS.format(number=number)).exists():
-        found += [Reading(**one) for one in load_state(path, torch.device("cpu"))]
-        number += 1
-    texts = _to_read(job, target, written)
-    for _ in found:
-        next(texts, None)
-    bar = tqdm(desc=f"read {target.name}'s laws", initial=len(found), unit="texts", total=job.texts and 2 * job.texts)
-    with bar:
-        while len(found) < len(written) or not clock.is_over("reading", READING):
-            chunk = [_read_one(target, *text) for text in islice(texts, CHUNK)]
-            if not chunk:
-                break
-            save_state([vars(one) for one in chunk], folder / LAWS.format(number=number))
-            found, number = found + chunk, number + 1
-            bar.update(len(chunk))
-    clock.note("reading")
-    return found
-
-
-def _to_read(
-    job: Job, target: LoadedModel, written: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-) -> Iterator[tuple[tuple[int, ...], int, bool]]:
-    """Yield texts, the place from which their laws count, and whether the target wrote them. Prompts are real text, too."""
-    yield from (((*prompt, *answer), len(prompt), True) for prompt, answer in written)
-    others = (pair for number, pair in enumerate(prompts_of(job, target)) if number >= 2 * ROWS)  # none of those held out
-    for number, (prompt, answer) in enumerate(others):
-        if job.texts is not None and number >= job.texts:
-            return
-        yield (*prompt, *answer)[:MOST_TOKENS], 1, False
-
-
-@torch.inference_mode()
-def _read_one(target: LoadedModel, tokens: tuple[int, ...], first: int, is_own: bool) -> Reading:
-    session = target.session()
-    session.prefill(Inputs((tokens[:first],)))
-    logits = session.extend(torch.tensor([tokens[first - 1 : -1]], device=session.device))[0].float()
-    probs, likely = logits.softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
-    return Reading(torch.tensor(tokens), first, likely.int().cpu(), probs.half().cpu(), is_own)
 
 
 def kept_tokens(job: Job, target: LoadedModel, readings: Sequence[Reading]) -> list[int]:
@@ -287,66 +159,112 @@ def kept_tokens(job: Job, target: LoadedModel, readings: Sequence[Reading]) -> l
         return list(range(target.vocab_size))
     mass = torch.zeros(target.vocab_size, dtype=torch.float64)
     for one in readings:
-        mass.index_add_(0, one.likely.flatten().long(), one.probs.flatten().double() * (2 if one.is_own else 1))
+        mass.index_add_(0, one.likely.flatten().long(), one.probs.flatten().double())
+        answer = slice(one.num_prompt - 1, None)  # what is drafted in the end counts as often as ten places of a prompt
+        mass.index_add_(0, one.likely[answer].flatten().long(), 9 * one.probs[answer].flatten().double())
     mass[list(target.eos_token_ids)] = float("inf")
     return sorted(mass.topk(job.vocabulary).indices.tolist())
 
 
 def new_network(job: Job, target: LoadedModel, kept: Sequence[int]) -> Any:
-    """Make the draft: embeddings by the target's principal components, everything else at random by the seed."""
-    model: Any = target.stack.model
+    """Make the draft as it is before any step; what does not begin as the target's is random by the seed."""
     ends = [kept.index(token) for token in target.eos_token_ids if token in kept]
     size = len(kept) + (len(kept) < target.vocab_size)  # the last token stands for all that are not known
-    config = transformers.LlamaConfig(
-        vocab_size=size,
-        hidden_size=job.width,
-        intermediate_size=-(-job.width * 8 // 3 // 64) * 64,
-        num_hidden_layers=job.layers,
-        num_attention_heads=job.width // HEAD_WIDTH,
-        num_key_value_heads=job.width // HEAD_WIDTH,
-        max_position_embeddings=target.stack.position_limit or 2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=ends if len(ends) > 1 else ends[0],
-        pad_token_id=None,
-        initializer_range=0.5 * job.width**-0.5,
-    )
+    config = _own_config(job, target) if job.width is None else _narrow_config(job.width, job.layers, target)
+    config.update({
+        "vocab_size": size, "bos_token_id": None, "eos_token_id": ends if len(ends) > 1 else ends[0], "pad_token_id": None,
+    })  # fmt: skip
     if len(kept) < target.vocab_size:
         setattr(config, KEPT_TOKENS, list(kept))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.seed)
-        network: Any = transformers.LlamaForCausalLM(config)
-    whole = model.get_input_embeddings().weight.detach().float().cpu()
-    known = whole[list(kept)]
-    mean = known.mean(0)
-    axes = torch.linalg.svd(known - mean, full_matrices=False).Vh[: job.width]
-    begun = (known - mean) @ axes.t()
+        network: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
-        weight: Tensor = network.get_input_embeddings().weight
-        weight.zero_()
-        weight[: len(kept)] = begun * (job.width**-0.5 / begun.std())
+        if job.width is None:
+            _begin_as(network, target, kept, job.layers)
+        else:
+            weight: Tensor = network.get_input_embeddings().weight
+            weight.zero_()
+            weight[: len(kept)] = _main_components(target, kept, job.width)
     network.generation_config = transformers.GenerationConfig.from_model_config(config)
     return network
 
 
-def distil(job: Job, target: LoadedModel, folder: Path, readings: list[Reading], clock: _Clock) -> str:
+def _narrow_config(width: int, layers: int, target: LoadedModel) -> Any:
+    return transformers.LlamaConfig(
+        hidden_size=width,
+        intermediate_size=-(-width * 8 // 3 // 64) * 64,
+        num_hidden_layers=layers,
+        num_attention_heads=width // HEAD_WIDTH,
+        num_key_value_heads=width // HEAD_WIDTH,
+        max_position_embeddings=target.stack.position_limit or 2048,
+        tie_word_embeddings=True,
+        initializer_range=0.5 * width**-0.5,
+    )
+
+
+def _main_components(target: LoadedModel, kept: Sequence[int], width: int) -> Float[Tensor, "W width"]:
+    model: Any = target.stack.model
+    known = model.get_input_embeddings().weight.detach().float().cpu()[list(kept)]
+    mean = known.mean(0)
+    axes = torch.linalg.svd(known - mean, full_matrices=False).Vh[:width]
+    begun: Tensor = (known - mean) @ axes.t()
+    return begun * (width**-0.5 / begun.std())
+
+
+def chosen_layers(count: int, depth: int) -> list[int]:
+    """Return the target's layers that a draft begins with, spread evenly from the first to the last."""
+    return [round(number * (depth - 1) / max(1, count - 1)) for number in range(count)]
+
+
+def _own_config(job: Job, target: LoadedModel) -> Any:
+    config = copy.deepcopy(target.stack.model.config)
+    kinds = getattr(config, "layer_types", None)
+    config.update({"num_hidden_layers": job.layers})
+    if kinds:
+        config.update({"layer_types": [kinds[layer] for layer in chosen_layers(job.layers, len(kinds))]})
+    return config
+
+
+def _begin_as(network: Any, target: LoadedModel, kept: Sequence[int], count: int) -> None:
+    """Copy the target's weights: of layers those chosen, of matrices with a row for every token those of the kept ones."""
+    numbers = chosen_layers(count, target.stack.num_layers)
+    theirs = target.stack.model.state_dict()
+    for name, weight in network.state_dict().items():
+        before, layer, behind = _layer_in(name)
+        source = theirs[name if layer is None else f"{before}{numbers[layer]}{behind}"].float().cpu()
+        if source.shape[0] == target.vocab_size != weight.shape[0] or source.shape[0] > weight.shape[0]:
+            weight[: len(kept)] = source[list(kept)]
+            weight[len(kept) :] = source.mean(0)
+        else:
+            weight.copy_(source)
+
+
+def _layer_in(name: str) -> tuple[str, int | None, str]:
+    """Part the name of a weight at the number of its layer, where it has one."""
+    parts = name.split(".")
+    place = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
+    if place is None:
+        return name, None, ""
+    return "".join(f"{part}." for part in parts[:place]), int(parts[place]), "".join(f".{part}" for part in parts[place + 1 :])
+
+
+def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Reading], clock: _Clock) -> str:
     """Train the draft on the laws and leave it in the folder with the target's tokenizer."""
     kept = kept_tokens(job, target, readings)
-    own = [one for one in readings if one.is_own]
-    held_out = [one for number, one in enumerate(own[: 2 * ROWS]) if number % ROWS < min(HELD_OUT, len(own) // 2) // 2] or own[
-        :1
-    ]
-    learned = [one for one in readings if all(one is not other for other in held_out)]
-    network = new_network(job, target, kept)
+    first = readings[: 2 * ROWS]
+    held_out = [one for kind in (True, False) for one in [one for one in first if one.is_greedy is kind][: _spared(readings)]]
+    groups = {one.group for one in held_out}
+    learned = [one for one in readings if one.group not in groups]
+    if not learned:
+        raise UsageError(f"texts {len(readings)}: all are held out to judge the draft; expected more")
     place = torch.full((target.vocab_size,), len(kept), dtype=torch.long)
     place[list(kept)] = torch.arange(len(kept))
-    objective = _objective(job, learned, held_out, (place, len(kept)), lambda: steps)
-    optimizer = _optimizer(job, network)
     steps = int(clock.plan["steps"] or 0)
+    objective = _objective(job, learned, held_out, (place, len(kept)), lambda: steps)
     if not steps:
-        steps = _steps_in(objective, network, clock.left())
-        clock.note("tried", steps=steps)
-        network, optimizer = (made := new_network(job, target, kept)), _optimizer(job, made)
+        clock.note(steps=(steps := _steps_in(objective, new_network(job, target, kept).train(), job, clock.left_s())))
+    network = new_network(job, target, kept)
     course = Course(
         name="draft",
         identity=job.identity,
@@ -357,29 +275,32 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: list[Reading],
         clip_norm=1.0,
         evaluated_after=evenly(steps) | {0},
     )
-    evaluations, spent = run_steps(course, network.train(), optimizer, objective, folder)
+    evaluations, spent = run_steps(course, network.train(), _optimizer(job, network), objective, folder)
     with quiet():
         network.eval().save_pretrained(folder)
         target.tokenizer.save_pretrained(folder)
-    clock.note("training")
     facts = {
         **asdict(job),
         "identity": job.identity,
-        "base": {"name": target.name, "revision": job.target.revision},
         "num_kept": len(kept),
-        "num_written": len(own),
-        "num_read": len(readings),
+        "num_texts": len(readings),
         "num_tokens": sum(len(one.likely) for one in readings),
+        "num_answer_tokens": sum(len(one.tokens) - one.num_prompt for one in readings),
         "num_held_out": len(held_out),
+        "num_not_learned": len(readings) - len(learned),
         "steps": steps,
         "evaluations": evaluations,
         "num_parameters": sum(weight.numel() for weight in network.parameters()),
-        "stages_s": clock.plan["spent_s"],
+        "collecting_s": clock.plan["collecting_s"],
     }
     finish(folder, facts, spent)
-    for leftover in (folder / PLAN, folder / WRITTEN, *folder.glob("laws-*.pt")):
-        leftover.unlink(missing_ok=True)
+    (folder / PLAN).unlink(missing_ok=True)
     return shown(evaluations)
+
+
+def _spared(readings: Sequence[Reading]) -> int:
+    """How many texts of either kind are held out: at most a quarter of all."""
+    return max(1, min(HELD_OUT, len(readings) // 8))
 
 
 def _optimizer(job: Job, network: Any) -> Optimizers:
@@ -388,64 +309,84 @@ def _optimizer(job: Job, network: Any) -> Optimizers:
     return Optimizers([torch.optim.AdamW(groups, lr=job.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)], weights)
 
 
-def _steps_in(objective: Objective, network: Any, left_s: float) -> int:
+def _steps_in(objective: Objective, network: Any, job: Job, left_s: float) -> int:
     """Try some steps, whose results are thrown away, and say how many fit into the time that is left."""
+    optimizer, count = _optimizer(job, network), 0
+    objective.loss(network, objective.batch(0), 0, generator_of(0, 0)).backward()  # the first is slow
     began = time.monotonic()
-    for step in range(TRIED_STEPS):
-        objective.loss(network, objective.batch(step), step, generator_of(0, step)).backward()
-    return max(1, int(left_s / ((time.monotonic() - began) / TRIED_STEPS)))
+    while not count or (time.monotonic() - began < min(TRIED_S, left_s / 10)):
+        count += 1
+        objective.loss(network, objective.batch(count), count, generator_of(0, count)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return max(1, int(SPARE * left_s / ((time.monotonic() - began) / count)))
+
+
+def _batches(pool: Sequence[Reading], seed: int, epoch: int) -> list[list[Reading]]:
+    """Part the texts, in an order that the seed draws anew in every epoch, into batches of about as many tokens."""
+    batches, room = list[list[Reading]](), 0
+    for index in torch.randperm(len(pool), generator=generator_of(seed, epoch)).tolist():
+        one = pool[index]
+        if room < len(one.tokens):
+            batches.append([])
+            room = BATCH_TOKENS
+        batches[-1].append(one)
+        room -= len(one.tokens)
+    return batches
 
 
 def _objective(
     job: Job, learned: Sequence[Reading], held_out: Sequence[Reading], known: Known, steps: Callable[[], int]
 ) -> Objective:
-    own = [one for one in learned if one.is_own] or list(learned)
+    epochs: dict[int, list[list[Reading]]] = {}
 
     def batch(step: int) -> list[Reading]:
-        pool = own if steps() and step >= OWN * steps() else learned
-        per_epoch = -(-len(pool) // BATCH)
-        epoch, index = divmod(step, per_epoch)
-        order = torch.randperm(len(pool), generator=generator_of(job.seed, epoch)).tolist()
-        return [pool[i] for i in order[index * BATCH : (index + 1) * BATCH]]
+        epoch, before = 0, 0
+        while True:
+            if epoch not in epochs:
+                epochs[epoch] = _batches(learned, job.seed, epoch)
+            if step < before + len(epochs[epoch]):
+                return epochs[epoch][step - before]
+            epoch, before = epoch + 1, before + len(epochs[epoch])
 
     def loss(network: Any, batch: Sequence[Reading], step: int, generator: torch.Generator) -> Float[Tensor, ""]:
         """Cross-entropy with what the draft can say of the target's law, in nats a place."""
-        log_probs, labels, weights = _laws(network, batch, known)
+        log_probs, labels, weights = _laws(network, batch, known, answers_alone=bool(steps()) and step >= ANSWERS * steps())
         return -(log_probs.gather(-1, labels) * weights).sum() / weights.sum()
 
     def judge(network: Any) -> Evaluation:
         kinds = {"overlap_greedy_text": True, "overlap_sampled_text": False}
-        texts = {name: [one for one in held_out if _is_greedy(one) is greedy] for name, greedy in kinds.items()}
+        texts = {name: [one for one in held_out if one.is_greedy is kind] for name, kind in kinds.items()}
         return {name: _overlap(network, chosen, known) for name, chosen in texts.items() if chosen}
 
     return Objective(batch=batch, loss=loss, evaluate=judge)
 
 
-def _is_greedy(one: Reading) -> bool:
-    """Say whether the target took its first choice at every place."""
-    return bool((one.likely[:, 0].long() == one.tokens[one.first :]).all())
-
-
 def _laws(
-    network: Any, batch: Sequence[Reading], known: Known
+    network: Any, batch: Sequence[Reading], known: Known, answers_alone: bool
 ) -> tuple[Float[Tensor, "M W"], Int[Tensor, "M k"], Float[Tensor, "M k"]]:
-    """Return the draft's log-laws at all places of a batch, the target's likeliest tokens, and the mass of those it knows."""
+    """Return the draft's log-laws at the places of a batch, the target's likeliest tokens, and the mass of those it knows."""
     place, num_kept = known
     tokens = torch.nn.utils.rnn.pad_sequence([place[one.tokens[:-1]] for one in batch], batch_first=True)
-    hidden = network.model(input_ids=tokens, use_cache=False).last_hidden_state
-    counted = torch.cat([hidden[row, one.first - 1 : len(one.tokens) - 1] for row, one in enumerate(batch)])
-    logits = network.lm_head(counted)[:, :num_kept].float()  # the token that stands for all others is never drafted
-    labels = place[torch.cat([one.likely for one in batch]).long()]
+    hidden = network.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    counted = [slice(one.num_prompt - 1 if answers_alone else 0, len(one.likely)) for one in batch]
+    rows = torch.cat([hidden[row, places] for row, places in enumerate(counted)])
+    logits = network.lm_head(rows)[:, :num_kept].float()  # the token that stands for all others is never drafted
+    labels = place[torch.cat([one.likely[places] for one, places in zip(batch, counted, strict=True)]).long()]
     inside = labels < num_kept
-    return logits.log_softmax(-1), labels * inside, torch.cat([one.probs for one in batch]).float() * inside
+    probs = torch.cat([one.probs[places] for one, places in zip(batch, counted, strict=True)]).float()
+    return logits.log_softmax(-1), labels * inside, probs * inside
 
 
 @torch.no_grad()
 def _overlap(network: Any, readings: Sequence[Reading], known: Known) -> float:
-    """Return the mean of sum min(p, q) over places, of the tokens kept of each law: a lower bound of alpha at temperature 1."""
+    """Return the mean over the places of answers of sum min(p, q), of the tokens kept of each law.
+
+    It is a lower bound of alpha at temperature 1.
+    """
     total = count = 0.0
     for one in readings:
-        log_probs, labels, probs = _laws(network, [one], known)
+        log_probs, labels, probs = _laws(network, [one], known, answers_alone=True)
         total += float(torch.minimum(log_probs.exp().gather(-1, labels), probs).sum())
         count += len(labels)
     return total / count

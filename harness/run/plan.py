@@ -38,6 +38,19 @@ def pin_arms(comparison: Comparison) -> Comparison:
     return Comparison(tuple(pin(arm) for arm in comparison.arms))
 
 
+def known_arms(plan: Iterable[Comparison]) -> list[Comparison]:
+    """Pin the comparisons whose models are at hand; of others it is printed which model they wait for."""
+    found, waiting = list[Comparison](), dict[str, int]()
+    for comparison in plan:
+        try:
+            found.append(pin_arms(comparison))
+        except Unavailable as error:
+            waiting[str(error)] = waiting.get(str(error), 0) + sum(arm.limit * arm.repeats for arm in comparison.arms)
+    for why, runs in waiting.items():
+        print(f"{runs} runs wait for {why}; --reproduce does it, too")
+    return found
+
+
 def run_plan(plan: Sequence[Comparison], runner: Runner, scores: Sequence[str] = ()) -> None:
     """Run every comparison that is not complete, then let models score outputs (``scores``: "comet").
 

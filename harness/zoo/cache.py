@@ -51,7 +51,7 @@ def is_complete(folder: Path) -> bool:
         ) from error
 
 
-def make(folder: Path, build: Callable[[Path], None]) -> None:
+def make(folder: Path, build: Callable[[Path], object]) -> None:
     """Have ``build`` fill a folder beside ``folder``, then rename it. One process at a time; another one waits and reuses.
 
     The partial folder of a killed process is handed to ``build`` again, which may resume from it, unless it is complete:

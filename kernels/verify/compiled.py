@@ -1,6 +1,7 @@
 """Compiles the Triton kernels for a GPU that need not be there, and reads off registers, shared memory and spills.
 
-Triton brings ptxas, so neither CUDA nor a driver is needed. ``python -m kernels.verify.compiled`` prints the table.
+Triton brings ptxas, so neither CUDA nor a driver is needed. A launch also specialises arguments that are 1 or divisible by 16;
+what is compiled here does not, so registers of a launch may differ. ``python -m kernels.verify.compiled`` prints the table.
 """
 
 import os
@@ -58,7 +59,7 @@ class Resources:
 
 
 def variants() -> Iterator[_Variant]:
-    """What the wrappers launch: every dtype, filters or none, a draft's logits, its log-sum-exp or a point mass."""
+    """Every dtype, filters or none, a draft's logits, its log-sum-exp or a point mass; fewer than 32 drafts."""
     for dtype in ("fp32", "bf16", "fp16"):
         yield from _fused(dtype, filtered=False, given="logits", rows_padded=8)
     yield from _fused("bf16", filtered=True, given="log-sum-exp", rows_padded=8)

@@ -23,7 +23,8 @@ def decide_eagerly(round: Round) -> Verdict:
 
     Differs from transformers: the uniforms are inputs, the last token is drawn by inverting the cumulative sum instead of
     ``multinomial``, no host decision is made between (rows of a batch accept different numbers of drafts), and where draft
-    and target are equal, so that no residual is left, the target row stands in.
+    and target are equal, so that no residual is left, the target row stands in. As in transformers, a draft that the target
+    never says stands at a uniform of exactly 0 (one in 2^53), where the exact kernels reject it.
     """
     target_probs = adjusted_probs(round.target_logits, round.target)
     draft_probs = None if round.draft_logits is None else adjusted_probs(round.draft_logits, round.draft)

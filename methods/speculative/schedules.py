@@ -21,7 +21,8 @@ class Constant:
 class Heuristic:
     """Two more after a round in which every draft stood, one fewer after any other, never below one.
 
-    A round in which nothing was drafted says nothing and changes nothing.
+    As in the paper and in transformers there is no upper bound but what is left to be generated. A round in which nothing was
+    drafted says nothing and changes nothing.
     """
 
     def __init__(self, gamma: int = 5) -> None:

@@ -1,6 +1,12 @@
 """`foretoken draft`: what it makes drafts, goes on after a kill, is the same whenever it is made, and keeps every run exact."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +14,23 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from harness.cli.main import main
-from harness.run import draft_training
+from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.models.loading import load_model
+from harness.models.names import pin_model
+from harness.run import draft_laws, draft_training
+from harness.run.draft_laws import Material, collect
+from harness.run.prompts import make_prompt
 from harness.zoo.build import ensure
+from harness.zoo.state import CHECKPOINT
+from tasks import get_task
+from tasks.sources.read import read_examples
 
-SMALL = ("--layers", "1", "--width", "64", "--texts", "20", "--steps", "24", "--threads", "1")
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("--layers", "1", "--texts", "40", "--steps", "24", "--threads", "1")
+SHORT = ("--max-input-tokens", "160", "--max-new-tokens", "16")
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +39,12 @@ def target(zoo_cache: Path) -> str:
     return str(folder)
 
 
+def words_of(target: str, folder: Path, *words: str) -> list[str]:
+    return ["draft", "--target", target, "--task", "squad", "--output", str(folder), *SMALL, *SHORT, *words]
+
+
 def make(target: str, folder: Path, *words: str) -> int:
-    return main(["draft", "--target", target, "--task", "squad", "--output", str(folder), *SMALL, *words])
+    return main(words_of(target, folder, *words))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +63,8 @@ def test_it_learns_and_says_what_it_learned_on(draft: Path, target: str) -> None
     first, *_, last = known["evaluations"]
     for name in set(first) - {"step"}:
         assert last[name] > first[name] + 0.1, "the draft agrees more often than before any step"
-    assert (known["num_kept"], known["num_written"], known["base"]["name"], known["tasks"]) == (200, 20, target, ["squad"])
+    of = known["material"]
+    assert (known["num_kept"], known["num_texts"], of["target"]["name"], of["tasks"]) == (200, 40, target, ["squad"])
     assert sorted(path.name for path in draft.iterdir() if not path.name.startswith(".")) == [
         "config.json", "generation_config.json", "model.safetensors", "recipe.json", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
@@ -60,38 +82,117 @@ def test_a_run_with_it_is_exact(
     assert document["metrics"]["alpha_overlap"]["value"] > 0
 
 
-class _KilledError(BaseException):
-    """As a kill: nothing that tidies up runs."""
-
-
-@pytest.mark.parametrize("stage", ["_answers", "_read_one", "_laws"])
-def test_a_killed_training_ends_with_the_same_weights(
-    target: str, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    calls, whole = [], getattr(draft_training, stage)
-
-    def killed(*given: Any) -> Any:
-        calls.append(1)
-        if len(calls) == {"_answers": 2, "_read_one": 35, "_laws": 20}[stage]:
-            raise _KilledError
-        return whole(*given)
-
-    monkeypatch.setattr(draft_training, stage, killed)
-    folder = tmp_path / "draft"
-    with pytest.raises(_KilledError):
-        make(target, folder, "--vocabulary", "200")
-    monkeypatch.undo()
-    assert make(target, folder, "--vocabulary", "200") == 0
-    first, second = (load_file(one / "model.safetensors") for one in (draft, folder))
+@pytest.mark.parametrize("waits_for", ["cache/laws-*/00001.pt", f"draft/{CHECKPOINT}"])
+def test_a_killed_training_ends_with_the_same_weights(target: str, draft: Path, tmp_path: Path, waits_for: str) -> None:
+    """Killed with SIGKILL among the laws, or once a checkpoint is there; the other training never was, in another cache."""
+    code = (
+        "import sys, harness.zoo.state as c; c.CHECKPOINT_S = 0.0\n"
+        "from harness.cli.main import main; raise SystemExit(main(sys.argv[1:]))"
+    )
+    words = words_of(target, tmp_path / "draft", "--vocabulary", "200")
+    environment = os.environ | {"FORETOKEN_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stderr=subprocess.PIPE, env=environment)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(waits_for)) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "draft" / "recipe.json").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+        assert main(words) == 0
+    first, second = (load_file(one / "model.safetensors") for one in (draft, tmp_path / "draft"))
     assert all(torch.equal(first[name], second[name]) for name in first | second)
 
 
 def test_time_ends_every_stage(target: str, tmp_path: Path) -> None:
     folder = tmp_path / "draft"
-    words = ["--layers", "1", "--width", "64", "--minutes", "0.05", "--threads", "1"]
+    words = ["--layers", "1", "--minutes", "0.05", "--threads", "1", "--seed", "3", *SHORT]
     assert main(["draft", "--target", target, "--task", "squad", "--output", str(folder), *words]) == 0
-    assert facts(folder)["steps"] >= 1
-    assert facts(folder)["num_kept"] == len(load_file(folder / "model.safetensors")["model.embed_tokens.weight"])
+    known = facts(folder)
+    assert known["steps"] >= 1
+    assert 32 <= known["num_texts"] < 2000
+    assert known["num_kept"] == len(load_file(folder / "model.safetensors")["model.embed_tokens.weight"])
+
+
+def test_drafts_of_other_sizes_learn_from_the_same_laws(
+    target: str, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any) -> Any:
+        raise AssertionError("its laws are in the cache")
+
+    monkeypatch.setattr(draft_laws, "_write_and_read", never)
+    assert make(target, tmp_path / "narrow", "--width", "64") == 0
+    assert facts(tmp_path / "narrow")["num_texts"] == facts(draft)["num_texts"]
+
+
+def test_prompts_are_those_of_a_run_and_their_laws_the_targets(target: str) -> None:
+    material = _material(target)
+    model = load_model(material.target)
+    [first, *_] = collect(material, model, 16, lambda: True)
+    task = get_task("squad")
+    example = next(iter(read_examples(task, "toy", "train", draft_laws.MOST_EXAMPLES, 0)))
+    asked = Experiment(
+        task="squad", source="toy", target=material.target, method=MethodSpec(name="autoregressive"), max_input_tokens=160
+    )
+    prompt = make_prompt(task, example, asked, model).tokens
+    assert tuple(first.tokens[: first.num_prompt].tolist()) == prompt
+    whole = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    with torch.no_grad():
+        laws = whole(first.tokens[None, :-1]).logits[0].softmax(-1)
+    assert first.likely.shape == (len(first.tokens) - 1, draft_laws.LIKELIEST)
+    assert torch.allclose(first.probs.float(), laws.gather(-1, first.likely.long()), atol=1e-3)
+    assert first.is_greedy
+    answer = first.tokens[first.num_prompt :]
+    assert torch.equal(laws[first.num_prompt - 1 :].argmax(-1), answer)
+
+
+def _material(target: str) -> Material:
+    spec = pin_model(ModelSpec(name=target), "toy", "toy")
+    return Material(
+        target=spec, tasks=("squad",), source="toy", max_input_tokens=160, max_new_tokens=16, chat_template=False, seed=0
+    )
+
+
+def test_what_is_held_out_shares_no_group_with_what_is_learned(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQuAD's questions of one article are one group: a draft that saw one of them would be judged on what it knows."""
+    seen: dict[str, Any] = {}
+
+    def noted(job: Any, learned: Any, held_out: Any, *more: Any) -> Any:
+        seen.update(learned=learned, held_out=held_out)
+        raise InterruptedError
+
+    monkeypatch.setattr(draft_training, "_objective", noted)
+    with pytest.raises(InterruptedError):
+        make(target, Path(tempfile.mkdtemp()) / "draft")
+    assert not {one.group for one in seen["learned"]} & {one.group for one in seen["held_out"]}
+    assert {one.is_greedy for one in seen["held_out"]} == {True, False}
+
+
+def test_a_draft_as_deep_as_its_target_is_the_target(target: str, tmp_path: Path) -> None:
+    """Before any step: every layer, the norms and the kept rows of both matrices."""
+    model = load_model(pin_model(ModelSpec(name=target), "toy", "toy"))
+    job = draft_training.Job(
+        material=_material(target), layers=model.stack.num_layers, width=None, vocabulary=None, minutes=1, texts=None,
+        steps=None, learning_rate=1e-3, seed=0,
+    )  # fmt: skip
+    tokens = torch.arange(20)[None] + 30
+    whole = model.stack.model
+    with torch.no_grad():
+        theirs = whole(tokens).logits[0]
+        same = draft_training.new_network(job, model, list(range(model.vocab_size))).eval()(tokens).logits[0]
+        part = [token for token in range(model.vocab_size) if token < 100 or token % 3 == 0]
+        fewer = draft_training.new_network(job, model, part).eval()(torch.tensor([[part.index(t) for t in tokens[0].tolist()]]))
+    assert torch.allclose(same, theirs, atol=1e-4)
+    assert torch.allclose(fewer.logits[0][:, : len(part)], theirs[:, part], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("count", "depth", "layers"), [(1, 6, [0]), (2, 6, [0, 5]), (3, 30, [0, 14, 29]), (4, 4, [0, 1, 2, 3])]
+)
+def test_layers_are_spread(count: int, depth: int, layers: list[int]) -> None:
+    assert draft_training.chosen_layers(count, depth) == layers
 
 
 @pytest.mark.parametrize(
@@ -128,22 +229,26 @@ def test_an_encoder_decoder_is_refused(zoo_cache: Path, tmp_path: Path, capsys: 
 def test_what_is_damaged_or_anothers_is_refused(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
 ) -> None:
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+
     def stop(*given: Any) -> Any:
-        raise _KilledError
+        raise InterruptedError
 
     monkeypatch.setattr(draft_training, "distil", stop)
     folder = tmp_path / "draft"
-    with pytest.raises(_KilledError):
+    with pytest.raises(InterruptedError):
         make(target, folder)
     monkeypatch.undo()
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
     assert make(target, folder, "--seed", "1") == 2
     assert "another training" in capsys.readouterr().err
-    for name in ("laws-0.pt", "plan.json"):
-        content = (folder / name).read_bytes()
-        damage(folder / name)
+    [laws] = (tmp_path / "cache").glob("laws-*/00000.pt")
+    for path in (laws, folder / "plan.json"):
+        content = path.read_bytes()
+        damage(path)
         assert make(target, folder) == 2
-        assert name in capsys.readouterr().err
-        (folder / name).write_bytes(content)
+        assert path.name in capsys.readouterr().err
+        path.write_bytes(content)
 
 
 def test_a_draft_of_a_part_is_no_target(draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

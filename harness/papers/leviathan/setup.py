@@ -63,18 +63,20 @@ ZOO: dict[str, str | Missing] = {
     "lamda-100m": "zoo:gpt-draft",
 }
 SMOLLM2 = "pocket:smollm2"
-UNTRAINED = Missing("no draft of this model is published; distil one and name its folder for this role")
+SMOLLM2_DRAFTS = {size: f"pocket:smollm2-draft-{size}" for size in ("small", "base", "large")}
 NOT_COUNTED = Missing("n-grams of this tokenizer are not counted in this profile; name a table for this role")
 POCKET: dict[str, str | Missing] = {
     "t5-xxl": "zoo:captions-target",
     **{f"t5-{size}": f"zoo:captions-{size}" for size in ("small", "base", "large")},
     "summarizer": SMOLLM2,
-    **dict.fromkeys(SUMMARY_DRAFTS.values(), UNTRAINED),
+    **{f"summary-{size}": name for size, name in SMOLLM2_DRAFTS.items()},
     "gpt-target": SMOLLM2,
-    "gpt-draft": UNTRAINED,
+    "gpt-draft": SMOLLM2_DRAFTS["base"],
     **dict.fromkeys((*TABLES_OF_COUNTS, "ngram-summarizer"), NOT_COUNTED),
     "lamda-137b": SMOLLM2,
-    **dict.fromkeys(("lamda-8b", "lamda-2b", "lamda-100m"), UNTRAINED),
+    "lamda-8b": SMOLLM2_DRAFTS["large"],
+    "lamda-2b": SMOLLM2_DRAFTS["base"],
+    "lamda-100m": SMOLLM2_DRAFTS["small"],
 }
 ROLES: dict[str, dict[str, str | Missing]] = {
     "toy": ZOO,
@@ -187,7 +189,7 @@ def autoregressive(
         prompt_style=setup.prompt_style,
         comparison=comparison_id(PAPER, timed, settings.models) if timed else "",
         replicas=settings.replicas,
-        retrained=settings.replicas > 1,
+        retrained=settings.replicas > 1 and settings.profile != "pocket",  # whose models are trained once
         probes=probes,
     )
 

@@ -80,9 +80,9 @@ POCKET: dict[str, str | Missing] = {
     "large-v2": "pocket:whisper-base",
     "distil-large-v2": "pocket:whisper-tiny.en",
     "llama2-7b": "pocket:smollm2",
-    "sheared-for-7b": UNDRAFTED,
+    "sheared-for-7b": "pocket:smollm2-draft-large",
     "llama2-13b": "pocket:smollm2",
-    "sheared-for-13b": UNDRAFTED,
+    "sheared-for-13b": "pocket:smollm2-draft-small",
 }
 TWO_VOCABULARIES = (("pocket:whisper-base", "pocket:whisper-tiny.en"),)  # pairs of which the draft has another one
 PAPERS: dict[str, str | Missing] = {

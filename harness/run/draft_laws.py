@@ -1,0 +1,186 @@
+"""A target's next-token laws along what it writes: the material that a draft is distilled from (`foretoken draft`).
+
+The target answers prompts of the tasks' training parts, as runs give them, a batch greedily and a batch at temperature 1 in
+turn. Of its law at every place, of the prompt too, the likeliest tokens are kept. A batch is a file of the cache, so that a
+killed collection goes on, and drafts of other sizes learn from the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+import tasks
+from harness.core.errors import UsageError
+from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.models.loading import LoadedModel
+from harness.run.prompts import make_prompt
+from harness.zoo.cache import explained, locked, model_folder
+from harness.zoo.state import load_state, save_state
+from tasks.base import DataError
+from tasks.sources.read import read_examples
+
+LIKELIEST = 64  # tokens of a law that are kept
+ROWS = 16  # texts that are written together, and whose laws are a file
+MOST_EXAMPLES = 5000  # of a task, drawn by the seed
+CODE_VERSION = 1  # of what is written and read: part of the name of its folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """Everything that decides what is written and read but for the processor. ``target`` is pinned.
+
+    Lengths are tokens: of a prompt at most ``max_input_tokens``, whose longest field is cut as in a run, and of an answer.
+    """
+
+    target: ModelSpec
+    tasks: tuple[str, ...]
+    source: str
+    max_input_tokens: int
+    max_new_tokens: int
+    chat_template: bool
+    seed: int
+
+    @property
+    def identity(self) -> str:
+        """The hash of these fields, with the data's content in place of its name."""
+        data = [tasks.fingerprint(task, self.source) for task in self.tasks]
+        said = [CODE_VERSION, asdict(self) | {"source": None}, data]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> Path:
+        return model_folder("laws", self.identity)
+
+    def prompts(self, target: LoadedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield prompts as a run gives them, of all tasks in turn, each with the group of rows that it belongs to."""
+        streams = [self._prompts_of(name, target) for name in self.tasks]
+        while streams:
+            for stream in list(streams):
+                if (found := next(stream, None)) is None:
+                    streams.remove(stream)
+                else:
+                    yield found
+
+    def _prompts_of(self, name: str, target: LoadedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+        task = tasks.get_training_task(name)
+        asked = Experiment(
+            task=name,
+            source=self.source,
+            target=self.target,
+            method=MethodSpec(name="autoregressive"),
+            max_input_tokens=self.max_input_tokens,
+            max_new_tokens=self.max_new_tokens,
+            chat_template=self.chat_template,
+        )
+        for example in read_examples(task, self.source, "train", MOST_EXAMPLES, self.seed):
+            yield f"{name} {task.dataset.group(example)}", make_prompt(task, example, asked, target).tokens
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A prompt with the target's answer, and its laws behind every token but the last: the likeliest tokens, their
+    probabilities. ``group``: what must not stand among both learned and held-out texts.
+    """
+
+    tokens: Int[Tensor, " n"]
+    num_prompt: int
+    likely: Int[Tensor, "m k"]
+    probs: Float[Tensor, "m k"]
+    is_greedy: bool
+    group: str
+
+
+def collect(material: Material, target: LoadedModel, num_texts: int | None, is_over: Callable[[], bool]) -> list[Reading]:
+    """Return the first ``num_texts`` readings, or all that are there and as many more as time allows.
+
+    ``is_over`` is asked before each batch that the cache lacks; at least two batches are made.
+
+    Raises:
+        DataError: fewer than two prompts.
+        UsageError: a damaged file of the cache, or a prompt that does not fit.
+    """
+    folder, found = material.folder, list[Reading]()
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    prompts = material.prompts(target)
+    bar = tqdm(desc=f"write and read with {target.name}", unit="texts", total=num_texts)
+    with locked(folder / ".lock"), bar:
+        for number in range(10**9):
+            if num_texts is not None and len(found) >= num_texts:
+                break
+            path = folder / f"{number:05d}.pt"
+            asked = list(islice(prompts, ROWS))
+            if path.exists():
+                chunk = [Reading(**one) for one in load_state(path, torch.device("cpu"))]
+            elif not asked or (num_texts is None and number >= 2 and is_over()):
+                break
+            else:
+                chunk = _write_and_read(material, target, asked, number)
+                save_state([vars(one) for one in chunk], path)
+            found += chunk
+            bar.update(len(chunk))
+    if len(found) < 2:
+        raise DataError(f"data '{material.source}': {len(found)} prompts of {', '.join(material.tasks)}; expected at least 2")
+    return found[:num_texts]
+
+
+@torch.inference_mode()
+def _write_and_read(
+    material: Material, target: LoadedModel, asked: Sequence[tuple[str, tuple[int, ...]]], number: int
+) -> list[Reading]:
+    """Let the target answer a batch; the laws that it answers by are those that are kept, so that no token is read twice.
+
+    The batch is padded on the left, by transformers' own forward pass: what is written here needs no reproducible bits.
+    """
+    model: Any = target.stack.model
+    is_greedy, prompts = number % 2 == 0, [prompt for _, prompt in asked]
+    generator = torch.Generator().manual_seed(material.seed * 10**6 + number)
+    starts = [max(map(len, prompts)) - len(prompt) for prompt in prompts]
+    mask = torch.tensor([[0] * start + [1] * len(prompt) for start, prompt in zip(starts, prompts, strict=True)])
+    tokens = torch.tensor([[0] * start + list(prompt) for start, prompt in zip(starts, prompts, strict=True)])
+    answers, cache = torch.zeros(len(prompts), 0, dtype=torch.long), None
+    written, laws = tokens, list[tuple[Tensor, Tensor]]()
+    while True:
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -written.shape[1] :]
+        given = {"input_ids": written, "attention_mask": mask, "position_ids": positions}
+        made = model(**{name: value.to(model.device) for name, value in given.items()}, past_key_values=cache, use_cache=True)
+        cache, logits = made.past_key_values, made.logits
+        if not bool(logits[:, -1].isfinite().any(-1).all()):
+            raise UsageError(f"target {target.name}: its logits are not finite; expected a model that can be drafted for")
+        probs, likely = _likeliest(logits)
+        laws.append((probs, likely))
+        last = logits[:, -1].float().softmax(-1).cpu()
+        written = last.argmax(-1, keepdim=True) if is_greedy else torch.multinomial(last, 1, generator=generator)
+        answers = torch.cat([answers, written], -1)
+        mask = torch.cat([mask, torch.ones_like(written)], -1)
+        ended = torch.isin(answers, torch.tensor(target.eos_token_ids)).any(-1)
+        if bool(ended.all()) or answers.shape[1] == material.max_new_tokens:
+            break
+    probs, likely = (torch.cat([pair[kind] for pair in laws], 1) for kind in (0, 1))
+    found = []
+    for row, ((group, prompt), start) in enumerate(zip(asked, starts, strict=True)):
+        answer = _until_end(answers[row].tolist(), target.eos_token_ids)
+        places = slice(start, start + len(prompt) + len(answer) - 1)
+        own = torch.tensor([*prompt, *answer])
+        found.append(Reading(own, len(prompt), likely[row, places].clone(), probs[row, places].clone(), is_greedy, group))
+    return found
+
+
+def _likeliest(logits: Float[Tensor, "b n V"]) -> tuple[Float[Tensor, "b n k"], Int[Tensor, "b n k"]]:
+    """Return the probabilities of the likeliest tokens and these tokens, a row at a time: a batch's laws are large."""
+    found = [row.float().softmax(-1).topk(min(LIKELIEST, row.shape[-1])) for row in logits]
+    return torch.stack([one.values.half().cpu() for one in found]), torch.stack([one.indices.int().cpu() for one in found])
+
+
+def _until_end(answer: list[int], ends: Sequence[int]) -> list[int]:
+    """Cut an answer behind its first end of text."""
+    return answer[: next((place + 1 for place, token in enumerate(answer) if token in ends), len(answer))]
