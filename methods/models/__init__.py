@@ -6,6 +6,7 @@ from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
+from methods.models.general import GeneralStack
 from methods.models.gpt2 import Gpt2Stack
 from methods.models.llama import LlamaStack
 from methods.models.t5 import T5Stack
@@ -32,11 +33,19 @@ def stack_for(model: "PreTrainedModel", choice: Choice = TORCH) -> Stack:
 
     It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation.
 
+    Families that have no stack of their own run by transformers' forward pass.
+
     Raises:
-        InputError: a model type, or a setting of it, that no stack runs.
+        InputError: a model that no stack runs: without a language modelling head, or with a state that cannot be rewound.
     """
     kind = model.config.model_type
-    if kind not in STACKS or model.get_output_embeddings() is None:
-        head = "" if kind not in STACKS else ", with a language modelling head"
-        raise InputError(f"model type {kind!r} ({type(model).__name__}): expected one of {', '.join(STACKS)}{head}")
-    return STACKS[kind](model.eval(), choice)
+    if model.get_output_embeddings() is None:
+        raise InputError(
+            f"model type {kind!r} ({type(model).__name__}): it has no language modelling head; expected one that has"
+        )
+    if kind not in STACKS and model.config.is_encoder_decoder:
+        known = [name for name, stack in STACKS.items() if stack.is_encoder_decoder]
+        raise InputError(
+            f"model type {kind!r} ({type(model).__name__}): of encoder-decoders expected one of {', '.join(known)}"
+        )
+    return STACKS.get(kind, GeneralStack)(model.eval(), choice)

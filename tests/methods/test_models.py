@@ -8,8 +8,6 @@ from transformers import (
     LlamaModel,
     MistralConfig,
     MistralForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -18,7 +16,7 @@ from transformers import (
 )
 
 from methods.errors import InputError
-from methods.models import STACKS, stack_for
+from methods.models import stack_for
 from methods.models.weights import Product
 from methods.session import ModelSession
 
@@ -86,16 +84,8 @@ def test_the_state_of_a_relaid_model_loads_into_another(tiny, family: str) -> No
     torch.testing.assert_close(outputs(tiny, other), outputs(tiny, model), rtol=0, atol=1e-10)
 
 
-def test_an_unsupported_model_type_is_refused_with_the_list() -> None:
-    model = OPTForCausalLM(
-        OPTConfig(vocab_size=16, hidden_size=8, ffn_dim=8, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=8)
-    )
-    with pytest.raises(InputError, match=r"model type 'opt' \(OPTForCausalLM\): expected one of " + ", ".join(STACKS)):
-        stack_for(model)
-
-
 def test_a_model_without_a_head_is_refused() -> None:
-    with pytest.raises(InputError, match=r"'llama' \(LlamaModel\).*with a language modelling head"):
+    with pytest.raises(InputError, match=r"'llama' \(LlamaModel\): it has no language modelling head"):
         stack_for(LlamaModel(LlamaConfig(**SMALL)))
 
 

@@ -1,0 +1,85 @@
+"""A checkpoint of a family without a stack of its own through the command line: decoded, audited, or refused in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import nn
+
+from harness.cli.main import main
+from methods.models.general import _Layer
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+
+
+def save(family: str, folder: Path) -> Path:
+    """A random model of a family, whose tokens are bytes."""
+    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    config = getattr(transformers, f"{family}Config")(vocab_size=len(names), **SIZES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{family}ForCausalLM")(config)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                nn.init.normal_(weight, std=0.2)
+    model.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("Qwen3", tmp_path_factory.mktemp("models") / "qwen3")
+
+
+def words(target: Path, records: Path, *more: str) -> list[str]:
+    size = ("--limit", "2", "--max-new-tokens", "12", "--threads", "1", "--quiet", "--records", str(records))
+    return ["run", "--task", "text", "--data", "toy", "--target", str(target), *size, *more]
+
+
+def test_copied_drafts_are_identical_and_beside_generate(qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    peer = ("--peer", "generate", "--replay", "all")
+    assert main(words(qwen3, tmp_path, "--method", "speculative", "--drafter", "copy", "--gamma", "3", *peer)) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    audit = document["audit"]
+    assert (audit["verdict"], audit["compared"], audit["replayed"]["faults"]) == ("identical", 2, 0)
+
+
+def test_a_sampled_draft_has_the_targets_law(qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    drafted = ("--method", "speculative", "--draft", f"bf16:{qwen3}", "--gamma", "2", "--temperature", "1", "--replay", "all")
+    assert main(words(qwen3, tmp_path, *drafted)) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["audit"]["verdict"] == "same distribution"
+    assert document["metrics"]["alpha_overlap"]["value"] > 0.9
+
+
+def test_a_method_of_single_layers_is_refused(qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(words(qwen3, tmp_path, "--method", "ppd")) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "model type 'qwen3': its layers run together" in line
+
+
+def test_a_state_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = save("Mamba", tmp_path / "mamba")
+    capsys.readouterr()
+    assert main(words(folder, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "model type 'mamba': it keeps a running state, which cannot be rewound" in line
+
+
+def test_a_family_whose_cache_cannot_be_shortened_is_refused_when_it_is_loaded(
+    qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Layer, "get_seq_length", lambda self: 0)
+    assert main(words(qwen3, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "model type 'qwen3': its logits behind a shortened cache are" in line

@@ -1,0 +1,232 @@
+"""Families without a stack of their own, by transformers' forward pass: their logits are one pass's, whatever is rewound."""
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from kernels.products.few_rows import Choice, compiled_product
+from methods.autoregressive import Autoregressive
+from methods.errors import InputError
+from methods.models import stack_for
+from methods.models.general import GeneralStack, _Layer
+from methods.models.llama import LlamaStack
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.per_row import CopyDrafter, PerRow
+from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.schedules import Constant
+from methods.types import Inputs, Stop
+
+VOCABULARY, POSITIONS = 96, 64
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": POSITIONS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+LATENT = {
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "num_key_value_heads": 4,
+}  # fmt: skip
+GPT_SIZES = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": POSITIONS}
+# A configuration class, without "Config", and what it needs beside SIZES. "2" behind a name is a second kind of it.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Bloom": {"n_layer": 3, "n_head": 4},
+    "Cohere": {"logit_scale": 0.5},
+    "DeepseekV2": {**LATENT, "topk_method": "greedy"},
+    "DeepseekV3": LATENT,
+    "Ernie4_5": {"head_dim": 8},
+    "Falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "Falcon2": {"alibi": True},
+    "Gemma2": {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0},
+    "Gemma3Text": {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "sliding_window_pattern": 2},
+    "Glm": {"head_dim": 8},
+    "GPTBigCode": GPT_SIZES,
+    "GPTJ": {**GPT_SIZES, "rotary_dim": 4},
+    "GPTNeoX": {},
+    "Granite": {"logits_scaling": 3.0, "embedding_multiplier": 2.0},
+    "Llama4Text": {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64, "attention_chunk_size": 16},
+    "Mixtral": {"num_local_experts": 4},
+    "Mpt": {"d_model": 32, "n_heads": 4, "n_layers": 3},
+    "Nemotron": {},
+    "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 16},
+    "Olmo2": {},
+    "Phi": {},
+    "Phi3": {"sliding_window": 8},
+    "Qwen3": {"head_dim": 8},
+    "Qwen3Moe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "SmolLM3": {"no_rope_layer_interval": 2},
+    "StableLm": {},
+    "Starcoder2": {"sliding_window": 8},
+}
+WITH_EXPERTS = ("DeepseekV2", "DeepseekV3", "Llama4Text", "Mixtral", "Qwen3Moe")  # whose kernels take no fp64
+IN_PART_FP32 = ("Bloom", "GPTJ", "Gemma2", "Mpt")  # which compute attention's softmax, or more, in fp32 whatever the dtype
+STATEFUL = ("Mamba", "Rwkv", "xLSTM", "RecurrentGemma", "Jamba")
+
+
+def build(family: str) -> Any:
+    """A random model with large weights, so that its choices are far apart."""
+    name = family.removesuffix("2") if family == "Falcon2" else family
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **FAMILIES.get(family, {})})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                nn.init.normal_(weight, std=0.3)
+    return model.to(torch.float32 if family in WITH_EXPERTS else torch.float64).eval()
+
+
+def tolerance(family: str) -> float:
+    """Of the largest logit: rounding."""
+    return 2e-5 if family in WITH_EXPERTS else 1e-6 if family in IN_PART_FP32 else 1e-12
+
+
+def text(seed: int, length: int) -> list[int]:
+    return torch.randint(3, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def logits_of(model: Any, tokens: list[int]) -> torch.Tensor:
+    return model(input_ids=torch.tensor([tokens])).logits[0]
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES])
+def family(request: pytest.FixtureRequest) -> tuple[str, Any, GeneralStack]:
+    model = build(request.param)
+    stack = stack_for(model)
+    assert isinstance(stack, GeneralStack)
+    return request.param, model, stack
+
+
+@pytest.mark.parametrize("lengths", [(1,), (30,), (5, 17, 30), (12, 12)])
+def test_logits_behind_a_rewound_text_are_one_passs(family: tuple[str, Any, GeneralStack], lengths: tuple[int, ...]) -> None:
+    name, model, stack = family
+    prompts = [text(row, length) for row, length in enumerate(lengths)]
+    session = ModelSession(stack)
+    last = session.prefill(Inputs(tuple(map(tuple, prompts))))
+    session.extend(torch.tensor([[first, *text(90 + row, 4)] for row, first in enumerate(last)]))
+    session.rewind([4 - row % 2 for row in range(len(lengths))])
+    kept = [[*prompt, *text(90 + row, 4)[: row % 2]] for row, prompt in enumerate(prompts)]
+    more = [text(50 + row, 6) for row in range(len(lengths))]
+    given = session.extend(torch.tensor(more))
+    for row, (before, own) in enumerate(zip(kept, more, strict=True)):
+        wanted = logits_of(model, [*before, *own])[-6:]
+        torch.testing.assert_close(given[row], wanted, rtol=0, atol=tolerance(name) * float(wanted.abs().max()))
+
+
+def test_greedy_speculation_is_generates_output(family: tuple[str, Any, GeneralStack]) -> None:
+    """With copied drafts, a batch of which the rows differ; an output ends where ``generate``'s does."""
+    name, model, stack = family
+    prompts = tuple(tuple(text(row, 9) * 2) for row in range(2))
+    stop = Stop(max_new_tokens=20, token_ids=frozenset({2}))
+    method = DraftAndVerify(PerRow(CopyDrafter(VOCABULARY)), SpeculativeSampling(), lambda: Constant(4))
+    uniforms = Uniforms([0, 1], 20)
+    made = method.generate(ModelSession(stack), Inputs(prompts), Sampling(), uniforms, stop)
+    plain = Autoregressive().generate(ModelSession(stack), Inputs(prompts), Sampling(), uniforms, stop)
+    for prompt, output, alone in zip(prompts, made, plain, strict=True):
+        theirs = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt)),
+            max_new_tokens=20,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        assert list(output.tokens) == theirs[0, len(prompt) :].tolist(), name
+        assert output.tokens == alone.tokens
+
+
+def test_a_full_row_is_refused_and_its_padding_is_not_read() -> None:
+    model = build("OPT")
+    session = ModelSession(stack_for(model))
+    prompts = (tuple(text(0, POSITIONS - 1)), tuple(text(1, POSITIONS - 3)))
+    last = session.prefill(Inputs(prompts))
+    given = session.extend(torch.tensor([[last[0], 0, 0], [last[1], *text(2, 2)]]))
+    wanted = logits_of(model, [*prompts[1], *text(2, 2)])[-3:]
+    torch.testing.assert_close(given[1], wanted, rtol=0, atol=1e-10)
+    torch.testing.assert_close(given[0, :1], logits_of(model, list(prompts[0]))[-1:], rtol=0, atol=1e-10)
+    with pytest.raises(InputError, match=f"position limit {POSITIONS}"):
+        session.extend(torch.tensor([[1, 1, 1], [1, 1, 1]]))
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_what_keeps_a_state_is_refused(name: str) -> None:
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, "num_hidden_layers": 2})
+    with torch.device("meta"):
+        model = getattr(transformers, f"{name}ForCausalLM")(config)
+    with pytest.raises(InputError, match="it keeps a running state, which cannot be rewound; choose one with attention"):
+        stack_for(model)
+
+
+def test_what_needs_single_layers_is_refused() -> None:
+    session = ModelSession(stack_for(build("Qwen3")))
+    session.prefill(Inputs(((1, 2, 3),)))
+    hidden = session.embed(torch.tensor([[3]]))
+    with pytest.raises(InputError, match="model type 'qwen3': its layers run together"):
+        session.run_layers(hidden, 0, 1)
+    with pytest.raises(InputError, match="model type 'qwen3': no head but its own can be put on it"):
+        session.head(hidden, torch.zeros(32, VOCABULARY, dtype=torch.float64))
+
+
+def test_an_encoder_decoder_without_a_stack_is_refused_with_the_list() -> None:
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = transformers.PegasusConfig(vocab_size=16, d_model=8, encoder_layers=1, decoder_layers=1, **heads)
+    model = transformers.PegasusForConditionalGeneration(config)
+    with pytest.raises(
+        InputError, match=r"model type 'pegasus' .*: of encoder-decoders expected one of t5, bart, marian, whisper"
+    ):
+        stack_for(model)
+
+
+def test_a_family_with_a_stack_is_the_same_model_through_the_general_one() -> None:
+    model = build("Llama")
+    lean, general = stack_for(model), GeneralStack(model)
+    assert isinstance(lean, LlamaStack)
+    prompt, tokens = tuple(text(0, 20)), torch.tensor([text(1, 8)])
+    found = []
+    for stack in (lean, general):
+        session = ModelSession(stack)
+        session.prefill(Inputs((prompt,)))
+        found.append(session.extend(tokens))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-4)  # transformers' norms are of fp32
+
+
+def test_few_rows_are_multiplied_as_chosen_and_the_model_itself_stays_stock() -> None:
+    model = build("Qwen3").to(torch.float32)
+    stock = {name: vars(module).get("forward") for name, module in model.named_modules()}
+    if compiled_product(torch.randn(32, 32), None) is None:
+        pytest.skip("products of few rows need a C++ compiler")
+    stack = GeneralStack(model, Choice(most_rows=8, least_size=1))
+    session = ModelSession(stack)
+    session.prefill(Inputs((tuple(text(0, 12)),)))
+    given = session.extend(torch.tensor([text(1, 5)]))[0]
+    wanted = logits_of(model, [*text(0, 12)[:-1], *text(1, 5)])[-5:]
+    torch.testing.assert_close(given, wanted, rtol=0, atol=1e-4)
+    assert {name: vars(module).get("forward") for name, module in model.named_modules()} == stock
+    assert [one.data_ptr() for one in stack._twin.parameters()] == [one.data_ptr() for one in model.parameters()]
+
+
+def test_another_process_makes_its_own_stack() -> None:
+    stack = stack_for(build("Olmo2"))
+    other = pickle.loads(pickle.dumps(stack))
+    given = []
+    for one in (stack, other):
+        session = ModelSession(one)
+        session.prefill(Inputs((tuple(text(0, 6)),)))
+        given.append(session.extend(torch.tensor([[5, 6]])))
+    torch.testing.assert_close(*given, rtol=0, atol=0)
+
+
+def test_a_cache_that_forgets_its_length_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that the tests above are known to catch: what is new stands at the first positions again."""
+    model = build("Qwen3")
+    stack = stack_for(model)
+    monkeypatch.setattr(_Layer, "get_seq_length", lambda self: 0)
+    session = ModelSession(stack)
+    session.prefill(Inputs((tuple(text(0, 9)),)))
+    given = session.extend(torch.tensor([[3]]))[0, 0]
+    assert not torch.allclose(given, logits_of(model, [*text(0, 9)[:-1], 3])[-1], atol=1e-3)
