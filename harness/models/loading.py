@@ -30,7 +30,7 @@ from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
 from methods.models.checkpoint import load_whole
-from methods.models.general import GeneralStack
+from methods.models.general import GENERAL
 from methods.models.weights import round_weights
 from methods.models.whisper import WhisperStack
 from methods.session import ModelSession
@@ -45,7 +45,7 @@ SETTINGS = ("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_ff
 HEARS = "whisper"
 TEMPLATE_S, MOST_CHARACTERS = 5, 1_000_000  # of a chat template: its time, and what it may add to a text
 TRIED_TOKENS = 32  # of the prompt that a model is tried with
-REREAD = 8  # tokens of a text that a model without a stack of its own reads in parts and whole
+REREAD, TRIED_PROMPT = 8, 3  # tokens of a text that a model without a stack of its own reads in parts and whole; its prompt's
 CPU_BYTES = 1 << 50  # no limit: where a CPU is asked for, nothing is laid anywhere else
 
 
@@ -219,21 +219,24 @@ def _try(model: LoadedModel) -> None:
             f"its logits are {'NaN' if emitted.isnan().any() else 'the same for every token'}; correct its config.json, or its "
             "weights (fp16 overflows above 65504)"
         )
-    if isinstance(stack, GeneralStack):
+    if isinstance(stack, GENERAL):
         _check_general(stack, session)
 
 
 @torch.inference_mode()
-def _check_general(stack: GeneralStack, session: ModelSession) -> None:
+def _check_general(stack: Stack, session: ModelSession) -> None:
     """InputError for a family of which passes over a cached, shortened text do not give what one pass over all of it gives."""
     size = min(stack.vocab_size, stack.input_vocab_size)
     text, other = ([(step * place + 1) % size for place in range(REREAD)] for step in (1, 2))
-    session.prefill(Inputs((tuple(text[:3]),)))
-    session.extend(torch.tensor([[text[2], *other[3:]]], device=stack.device))
-    session.rewind([REREAD - 3])
-    given = session.extend(torch.tensor([text[3:]], device=stack.device))[0]
-    whole = stack.model(input_ids=torch.tensor([text], device=stack.device)).logits[0, 3:]
-    apart = float((given - whole).abs().max() / whole.abs().max().clamp(min=torch.finfo(whole.dtype).tiny))
+    prompt, more = text[:TRIED_PROMPT], text[TRIED_PROMPT:]
+    [first] = session.prefill(Inputs((tuple(prompt),)))
+    session.extend(torch.tensor([[first, *other[TRIED_PROMPT:]]], device=stack.device))
+    session.rewind([len(more)])
+    given = session.extend(torch.tensor([more], device=stack.device))[0]
+    decoded = {"decoder_input_ids": torch.tensor([[first, *more]], device=stack.device)} if stack.is_encoder_decoder else {}
+    whole = torch.tensor([prompt if stack.is_encoder_decoder else text], device=stack.device)
+    wanted = stack.model(input_ids=whole, **decoded).logits[0, -len(more) :]
+    apart = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny))
     if not apart <= torch.finfo(stack.dtype).eps ** 0.5:
         raise InputError(
             f"model type {stack.model.config.model_type!r}: its logits behind a shortened cache are {apart:.1g} off "

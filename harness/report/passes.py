@@ -25,7 +25,7 @@ from harness.run.instruments import held_bytes, with_peak
 from harness.run.kernels import time_on_cpu
 from harness.tables import style
 from methods.models.base import Stack
-from methods.models.general import GeneralStack
+from methods.models.general import GENERAL
 from methods.models.weights import Product
 from methods.session import ModelSession
 from methods.types import Inputs
@@ -159,7 +159,7 @@ def open_session(model: LoadedModel, cached: int) -> ModelSession:
 
 def weight_bytes(stack: Stack) -> int:
     """Return the bytes of the matrices, with biases, that a pass reads: of the layers, all their experts, and of the head."""
-    if isinstance(stack, GeneralStack):
+    if isinstance(stack, GENERAL):
         tables = [one for one in stack.model.modules() if isinstance(one, torch.nn.Embedding)]
         left_out = {id(table.weight) for table in tables} - {id(stack.model.get_output_embeddings().weight)}
         return sum(one.nbytes for one in stack.model.parameters() if id(one) not in left_out)

@@ -6,7 +6,7 @@ from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
-from methods.models.general import GeneralStack
+from methods.models.general import GeneralEncoderDecoderStack, GeneralStack
 from methods.models.gpt2 import Gpt2Stack
 from methods.models.llama import LlamaStack
 from methods.models.t5 import T5Stack
@@ -43,9 +43,5 @@ def stack_for(model: "PreTrainedModel", choice: Choice = TORCH) -> Stack:
         raise InputError(
             f"model type {kind!r} ({type(model).__name__}): it has no language modelling head; expected one that has"
         )
-    if kind not in STACKS and model.config.is_encoder_decoder:
-        known = [name for name, stack in STACKS.items() if stack.is_encoder_decoder]
-        raise InputError(
-            f"model type {kind!r} ({type(model).__name__}): of encoder-decoders expected one of {', '.join(known)}"
-        )
-    return STACKS.get(kind, GeneralStack)(model.eval(), choice)
+    general = GeneralEncoderDecoderStack if model.config.is_encoder_decoder else GeneralStack
+    return STACKS.get(kind, general)(model.eval(), choice)

@@ -1,4 +1,4 @@
-"""Any decoder-only text model, by its own forward pass in transformers: for families that have no stack of their own.
+"""Any text model with attention, by its own forward pass in transformers: for families that have no stack of their own.
 
 The model's layers, masks and positions are transformers'; its keys and values lie in the session's cache, which can rewind. All
 layers run at once. Rows whose lengths differ run one by one, since a family's own masks take all rows to be equally long.
@@ -6,17 +6,19 @@ layers run at once. Rows whose lengths differ run one by one, since a family's o
 
 from collections.abc import Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.base import Frame, Stack
+from methods.models.base import EncoderDecoderStack, Frame, Stack
 from methods.models.weights import Product
 
 LIMITS = ("max_position_embeddings", "n_positions")  # as configurations name the most positions
@@ -24,7 +26,81 @@ BODIES = ("model", "transformer")  # where a base_model_prefix names nothing
 TRIED = 2  # tokens of the pass that shows what the layers cache
 
 
-class GeneralStack(Stack):
+class _Passes(Stack):
+    """What both kinds share: a pass of the family's own decoder over the session's cache, and the family's own head."""
+
+    _twin: Any
+    _body: Any
+    _embedding: Any
+    _output: type  # what the layers return, as the model's head expects it
+
+    def _take(self, model: Any, choice: Choice, body: str | None) -> None:
+        """Make the twin, and the model without its layers, which lie under ``body`` or under encoder and decoder apart."""
+        self._twin = _twin(model, choice)
+        self._given = _Given()
+        object.__setattr__(self._given, "decoder", self._given)  # some families reach through to it
+        self._shell = copy(self._twin)
+        names = ("encoder", "decoder") if body is None else (body,)
+        self._shell._modules = {**self._twin._modules, **dict.fromkeys(names, self._given)}
+
+    def _measure(self, cache: Cache) -> None:
+        """Read off what the layers cached of ``TRIED`` tokens.
+
+        Raises:
+            InputError: nothing, or something else than a key and a value a token.
+        """
+        layers: list[Any] = [layer for layer in cache.layers if getattr(layer, "is_initialized", False)]
+        shapes = [(layer.keys.shape, layer.values.shape) for layer in layers]
+        if not shapes or any(shape[2] != TRIED for pair in shapes for shape in pair):
+            raise self._refusal("it caches no keys and values of its tokens, so it cannot be rewound")
+        self.num_kv_heads = max(shape[1] for pair in shapes for shape in pair)
+        self.head_dim = max(shape[3] for pair in shapes for shape in pair)
+        self.layers = [()] * self.num_layers
+
+    def _refusal(self, why: str) -> InputError:
+        return InputError(f"model type {self.model.config.model_type!r}: {why}")
+
+    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+        return self._embedding(tokens)
+
+    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        if (first, last) != (0, self.num_layers):
+            raise self._refusal("its layers run together; this method runs some of them alone: choose another")
+        if frame.allowed is not None:
+            raise self._refusal("it reads a text in its order; this method reads branches at once: choose another")
+        if frame.start is not None:
+            return self._pass(hidden, frame.start, frame)
+        starts = frame.positions()[:, 0].tolist()
+        return torch.cat(
+            [self._pass(hidden[row : row + 1], start, _row_of(frame, row, start)) for row, start in enumerate(starts)]
+        )
+
+    def _pass(self, hidden: Float[Tensor, "B n D"], start: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        """Run all layers over rows that are equally long. Behind the last position is padding, which comes back as zeros."""
+        num_new = hidden.shape[1]
+        fits = num_new if self.position_limit is None else min(num_new, self.position_limit - start)
+        end = start + fits
+        layers: list[Any] = [
+            _Layer(start, keys[:, :, :end], values[:, :, :end], slot[:, :fits])
+            for keys, values, slot in zip(frame.keys, frame.values, frame.slots, strict=True)
+        ]
+        made = self._body(inputs_embeds=hidden[:, :fits], use_cache=True, **self._cached(Cache(layers=layers), frame))
+        return F.pad(made.last_hidden_state, (0, 0, 0, num_new - fits))
+
+    def _cached(self, cache: Cache, frame: Frame) -> dict[str, Any]:
+        """The arguments of the decoder that hold what is cached."""
+        return {"past_key_values": cache}
+
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+        if weight is not None:
+            raise self._refusal("no head but its own can be put on it; choose a method without trained heads")
+        self._given.output = self._output(last_hidden_state=hidden)
+        self._given.output.encoder_global_attentions = None  # LED's
+        given = {"decoder_inputs_embeds": hidden} if self.is_encoder_decoder else {}
+        return self._shell(inputs_embeds=hidden, use_cache=False, **given).logits
+
+
+class GeneralStack(_Passes):
     """A decoder-only model that transformers runs.
 
     ``hidden`` of its sessions lies behind the final norm, unlike that of other stacks.
@@ -34,85 +110,98 @@ class GeneralStack(Stack):
     """
 
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
-        kind, config = model.config.model_type, model.config.get_text_config()
-        if getattr(model, "_is_stateful", False):
-            raise InputError(
-                f"model type {kind!r}: it keeps a running state, which cannot be rewound; choose one with attention"
-            )
+        refuse_state(model)
         super().__init__(model, choice)
-        limits = (getattr(config, name, None) for name in LIMITS)
-        self.position_limit = next((limit for limit in limits if limit is not None), None)
-        self._twin = _twin(model, choice)
+        config = model.config.get_text_config()
+        self.num_layers, self.num_heads = config.num_hidden_layers, config.num_attention_heads
+        self.position_limit = _first_of(config, LIMITS)
         name = next((name for name in (model.base_model_prefix, *BODIES) if name and hasattr(model, name)), None)
         if name is None:
-            raise InputError(
-                f"model type {kind!r}: its layers are not apart from its head; expected one of {', '.join(BODIES)}"
-            )
-        self._body, (self._shell, self._given) = getattr(self._twin, name), _shell_of(self._twin, name)
-        self._embedding = self._twin.get_input_embeddings()
+            raise self._refusal(f"its layers are not apart from its head; expected one of {', '.join(BODIES)}")
+        self._take(model, choice, name)
+        self._body, self._embedding = getattr(self._twin, name), self._twin.get_input_embeddings()
         cache = DynamicCache()
         with torch.no_grad():
             tokens = torch.ones(1, TRIED, dtype=torch.long, device=self.device)
-            found = self._body(input_ids=tokens, past_key_values=cache, use_cache=True)
-        layers: list[Any] = [layer for layer in cache.layers if getattr(layer, "is_initialized", False)]
-        shapes = [(layer.keys.shape, layer.values.shape) for layer in layers]
-        if not shapes or any(shape[2] != TRIED for pair in shapes for shape in pair):
-            raise InputError(f"model type {kind!r}: it caches no keys and values of its tokens, so it cannot be rewound")
-        self._output, self.num_layers = type(found), config.num_hidden_layers
-        self.num_heads = config.num_attention_heads
-        self.num_kv_heads = max(shape[1] for pair in shapes for shape in pair)
-        self.head_dim = max(shape[3] for pair in shapes for shape in pair)
-        self.layers = [()] * self.num_layers
+            self._output = type(self._body(input_ids=tokens, past_key_values=cache, use_cache=True))
+        self._measure(cache)
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
-        return self._embedding(tokens)
 
-    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
-        kind = self.model.config.model_type
-        if (first, last) != (0, self.num_layers):
-            raise InputError(
-                f"model type {kind!r}: its layers run together; this method runs some of them alone: choose another"
-            )
-        if frame.allowed is not None:
-            raise InputError(
-                f"model type {kind!r}: it reads a text in its order; this method reads branches at once: choose another"
-            )
-        if frame.start is not None:
-            return self._pass(hidden, frame.start, frame.keys, frame.values, frame.slots)
-        rows = []
-        for row, start in enumerate(frame.positions()[:, 0].tolist()):
-            one, new = slice(row, row + 1), slice(start, start + frame.num_new)
-            keys, values = ([layer[one] for layer in layers] for layers in (frame.keys, frame.values))
-            rows.append(self._pass(hidden[one], start, keys, values, [slot[one, new] for slot in frame.slots]))
-        return torch.cat(rows)
+class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
+    """An encoder-decoder of texts that transformers runs; its decoder's view of the source is computed once.
 
-    def _pass(
-        self,
-        hidden: Float[Tensor, "B n D"],
-        start: int,
-        keys: Sequence[Tensor],
-        values: Sequence[Tensor],
-        slots: Sequence[Tensor],
-    ) -> Float[Tensor, "B n D"]:
-        """Run all layers over rows that are equally long. Behind the last position is padding, which comes back as zeros."""
-        num_new = hidden.shape[1]
-        fits = num_new if self.position_limit is None else min(num_new, self.position_limit - start)
-        end = start + fits
-        layers: list[Any] = [
-            _Layer(start, own[:, :, :end], read[:, :, :end], slot[:, :fits])
-            for own, read, slot in zip(keys, values, slots, strict=True)
-        ]
-        made = self._body(inputs_embeds=hidden[:, :fits], past_key_values=Cache(layers=layers), use_cache=True)
-        return F.pad(made.last_hidden_state, (0, 0, 0, num_new - fits))
+    Raises:
+        InputError: a model that keeps a state, that caches nothing, or whose outputs have no first token.
+    """
 
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        if weight is not None:
-            kind = self.model.config.model_type
-            raise InputError(
-                f"model type {kind!r}: no head but its own can be put on it; choose a method without trained heads"
-            )
-        self._given.output = self._output(last_hidden_state=hidden)
-        return self._shell(inputs_embeds=hidden, use_cache=False).logits
+    def __init__(self, model: Any, choice: Choice = TORCH) -> None:
+        refuse_state(model)
+        super().__init__(model, choice)
+        config = model.config
+        self.num_layers = _first_of(config, ("decoder_layers", "num_decoder_layers", "num_layers")) or config.num_hidden_layers
+        self.num_heads = _first_of(config, ("decoder_attention_heads",)) or config.num_attention_heads
+        self.position_limit = _first_of(config, ("max_decoder_position_embeddings", *LIMITS))
+        self.source_limit = _first_of(config, ("max_encoder_position_embeddings", *LIMITS))
+        name = model.base_model_prefix if model.base_model_prefix and hasattr(model, model.base_model_prefix) else None
+        self._take(model, choice, name)
+        self._body = self._twin.get_decoder()
+        self._embedding = self._body.get_input_embeddings()
+        states = torch.zeros(1, 1, self._embedding.weight.shape[1], dtype=self.dtype, device=self.device)
+        cache, made = self._read(states, TRIED)
+        self._output = type(made) if name is None else Seq2SeqMoEModelOutput
+        self._measure(cache.self_attention_cache)
+
+    def _read(self, states: Float[Tensor, "B S D"], num_tokens: int) -> tuple[EncoderDecoderCache, Any]:
+        """Let the decoder read some first tokens, and so the source."""
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        tokens = torch.ones(states.shape[0], num_tokens, dtype=torch.long, device=self.device)
+        with torch.no_grad():
+            embedded = self._embedding(tokens)
+            made = self._body(inputs_embeds=embedded, encoder_hidden_states=states, past_key_values=cache, use_cache=True)
+        return cache, made
+
+    def cross(self, states: Float[Tensor, "B S D"]) -> Float[Tensor, "L B H2 S head_dim"]:
+        layers: list[Any] = self._read(states, 1)[0].cross_attention_cache.layers
+        return torch.stack([torch.cat([layer.keys, layer.values], 1) for layer in layers])
+
+    def _cached(self, cache: Cache, frame: Frame) -> dict[str, Any]:
+        sources = DynamicCache()
+        for number, (keys, values) in enumerate(frame.cross):
+            sources.update(keys, values, number)
+        keys, mask = frame.cross[0][0], None
+        if frame.cross_mask is not None:
+            mask = (frame.cross_mask[:, 0, 0] == 0).long().expand(keys.shape[0], -1)
+        width = self._embedding.weight.shape[1]
+        return {
+            "past_key_values": EncoderDecoderCache(cache, sources),
+            "encoder_hidden_states": keys.new_zeros(keys.shape[0], keys.shape[2], width),  # read before, only asked for
+            "encoder_attention_mask": mask,
+        }
+
+
+GENERAL = (GeneralStack, GeneralEncoderDecoderStack)
+
+
+def refuse_state(model: Any) -> None:
+    """InputError for a model that keeps a running state."""
+    if getattr(model, "_is_stateful", False):
+        kind = model.config.model_type
+        raise InputError(f"model type {kind!r}: it keeps a running state, which cannot be rewound; choose one with attention")
+
+
+def _first_of(config: Any, names: Sequence[str]) -> int | None:
+    return next((found for name in names if (found := getattr(config, name, None)) is not None), None)
+
+
+def _row_of(frame: Frame, row: int, start: int) -> Frame:
+    """One row of a frame, whose entries begin at its own length."""
+    one, new = slice(row, row + 1), slice(start, start + frame.num_new)
+    keys, values = (tuple(layer[one] for layer in layers) for layers in (frame.keys, frame.values))
+    cross = tuple((own[one], read[one]) for own, read in frame.cross)
+    mask = frame.cross_mask
+    mask = mask if mask is None or mask.shape[0] == 1 else mask[one]
+    slots = tuple(slot[one, new] for slot in frame.slots)
+    return replace(frame, batch=1, start=start, keys=keys, values=values, slots=slots, cross=cross, cross_mask=mask)
 
 
 class _Layer(CacheLayerMixin):
@@ -177,11 +266,3 @@ def _by_rows(product: Product) -> Any:
         return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
 
     return forward
-
-
-def _shell_of(model: Any, body: str) -> tuple[Any, _Given]:
-    """Return the model without its layers: what it does with their hidden states, whatever its family does there."""
-    shell, given = copy(model), _Given()
-    object.__setattr__(given, "decoder", given)  # some families reach through to it
-    shell._modules = {**model._modules, body: given}
-    return shell, given

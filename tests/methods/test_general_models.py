@@ -12,7 +12,7 @@ from kernels.products.few_rows import Choice, compiled_product
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
-from methods.models.general import GeneralStack, _Layer
+from methods.models.general import GeneralEncoderDecoderStack, GeneralStack, _Layer
 from methods.models.llama import LlamaStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -65,6 +65,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 WITH_EXPERTS = ("DeepseekV2", "DeepseekV3", "Llama4Text", "Mixtral", "Qwen3Moe")  # whose kernels take no fp64
 IN_PART_FP32 = ("Bloom", "GPTJ", "Gemma2", "Mpt")  # which compute attention's softmax, or more, in fp32 whatever the dtype
+PAIRED_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": POSITIONS,
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2,
+}  # fmt: skip
+T5_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_decoder_layers": 3, "num_heads": 4,
+    "feed_forward_proj": "gated-gelu", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
+}  # fmt: skip
+LIMITED = {"max_encoder_position_embeddings": POSITIONS, "max_decoder_position_embeddings": POSITIONS}
+PAIRED: dict[str, dict[str, Any]] = {
+    "Blenderbot": PAIRED_SIZES,
+    "LED": {**PAIRED_SIZES, **LIMITED, "attention_window": 8},
+    "LongT5": T5_SIZES,
+    "M2M100": PAIRED_SIZES,
+    "MBart": PAIRED_SIZES,
+    "MT5": T5_SIZES,
+    "NllbMoe": {**PAIRED_SIZES, "num_experts": 2},
+    "Pegasus": PAIRED_SIZES,
+    "SwitchTransformers": {**T5_SIZES, "num_experts": 2},
+    "UMT5": T5_SIZES,
+}
 STATEFUL = ("Mamba", "Rwkv", "xLSTM", "RecurrentGemma", "Jamba")
 
 
@@ -172,14 +194,53 @@ def test_what_needs_single_layers_is_refused() -> None:
         session.head(hidden, torch.zeros(32, VOCABULARY, dtype=torch.float64))
 
 
-def test_an_encoder_decoder_without_a_stack_is_refused_with_the_list() -> None:
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = transformers.PegasusConfig(vocab_size=16, d_model=8, encoder_layers=1, decoder_layers=1, **heads)
-    model = transformers.PegasusForConditionalGeneration(config)
-    with pytest.raises(
-        InputError, match=r"model type 'pegasus' .*: of encoder-decoders expected one of t5, bart, marian, whisper"
-    ):
-        stack_for(model)
+@pytest.fixture(scope="module", params=[*PAIRED])
+def paired(request: pytest.FixtureRequest) -> tuple[Any, GeneralEncoderDecoderStack]:
+    name = request.param
+    config = getattr(transformers, f"{name}Config")(**PAIRED[name])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).double().eval()
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                nn.init.normal_(weight, std=0.3)
+    stack = stack_for(model)
+    assert isinstance(stack, GeneralEncoderDecoderStack)
+    return model, stack
+
+
+@pytest.mark.parametrize("lengths", [(7,), (4, 11), (6, 6)])
+def test_an_encoder_decoders_logits_are_one_passs(
+    paired: tuple[Any, GeneralEncoderDecoderStack], lengths: tuple[int, ...]
+) -> None:
+    """Rows whose sources and outputs have other lengths, behind a text that was rewound, and with their places exchanged."""
+    model, stack = paired
+    sources = [text(row, length) for row, length in enumerate(lengths)]
+    session = ModelSession(stack)
+    first = session.prefill(Inputs(tuple(map(tuple, sources))))
+    session.extend(torch.tensor([[start, *text(90 + row, 4)] for row, start in enumerate(first)]))
+    session.rewind([4 - row for row in range(len(lengths))])
+    order = list(reversed(range(len(lengths))))
+    session.select(order)
+    more = [text(50 + row, 5) for row in range(len(lengths))]
+    given = session.extend(torch.tensor([more[row] for row in order]))
+    for place, row in enumerate(order):
+        decoded = torch.tensor([[first[row], *text(90 + row, 4)[:row], *more[row]]])
+        with torch.no_grad():
+            wanted = model(input_ids=torch.tensor([sources[row]]), decoder_input_ids=decoded).logits[0, -5:]
+        torch.testing.assert_close(given[place], wanted, rtol=0, atol=1e-11 * float(wanted.abs().max()))
+
+
+def test_an_encoder_decoders_speculation_is_generates_output(paired: tuple[Any, GeneralEncoderDecoderStack]) -> None:
+    model, stack = paired
+    source = tuple(text(0, 9))
+    stop = Stop(max_new_tokens=16, token_ids=frozenset({stack.model.config.eos_token_id}))
+    method = DraftAndVerify(PerRow(CopyDrafter(VOCABULARY)), SpeculativeSampling(), lambda: Constant(4))
+    [made] = method.generate(ModelSession(stack), Inputs((source,)), Sampling(), Uniforms([0], 16), stop)
+    asked = {"inputs": torch.tensor([source]), "attention_mask": torch.ones(1, len(source))}
+    plain = {"forced_bos_token_id": None, "forced_eos_token_id": None, "num_beams": 1, "do_sample": False}
+    theirs = model.generate(**asked, **plain, max_new_tokens=16)[0, 1:].tolist()
+    assert list(made.tokens) == theirs
 
 
 def test_a_family_with_a_stack_is_the_same_model_through_the_general_one() -> None:
