@@ -245,6 +245,12 @@ NAMES = [
     *(f"table {number}" for number, table in TABLES.items() if table.is_committed),
     *(f"figure {name}" for name in FIGURES),
 ]
+POCKET = [
+    f"{kind} {name} --profile pocket"
+    for kind, items in (("table", TABLES), ("figure", FIGURES))
+    for name, item in items.items()
+    if list((ROOT / "results" / "pocket" / f"{kind}s").glob(f"{item.name}.*"))
+]
 RENDER_ALL = """
 import sys
 from harness.cli import catalogue, main
@@ -261,23 +267,25 @@ def all_rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     In a process without the tests' checks of types, which would take four times as long.
     """
     place = tmp_path_factory.mktemp("clone")
-    (place / "results").mkdir()
-    (place / "results" / "evidence").symlink_to(ROOT / "results" / "evidence")
-    command = [sys.executable, "-c", RENDER_ALL, ",".join(NAMES)]
+    for own in (Path("results"), Path("results") / "pocket"):
+        (place / own).mkdir()
+        (place / own / "evidence").symlink_to(ROOT / own / "evidence")
+    command = [sys.executable, "-c", RENDER_ALL, ",".join([*NAMES, *POCKET])]
     made = subprocess.run(command, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     return place / "results"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *POCKET])
 def test_what_is_committed_renders_to_the_same_bytes(name: str, all_rendered: Path) -> None:
-    kind, number = name.split()
+    kind, number, *profile = name.split()
     item = get_table(int(number)) if kind == "table" else get_figure(number)
-    written = sorted((all_rendered / f"{kind}s").glob(f"{item.name}.*"))
+    own = Path("pocket") if profile else Path()
+    written = sorted((all_rendered / own / f"{kind}s").glob(f"{item.name}.*"))
     assert written
     for path in written:
         assert b'"status": "not run"' not in path.read_bytes()
-        committed = ROOT / "results" / f"{kind}s" / path.name
+        committed = ROOT / "results" / own / f"{kind}s" / path.name
         assert committed.read_bytes() == path.read_bytes(), f"{path.name}: make {kind}-{number} writes it anew"
 
 
