@@ -132,5 +132,7 @@ def source_of(text: str | None, profile: str = "toy") -> str:
         return text
     path = Path(expanduser(text))
     if not path.exists():
-        raise UsageError(f'data {text!r}: not there; expected "toy", "hub", a folder or a .jsonl, .parquet or .txt file')
+        raise UsageError(
+            f'data {text!r}: not there; expected "toy", "hub", a folder or a .jsonl, .parquet, .csv, .tsv or .txt file'
+        )
     return str(path.resolve())

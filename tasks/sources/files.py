@@ -3,6 +3,7 @@
 A plain text file is cut into documents, whichever of three common ways it is laid out in.
 """
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 from tasks.base import DataError, HubFiles, Row, Split
 
-ROW_FORMATS = (".jsonl", ".parquet")
+ROW_FORMATS = (".jsonl", ".parquet", ".csv", ".tsv")
 # What libraries raise about files that are damaged somewhere inside.
 DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, SystemError)
 Located = tuple[str, Row]
@@ -92,6 +93,32 @@ def parquet_rows(path: Path) -> Iterator[Located]:
         raise DataError(f"{path}: not a readable Parquet file ({_reason(error)}); write it again or give JSON Lines") from error
 
 
+def table_rows(path: Path) -> Iterator[Located]:
+    """Yield the rows of a CSV or TSV file. The first line names the fields; a field in quotes may hold several lines."""
+    csv.field_size_limit(2**31 - 1)  # an article may be longer than Python's own limit
+    lines = csv.reader(
+        (f"{line}\n" for _, line in numbered_lines(path)), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True
+    )
+    names = list[str]()
+    try:
+        for values in lines:
+            where = f"{path}:{lines.line_num}"
+            if not values:
+                continue
+            if not names:
+                names = values
+                if odd := [name for name in names if not name.strip() or names.count(name) > 1]:
+                    raise DataError(f"{where}: field {odd[0]!r}; expected a name for every field, each once, in the first line")
+            elif len(values) != len(names):
+                raise DataError(
+                    f"{where}: {len(values)} fields, the first line names {len(names)}; correct the row, or quote it"
+                )
+            else:
+                yield where, dict(zip(names, values, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}:{lines.line_num}: not a row of a table ({error}); correct the line") from error
+
+
 def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
@@ -147,6 +174,7 @@ def text_rows(path: Path) -> Iterator[Located]:
 
 def file_rows(path: Path) -> Iterator[Located]:
     readers = {".jsonl": json_lines, ".json": json_array, ".parquet": parquet_rows, ".txt": text_rows}
+    readers |= {".csv": table_rows, ".tsv": table_rows}
     return readers[path.suffix](path)
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+import pandas
 import pytest
 
 from tasks import TASKS, get_task
@@ -225,9 +226,9 @@ def test_unreadable_files(tmp_path):
         read_examples(get_task("squad"), str(tmp_path / "nowhere"), "test", None, 0)
     with pytest.raises(DataError, match="nothing for cnndm here; expected a folder with cnn_dailymail/test"):
         read_examples(get_task("cnndm"), str(tmp_path), "test", None, 0)
-    (tmp_path / "rows.csv").write_text("a,b\n")
-    with pytest.raises(DataError, match=r"cannot read a '\.csv' file for squad"):
-        read_examples(get_task("squad"), str(tmp_path / "rows.csv"), "test", None, 0)
+    (tmp_path / "rows.xlsx").write_text("a,b\n")
+    with pytest.raises(DataError, match=r"cannot read a '\.xlsx' file for squad"):
+        read_examples(get_task("squad"), str(tmp_path / "rows.xlsx"), "test", None, 0)
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"no row for the test split of squad in .*empty\.jsonl; give more rows"):
         read_examples(get_task("squad"), str(tmp_path / "empty.jsonl"), "test", None, 0)
@@ -361,3 +362,40 @@ def test_a_file_that_is_called_test_is_tested_whole(tmp_path):
         list(read_examples(get_task("xsum"), str(path), "train", None, 0))
     other = path.rename(tmp_path / "stories.jsonl")
     assert 1 <= len(list(read_examples(get_task("xsum"), str(other), "test", None, 0))) < 30
+
+
+@pytest.mark.parametrize(("ending", "separator"), [("csv", ","), ("tsv", "\t")])
+def test_tables_that_pandas_writes_are_the_same_rows(ending, separator, tmp_path):
+    """Articles with commas, quotes, tabs and line ends within, and one that is longer than Python's limit of a field."""
+    rows = rows_of("cnndm", 30)
+    rows[3]["article"] = 'He said "no, never",\n\n\tand\r\nleft. ' + "word " * 40_000
+    jsonl = write_jsonl(tmp_path / "rows.jsonl", rows)
+    table = tmp_path / f"table.{ending}"
+    pandas.DataFrame(rows).to_csv(table, sep=separator, index=False)
+    wanted = [example.inputs for example in read_examples(get_task("cnndm"), str(jsonl), "train", None, 0)]
+    found = [example.inputs for example in read_examples(get_task("cnndm"), str(table), "train", None, 0)]
+    assert [as_read(one) for one in found] == [as_read(one) for one in wanted]
+    assert fingerprint(get_task("cnndm").dataset, str(table)) != fingerprint(get_task("cnndm").dataset, str(jsonl))
+
+
+def as_read(inputs):
+    """Line ends within a field are read as one kind."""
+    return {name: value.replace("\r\n", "\n") for name, value in inputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("text,text\na,b\n", "rows.csv:1: field 'text'; expected a name for every field, each once, in the first line"),
+        ("text,\na,b\n", "rows.csv:1: field ''; expected a name"),
+        ("text,more\na b c\n", "rows.csv:2: 1 fields, the first line names 2; correct the row, or quote it"),
+        ('text\n"a b c\n', "rows.csv:2: not a row of a table (unexpected end of data); correct the line"),
+        ("content\na b c d\n", "rows.csv:2: field 'text' is missing"),
+        ("", "no row for the train split"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named(content, said, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=re.escape(said)):
+        list(read_examples(get_task("text"), str(path), "train", None, 0))
