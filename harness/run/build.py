@@ -132,6 +132,7 @@ def _checked_beams(name: str, count: int, target: LoadedModel) -> int:
 
 def early_reader(spec: EarlyProbe, target: LoadedModel) -> EarlyHead:
     """Return what reads a match rate; refused where the model or the heads do not have one of its layers."""
+    target.stack.check_layers_alone()
     head = early_head(spec.heads, target)
     check_layers(spec.layers, target.stack.num_layers)
     for layer in spec.layers:

@@ -80,6 +80,7 @@ class Stack(ABC):
     start_token: int | None = None
     source_limit: int | None = None
     window: int | None = None
+    runs_layers_alone = True
     parts: tuple[tuple[int, int, "Stack"], ...] = ()
 
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
@@ -112,6 +113,14 @@ class Stack(ABC):
     def __reduce__(self) -> tuple:
         """Pickle a stack as its model, so that another process makes its own over the same weights."""
         return type(self), (self.model, self.choice)
+
+    def check_layers_alone(self) -> None:
+        """InputError for a model whose layers only run together; others read match rates and heads, and exit early."""
+        if not self.runs_layers_alone:
+            raise InputError(
+                f"model type {self.model.config.model_type!r}: its layers run together; this method runs some of them alone: "
+                "choose another"
+            )
 
     def part(self, first: int, last: int, device: torch.device) -> "Stack":
         """Return a stack of layers first..last-1, which lie on one device; it embeds nothing and has no head."""

@@ -29,6 +29,7 @@ TRIED = 2  # tokens of the pass that shows what the layers cache
 class _Passes(Stack):
     """What both kinds share: a pass of the family's own decoder over the session's cache, and the family's own head."""
 
+    runs_layers_alone = False
     _twin: Any
     _body: Any
     _embedding: Any
@@ -65,7 +66,7 @@ class _Passes(Stack):
 
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         if (first, last) != (0, self.num_layers):
-            raise self._refusal("its layers run together; this method runs some of them alone: choose another")
+            self.check_layers_alone()
         if frame.allowed is not None:
             raise self._refusal("it reads a text in its order; this method reads branches at once: choose another")
         if frame.start is not None:

@@ -62,8 +62,11 @@ def test_a_sampled_draft_has_the_targets_law(qwen3: Path, tmp_path: Path, capsys
     assert document["metrics"]["alpha_overlap"]["value"] > 0.9
 
 
-def test_a_method_of_single_layers_is_refused(qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(words(qwen3, tmp_path, "--method", "ppd")) == 2
+@pytest.mark.parametrize("asked", [("--method", "ppd"), ("--match-layers", "1")])
+def test_what_needs_single_layers_is_refused(
+    qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture, asked: tuple[str, ...]
+) -> None:
+    assert main(words(qwen3, tmp_path, *asked)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "model type 'qwen3': its layers run together" in line
 
