@@ -99,6 +99,53 @@ inline float one_widened(Bfloat16 stored) {
   return number;
 }
 
+// to + a * b, rounded once wherever the processor can: left to itself, a compiler does so for some numbers of rows and not for others.
+template <typename Number>
+inline Number added(Number a, Number b, Number to) {
+#if defined(__FMA__) || defined(__aarch64__)
+  if constexpr (std::is_same_v<Number, float>)
+    return __builtin_fmaf(a, b, to);
+  else
+    return __builtin_fma(a, b, to);
+#else
+  return to + a * b;
+#endif
+}
+
+// The same for vectors.
+#if defined(__AVX512F__)
+inline Vector<float>::type added(Vector<float>::type a, Vector<float>::type b, Vector<float>::type to) {
+  return (Vector<float>::type)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)to);
+}
+inline Vector<double>::type added(Vector<double>::type a, Vector<double>::type b, Vector<double>::type to) {
+  return (Vector<double>::type)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)to);
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+inline Vector<float>::type added(Vector<float>::type a, Vector<float>::type b, Vector<float>::type to) {
+  return (Vector<float>::type)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)to);
+}
+inline Vector<double>::type added(Vector<double>::type a, Vector<double>::type b, Vector<double>::type to) {
+  return (Vector<double>::type)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)to);
+}
+#else
+inline Vector<float>::type added(Vector<float>::type a, Vector<float>::type b, Vector<float>::type to) { return to + a * b; }
+inline Vector<double>::type added(Vector<double>::type a, Vector<double>::type b, Vector<double>::type to) { return to + a * b; }
+#endif
+
+// A number in every place of a vector.
+#if defined(__AVX512F__)
+inline Vector<float>::type everywhere(float number) { return (Vector<float>::type)_mm512_set1_ps(number); }
+inline Vector<double>::type everywhere(double number) { return (Vector<double>::type)_mm512_set1_pd(number); }
+#elif defined(__AVX2__)
+inline Vector<float>::type everywhere(float number) { return (Vector<float>::type)_mm256_set1_ps(number); }
+inline Vector<double>::type everywhere(double number) { return (Vector<double>::type)_mm256_set1_pd(number); }
+#else
+template <typename Number>
+inline typename Vector<Number>::type everywhere(Number number) {
+  return number - typename Vector<Number>::type{};
+}
+#endif
+
 // The number of vectors beside one another that so many rows have in registers, together with as many of the weight.
 constexpr int vectors(int rows) { return std::max(1, std::min(8, (REGISTERS - 2) / (rows + 1))); }
 
@@ -128,14 +175,16 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
     for (int i = 0; i < COUNT; i++) values[i] = widened(from + i * SIZE);
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
     for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
-    for (int row = 0; row < ROWS; row++)
-      for (int i = 0; i < COUNT; i++) sums[row][i] += rows[row * row_stride + k] * values[i];
+    for (int row = 0; row < ROWS; row++) {
+      const Lanes factor = everywhere(rows[row * row_stride + k]);
+      for (int i = 0; i < COUNT; i++) sums[row][i] = added(factor, values[i], sums[row][i]);
+    }
   }
   for (int row = 0; row < ROWS; row++)
     for (int i = 0; i < COUNT; i++) {
       Lanes* to = (Lanes*)(out + row * out_stride + i * SIZE);
       if constexpr (SCALED<Stored>)
-        *to += sums[row][i] * *(const Lanes*)(scales + i * SIZE);
+        *to = added(sums[row][i], *(const Lanes*)(scales + i * SIZE), *to);
       else
         *to = sums[row][i];
     }
@@ -159,10 +208,11 @@ void add_columns(const Number* rows, long row_stride, const Stored* weight, long
       for (int row = 0; row < ROWS; row++)
         for (long left = column; left < columns; left++) {
           const Number value = one_widened(weight[k * stride + left]);
+          Number* to = out + row * out_stride + left;
           if constexpr (SCALED<Stored>)
-            out[row * out_stride + left] += rows[row * row_stride + k] * (value * scales[left]);
+            *to = added(rows[row * row_stride + k], value * scales[left], *to);
           else
-            out[row * out_stride + left] += rows[row * row_stride + k] * value;
+            *to = added(rows[row * row_stride + k], value, *to);
         }
 }
 

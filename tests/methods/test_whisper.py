@@ -163,14 +163,15 @@ def test_one_recording_in_many_rows_is_heard_once() -> None:
     assert len(set(map(tuple, alone))) == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_near_single(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 0.05), (torch.bfloat16, 0.3)])
+def test_half_precision_is_near_single(dtype: torch.dtype, most: float) -> None:
+    """As near as the dtype's 11 or 8 bits allow after all layers; processors sum in different orders."""
     session, exact = session_of(build(dtype=dtype)), session_of(build())
     inputs = inputs_for(session, 1)
     logits, wanted = (one.extend(torch.tensor([one.prefill(inputs)])).double() for one in (session, exact))
     finite = wanted.isfinite()
     assert torch.equal(finite, logits.isfinite())
-    assert (logits - wanted)[finite].abs().max() < 0.1
+    assert (logits - wanted)[finite].abs().max() < most
 
 
 def test_greedy_equals_transformers_generate() -> None:
