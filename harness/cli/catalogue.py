@@ -172,7 +172,7 @@ def _keep(
     planned = {arm for one in whole for arm in one.arms(settings)}
     keep(arms, args.records, archive, planned)
     stored = unpacked(archive) if settings != portable(settings) else None
-    return portable(settings), evidence if stored is None else stored_evidence(stored), [archive]
+    return portable(settings), evidence if stored is None else stored_evidence(stored, leaned=True), [archive]
 
 
 def why_not(item: Table | Figure, settings: Settings) -> str:

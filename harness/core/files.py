@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -142,8 +142,13 @@ def made(kind: type[Made], values: Any) -> Made:
     return found
 
 
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
 def _refuse_names(kind: Any, values: Mapping[str, Any]) -> None:
-    known = [one.name for one in fields(kind)]
+    known = _names(kind)
     if unknown := next((name for name in values if name not in known), None):
         expected = f"expected one of {', '.join(known)}" if known else "expected none"
         raise ValueError(f"{kind.__name__} field {unknown!r}: not known to this version; {expected}")
@@ -151,11 +156,12 @@ def _refuse_names(kind: Any, values: Mapping[str, Any]) -> None:
 
 def _refuse_unknown(values: Any, found: Any) -> None:
     """ValueError for a field, at any depth, that its dataclass does not have; msgspec leaves these out in silence."""
-    if isinstance(values, Mapping) and is_dataclass(found):
+    if isinstance(values, dict) and is_dataclass(found):
         _refuse_names(type(found), values)
         for name, value in values.items():
-            _refuse_unknown(value, getattr(found, name))
-    elif isinstance(values, list) and values and isinstance(values[0], Mapping):
+            if isinstance(value, dict | list):
+                _refuse_unknown(value, getattr(found, name))
+    elif isinstance(values, list) and values and isinstance(values[0], dict):
         for value, one in zip(values, found, strict=True):
             _refuse_unknown(value, one)
 
@@ -163,7 +169,7 @@ def _refuse_unknown(values: Any, found: Any) -> None:
 def plain(thing: Any) -> Any:
     """Dictionaries, lists and scalars of a dataclass, in the order of its fields."""
     if is_dataclass(thing):
-        return {one.name: plain(getattr(thing, one.name)) for one in fields(thing)}
+        return {name: plain(getattr(thing, name)) for name in _names(type(thing))}
     return [plain(one) for one in thing] if isinstance(thing, list | tuple) else thing
 
 

@@ -49,8 +49,9 @@ class RecordFile:
         if foreign := next((one for one in found.values() if one.signature != self.experiment.signature), None):
             raise _foreign(self.path, foreign, self.experiment.signature)
         for probe in self.experiment.probes:
+            name = probe.id
             for key, one in read_probe(self.probe_path(probe), found).items():
-                found[key].probes[probe.id] = one
+                found[key].probes[name] = one
         return found
 
     def probe_path(self, probe: Probe) -> Path:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +97,7 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
             if steps.early_layer
             else [round_s for round_s, drafted in zip(steps.round_s, steps.drafted, strict=True) if len(drafted) == usual]
         )
-        found.append((float(np.median(alike)) if alike else np.nan, len(alike)))
+        found.append((median(alike) if alike else np.nan, len(alike)))
     return found
 
 

@@ -88,4 +88,4 @@ def _at_hand(item: Table | Figure, folder: Path, profile: str) -> list[tuple[Set
         return [(settings, own, str(folder))]
     kept = unpacked(archive_of(folder_of(committed), item.paper)) if folder == RECORDS else None
     found = [(committed, own, str(folder)), (settings, own, str(folder))]
-    return found if kept is None else [*found, (committed, stored_evidence(kept), "committed")]
+    return found if kept is None else [*found, (committed, stored_evidence(kept, leaned=True), "committed")]

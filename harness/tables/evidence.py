@@ -104,10 +104,10 @@ class Evidence:
         return [f"exactness audit ({self.audits}): {'; '.join(found.values())}."] if found else []
 
 
-def stored_evidence(records: Path) -> Evidence:
+def stored_evidence(records: Path, leaned: bool = False) -> Evidence:
     """The evidence in a folder of records: they, the run's notes beside them, and the audits that count for them.
 
-    A folder that is not there holds no evidence.
+    A folder that is not there holds no evidence. Of an unpacked archive the records are ``leaned`` as they lie there.
     """
     if not records.is_dir():
         return Evidence(lambda experiment: [], folder=records)
@@ -115,7 +115,8 @@ def stored_evidence(records: Path) -> Evidence:
 
     def records_of(experiment: Experiment) -> list[Record]:
         pinned = [notes.pin(part) for part in experiment.divided()]
-        return [lean(record) for part in pinned if part is not None for record in RecordFile(records, part).read()]
+        found = [record for part in pinned if part is not None for record in RecordFile(records, part).read()]
+        return found if leaned else [lean(record) for record in found]
 
     def decoder_of(experiment: Experiment) -> Decode:
         pinned = notes.pin(experiment.divided()[0])
@@ -152,7 +153,7 @@ def evidence_for(plan: Sequence[Comparison], paper: str, records: Path, results:
     if not plan or own.count(plan)[0] or own.reasons(plan):
         return own
     kept = unpacked(archive_of(results, paper))
-    return own if kept is None or not (found := stored_evidence(kept)).count(plan)[0] else found
+    return own if kept is None or not (found := stored_evidence(kept, leaned=True)).count(plan)[0] else found
 
 
 def stored_decoder(records: Path, target: ModelSpec) -> Decode:
