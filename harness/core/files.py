@@ -143,7 +143,7 @@ def made(kind: type[Made], values: Any) -> Made:
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
+def _names(kind: type) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
 
 
@@ -169,7 +169,8 @@ def _refuse_unknown(values: Any, found: Any) -> None:
 def plain(thing: Any) -> Any:
     """Dictionaries, lists and scalars of a dataclass, in the order of its fields."""
     if is_dataclass(thing):
-        return {name: plain(getattr(thing, name)) for name in _names(type(thing))}
+        kind: type = type(thing)
+        return {name: plain(getattr(thing, name)) for name in _names(kind)}
     return [plain(one) for one in thing] if isinstance(thing, list | tuple) else thing
 
 
