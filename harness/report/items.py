@@ -24,6 +24,7 @@ LEDGER = (
     "unit", "n", "relation", "reason", "status", "note", "command", "commit",
 )  # fmt: skip
 FIGURE_ENDINGS = ("svg", "png", "html")
+NOT_COMMITTED = "not committed: it has neither a number beside a published one nor a finding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ def _table_item(table: Table, folder: Path) -> TableItem:
     cells = table.cells(settings, Evidence(lambda experiment: []))
     return TableItem(
         **_names(table),
-        state="not made yet" if table.is_committed else "not committed: it has neither a published number nor a finding",
+        state="not made yet" if table.is_committed else NOT_COMMITTED,
         command=command,
         settings=settings,
         row_heads=table.row_heads,

@@ -2,36 +2,55 @@
 
 Two things are counted. ``order``: of pairs of cells, how often the first is clearly higher. ``side``: how often a cell is
 clearly above a bound. "Clearly": the 95 % intervals do not meet. What the paper's numbers say of the same cells stands behind
-it. Where no interval decides anything, the finding says so. ``against`` counts how often ours is above the published number.
+it. ``against`` counts how often ours is above the published number.
+
+The total is every cell that was run: what has no interval, was refused or gave no number is named beside what is undecided, so
+"all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible and one that was
+never run are not of the total: no number of theirs was had and then dropped, and the table itself shows why it is blank.
+
+The first finding that a table declares is its own question. It is always answered, if only by "cannot be told".
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from harness.measures.statistics import DESCRIPTIVE
 from harness.tables.base import Cell, Finding, Said, Table
 
 SENTENCES = 2
 FASTER = ("faster", "slower")
+TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER = "of too few examples", "without an interval", "refused", "without a number"
+LACKS = (TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER)
+ONE_TRAINING = "(one training of each)"  # behind models that are compared by one training alone
 Pair = tuple[Cell, Cell]
 Pairs = Callable[[Sequence[Cell]], list[Pair]]
 Parts = tuple[str, ...]
 Where = Callable[[Parts], bool]
+Sign = int | str | None  # 1, -1, 0 where intervals meet, one of LACKS, None of what is not in the total
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 def finding(table: Table, cells: Sequence[Cell]) -> str:
-    """Write the sentences: at most SENTENCES, those that contradict the paper first."""
+    """Write at most SENTENCES: the first that is declared, then what is decided; those that contradict the paper lead."""
     said = [one for find in table.findings if (one := find(cells)) is not None]
-    decided = sorted((one for one in said if one.decides), key=lambda one: not one.contradicts)
-    if decided:
-        return " ".join(f"{_capitalized(one.text)}." for one in decided[:SENTENCES])
-    if said:
-        return f"Nothing can be said: {'; '.join(one.text for one in said[:SENTENCES])}."
-    if all(cell.measured is None for cell in cells):
-        return "Nothing can be said: nothing is recorded yet."
-    if all(cell.low is None for cell in cells if not cell.is_arithmetic):
-        return f"Nothing can be said: numbers of fewer than {DESCRIPTIVE} examples have no interval."
-    return "Nothing can be said: no two numbers here answer one question, and the paper's are lost or of something else."
+    if not said:
+        return f"Nothing can be said: {_why_nothing(cells)}."
+    others = sorted(said[1:], key=lambda one: (not one.contradicts, not one.decides))
+    chosen = sorted([said[0], *others][:SENTENCES], key=lambda one: not one.contradicts)
+    return " ".join(f"{_capitalized(one.text)}." for one in chosen)
+
+
+def _why_nothing(cells: Sequence[Cell]) -> str:
+    """Say why a table has no sentence: by what stands beside the paper's numbers, if anything does."""
+    numbers = [cell for cell in cells if cell.measured is not None]
+    if not numbers:
+        return "nothing is recorded yet"
+    beside = [cell for cell in numbers if cell.paper_value is not None]
+    if all(_lack(cell) == TOO_FEW for cell in beside or numbers):
+        return f"numbers of fewer than {DESCRIPTIVE} examples have no interval"
+    if beside:
+        return "no comparison of these numbers is declared"
+    return "no two numbers here answer one question, and the paper's are lost or of something else"
 
 
 def _capitalized(text: str) -> str:
@@ -83,18 +102,30 @@ def by_columns(first: str, second: str, where: Where = always) -> Pairs:
 # What they say
 
 
-def order(pairs: Pairs, what: str, first_when: str, second_when: str, of: str, told: int = 0) -> Finding:
+def order(
+    pairs: Pairs, what: str, first_when: str, second_when: str, of: str, told: int = 0, describes: bool = False
+) -> Finding:
     """Say for how many pairs (``of``) ``what`` is higher ``first_when`` ("at temperature 0") than ``second_when``.
 
-    ``told``: the sign that the paper's text tells where its numbers are lost.
+    ``told``: the sign that the paper's text tells where its numbers are lost. ``describes``: where all pairs have too few
+    examples for an interval, say which values are higher, of these examples alone.
     """
+    names, sentence = ("higher", "lower"), f"{what} is {{}} {first_when} than {second_when}"
 
     def find(cells: Sequence[Cell]) -> Said | None:
         found = pairs(cells)
-        ours = [sign for one in found if (sign := _apart(*one)) is not None]
-        shown = [(a.paper_value, b.paper_value) for a, b in found if a.measured is not None and b.measured is not None]
-        papers = [_sign(first, second) for first, second in shown if first is not None and second is not None] or [told]
-        return _said(ours, papers, ("higher", "lower"), f"{what} is {{}} {first_when} than {second_when}{{}} here", " for ", of)
+        ours = [_apart(*one) for one in found]
+        values = [(_sign(a.measured, b.measured), a, b) for a, b in found if a.measured is not None and b.measured is not None]
+        beside = [
+            (value, _sign(a.paper_value, b.paper_value))
+            for value, a, b in values
+            if a.paper_value is not None and b.paper_value is not None
+        ]
+        papers = [sign for _, sign in beside]
+        if describes and {sign for sign in ours if sign is not None} == {TOO_FEW} and any(value for value, *_ in values):
+            same = papers if all(value == sign for value, sign in beside) else []
+            return _described([value for value, *_ in values], same, names, sentence, of)
+        return _said(ours, papers or [told], names, sentence, of)
 
     return find
 
@@ -104,11 +135,10 @@ def side(column: str, bound: float, what: str, names: tuple[str, str], than: str
 
     def find(cells: Sequence[Cell]) -> Said | None:
         found = [cell for cell in cells if cell.column == column and where(parts_of(cell))]
-        ours = [sign for cell in found if (sign := _from(cell, bound)) is not None]
         papers = [
             _sign(cell.paper_value, bound) for cell in found if cell.paper_value is not None and cell.measured is not None
         ]
-        return _said(ours, papers, names, f"{what} is {{}} {than}{{}} here", " for ", of)
+        return _said([_from(cell, bound) for cell in found], papers, names, f"{what} is {{}} {than}", of)
 
     return find
 
@@ -117,8 +147,8 @@ def against(what: str) -> Finding:
     """Say for how many cells ours is above the published number, and for how many below."""
 
     def find(cells: Sequence[Cell]) -> Said | None:
-        ours = [sign for cell in cells if cell.paper_value is not None and (sign := _from(cell, cell.paper_value)) is not None]
-        return _said(ours, [], ("above", "below"), f"{what} is {{}} the paper's{{}}", " for ", "numbers")
+        ours = [_from(cell, cell.paper_value) for cell in cells if cell.paper_value is not None]
+        return _said(ours, [], ("above", "below"), f"{what} is {{}} the paper's", "numbers")
 
     return find
 
@@ -137,19 +167,32 @@ def as_formula(formula: str) -> Finding:
     return find
 
 
-def _said(ours: Sequence[int], papers: Sequence[int], names: tuple[str, str], sentence: str, link: str, of: str) -> Said | None:
-    """Write counts of signs as a sentence of a name and an amount, behind ``link``: most of ours first, then the paper's."""
-    if not ours:
+def _described(values: Sequence[int], papers: Sequence[int], names: tuple[str, str], sentence: str, of: str) -> Said | None:
+    """Write counts of values that have no interval: they describe these examples and contradict nobody.
+
+    ``papers``: the paper's signs where each of them is ours, else none.
+    """
+    said = _said(values, papers, names, f"in these examples alone (too few for an interval), {sentence}", of, "equal")
+    return None if said is None else replace(said, contradicts=False, decides=False)
+
+
+def _said(
+    ours: Sequence[Sign], papers: Sequence[int], names: tuple[str, str], sentence: str, of: str, neither: str = "undecided"
+) -> Said | None:
+    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and what the paper's are."""
+    counted = [sign for sign in ours if sign is not None]
+    if not counted:
         return None
-    counts = {name: ours.count(sign) for name, sign in zip(names, (1, -1), strict=True)}
+    total, counts = len(counted), {name: counted.count(sign) for name, sign in zip(names, (1, -1), strict=True)}
     most, least = sorted(names, key=lambda name: -counts[name])
-    amount = f"{link}{_amount(counts[most], len(ours), of)}" if len(ours) > 1 else ""
+    left = {least: counts[least], neither: counted.count(0)} | {lack: counted.count(lack) for lack in LACKS}
+    rest = f" ({', '.join(f'{number(count)} {name}' if total > 1 else name for name, count in left.items() if count)})"
     if not counts[most]:
-        return Said(f"{sentence.format(' or '.join(names), amount)}, as intervals meet", decides=False)
-    undecided = len(ours) - sum(counts.values())
-    rest = [f"{number(counts[least])} {least}"] if counts[least] else []
-    rest += [f"{number(undecided)} undecided"] if undecided else []
-    text = sentence.format(most, amount) + (f" ({', '.join(rest)})" if rest else "")
+        where = f"for {'either' if total == 2 else 'any'} of {number(total)} {of} here" if total > 1 else "here"
+        why = ", as intervals meet" if left[neither] == total else rest
+        return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
+    amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
+    text = f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}"
     theirs = {name: papers.count(sign) for name, sign in zip(names, (1, -1), strict=True)}
     if counts[most] == counts[least] or theirs[most] == theirs[least]:
         return Said(text)
@@ -172,17 +215,27 @@ def _sign(first: float, second: float) -> int:
     return (first > second) - (first < second)
 
 
-def _apart(first: Cell, second: Cell) -> int | None:
-    """1 or -1 where the intervals do not meet; None where one has neither an interval nor arithmetic's certainty."""
+def _apart(first: Cell, second: Cell) -> Sign:
+    """1 or -1 where the intervals do not meet."""
     a, b = _bounds(first), _bounds(second)
     if a is None or b is None:
-        return None
+        return _lack(first, second)
     return 1 if a[0] > b[1] else -1 if a[1] < b[0] else 0
 
 
-def _from(cell: Cell, bound: float) -> int | None:
+def _from(cell: Cell, bound: float) -> Sign:
     bounds = _bounds(cell)
-    return None if bounds is None else 1 if bounds[0] > bound else -1 if bounds[1] < bound else 0
+    return _lack(cell) if bounds is None else 1 if bounds[0] > bound else -1 if bounds[1] < bound else 0
+
+
+def _lack(*cells: Cell) -> str | None:
+    """Name what keeps cells from deciding anything; None if one of them could not be had, or was never run."""
+    if any(cell.measured is None and cell.status != "failed" for cell in cells):
+        return None
+    if failed := [cell for cell in cells if cell.measured is None]:
+        return REFUSED if any(cell.note.startswith(REFUSED) for cell in failed) else NO_NUMBER
+    open_ended = [cell for cell in cells if _bounds(cell) is None]
+    return TOO_FEW if any(cell.n is not None and cell.n < DESCRIPTIVE for cell in open_ended) else NO_INTERVAL
 
 
 def _bounds(cell: Cell) -> tuple[float, float] | None:

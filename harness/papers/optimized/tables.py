@@ -273,6 +273,18 @@ def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     ]
 
 
+def _by_scale(column: str, what: str, high: float, low: float, logits: str = "") -> Finding:
+    """A quantity at a high scale beside that at a low one; ``logits``: of these alone. A sample may be too small for more."""
+    return order(
+        by_head(column, 4, f"{high:g}", f"{low:g}", lambda parts: logits in ("", parts[2])),
+        what,
+        f"{f'with {logits} logits ' if logits else ''}at scale {high:g}",
+        f"at scale {low:g}",
+        "settings",
+        describes=True,
+    )
+
+
 def _scaling_table(number: int, paper_number: int, title: str, chosen: list[setup.Case]) -> Table:
     return table(
         number=number,
@@ -287,8 +299,9 @@ def _scaling_table(number: int, paper_number: int, title: str, chosen: list[setu
         first_notes=_first_notes,
         last_notes=_last_notes,
         findings=(
-            order(by_head("accepted", 4, "1000", "10"), "acceptance", "at scale 1000", "at scale 10", "settings"),
-            order(by_head(WER, 4, "1000", "10"), "the word error rate", "at scale 1000", "at scale 10", "settings"),
+            _by_scale(WER, "the word error rate", 1e3, 1e1),
+            _by_scale(WER, "the word error rate", 1e5, 1e3, HALF),
+            _by_scale("accepted", "acceptance", 1e3, 1e1),
         ),
     )
 

@@ -30,7 +30,7 @@ from harness.papers.ppd.setup import (
 from harness.tables import published
 from harness.tables.base import Table
 from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
-from harness.tables.finding import against, by_columns, by_head, order
+from harness.tables.finding import ONE_TRAINING, against, by_columns, by_head, order
 from harness.tables.published import Published
 from kernels.inputs import SamplingSpec
 from methods.ppd.theory import PAPER_DEPTH, scaled_layer
@@ -138,7 +138,11 @@ def notes(settings: Settings) -> list[str]:
 
 
 WITH_HEADS = order(
-    by_head(None, 2, "Y", "N"), "the match rate", "with a trained head", "with the model's own", "pairs of numbers"
+    by_head(None, 2, "Y", "N"),
+    "the match rate",
+    "with a trained head",
+    f"with the model's own {ONE_TRAINING}",
+    "pairs of numbers",
 )
 LAYER_COLUMNS = [_column(column_of(layer)) for layer in paper_layers()]
 MATCH_RATES = table(

@@ -16,7 +16,7 @@ from harness.papers.specdec.columns import BY_TITLE, table_of
 from harness.tables import published
 from harness.tables.base import Finding
 from harness.tables.engine import PERPLEXITY, Column, Known, Row, Section, Sections, row_name
-from harness.tables.finding import FASTER, by_head, order, side
+from harness.tables.finding import FASTER, ONE_TRAINING, by_head, order, side
 
 VERIFIER = "AT verifier"
 Keys = dict[str, tuple[str, str]]
@@ -279,7 +279,8 @@ BOTH = (OVER_BEAM, OVER_GREEDY)
 
 
 def _compared(column: str, head: int, first: str, second: str, what: str, when: tuple[str, str], of: str) -> Finding:
-    return order(by_head(column, head, first, second, _is_ours), what, *when, of)
+    """Compare pairs of models of one training each."""
+    return order(by_head(column, head, first, second, _is_ours), what, when[0], f"{when[1]} {ONE_TRAINING}", of)
 
 
 SPEED_UP = "the speed over greedy decoding"
@@ -388,7 +389,7 @@ QUALITY_TABLES = [
                 by_head("emitted", 0, "big", "base"),
                 "the number of tokens a round",
                 "with the big drafter",
-                "with the base one",
+                f"with the base one {ONE_TRAINING}",
                 "settings",
                 told=1,  # its text: big > base > heads
             ),
@@ -396,7 +397,7 @@ QUALITY_TABLES = [
                 by_head("emitted", 0, "base", "heads (Stern 2018)"),
                 "the number of tokens a round",
                 "with the base drafter",
-                "with heads",
+                f"with heads {ONE_TRAINING}",
                 "settings",
                 told=1,
             ),

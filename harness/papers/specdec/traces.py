@@ -219,4 +219,5 @@ TRACES = table(
     first_notes=notes,
     last_notes=arm_notes,
     appendix=appendix,
+    is_committed=False,
 )
