@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -25,13 +24,14 @@ from harness.models.loading import LoadedModel
 from harness.run.prompts import make_prompt
 from harness.zoo.cache import explained, locked, model_folder
 from harness.zoo.state import load_state, save_state
+from methods.types import Inputs
 from tasks.base import DataError
 from tasks.sources.read import read_examples
 
 LIKELIEST = 64  # tokens of a law that are kept
 ROWS = 16  # texts that are written together, and whose laws are a file
 MOST_EXAMPLES = 5000  # of a task, drawn by the seed
-CODE_VERSION = 1  # of what is written and read: part of the name of its folder
+CODE_VERSION = 2  # of what is written and read: part of the name of its folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,41 +137,36 @@ def collect(material: Material, target: LoadedModel, num_texts: int | None, is_o
 def _write_and_read(
     material: Material, target: LoadedModel, asked: Sequence[tuple[str, tuple[int, ...]]], number: int
 ) -> list[Reading]:
-    """Let the target answer a batch; the laws that it answers by are those that are kept, so that no token is read twice.
-
-    The batch is padded on the left, by transformers' own forward pass: what is written here needs no reproducible bits.
-    """
-    model: Any = target.stack.model
+    """Let the target answer a batch; the laws that it answers by are those that are kept, so that no token is read twice."""
     is_greedy, prompts = number % 2 == 0, [prompt for _, prompt in asked]
     generator = torch.Generator().manual_seed(material.seed * 10**6 + number)
-    starts = [max(map(len, prompts)) - len(prompt) for prompt in prompts]
-    mask = torch.tensor([[0] * start + [1] * len(prompt) for start, prompt in zip(starts, prompts, strict=True)])
-    tokens = torch.tensor([[0] * start + list(prompt) for start, prompt in zip(starts, prompts, strict=True)])
-    answers, cache = torch.zeros(len(prompts), 0, dtype=torch.long), None
-    written, laws = tokens, list[tuple[Tensor, Tensor]]()
+    session, longest = target.session(), max(map(len, prompts))
+    session.prefill(Inputs(tuple(prompt[:1] for prompt in prompts)))  # caches nothing: laws of the whole prompt are wanted
+    written = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=session.device)
+    surplus = [longest - len(prompt) for prompt in prompts]
+    last_places = torch.tensor([len(prompt) - 1 for prompt in prompts], device=session.device)
+    answers, laws = torch.zeros(len(prompts), 0, dtype=torch.long), list[tuple[Tensor, Tensor]]()
     while True:
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -written.shape[1] :]
-        given = {"input_ids": written, "attention_mask": mask, "position_ids": positions}
-        made = model(**{name: value.to(model.device) for name, value in given.items()}, past_key_values=cache, use_cache=True)
-        cache, logits = made.past_key_values, made.logits
-        if not bool(logits[:, -1].isfinite().any(-1).all()):
+        logits = session.extend(written)
+        session.rewind(surplus)
+        last = logits[torch.arange(len(prompts)), last_places].float()
+        if not bool(last.isfinite().any(-1).all()):
             raise UsageError(f"target {target.name}: its logits are not finite; expected a model that can be drafted for")
-        probs, likely = _likeliest(logits)
-        laws.append((probs, likely))
-        last = logits[:, -1].float().softmax(-1).cpu()
-        written = last.argmax(-1, keepdim=True) if is_greedy else torch.multinomial(last, 1, generator=generator)
-        answers = torch.cat([answers, written], -1)
-        mask = torch.cat([mask, torch.ones_like(written)], -1)
+        laws.append(_likeliest(logits))
+        law = last.softmax(-1).cpu()
+        next_token = law.argmax(-1, keepdim=True) if is_greedy else torch.multinomial(law, 1, generator=generator)
+        answers = torch.cat([answers, next_token], -1)
         ended = torch.isin(answers, torch.tensor(target.eos_token_ids)).any(-1)
         if bool(ended.all()) or answers.shape[1] == material.max_new_tokens:
             break
+        written, surplus, last_places = next_token.to(session.device), [0] * len(prompts), torch.zeros_like(last_places)
     probs, likely = (torch.cat([pair[kind] for pair in laws], 1) for kind in (0, 1))
     found = []
-    for row, ((group, prompt), start) in enumerate(zip(asked, starts, strict=True)):
+    for row, (group, prompt) in enumerate(asked):
         answer = _until_end(answers[row].tolist(), target.eos_token_ids)
-        places = slice(start, start + len(prompt) + len(answer) - 1)
+        places = torch.cat([torch.arange(len(prompt)), torch.arange(longest, longest + len(answer) - 1)])
         own = torch.tensor([*prompt, *answer])
-        found.append(Reading(own, len(prompt), likely[row, places].clone(), probs[row, places].clone(), is_greedy, group))
+        found.append(Reading(own, len(prompt), likely[row, places], probs[row, places], is_greedy, group))
     return found
 
 

@@ -130,7 +130,7 @@ def test_drafts_of_other_sizes_learn_from_the_same_laws(
 def test_prompts_are_those_of_a_run_and_their_laws_the_targets(target: str) -> None:
     material = _material(target)
     model = load_model(material.target)
-    [first, *_] = collect(material, model, 16, lambda: True)
+    [first, *others] = collect(material, model, 16, lambda: True)
     task = get_task("squad")
     example = next(iter(read_examples(task, "toy", "train", draft_laws.MOST_EXAMPLES, 0)))
     asked = Experiment(
@@ -139,13 +139,14 @@ def test_prompts_are_those_of_a_run_and_their_laws_the_targets(target: str) -> N
     prompt = make_prompt(task, example, asked, model).tokens
     assert tuple(first.tokens[: first.num_prompt].tolist()) == prompt
     whole = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    with torch.no_grad():
-        laws = whole(first.tokens[None, :-1]).logits[0].softmax(-1)
-    assert first.likely.shape == (len(first.tokens) - 1, draft_laws.LIKELIEST)
-    assert torch.allclose(first.probs.float(), laws.gather(-1, first.likely.long()), atol=1e-3)
-    assert first.is_greedy
-    answer = first.tokens[first.num_prompt :]
-    assert torch.equal(laws[first.num_prompt - 1 :].argmax(-1), answer)
+    assert len({len(one.tokens) for one in (first, *others)}) > 1, "rows of different lengths were written together"
+    for one in (first, *others):
+        with torch.no_grad():
+            laws = whole(one.tokens[None, :-1]).logits[0].softmax(-1)
+        assert one.likely.shape == (len(one.tokens) - 1, draft_laws.LIKELIEST)
+        assert torch.allclose(one.probs.float(), laws.gather(-1, one.likely.long()), atol=1e-3)
+        assert one.is_greedy
+        assert torch.equal(laws[one.num_prompt - 1 :].argmax(-1), one.tokens[one.num_prompt :])
 
 
 def _material(target: str) -> Material:
