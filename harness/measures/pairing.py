@@ -15,6 +15,7 @@ from methods.steps import Step
 MAX_DRIFT = 0.4
 MAX_SPREAD = 2.0  # of an arm's typical rounds, the nine-tenths quantile over the one-tenth; alone on a machine it is below 1.5
 LEAST_ON_PROCESSOR = 0.7  # of the seconds that an arm decoded; the rest went to other programs
+MOST_UNRESOLVED = 0.1  # of an arm's outputs, those that part from plain decoding's where memory did not suffice to tell why
 JUDGED = 8  # of fewer examples in one process a drift or a spread says nothing, nor does an example of fewer rounds
 REMEDY = "run again with --again, which records the comparison anew"
 
@@ -107,11 +108,22 @@ def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missin
 
 
 def wrong(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
-    """Refuse arms with an output that is not what it must be, and not by rounding."""
+    """Refuse arms with an output that is not what it must be, and not by rounding, or with many of which nobody could tell."""
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
         return Missing(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in baseline):
         return Missing(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
+    return _unresolved(method) or _unresolved(baseline)
+
+
+def _unresolved(records: Sequence[Record]) -> Missing | None:
+    outputs = succeeded(records)
+    unresolved = sum(record.divergence is not None and record.divergence.kind == "unresolved" for record in outputs)
+    if unresolved > MOST_UNRESOLVED * len(outputs):
+        return Missing(
+            f"refused: {unresolved} of {len(outputs)} outputs part from plain decoding's where memory did not suffice to tell "
+            f"why (at most {MOST_UNRESOLVED:.0%} is allowed); run again with more memory free"
+        )
     return None
 
 

@@ -24,7 +24,7 @@ NOTED = "disagrees: see note"
 REPEATED = "repeated"  # a published number that stands beside another of ours too
 
 REASONS = {
-    "toy models": "the models are of the paper's architecture, small, and trained here; their numbers need not be the paper's",
+    "toy models": "models of the same family as the paper's, far smaller, trained here; their numbers need not be the paper's",
     "stand-in models": "public models stand in for the paper's",
     "replaced models": "the command put other models in the place of the profile's",
     "hardware": "a time or a ratio of times, on another machine than the paper's, and of kernels in another language",

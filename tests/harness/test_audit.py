@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
-from harness.core.records import Record
+from harness.core.records import Divergence, Record
 from harness.exact.controls import CONTROLS
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import speedup
-from harness.measures.statistics import Missing
+from harness.measures.statistics import Estimate, Missing
 from harness.models.fit import Models
 from harness.run import replay as replay_module
 from harness.run.divergence import classify
@@ -157,3 +158,23 @@ def test_a_divergence_that_memory_does_not_suffice_for_is_unresolved(tmp_path: P
     monkeypatch.setattr("harness.models.fit.load_model", full)
     found = classify(arms, pair, prompt, 0, Models())
     assert (found.position, found.kind, found.margin) == (4, "unresolved", None)
+
+
+def test_no_speed_is_shown_where_more_than_a_tenth_of_the_outputs_are_unresolved(
+    synthetic: SimpleNamespace, arms: SimpleNamespace
+) -> None:
+    """In either arm; what failed is no output."""
+    names = [f"text {number}" for number in range(20)]
+    unresolved = Divergence(position=3, margin=None, bound=None, replays_agree=False, kind="unresolved")
+    for spoiled in (0, 1):
+        both = [
+            [synthetic.plain(arms.plain, name) for name in names],
+            [synthetic.drafted(arms.drafted, name) for name in names],
+        ]
+        for record in both[spoiled][:2]:
+            record.divergence = unresolved
+        assert isinstance(speedup(*both), Estimate)
+        both[spoiled][-1].status = "failed"
+        refused = speedup(*both)
+        assert isinstance(refused, Missing)
+        assert "2 of 19 outputs part from plain decoding's where memory did not suffice to tell why" in refused.why

@@ -5,11 +5,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from harness.core.settings import Settings
 from harness.papers import PAPERS, TABLES
 from harness.papers import claims as checked
 from harness.papers.claim import Claim, against, at_most, corners, rounding
 from harness.papers.leviathan import claims as leviathan
 from harness.papers.ppd import claims as ppd
+from harness.report.relation import REASONS
 from harness.tables import published
 from methods.speculative import theory
 
@@ -123,3 +125,15 @@ def test_a_verdict_follows_the_published_number(monkeypatch: pytest.MonkeyPatch)
     found = verdicts(ppd.totals())
     assert found["Table 6: totals"] == found["Table 6: means"] == "contradicted"
     assert found["Table 7: totals"] == "holds"
+
+
+def test_notes_say_what_exceeds_the_bound_that_holds_and_call_no_small_model_the_papers() -> None:
+    """Theorem 3.8 is no bound; the two values are those that the claim contradicts."""
+    for number in (8, 10):
+        notes = " ".join(TABLES[number].notes(Settings()))
+        assert "1 / (1 - alpha) is, whatever acceptance depends on. Of the paper's values 2 exceed that: " in notes
+        assert "that: 3.1 (CNNDM, T5-small, temperature 0), 2.3 (CNNDM, T5-small, temperature 1)." in notes
+        assert "allows at c = 0" not in notes
+    for text in (REASONS["toy models"], *(note for table in TABLES.values() for note in table.notes(Settings()))):
+        assert "of the paper's architecture" not in text
+    assert "of the same family" in REASONS["toy models"]

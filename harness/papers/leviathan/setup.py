@@ -215,7 +215,7 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
     filled = {role: name for role in roles if isinstance(name := model_of(settings, role), str)}
     notes = [f"Models here: {', '.join(f'{role} = {name}' for role, name in filled.items())}."]
     if any(name.startswith("zoo:") and not name.startswith("zoo:ngram") for name in filled.values()):
-        notes.append("zoo: models of the paper's architecture, small, trained here on the training part of the same data.")
+        notes.append("zoo: models of the same family, far smaller, trained here on the training part of the same data.")
     if any(name.startswith("google-t5/") for name in filled.values()):
         notes.append(
             "T5 is the public v1.0 multi-task checkpoint: the paper's v1.1 models, fine-tuned per task, are not public."

@@ -64,7 +64,7 @@ def _model_notes(arms: Sequence[Experiment]) -> list[str]:
     notes = ["Models here, target and draft: " + "; ".join(f"{target}, {draft}" for target, draft in pairs) + "."]
     if any(setup.from_zoo(arm.target) for arm in arms):
         notes.append(
-            "zoo: small models of the paper's architectures, trained here. Its Llama is prompted as it was trained (PPD's "
+            "zoo: models of the same families, far smaller, trained here. Its Llama is prompted as it was trained (PPD's "
             'prompt); other models as in the paper, "Summary:" after the article. Its Whisper hears 3 seconds at a time '
             "and was trained on spoken toy sentences whatever the data."
         )

@@ -285,7 +285,7 @@ def timed_sections(setting: setup.Setup, settings: Settings) -> list[Section]:
 
 
 def _timed_notes(name: str, settings: Settings) -> list[str]:
-    stands_in = " and here a small model of its architecture" if settings.profile in ("toy", "test") else ""
+    stands_in = " and here a far smaller model of its family" if settings.profile in ("toy", "test") else ""
     rows = [row for row in published.read(setup.PAPER, name) if row["value"]]
     text = "; ".join(f"{row['model']}, {row['setting']}: {row['metric']} {row['value']}" for row in rows)
     return [
