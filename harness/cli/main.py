@@ -3,9 +3,14 @@
 A command imports what it needs at its top, torch too; only the chosen one is imported, after its flags are read.
 """
 
+import sys
+
+if sys.flags.optimize > 1:
+    print("foretoken: PYTHONOPTIMIZE=2 (-OO) strips docstrings, which transformers reads; unset it, or use 1", file=sys.stderr)
+    sys.exit(2)
+
 import argparse
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module

@@ -12,8 +12,10 @@ from harness.exact.checks import LONG, TRANSFORMERS_SHARE, Findings
 from harness.exact.fit import FALSE_ALARM, POWER
 from harness.exact.ground import MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
-from harness.measures.verdicts import GREEN, MUST_FIND, is_red, key_of, summary_of, tests_of
+from harness.measures.verdicts import GREEN, MUST_FIND, is_mostly_untested, is_red, key_of, summary_of, tests_of
 from harness.tables.files import write_whole
+
+FEW_PLACES = "same distribution where tested, at fewer than half of the places and not replayed"
 
 
 def build_document(
@@ -55,10 +57,15 @@ def write_document(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def summarise(document: Mapping[str, Any]) -> str:
-    """Say in one line whether the audit passed: subjects by verdict, and how many controls were caught."""
+    """Say in one line whether the audit passed: subjects by verdict, and how many controls were caught.
+
+    Subjects of which most was neither tested nor replayed are counted apart.
+    """
     rows, controls = document["subjects"], document["controls"]
-    counts = Counter(row["verdict"] for row in rows)
-    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts, key=lambda one: (one not in GREEN, one)))
+    counts = Counter(FEW_PLACES if is_mostly_untested(row) else row["verdict"] for row in rows)
+    verdicts = ", ".join(
+        f"{counts[verdict]} {verdict}" for verdict in sorted(counts, key=lambda one: (one not in (*GREEN, FEW_PLACES), one))
+    )
     caught = sum(control["caught"] for control in controls)
     passed = "passed" if document["passed"] else "FAILED"
     return f"{passed}: {len(rows)} subjects ({verdicts}); {caught} of {len(controls)} controls caught"

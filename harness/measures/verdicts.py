@@ -148,8 +148,16 @@ def _summary(row: Row) -> str:
     parts += [] if law is None else [f"law within {law:.1e}"]
     if tests:
         smallest, coarsest = min(test["p"] for test in tests), max(test["tv_at_power_0.9"] for test in tests)
-        parts.append(f"{len(tests)} tests of samples, each finds tv {coarsest:.2f}, smallest p {smallest:.2g}")
-    return "; ".join([*parts, *([f"{weak} places not tested"] if weak else [])])
+        parts.append(f"each test of samples finds tv {coarsest:.2f}, smallest p {smallest:.2g}")
+    places = [f"{len(tests)} of {len(tests) + weak} places tested"] if row.get("tests") else []
+    return "; ".join([*places, *parts])
+
+
+def is_mostly_untested(row: Row) -> bool:
+    """Say whether a subject is called exact by tests of fewer than half of its places, and nothing of it was replayed."""
+    tests, weak = tests_of(row)
+    tested_alone = "tests_made" not in row and not row.get("replayed", {}).get("decisions")
+    return row["verdict"] == "same distribution" and tested_alone and len(tests) < weak
 
 
 def tests_of(row: Row) -> tuple[list[Mapping[str, Any]], int]:

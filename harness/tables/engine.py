@@ -268,7 +268,7 @@ def _ran(row: Row, columns: Sequence[Column], known: Known) -> str:
     """Name the models behind a row: those of its own arm, else of the arms that its cells read."""
     read = [name for column in columns if column.applies(None, row) for name in column.arms_of(row) if name in known]
     names = [row.arm] if row.arm in known else read
-    return known.evidence.ran([known[name][0] for name in names], row.drafter)
+    return known.evidence.ran([known[name][0] for name in names], row.drafter, (arm for arm, _ in known.values()))
 
 
 def _as_printed(printed: Published) -> dict[str, Any]:

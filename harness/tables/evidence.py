@@ -57,9 +57,14 @@ class Evidence:
         """Read the records of every experiment once."""
         object.__setattr__(self, "records_of", cache(self.records_of))
 
-    def ran(self, arms: Sequence[Experiment], drafter: DrafterSpec | None = None) -> str:
-        """Name the models behind ``arms``, and the draft: ``drafter``, or the one that they all have."""
+    def ran(self, arms: Sequence[Experiment], drafter: DrafterSpec | None = None, beside: Iterable[Experiment] = ()) -> str:
+        """Name the models behind ``arms``, and the draft: ``drafter``, or the one that they all have.
+
+        Arms ``beside`` them are asked about a draft that none of ``arms`` runs.
+        """
         facts = {name: found for arm in arms for name, found in self.facts_of(arm).items()}
+        if drafter is not None and drafter.model is not None and drafter.model.name not in facts:
+            facts = {name: found for arm in beside for name, found in self.facts_of(arm).items()} | facts
         return models_that_ran(arms, facts, drafter)
 
     def count(self, plan: Iterable[Comparison]) -> tuple[int, int]:

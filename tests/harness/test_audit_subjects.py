@@ -11,6 +11,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Record
 from harness.core.settings import Settings
+from harness.exact.document import as_markdown, summarise
 from harness.exact.run import control_part, split
 from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.measures import verdicts
@@ -142,10 +143,23 @@ def test_a_test_without_power_is_no_pass(tmp_path: Path) -> None:
     row = {"declared": "exact", "verdict": NOT_TESTED, "failed": [], "largest_deviation": {}, "tests": weak}
     assert verdicts.is_red(row)
     assert not verdicts.is_red({**row, "replayed": {"decisions": 500, "longest": 140}})
-    assert verdicts.summary_of(row) == "2 places not tested"
+    assert verdicts.summary_of(row) == "0 of 2 places tested"
     assert verdicts.summary_of({**row, "tests": TESTS | {"draft 1": weak["position 0"], "bonus": weak["bonus"]}}) == (
-        "1 tests of samples, each finds tv 0.10, smallest p 0.5; 2 places not tested"
+        "1 of 3 places tested; each test of samples finds tv 0.10, smallest p 0.5"
     )
+
+
+def test_what_is_exact_at_few_places_alone_is_counted_apart() -> None:
+    """A replay that held looks at every place; the committed audit has three subjects of which most was not looked at."""
+    weak = {f"draft {place}": {"samples": 0} for place in range(2)}
+    row = {**SAMPLED, "verdict": "same distribution", "tests": TESTS | weak}
+    replayed = {**row, "replayed": {"decisions": 500, "longest": 140}}
+    document = {"passed": True, "subjects": [row, replayed, {**row, "tests": TESTS}], "controls": []}
+    apart = "1 same distribution where tested, at fewer than half of the places and not replayed"
+    assert summarise(document) == f"passed: 3 subjects (2 same distribution, {apart}); 0 of 0 controls caught"
+    kept = json.loads((verdicts.FOLDER / "zoo-toy.json").read_text(encoding="utf8"))
+    assert "37 same distribution, 3 same distribution where tested" in summarise(kept)
+    assert "| 1 of 22 places tested; each test of samples finds tv 0.11, smallest p 1" in as_markdown(kept)
 
 
 def test_the_worst_subject_counts(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,6 +203,15 @@ def test_unreadable_cache(tmp_path: Path, capsys: pytest.CaptureFixture, monkeyp
 )
 def test_bad_commands(capsys: pytest.CaptureFixture, arguments: tuple[str, ...], expected: str) -> None:
     assert expected in refused(capsys, *arguments)
+
+
+def test_without_docstrings_no_command_starts() -> None:
+    """Transformers reads its own; its error named a class of its outputs."""
+    command = [sys.executable, "-OO", "-m", "harness", "plugins"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).resolve().parents[2])
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("foretoken: PYTHONOPTIMIZE=2 (-OO)")
 
 
 def test_regress_asks_for_baselines_before_it_measures(

@@ -93,6 +93,24 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     assert [cell.column for cell in cells if cell.row == "small"] == list(made.table.columns)
 
 
+def test_a_draft_has_the_parameters_that_another_arm_of_the_section_noted(made: SimpleNamespace) -> None:
+    """The row shows the plain arm, whose run noted its target alone."""
+    drafter = made.drafted.method.drafter
+    counts = {made.plain.target.name: 4_200_000, drafter.model.name: 210_000}
+
+    def facts_of(arm: Experiment) -> dict[str, dict[str, int]]:
+        drafts = [arm.method.drafter.model] if arm.method.drafter is not None else []
+        return {spec.name: {"num_parameters": counts[spec.name]} for spec in (arm.target, *drafts)}
+
+    section = Section({"plain": made.plain, "draft": made.drafted}, (Row("speed", "plain", PAPERS["small"], drafter),))
+    cells = section_cells(
+        section, COLUMNS, ["tokens"], lambda key, name: key[name], Evidence(made.records_of, facts_of=facts_of)
+    )
+    (ran,) = {cell.ran for cell in cells}
+    assert "4.2 M" in ran.partition(";")[0]
+    assert "0.2 M" in ran.partition(";")[2]
+
+
 def test_rows_that_cannot_run_may_have_their_printed_cells_only(made: SimpleNamespace) -> None:
     arms = {"draft": made.drafted, "large": Missing(WHY)}
     rows = (Row("large", "large", PAPERS["small"]), Row("larger", "large"))

@@ -277,10 +277,10 @@ def arm_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     notes = [f"Models here: {'; '.join(_described(spec, arms[0]) for spec in specs)}."]
     if any(spec.base.startswith(ZOO) for spec in specs) and arms[0].profile != "paper":
         notes.append(
-            "zoo: models of the same family, far smaller and of other shapes than the paper's, trained here on the training part "
-            "of the same data: teacher, the corpus that it writes, verifier and drafter on that. Models of other updates than "
-            "the base ones differ for that reason too. Each model is one training: intervals cover sentences, not what another "
-            "training would have given."
+            "zoo: models of the same family, far smaller and of other shapes than the paper's, trained here on the training "
+            "part of the same data: teacher, the corpus that it writes, verifier and drafter on that. Models of other updates "
+            "than the base ones differ for that reason too. Each model is one training: intervals cover sentences, not what "
+            "another training would have given."
         )
     if any(arm.method.values.get("rule") == "top-beta" for arm in arms):
         notes.append(
