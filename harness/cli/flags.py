@@ -12,6 +12,7 @@ from harness.models.pocket import DRAFTS
 MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
 GENERATIONS = 4
+RECORDS = RESULTS / "records"  # of a fresh clone it is not there yet
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
@@ -21,6 +22,13 @@ def positive(text: str, most: int = MOST) -> int:
     if not 1 <= value <= most:
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected an integer from 1 to {most}")
     return value
+
+
+def path_name(text: str) -> Path:
+    """An argparse type: a folder or a file. An empty name, which a shell makes of an unset variable, would be this folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the name of a folder or a file")
+    return Path(text)
 
 
 def minutes(text: str) -> float:
@@ -54,7 +62,7 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "weights and arithmetic (default: float32)"},
     "--limit": {"type": positive, "metavar": "N", "help": "how many examples"},
     "--seed": {"type": int, "default": 0, "help": "of data order and sampling (default: 0)"},
-    "--records": {"type": Path, "default": RESULTS / "records", "metavar": "FOLDER", "help": "where records are kept"},
+    "--records": {"type": path_name, "default": RECORDS, "metavar": "FOLDER", "help": "where records are kept"},
     "--quiet": {"action": "store_true", "help": "no progress bars"},
     "--dry-run": {"action": "store_true", "help": "say what would run, its size and its cost, and run nothing"},
     "--plugin": {
@@ -148,7 +156,7 @@ def tables(parser: argparse.ArgumentParser) -> None:
 
 def show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", help="a record file, optionally with :N for its N-th record (counted from 1)")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead of printing")
+    parser.add_argument("--html", type=path_name, metavar="FILE", help="write a page instead of printing")
 
 
 def zoo(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +196,11 @@ def heads(parser: argparse.ArgumentParser) -> None:
     flag("--layers", type=layer_list, metavar="L,L,...", help=layers)
     flag("--labels", help="the text's next tokens (next) or the final layer's choices (final); default: paper next, toy final")
     flag(
-        "--output", type=Path, required=True, metavar="FOLDER", help="for heads.safetensors and recipe.json; resumed if killed"
+        "--output",
+        type=path_name,
+        required=True,
+        metavar="FOLDER",
+        help="for heads.safetensors and recipe.json; resumed if killed",
     )
     add(parser, "--data", "--device", "--plugin")
     add(parser, "--profile", choices=("toy", "paper"), help="hyper-parameters: paper is PPD Table 4 (default: toy)")
@@ -218,7 +230,7 @@ def draft(parser: argparse.ArgumentParser) -> None:
     flag("--chat-template", action="store_true", help="prompts are turns of a chat model's template, as in its runs")
     flag(
         "--output",
-        type=Path,
+        type=path_name,
         metavar="FOLDER",
         help="for the draft, which --draft then names; resumed if killed",
     )
@@ -263,8 +275,8 @@ def _kernels(group: argparse._ArgumentGroup) -> None:
 def regress(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
     flag("--update", metavar="REASON", help="rewrite the baselines; the reason goes into CHANGELOG.md")
-    flag("--baselines", type=Path, default=RESULTS / "baselines", metavar="FOLDER", help="the committed numbers")
-    flag("--changelog", type=Path, default=Path("CHANGELOG.md"), metavar="FILE", help="where --update writes why")
+    flag("--baselines", type=path_name, default=RESULTS / "baselines", metavar="FOLDER", help="the committed numbers")
+    flag("--changelog", type=path_name, default=Path("CHANGELOG.md"), metavar="FILE", help="where --update writes why")
     flag("--repeats", type=positive, metavar="N", help="instead: how often unchanged code moves a number, on N other seeds")
     add(parser, "--quiet")
 
@@ -276,7 +288,7 @@ def audit(parser: argparse.ArgumentParser) -> None:
     flag("--draft", metavar="MODEL", help="what drafts for it")
     flag("--task", default="text", help="whose prompts your own pair is given (default: text)")
     flag("--only", metavar="WORDS", help="subjects whose name holds these words; writes no report")
-    flag("--output", type=Path, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
+    flag("--output", type=path_name, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
     add_count(parser, "--samples", "sampled outputs a subject; more find smaller faults", metavar="N")
     add_count(parser, "--prompts", "greedy outputs a subject", metavar="N")
     workers = "processes, each with its own models (default: one per core; on a GPU this one alone)"
@@ -290,28 +302,28 @@ def audit(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("baseline", type=Path, metavar="A", help="a record file: the baseline")
-    parser.add_argument("method", type=Path, metavar="B", help="a record file: what is compared with it")
+    parser.add_argument("baseline", type=path_name, metavar="A", help="a record file: the baseline")
+    parser.add_argument("method", type=path_name, metavar="B", help="a record file: what is compared with it")
     add(parser, "--json", "--plugin")
 
 
 def acceptance(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("records", nargs="+", type=Path, metavar="RECORDS", help="record files of runs that drafted")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as one JSON document as well")
+    parser.add_argument("records", nargs="+", type=path_name, metavar="RECORDS", help="record files of runs that drafted")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write the table as one JSON document as well")
 
 
 def report(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
-    flag("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where tables/ and figures/ lie")
-    flag("--output", type=Path, default=RESULTS / "report", metavar="FOLDER", help="the site; replaced as a whole")
+    flag("--results", type=path_name, default=RESULTS, metavar="FOLDER", help="where tables/ and figures/ lie")
+    flag("--output", type=path_name, default=RESULTS / "report", metavar="FOLDER", help="the site; replaced as a whole")
     add_count(parser, "--generations", "generations shown an experiment", GENERATIONS, metavar="N")
     add(parser, "--records", "--plugin")
 
 
 def ledger(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
-    flag("--tables", type=Path, default=RESULTS / "tables", metavar="FOLDER", help="tables as JSON files")
-    flag("--output", type=Path, default=RESULTS / "ledger.csv", metavar="FILE", help="the file to write")
+    flag("--tables", type=path_name, default=RESULTS / "tables", metavar="FOLDER", help="tables as JSON files")
+    flag("--output", type=path_name, default=RESULTS / "ledger.csv", metavar="FILE", help="the file to write")
     add(parser, "--plugin")
 
 

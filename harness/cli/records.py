@@ -9,12 +9,12 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Experiment
+from harness.core.experiment import Experiment, MethodSpec, ModelSpec, Probe
 from harness.core.record_files import load_experiment, load_records
 from harness.core.records import Record
 from harness.core.text import text_table
@@ -22,33 +22,42 @@ from harness.measures.definitions import Definition, Log, definitions_of
 from harness.measures.of_run import all_metrics, speedup
 from harness.measures.pairing import num_failed, overlap_of, succeeded
 from harness.measures.statistics import Estimate, Missing
+from harness.measures.verdicts import label_of, shown_sampling
 from harness.tables.coloured import to_html, to_terminal
 from harness.tables.evidence import stored_decoder
 from harness.tables.files import write_whole
+from kernels.inputs import SamplingSpec
 from tasks import get_task
 
 
 def execute_acceptance(args: argparse.Namespace) -> int:
-    logs = [_log(path) for path in args.records]
+    found = {path: log for path in args.records if (log := _log(path)) is not None}
+    if not found:
+        raise UsageError(
+            f"records {args.records[0]}: nothing was drafted in them; expected those of a method that drafts and verifies"
+        )
+    for path in args.records:
+        if path not in found:
+            print(f"foretoken: records {path}: no drafts in them; left out", file=sys.stderr)
+    paths, logs = list(found), list(found.values())
     definitions = definitions_of(logs)
     rows = [_row(definition, logs) for definition in definitions]
-    for number, (path, log) in enumerate(zip(args.records, logs, strict=True), start=1):
+    for number, (path, log) in enumerate(zip(paths, logs, strict=True), start=1):
         print(f"[{number}] {path}: {_described(log)}")
     print("\n" + "\n".join(_lines(definitions, rows)))
     print("\nvalue [low, high]: 95 % over examples. Drafts accepted behind a stopping EOS, which vLLM and Spec-Bench count,")
     print("are not in a record; theirs are computed without. Failed runs are in no number.")
     if args.json is not None:
-        document = {"records": [_facts(*pair) for pair in zip(args.records, logs, strict=True)], "definitions": rows}
+        document = {"records": [_facts(*pair) for pair in zip(paths, logs, strict=True)], "definitions": rows}
         write_whole(args.json, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
     return 0
 
 
-def _log(path: Path) -> Log:
+def _log(path: Path) -> Log | None:
+    """Read a record file; None if nothing was drafted in it."""
     experiment, records = load_experiment(path), load_records(path)
-    log = Log(experiment, records, _plain(path, experiment))
-    if log.longest == 0:
-        raise UsageError(f"records {path}: nothing was drafted in them; expected those of a method that drafts and verifies")
-    return log
+    log = Log(experiment, records)
+    return replace(log, plain=_plain(path, experiment)) if log.longest else None
 
 
 def _plain(path: Path, experiment: Any) -> list[Any]:
@@ -200,12 +209,42 @@ def _difference_text(found: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             *(f"{side} {name}" for side, name in zip("AB", found["names"], strict=True)),
-            *(f"  {name}: {a!r} | {b!r}" for name, (a, b) in found["fields"].items()),
+            *(f"  {name}: {' | '.join(_in_words(pair))}" for name, pair in found["fields"].items()),
             f"{found['shared']} shared runs, {found['same_tokens']} with the same tokens",
             f"{'speed of B over A':28s} {speed}",
             *(f"{name:28s} A {_estimate_text(a):32s} B {_estimate_text(b)}" for name, (a, b) in found["metrics"].items()),
         ]
     )
+
+
+def _in_words(pair: Sequence[Any]) -> list[str]:
+    """Say what two experiments have in the place of each other."""
+    if isinstance(pair[0], MethodSpec):
+        return _methods_in_words(pair)
+    if isinstance(pair[0], ModelSpec):
+        same_name = len({one.name for one in pair}) == 1
+        return [f"{one.name}, revision {one.revision}" if same_name else one.name for one in pair]
+    if isinstance(pair[0], SamplingSpec):
+        return [shown_sampling(one) for one in pair]
+    if isinstance(pair[0], tuple):
+        return [", ".join(one.id if isinstance(one, Probe) else str(one) for one in side) or "none" for side in pair]
+    return ["none" if one in (None, "") else str(one) for one in pair]
+
+
+def _methods_in_words(methods: Sequence[MethodSpec]) -> list[str]:
+    """Name methods as tables and audits do, each with the models and options in which it differs from the other."""
+    named = ("method", "drafter", "rule", "schedule")
+    told: list[dict[str, Any]] = []
+    for method in methods:
+        drafters = {"draft": method.drafter, "inner draft": method.drafter and method.drafter.inner}
+        models = {part: one.name for part, one in drafters.items() if one is not None and one.model is not None}
+        models |= {"heads": method.heads.short} if method.heads is not None else {}
+        told.append(models | {name: value for name, value in method.values.items() if name not in named})
+    first, second = told
+    return [
+        ", ".join([label_of(method), *(f"{name} {own[name]}" for name in own if own[name] != other.get(name))])
+        for method, own, other in ((methods[0], first, second), (methods[1], second, first))
+    ]
 
 
 def _estimate_text(estimate: Estimate | None) -> str:

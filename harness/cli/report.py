@@ -2,6 +2,7 @@
 
 import argparse
 
+from harness.cli.flags import RECORDS
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.report.items import ledger_text, table_items
@@ -11,6 +12,8 @@ from harness.tables.files import write_whole
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.records != RECORDS and not args.records.is_dir():
+        raise UsageError(f"records {args.records}: not a folder; expected one that `foretoken run` or `make table-N` wrote")
     plugins.warn_of_broken("table")
     content = collect(args.results, args.records, args.generations)
     count = write_site(content, args.output)

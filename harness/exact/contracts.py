@@ -56,12 +56,26 @@ def find_entries(text: str) -> list[Plugin]:
     broken = [plugin for plugin in plugins.known() if plugin.error and plugin.name == name]
     found = [plugins.find(kind, name) or own_part(kind, name) for kind in KINDS if name in map(str, KINDS[kind].registry)]
     chosen = [one for one in (*found, *broken) if not colon or one.kind == wanted]
+    if not chosen and Path(text).is_dir():
+        return find_entries(str(_only_file(Path(text))))
     if not chosen:
         raise UsageError(
             f"plug-in {text!r}: no file, package or name that is known; `foretoken plugins` lists them, KIND:NAME chooses "
             f"({', '.join(KINDS)})"
         )
     return chosen
+
+
+def _only_file(folder: Path) -> Path:
+    """Return the one Python file of a folder such as docs/plugin-example."""
+    files = sorted(path for path in folder.glob("*.py") if path.name != "setup.py")
+    if len(files) != 1:
+        found = ", ".join(path.name for path in files) or "none"
+        raise UsageError(
+            f"plug-in {str(folder)!r}: a folder with {len(files)} Python files ({found}); give the one that offers something, "
+            "such as FOLDER/my_rules.py, or install the package and give its name"
+        )
+    return files[0]
 
 
 def own_part(kind: str, name: str) -> Plugin:

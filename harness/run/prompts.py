@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from string import Formatter
+from typing import get_args
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.models.loading import Listener, LoadedModel, check_task
 from methods.types import Inputs
 from tasks import get_task
-from tasks.base import Example, Task
+from tasks.base import Example, PromptStyle, Task
 from tasks.sources.read import read_examples
 
 
@@ -114,7 +115,19 @@ def _render(task: Task, example: Example, experiment: Experiment) -> str:
             f"prompt_template: field {{{unknown[0]}}} is not in task {experiment.task}; expected some of "
             f"{', '.join('{' + name + '}' for name in example.inputs)}"
         )
+    if answers := sorted(name for name in fields if _holds_a_reference(task, example, name)):
+        raise UsageError(
+            f"prompt_template: field {{{answers[0]}}} holds the answer that example {example.id!r} is scored by; leave it out"
+        )
     return experiment.prompt_template.replace("\\n", "\n").format(**{name: example.inputs[name] for name in fields})
+
+
+def _holds_a_reference(task: Task, example: Example, name: str) -> bool:
+    """Say whether a field is a reference word for word, which the task's own prompts do not show, as an equal source."""
+    text = example.inputs[name].strip()
+    if not text or text not in [reference.strip() for reference in example.references]:
+        return False
+    return not any(text in task.prompt(example, style) for style in get_args(PromptStyle))
 
 
 def _fields(template: str) -> set[str]:

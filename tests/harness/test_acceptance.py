@@ -9,9 +9,12 @@ import pytest
 from probed import write_records
 
 from harness.cli.main import main
+from harness.cli.records import _in_words
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import Overlap, Record
 from harness.measures.definitions import DEFINITIONS, Definition, Log, definitions_of
+from harness.measures.verdicts import label_of
+from methods.sampling import Sampling
 from methods.steps import Steps
 
 PLAIN = Experiment(
@@ -189,6 +192,35 @@ def test_the_command_reads_the_plain_arm_beside_and_compares_files(
         "status": "measured", "value": 3.0, "low": None, "high": None, "n": 1, "unit": ""
     }  # fmt: skip
     assert [facts["num_failed"] for facts in document["records"]] == [1, 0]
+
+
+def test_a_file_without_drafts_beside_others_is_left_out_and_named(
+    log: Log, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    plain, drafted = write_records(tmp_path, PLAIN, list(log.plain)), write_records(tmp_path, DRAFTED, list(log.records))
+    assert main(["acceptance", str(plain), str(drafted), "--json", str(tmp_path / "out.json")]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"foretoken: records {plain}: no drafts in them; left out\n"
+    assert f"[1] {drafted}: " in captured.out
+    assert [one["file"] for one in json.loads((tmp_path / "out.json").read_text())["records"]] == [drafted.name]
+
+
+def test_compare_says_in_words_what_differs(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    plain, drafted = write_records(tmp_path, PLAIN, list(log.plain)), write_records(tmp_path, DRAFTED, list(log.records))
+    assert main(["compare", str(plain), str(drafted)]) == 0
+    shown = capsys.readouterr().out
+    assert "  method: autoregressive | speculative / copy / speculative-sampling, gamma 3" in shown
+    assert "Spec(" not in shown
+    assert "Probe(" not in shown
+
+
+def test_methods_that_differ_in_a_number_are_told_apart_by_it() -> None:
+    method = DRAFTED.method
+    first, second = _in_words([method, method.change(gamma=method.gamma + 1)])
+    assert (first, second) == (f"{label_of(method)}, gamma {method.gamma}", f"{label_of(method)}, gamma {method.gamma + 1}")
+    assert _in_words([ModelSpec(name="a"), ModelSpec(name="b")]) == ["a", "b"]
+    assert _in_words([Sampling(temperature=1.0), Sampling(temperature=0.0)]) == ["temperature 1", "greedy"]
+    assert _in_words([None, "{source} ="]) == ["none", "{source} ="]
 
 
 def test_what_drafted_nothing_is_refused(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

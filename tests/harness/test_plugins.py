@@ -365,6 +365,17 @@ def test_the_example_keeps_its_contracts(capsys: pytest.CaptureFixture) -> None:
     assert "rule among-best (foretoken_example.py)" in shown
 
 
+def test_a_folder_stands_for_its_one_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    status = main(["check-plugin", str(EXAMPLE)])
+    shown = capsys.readouterr().out
+    assert status == 0, shown
+    assert "rule among-best (foretoken_example.py)" in shown
+    assert "a folder with 0 Python files (none)" in refused(capsys, "check-plugin", str(tmp_path))
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).touch()
+    assert "a folder with 2 Python files (one.py, two.py); give the one" in refused(capsys, "check-plugin", str(tmp_path))
+
+
 SCHEDULE = """
 class Growing:
     def __init__(self, most: int = 4) -> None:

@@ -1,5 +1,6 @@
 """Prompts: what is cut to fit, what is refused, and that every example has its own random numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_templates_take_the_tasks_fields(model: LoadedModel) -> None:
     example = next(iter(read_examples(task, "toy", "test", 1, 0)))
     prompt = make_prompt(task, example, experiment("squad", prompt_template=r"Q: {question}\nA:"), model)
     assert model.decode(prompt.tokens) == f"Q: {example.inputs['question']}\nA:"
+
+
+def test_a_template_may_not_show_the_answer(model: LoadedModel) -> None:
+    """A source that happens to equal its translation is shown by the task's own prompt, and so is no secret."""
+    task = get_task("text")
+    example = next(iter(read_examples(task, "toy", "test", 1, 0)))
+    for template in ("{continuation}", "{prompt} {continuation}"):
+        with pytest.raises(UsageError, match=r"prompt_template: field \{continuation\} holds the answer that example"):
+            make_prompt(task, example, experiment("text", prompt_template=template), model)
+    translation = next(iter(read_examples(get_task("wmt-en-de"), "toy", "test", 1, 0)))
+    same = replace(translation, references=(translation.inputs["source"],))
+    make_prompt(get_task("wmt-en-de"), same, experiment("wmt-en-de", prompt_template="{source} ="), model)
 
 
 @pytest.mark.parametrize("name", ["cnndm", "xsum"])

@@ -207,6 +207,7 @@ def test_command_writes_the_site_and_refuses_what_is_not_there(tmp_path: Path, c
     results = tmp_path / "results"
     (results / "tables").mkdir(parents=True)
     shutil.copy(ROOT / "results" / "tables" / "leviathan-1.json", results / "tables")
+    (tmp_path / "none").mkdir()
     flags = ["--records", str(tmp_path / "none"), "--output", str(tmp_path / "site")]
     assert main(["report", "--results", str(results), *flags]) == 0
     assert "1 of 34 tables and 0 of 19 figures" in capsys.readouterr().out
