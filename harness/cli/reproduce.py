@@ -94,7 +94,7 @@ def to_run(plan: Sequence[Comparison], past: Evidence, args: argparse.Namespace)
 def refusals(cells: Sequence[Cell]) -> Counter[str]:
     """Count the cells without a number by the reason."""
     without = [cell for cell in cells if cell.measured is None]
-    return Counter((cell.note if cell.status == "failed" else cell.status) or "not run" for cell in without)
+    return Counter((cell.note if cell.status in ("failed", "not reached") else cell.status) or "not run" for cell in without)
 
 
 def print_refusals(refused: dict[str, Counter[str]]) -> None:

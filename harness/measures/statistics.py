@@ -68,6 +68,10 @@ class Missing:
     why: str
 
 
+class NotReached(Missing):
+    """The reason why there is nothing to measure: all went well, and no output has what the number is of."""
+
+
 @lru_cache(maxsize=32)
 def weights(n: int, resamples: int = RESAMPLES) -> np.ndarray:
     """[resamples, n] how often each example is drawn."""

@@ -35,6 +35,7 @@ REASONS = {
     NOTED: "neither models nor hardware explain it; the note below the table says what is known",
     "not run": "nothing is recorded yet; the command beside the table runs it",
     "failed": "it was run and gave no number; the note says why",
+    "not reached": "it was run, and no output has what the number is of: nothing failed",
     "impossible": "it cannot be run; the note says why",
     "arithmetic": "computed from the paper's own numbers, or a setting taken from it: nothing was measured",
     "too wide": f"the published number lies in the interval, which is longer than {WIDEST:.0%} of it: that shows no agreement",

@@ -11,11 +11,12 @@ from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Estimate, Missing, NotReached
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
 NOT_PUBLIC = "not public"
+STATUSES = ("measured", "computed", "not run", "failed", "not reached")
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
 TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
 RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
@@ -27,8 +28,8 @@ class Cell:
 
     ``published`` is None where the paper has no such number and "not recovered" where it has one that is lost to us.
     ``exact``: its interval is a binomial's own, not resampled.
-    ``status`` is "measured", "computed", "not run", "failed", "no model: why" or "impossible: why"; ``note`` becomes a
-    footnote.
+    ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
+    went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
     results/published. ``ran`` names the models behind the row.
     """
@@ -50,8 +51,8 @@ class Cell:
     ran: str = ""
 
     def __post_init__(self) -> None:
-        if self.status not in ("measured", "computed", "not run", "failed") and not self.status.startswith(ABSENT):
-            expected = "measured, computed, not run, failed, no model: why or impossible: why"
+        if self.status not in STATUSES and not self.status.startswith(ABSENT):
+            expected = f"{', '.join(STATUSES)}, no model: why or impossible: why"
             raise ValueError(f"status {self.status!r}: expected {expected}")
         if (self.measured is None) == (self.status in ("measured", "computed")):
             raise ValueError(f"cell {self.row!r}, {self.column!r}: status {self.status!r} with value {self.measured!r}")
@@ -180,7 +181,8 @@ def cell_of(
     """Make a cell from the records of the arms that feed it.
 
     An arm without records makes it "not run". An arm that only failed, an estimate that was refused, or a ratio of times of a
-    method whose exactness audit is red makes it "failed", with the reason. The note counts failures beside successes.
+    method whose exactness audit is red makes it "failed", with the reason; outputs without what it measures make it "not
+    reached". The note counts failures beside successes.
     """
     known = {arm: evidence.records_of(arm) for arm in arms}
     if not all(known.values()):
@@ -193,7 +195,8 @@ def cell_of(
     if isinstance(result, Estimate) and RATIO in (unit, result.unit) and (red := evidence.reason_against_speed(arms)):
         result = Missing(red)
     if isinstance(result, Missing):
-        return Cell(row, column, published, unit=unit, status="failed", note=result.why)
+        status = "not reached" if isinstance(result, NotReached) else "failed"
+        return Cell(row, column, published, unit=unit, status=status, note=result.why)
     if result is None:
         return Cell(row, column, published, unit=unit, status="failed", note="the records hold no such measurement")
     remarks = [note, *(_shortfall(experiment, records) for experiment, records in known.items())]

@@ -27,6 +27,7 @@ LEGEND = (
 )
 WHOLE = ("tokens", "examples", "calls")
 RAN = "ran"
+Blocks = tuple[tuple[str, ...], ...]
 Lines = list[tuple[str, ...]]  # columns, each its head and then a text for each row
 
 
@@ -49,12 +50,12 @@ class Grid:
 def grids(table: Table, cells: list[Cell]) -> list[Grid]:
     """One or more for each block of columns, as many as WIDTH needs; they share their footnotes. The first says what ran.
 
-    Rows without a model are left out where others have one; ``left_out`` counts them.
+    Rows without a model and blocks that no output reaches are left out where others are not; ``left_out`` tells of them.
     """
     cells = shown_cells(cells)
     footnotes: list[str] = []
     found: list[Grid] = []
-    for block in table.blocks:
+    for block in shown_blocks(table.blocks, cells):
         found += _grids(table.row_heads, block, [cell for cell in cells if cell.column in block], footnotes, not found)
     return found
 
@@ -65,12 +66,22 @@ def shown_cells(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.row in rows] or cells
 
 
-def left_out(cells: list[Cell]) -> list[str]:
-    """Say how many rows are not shown, by their reason."""
+def shown_blocks(blocks: Blocks, cells: list[Cell]) -> Blocks:
+    """Leave out the blocks of which no output reaches a single cell; all stay where that is so of all."""
+    reached = {cell.column for cell in cells if cell.state != "not reached"}
+    return tuple(block for block in blocks if reached.intersection(block)) or blocks
+
+
+def left_out(table: Table, cells: list[Cell]) -> list[str]:
+    """Say how many rows are not shown and which columns, by their reason."""
     shown = {cell.row for cell in shown_cells(cells)}
     reasons = {cell.row: cell.remark for cell in cells if cell.row not in shown}
     counts = {why: sum(other == why for other in reasons.values()) for why in reasons.values()}
-    return [f"{count} rows of the paper stand in the CSV and the report alone: {why}." for why, count in counts.items()]
+    rows = [f"{count} rows of the paper stand in the CSV and the report alone: {why}." for why, count in counts.items()]
+    blocks = shown_blocks(table.blocks, shown_cells(cells))
+    columns = [column for block in table.blocks if block not in blocks for column in block]
+    why = "; ".join(dict.fromkeys(cell.remark for cell in cells if cell.column in columns and cell.state == "not reached"))
+    return [*rows, *([f"Columns {', '.join(columns)} stand in the CSV and the report alone: {why}."] if columns else [])]
 
 
 def _grids(
@@ -205,7 +216,7 @@ def markdown_page(table: Table, settings: Settings, cells: list[Cell], made: str
 
 
 def _notes(table: Table, settings: Settings, cells: list[Cell]) -> str:
-    notes = [*left_out(cells), *table.notes(settings), *([models.NOTE] if any(cell.ran for cell in cells) else [])]
+    notes = [*left_out(table, cells), *table.notes(settings), *([models.NOTE] if any(cell.ran for cell in cells) else [])]
     return "\n".join(map(_point, notes))
 
 

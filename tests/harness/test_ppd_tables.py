@@ -32,6 +32,7 @@ from harness.papers.ppd.setup import (
     paper_layers,
     setting,
 )
+from harness.report.relation import judge
 from harness.tables import published
 from harness.tables.base import Cell, Table
 from harness.tables.evidence import Evidence
@@ -149,8 +150,13 @@ def test_at_eos_rates_are_pooled_over_what_is_there(synthetic: SimpleNamespace) 
     assert total.measured == pytest.approx(100 * sum(rank < 3 for rank in ranks) / len(ranks))
     assert "1 of 6 outputs ended at EOS; 23.0 tokens on average" in cells["10 / 1 / N", "1-16"].note
     empty = cells["20 / 3 / N", "113-128"]
-    assert (empty.status, empty.measured) == ("failed", None)
-    assert "no output reaches these positions" in empty.note
+    assert (empty.status, empty.measured, empty.note) == ("not reached", None, "no output is so long; nothing failed")
+    assert [(one.relation, one.reason) for one in judge([empty], ENDED)] == [("not comparable", "not reached")]
+    text = terminal_table(table, ENDED, list(cells.values()))
+    words = " ".join(text.split())
+    assert "33-48 (here)" in text, "some outputs reach its block"
+    assert "Columns 49-64, 65-80, 81-96 stand in the CSV and the report alone: no output is so long; nothing failed." in words
+    assert "81-96 (" not in text
     assert any("what is there is pooled" in note and "not the mean over positions" in note for note in table.notes(ENDED))
     assert any("EOS is ignored, as in the paper" in note for note in table.notes(FEW))
 

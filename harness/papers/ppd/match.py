@@ -10,7 +10,7 @@ from functools import partial
 from harness.core.experiment import EarlyProbe, Experiment
 from harness.core.settings import Settings
 from harness.measures.pipelines import match_rate
-from harness.measures.statistics import Missing
+from harness.measures.statistics import Missing, NotReached
 from harness.papers.ppd.setup import (
     PAPER,
     PROBED,
@@ -83,7 +83,7 @@ def _column(title: str, positions: range | None = None) -> Column:
 def _rate(title: str, positions: range | None, known: Known, row: Row) -> Result:
     line, records = row.key.lines[title], known[row.arm][1]
     found = match_rate(records, line["trained"], row.key.layers[title], int(line["k"]), positions)
-    return Missing("no output reaches these positions") if found is None and positions is not None else found
+    return NotReached("no output is so long; nothing failed") if found is None and positions is not None else found
 
 
 def _printed(key: _Rates, title: str) -> Published:
