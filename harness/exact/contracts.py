@@ -173,7 +173,7 @@ def _check_cells(table: Table, settings: Settings) -> str:
     cells = table.cells(settings, Evidence(lambda experiment: []))
     for cell in cells:
         expect(cell.column in table.columns, f"column {cell.column!r} is none of its columns")
-        heads = len(cell.row.split(" / "))
+        heads = len(cell.heads)
         expect(heads == len(table.row_heads), f"row {cell.row!r} has {heads} parts for {len(table.row_heads)} row heads")
         expect(cell.status != "measured", f"cell {cell.row!r}, {cell.column!r} is measured, without any record")
     places = {(cell.row, cell.column) for cell in cells}

@@ -196,9 +196,10 @@ def _block(table: TableItem, columns: Sequence[str], notes: Grid) -> _Block:
     by_place = {(one.cell.row, one.cell.column): one for one in judged}
     heads = {column: column_heads(column, [one.cell for one in judged if one.cell.column == column]) for column in columns}
     ran, rows = ran_by_row([one.cell for one in judged]), []
+    parts = {one.cell.row: one.cell.heads for one in judged}
     told = [RAN] if any(ran.values()) else []
     for row in ran:
-        places = [_Place(part, kind=line_kind(part)) for part in (*row.split(" / "), *([ran[row]] if told else []))]
+        places = [_Place(part, kind=line_kind(part)) for part in (*parts[row], *([ran[row]] if told else []))]
         for column in columns:
             places += _places(by_place.get((row, column)), len(heads[column]) > 1, notes)
         rows.append(tuple(places))

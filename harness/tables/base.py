@@ -17,6 +17,7 @@ from harness.tables.published import Published
 
 NOT_PUBLIC = "not public"
 STATUSES = ("measured", "computed", "not run", "failed", "not reached")
+BETWEEN_HEADS = " / "
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
 TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
 RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
@@ -24,7 +25,7 @@ RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose aud
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table. ``row`` joins its parts by " / ", as many as the table has row heads.
+    """One number of a table. ``row`` joins its ``heads`` by BETWEEN_HEADS, as many as the table has row heads.
 
     ``published`` is None where the paper has no such number and "not recovered" where it has one that is lost to us.
     ``exact``: its interval is a binomial's own, not resampled.
@@ -56,6 +57,11 @@ class Cell:
             raise ValueError(f"status {self.status!r}: expected {expected}")
         if (self.measured is None) == (self.status in ("measured", "computed")):
             raise ValueError(f"cell {self.row!r}, {self.column!r}: status {self.status!r} with value {self.measured!r}")
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The parts of its row's name, one a row head of the table."""
+        return tuple(self.row.split(BETWEEN_HEADS))
 
     @property
     def paper_value(self) -> float | None:

@@ -30,7 +30,7 @@ from harness.measures.of_run import output_perplexity
 from harness.measures.pairing import num_near_ties, succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import published as published_numbers
-from harness.tables.base import Appendix, Cell, Finding, Table, cell_of, computed, impossible, without_model
+from harness.tables.base import BETWEEN_HEADS, Appendix, Cell, Finding, Table, cell_of, computed, impossible, without_model
 from harness.tables.evidence import Evidence
 from harness.tables.published import Printed, Published
 
@@ -76,7 +76,7 @@ class Row:
 
 def row_name(*parts: object) -> str:
     """Join the parts of a row's name, as many as the table has row heads."""
-    return " / ".join(str(part) for part in parts)
+    return BETWEEN_HEADS.join(str(part) for part in parts)
 
 
 Rows = tuple[Row, ...]

@@ -22,7 +22,7 @@ from harness.tables.finding import finding
 from harness.tables.layout import latex_table, markdown_page, title
 
 NOTHING_RUN = "none: nothing was run"
-CSV_COLUMNS = ("row", "column", "published", "measured", "low", "high", "n", "unit", "status")
+CSV_COLUMNS = ("column", "published", "measured", "low", "high", "n", "unit", "status")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def write_table(
     """The four files of a table under ``folder``, named ``<paper>-<the paper's number>``, and its appendix as a page."""
     texts = {
         "md": markdown_page(table, settings, cells, header.line(settings, cells)) + (appendix.markdown if appendix else ""),
-        "csv": csv_text(cells),
+        "csv": csv_text(table, cells),
         "json": json_text(table, settings, cells, header),
         "tex": latex_table(table, cells),
     }
@@ -80,14 +80,25 @@ def num_lost(path: Path, settings: Settings, cells: list[Cell]) -> int:
     return sum((cell.row, cell.column) in measured for cell in cells if cell.status == "not run")
 
 
-def csv_text(cells: list[Cell]) -> str:
-    """Tidy: one line a cell, numbers to ten digits, empty where there is none."""
+def csv_text(table: Table, cells: list[Cell]) -> str:
+    """Tidy: one line a cell, a column for each row head, numbers to ten digits, empty where there is none."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    writer.writerow((*_head_columns(table.row_heads), *CSV_COLUMNS))
     for cell in cells:
-        writer.writerow("" if (value := _stable(getattr(cell, name))) is None else value for name in CSV_COLUMNS)
+        values = (_stable(getattr(cell, name)) for name in CSV_COLUMNS)
+        writer.writerow((*cell.heads, *("" if value is None else value for value in values)))
     return out.getvalue()
+
+
+def _head_columns(row_heads: Sequence[str]) -> list[str]:
+    """Name the columns of the row heads; one whose name is taken says that it is of the row ("n (row)")."""
+    names = list(CSV_COLUMNS)
+    for name in row_heads:
+        while name in names:
+            name += " (row)"
+        names.append(name)
+    return names[len(CSV_COLUMNS) :]
 
 
 def _stable(value: object) -> object:

@@ -5,8 +5,9 @@ clearly above a bound. "Clearly": the 95 % intervals do not meet. What the paper
 it. ``against`` counts how often ours is above the published number.
 
 The total is every cell that was run: what has no interval, was refused or gave no number is named beside what is undecided, so
-"all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible and one that was
-never run are not of the total: no number of theirs was had and then dropped, and the table itself shows why it is blank.
+"all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible, one that was
+never run and one that no output reaches are not of the total: no number of theirs was had and then dropped, and the table itself
+shows why it is blank.
 
 The first finding that a table declares is its own question. It is always answered, if only by "cannot be told".
 """
@@ -61,11 +62,6 @@ def always(parts: Parts) -> bool:
     return True
 
 
-def parts_of(cell: Cell) -> Parts:
-    """The heads of a cell's row."""
-    return tuple(cell.row.split(" / "))
-
-
 # Which cells
 
 
@@ -78,7 +74,7 @@ def by_head(column: str | None, head: int, first: str, second: str, where: Where
     def pairs(cells: Sequence[Cell]) -> list[Pair]:
         found: dict[str, dict[tuple[str, ...], Cell]] = {first: {}, second: {}}
         for cell in cells:
-            parts = parts_of(cell)
+            parts = cell.heads
             for value in (first, second):
                 is_it = parts[head].startswith(value) if value.endswith(",") else parts[head] == value
                 if is_it and where(parts) and column in (cell.column, None):
@@ -92,7 +88,7 @@ def by_columns(first: str, second: str, where: Where = always) -> Pairs:
     """Pairs of cells of one row."""
 
     def pairs(cells: Sequence[Cell]) -> list[Pair]:
-        found = {(cell.row, cell.column): cell for cell in cells if where(parts_of(cell))}
+        found = {(cell.row, cell.column): cell for cell in cells if where(cell.heads)}
         rows = dict.fromkeys(row for row, _ in found)
         return [(found[row, first], found[row, second]) for row in rows if (row, first) in found and (row, second) in found]
 
@@ -134,7 +130,7 @@ def side(column: str, bound: float, what: str, names: tuple[str, str], than: str
     """Say for how many cells of a column (``of``) ``what`` lies above a bound ("faster"), and for how many below."""
 
     def find(cells: Sequence[Cell]) -> Said | None:
-        found = [cell for cell in cells if cell.column == column and where(parts_of(cell))]
+        found = [cell for cell in cells if cell.column == column and where(cell.heads)]
         papers = [
             _sign(cell.paper_value, bound) for cell in found if cell.paper_value is not None and cell.measured is not None
         ]
@@ -229,7 +225,7 @@ def _from(cell: Cell, bound: float) -> Sign:
 
 
 def _lack(*cells: Cell) -> str | None:
-    """Name what keeps cells from deciding anything; None if one of them could not be had, or was never run."""
+    """Name what keeps cells from deciding anything; None if one of them could not be had, was never run, or not reached."""
     if any(cell.measured is None and cell.status != "failed" for cell in cells):
         return None
     if failed := [cell for cell in cells if cell.measured is None]:

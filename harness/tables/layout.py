@@ -88,12 +88,13 @@ def _grids(
     row_heads: tuple[str, ...], columns: tuple[str, ...], cells: list[Cell], footnotes: list[str], is_first: bool
 ) -> list[Grid]:
     """Columns in the table's order; one that has published numbers is printed as two."""
-    rows = list(dict.fromkeys(cell.row for cell in cells))
+    heads = {cell.row: cell.heads for cell in cells}
+    rows = list(heads)
     marks = Grid([], [], len(row_heads), footnotes)
     for cell in sorted(cells, key=lambda cell: rows.index(cell.row)):
         if cell.remark:
             marks.mark(cell.remark)  # footnotes are numbered row by row
-    firsts: Lines = list(zip(row_heads, *(row.split(" / ") for row in rows), strict=True))
+    firsts: Lines = list(zip(row_heads, *heads.values(), strict=True))
     units = [[(RAN, *ran_by_row(cells).values())]] if is_first and any(cell.ran for cell in cells) else []
     units += [_columns(column, rows, [cell for cell in cells if cell.column == column], marks) for column in columns]
     lasts: Lines = [("n", *(_count(cells, row) for row in rows))] if any(cell.n is not None for cell in cells) else []

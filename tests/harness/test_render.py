@@ -64,7 +64,7 @@ def test_a_recording_of_unknown_days_says_so(synthetic: SimpleNamespace) -> None
 def test_csv_has_the_agreed_columns_and_ten_digits(tmp_path: Path) -> None:
     write_table(SMALL, Settings(), CELLS, HEADER, tmp_path)
     text = (tmp_path / "leviathan-3.csv").read_text()
-    assert text.splitlines()[0] == "row,column,published,measured,low,high,n,unit,status"
+    assert text.splitlines()[0] == "target,draft,column,published,measured,low,high,n,unit,status"
     rows = list(csv.DictReader(text.splitlines()))
     assert len(rows) == len(CELLS)
     for row, cell in zip(rows, CELLS, strict=True):
@@ -74,7 +74,17 @@ def test_csv_has_the_agreed_columns_and_ten_digits(tmp_path: Path) -> None:
                 assert row[name] == (expected or "")
             else:
                 assert float(row[name]) == pytest.approx(expected, rel=1e-9, abs=0)
-        assert (row["row"], row["column"], row["unit"], row["status"]) == (cell.row, cell.column, cell.unit, cell.status)
+        assert (row["target"], row["draft"]) == tuple(cell.row.split(" / "))
+        assert (row["column"], row["unit"], row["status"]) == (cell.column, cell.unit, cell.status)
+
+
+def test_row_heads_keep_their_columns_in_the_csv(tmp_path: Path) -> None:
+    """A slash in a head splits nothing, and a head named as a column of the CSV, of the table or another head has its own."""
+    table = replace(SMALL, row_heads=("data", "n", "alpha", "n"))
+    write_table(table, Settings(), [Cell("CNN/DM / 3 / x / 4", "alpha", None, 0.5, n=7, status="measured")], HEADER, tmp_path)
+    [row] = csv.DictReader((tmp_path / "leviathan-3.csv").read_text().splitlines())
+    found = {name: row[name] for name in ("data", "n (row)", "alpha", "n (row) (row)", "column", "measured", "n")}
+    assert list(found.values()) == ["CNN/DM", "3", "x", "4", "alpha", "0.5", "7"]
 
 
 def test_markdown_puts_published_beside_measured(tmp_path: Path) -> None:
