@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.inputs import InputError
 from kernels.verify import reference
-from kernels.verify.check import DTYPES, Case, check, patched_once, random_cases
+from kernels.verify.check import DTYPES, Case, check, patched_once, random_case, random_cases
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Proposal
 from kernels.verify.reference import Sampling, adjusted_logits, adjusted_probs
@@ -67,6 +67,17 @@ def test_filtered_rounds() -> None:
     report = check("fused", random_cases(9, torch.float32, seed=2, filtered_every=1, batch=3), torch.float32, "triton")
     assert report.passed, report.as_text()
     assert report.num_rows == 9
+
+
+@pytest.mark.parametrize("kernel", EXACT_TRITON)
+def test_rounds_of_several_tiles(kernel: str) -> None:
+    """9,001 tokens, three tiles of the fused kernels and nine of the others, with top-k and top-p and without."""
+    generator = torch.Generator().manual_seed(3)
+    for index, is_filtered in ((198, False), (199, True)):
+        given = random_case(generator, torch.float32, 2 if is_filtered else 10, is_filtered, index)
+        report = check(kernel, [given], torch.float32, "triton")
+        assert (given[1].shape[-1], report.num_wrong) == (9001, 0), report.as_text()
+        assert report.num_inside <= 1
 
 
 @pytest.mark.parametrize(

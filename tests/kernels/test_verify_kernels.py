@@ -13,7 +13,7 @@ from transformers.generation.utils import _speculative_sampling
 from harness.exact.law import largest_deviation
 from kernels.inputs import InputError
 from kernels.verify import check as checking
-from kernels.verify import fused, reference
+from kernels.verify import fused, reference, sizes
 from kernels.verify.bounds import _Law
 from kernels.verify.check import DTYPES, Case, check, expected_decisions, random_cases
 from kernels.verify.interface import Proposal, Verdict
@@ -301,4 +301,40 @@ def test_random_rounds_see_what_they_should() -> None:
     assert any(min(proposal.lengths) < proposal.tokens.shape[1] for proposal, *_ in cases)
     accepted = torch.cat([expected_decisions("fused", case)[0] for case in cases])
     assert set(accepted.tolist()) >= {0, 1, 2, 3, 5}
-    assert checking.MOST_INSIDE == 0.01
+
+
+def test_random_rounds_have_vocabularies_of_several_tiles_with_and_without_filters() -> None:
+    cases = list(random_cases(2000, torch.float32, 0, checking.FILTERED_EVERY))
+    wide = [(target.shape[-1], sampling.top_k, sampling.top_p) for _, target, sampling, _ in cases if target.shape[-1] > 1024]
+    filters = {(None, None), (3, None), (20, 0.9)}
+    assert set(wide) == {(size, *one) for size in (3000, 9001) for one in filters}
+    assert len(wide) == len(cases) / 25
+    assert min(checking.WIDE) > sizes.TILE
+    assert max(checking.WIDE) > 2 * sizes.FUSED_TILE
+
+
+def test_how_many_rows_may_be_inside_depends_on_the_vocabulary() -> None:
+    """One row in a hundred of a tile; more of wide rows, and of filtered ones, of which the check then says something still."""
+
+    def share(vocab_size: int, **filters: float) -> float:
+        proposal = Proposal(torch.zeros(1, 0, dtype=torch.long), (0,), None, Sampling())
+        given = (proposal, torch.zeros(1, 1, vocab_size), Sampling(**filters), torch.zeros(1, 1, dtype=torch.float64))
+        return checking.most_inside(given)
+
+    assert share(2) == share(1024) == 0.01
+    assert share(9001) == pytest.approx(0.01 * 9001 / 1024)
+    assert share(9001, top_k=20, top_p=0.9) == pytest.approx(0.03 * 9001 / 1024)
+    report = checking.Report("fused", "float32", 1000, 11, 0, 10.0)
+    assert not report.passed
+    assert replace(report, num_inside=10).passed
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", ["exact", "fused"])
+def test_wide_filtered_rounds(kernel: str, dtype: str) -> None:
+    """Their share inside the bound is within what it may be, in every dtype."""
+    generator = torch.Generator().manual_seed(4)
+    cases = [checking.random_case(generator, DTYPES[dtype], 10, True, index) for index in range(49, 400, 50)]
+    report = check(kernel, cases, DTYPES[dtype], "torch")
+    assert report.num_rows == 80
+    assert report.passed, report.as_text()
