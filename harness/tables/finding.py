@@ -6,8 +6,8 @@ it. ``against`` counts how often ours is above the published number.
 
 The total is every cell that was run: what has no interval, was refused or gave no number is named beside what is undecided, so
 "all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible, one that was
-never run and one that no output reaches are not of the total: no number of theirs was had and then dropped, and the table itself
-shows why it is blank.
+never run and one that no output reaches are not of the total: no number of theirs was had and then dropped, and the table
+itself shows why it is blank.
 
 The first finding that a table declares is its own question. It is always answered, if only by "cannot be told".
 """
