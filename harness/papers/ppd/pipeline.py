@@ -11,7 +11,7 @@ from harness.measures.statistics import Missing
 from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes, remark
 from harness.tables import published
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
-from harness.tables.finding import by_columns, by_head, order
+from harness.tables.finding import FASTER, by_columns, order, side
 from harness.tables.published import Published
 from kernels.inputs import SamplingSpec
 
@@ -217,13 +217,7 @@ PIPELINE = table(
     published=_printed,
     first_notes=notes,
     findings=(
-        order(
-            by_head("latency", 1, "PPD, k = 3, N", GREEDY),
-            "the latency",
-            "with PPD (k = 3)",
-            "with greedy decoding",
-            "data sets",
-        ),
+        side("speed-up", 1, "the pipeline", FASTER, "than greedy decoding", "pipelines"),
         order(by_columns("saved", "Theorem 4.1"), "the time saved", "as measured", "as Theorem 4.1 promises", "pipelines"),
     ),
 )
