@@ -36,10 +36,14 @@ constexpr int VECTOR_BYTES = 16, REGISTERS = 32;
 constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 #endif
 
-constexpr int MOST_ROWS = 8;      // whose outputs fit into registers; more are done in groups, with the weight in the cache
-constexpr long DEPTH = 32;        // rows of the weight at a time: so many streams are read side by side
+// MOST_ROWS: whose outputs fit into registers; more are done in equal groups, with the weight in the cache. DEPTH: rows of the
+// weight at a time, so many streams are read side by side. AHEAD: rows of the weight that are asked for before they are needed.
+// Processors without AVX-512 have caches of fewer ways: where the weight's rows lie a power of two apart, 32 of them drive one
+// another out before they are used (measured: 8 take two thirds of the time).
+constexpr int MOST_ROWS = REGISTERS == 32 ? 8 : 6;
+constexpr long DEPTH = REGISTERS == 32 ? 32 : 8;
+constexpr long AHEAD = 3 * DEPTH / 4;
 constexpr long STRIP = 4096;      // columns of the weight at a time: DEPTH times as many numbers stay in the cache
-constexpr long AHEAD = 24;        // rows of the weight that are asked for before they are needed
 constexpr long LINE = 16;         // columns that no two threads share
 constexpr long LINE_BYTES = 64;
 constexpr long SHARED = 1L << 17; // numbers of the smallest weight that is worth a second thread
@@ -146,8 +150,22 @@ inline typename Vector<Number>::type everywhere(Number number) {
 }
 #endif
 
-// The number of vectors beside one another that so many rows have in registers, together with as many of the weight.
-constexpr int vectors(int rows) { return std::max(1, std::min(8, (REGISTERS - 2) / (rows + 1))); }
+// The number of vectors beside one another that so many rows have in registers, together with as many of the weight. With narrow
+// vectors it is even, so that a tile does not end in the middle of a line, which would be read twice.
+constexpr int vectors(int rows) {
+  const int most = std::max(1, std::min(8, (REGISTERS - 2) / (rows + 1)));
+  return most > 1 && VECTOR_BYTES < LINE_BYTES ? most / 2 * 2 : most;
+}
+
+// Keep a vector of the weight in a register: a compiler that finds it cheap to read again does so for every row.
+template <typename Lanes>
+inline void keep(Lanes& value) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  asm("" : "+x"(value));
+#else
+  (void)value;
+#endif
+}
 
 inline long thread_count() {
 #ifdef _OPENMP
@@ -161,26 +179,36 @@ inline long thread_count() {
 // are asked for into the second cache, which has more room for what is on its way than the first. Columns with scales are summed
 // by themselves first.
 template <int ROWS, int COUNT, typename Number, typename Stored>
-inline void add_tile(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
+__attribute__((always_inline)) inline void add_tile(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
                      long out_stride, const Stored* next, const Number* scales) {
   using Lanes = typename Vector<Number>::type;
   constexpr long SIZE = Vector<Number>::SIZE, LINE_SIZE = LINE_BYTES / sizeof(Stored);
   Lanes sums[ROWS][COUNT];
+#pragma GCC unroll 8
   for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 8
     for (int i = 0; i < COUNT; i++) sums[row][i] = SCALED<Stored> ? Lanes{} : *(const Lanes*)(out + row * out_stride + i * SIZE);
   for (long k = 0; k < depth; k++) {
     const Stored* from = weight + k * stride;
     const Stored* ahead = k + AHEAD < depth ? from + AHEAD * stride : next + (k + AHEAD - depth) * stride;
     Lanes values[COUNT];
-    for (int i = 0; i < COUNT; i++) values[i] = widened(from + i * SIZE);
+#pragma GCC unroll 8
+    for (int i = 0; i < COUNT; i++) {
+      values[i] = widened(from + i * SIZE);
+      if (ROWS > 1) keep(values[i]);
+    }
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
     for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
+#pragma GCC unroll 8
     for (int row = 0; row < ROWS; row++) {
       const Lanes factor = everywhere(rows[row * row_stride + k]);
+#pragma GCC unroll 8
       for (int i = 0; i < COUNT; i++) sums[row][i] = added(factor, values[i], sums[row][i]);
     }
   }
+#pragma GCC unroll 8
   for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 8
     for (int i = 0; i < COUNT; i++) {
       Lanes* to = (Lanes*)(out + row * out_stride + i * SIZE);
       if constexpr (SCALED<Stored>)
@@ -219,14 +247,15 @@ void add_columns(const Number* rows, long row_stride, const Stored* weight, long
 template <typename Number, typename Stored = Number>
 void add(long count, const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
          long out_stride, long columns, const Number* scales = nullptr) {
-  constexpr decltype(&add_columns<1, 1, Number, Stored>) by_rows[MOST_ROWS] = {
+  constexpr decltype(&add_columns<1, 1, Number, Stored>) by_rows[8] = {
       add_columns<1, vectors(1), Number, Stored>, add_columns<2, vectors(2), Number, Stored>,
       add_columns<3, vectors(3), Number, Stored>, add_columns<4, vectors(4), Number, Stored>,
       add_columns<5, vectors(5), Number, Stored>, add_columns<6, vectors(6), Number, Stored>,
       add_columns<7, vectors(7), Number, Stored>, add_columns<8, vectors(8), Number, Stored>};
-  for (long first = 0; first < count; first += MOST_ROWS)
-    by_rows[std::min<long>(count - first, MOST_ROWS) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
-                                                          out + first * out_stride, out_stride, columns, scales);
+  const long groups = (count + MOST_ROWS - 1) / MOST_ROWS, most = groups ? (count + groups - 1) / groups : 0;
+  for (long first = 0; first < count; first += most)
+    by_rows[std::min(count - first, most) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
+                                               out + first * out_stride, out_stride, columns, scales);
 }
 
 // Begin with what is added to the products: onto, bias, both or nothing.
