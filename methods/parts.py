@@ -12,6 +12,7 @@ from methods.speculative.options import (
     HierarchicalOptions,
     LenienceOptions,
     OptimalOptions,
+    SharedTokensOptions,
     SigmoidOptions,
     SpeculativeBeamOptions,
     SpeculativeOptions,
@@ -53,7 +54,7 @@ SCHEDULES: Registry = {
 }
 DRAFTERS: Registry = {
     "model": Part("methods.speculative.drafters:model", Options),
-    "tli": Part("methods.speculative.drafters:model", Options),
+    "tli": Part("methods.speculative.drafters:tli", SharedTokensOptions),
     "slem": Part("methods.speculative.drafters:slem", Options),
     "unigram": Part("methods.speculative.drafters:unigram", Options),
     "bigram": Part("methods.speculative.drafters:bigram", Options),

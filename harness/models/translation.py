@@ -5,7 +5,8 @@ text are one another's in any case.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -67,6 +68,16 @@ def part_of(target: LoadedModel, kept: Sequence[int], size: int) -> Translation:
 
     pieces = tuple((number,) for number in write(range(target.vocab_size)))
     return Translation(torch.tensor(list(kept)), torch.arange(len(kept)), pieces, write, write)
+
+
+def fewer(known: Translation, count: int, ends: Collection[int]) -> Translation:
+    """Share ``count`` tokens alone, those that the draft numbers lowest, and what ends a text of the target.
+
+    BPE numbers what it merged first lowest, which is what its training text had most of.
+    """
+    places = known.draft_ids.argsort()[:count].tolist()
+    kept = torch.tensor(sorted({*places, *(place for place, token in enumerate(known.target_ids.tolist()) if token in ends)}))
+    return replace(known, target_ids=known.target_ids[kept], draft_ids=known.draft_ids[kept])
 
 
 def _spelling(model: LoadedModel) -> Spelling:

@@ -1,8 +1,11 @@
 """From descriptions to objects: models are loaded once, methods are assembled from their parts by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+
+import torch
 
 from harness.core import plugins
 from harness.core.errors import UsageError
@@ -19,6 +22,7 @@ from harness.core.experiment import (
 from harness.models.fit import Models, kept_tokens, load_block_heads, load_early_heads, load_ngrams
 from harness.models.loading import LoadedModel
 from harness.models.names import is_ngram_table
+from harness.models.translation import fewer
 from harness.run.refusals import check_assisted, check_reach
 from methods.autoregressive import Autoregressive
 from methods.beam import BeamSearch
@@ -27,6 +31,7 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.heads import EarlyHead, OwnHead, check_layers
 from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.ppd.plans import Adaptive, Plan, Planner
+from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter, DrafterAlone
 from methods.specdec.stack import BlockStack
@@ -34,7 +39,7 @@ from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.model import ModelDrafter
-from methods.speculative.translation import TranslatedSession
+from methods.speculative.translation import TranslatedSession, Translation
 from methods.transformers_assisted import Assistance, check_early_exit, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
@@ -64,23 +69,43 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
     if spec.kind == "slem" and target.listener is not None:
         raise UsageError(f"drafter slem: {target.name} hears, and a text alone does not say what; expected tli")
     if translated or kept_tokens(draft):
-        translation = models.translation(target, draft)
+        translation = _translation(spec, target, draft, models)
         return {
-            "session": TranslatedSession(draft.session(), translation),
+            "session": _translated_session(spec, draft, translation),
             "new_session": draft.session,
             "translation": translation,
         }
     return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": draft.session()}
 
 
+def _translation(spec: DrafterSpec, target: LoadedModel, draft: LoadedModel, models: Models) -> Translation:
+    """Return what both know, or as much of it as is drafted."""
+    whole, count = models.translation(target, draft), _draft_tokens(spec)
+    return whole if count is None else fewer(whole, count, target.eos_token_ids)
+
+
+def _translated_session(spec: DrafterSpec, draft: LoadedModel, translation: Translation) -> TranslatedSession:
+    """Return the draft's session in the target's tokens; where some alone are drafted, its head knows no others."""
+    if _draft_tokens(spec) is None:
+        return TranslatedSession(draft.session(), translation)
+    places = torch.arange(len(translation.draft_ids))
+    return TranslatedSession(ModelSession(draft.stack.over(translation.draft_ids)), replace(translation, draft_ids=places))
+
+
+def _draft_tokens(spec: DrafterSpec) -> int | None:
+    return getattr(spec.options, "draft_tokens", None)
+
+
 def shared_tokens(experiment: Experiment, models: Models) -> str:
-    """Say how many of the target's tokens its draft, of another vocabulary, has too."""
+    """Say how many of the target's tokens its draft, of another vocabulary, has too, and how many it drafts."""
     drafter = _drafter_of(experiment.method)
     assert drafter.model is not None
     target = models.get(experiment.target)
     draft = models.draft(drafter.model, target, translated=True)
     shared = len(models.translation(target, draft).target_ids)
-    return f"{shared:,} of {target.vocab_size:,} tokens of {target.name} are {draft.name}'s too: it drafts these alone"
+    drafted = len(_translation(drafter, target, draft, models).target_ids)
+    alone = "these" if drafted == shared else f"{drafted:,} of these"
+    return f"{shared:,} of {target.vocab_size:,} tokens of {target.name} are {draft.name}'s too: it drafts {alone} alone"
 
 
 def build_rule(spec: RuleSpec | None) -> VerifyRule:

@@ -129,6 +129,18 @@ class Stack(ABC):
         part.compiled = None
         return part
 
+    def over(self, tokens: Int[Tensor, "K"]) -> "Stack":
+        """Return this stack with a head over some tokens alone, whose logits stand in their order. It still embeds all.
+
+        Raises:
+            InputError: a model whose head is transformers' own.
+        """
+        part, own = copy(self), self.project.bias
+        part.head_weight = self.head_weight[:, tokens].contiguous()
+        part.project = Product(part.head_weight, None if own is None else own[tokens], self.choice)
+        part.vocab_size = len(tokens)
+        return part
+
     def compile(self, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
         """Make the layers one compiled call for few rows, where it can be had and the choice takes each one's largest weight.
 

@@ -92,6 +92,9 @@ class _Passes(Stack):
         """The arguments of the decoder that hold what is cached."""
         return {"past_key_values": cache}
 
+    def over(self, tokens: Int[Tensor, "K"]) -> Stack:
+        raise self._refusal("its head gives logits of all tokens at once; leave --draft-tokens out")
+
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         if weight is not None:
             raise self._refusal("no head but its own can be put on it; choose a method without trained heads")

@@ -53,6 +53,13 @@ class WhisperStack(EncoderDecoderStack):
         bias = torch.zeros(self.vocab_size, dtype=self.dtype, device=self.device)
         return bias.index_fill_(0, torch.tensor(list(suppressed), device=self.device), float("-inf"))
 
+    def over(self, tokens: Int[Tensor, "K"]) -> "WhisperStack":
+        part = super().over(tokens)
+        assert isinstance(part, WhisperStack)
+        part.logits_bias = None if self.logits_bias is None else self.logits_bias[tokens]
+        part.begin_suppressed = tuple(place for place, token in enumerate(tokens.tolist()) if token in self.begin_suppressed)
+        return part
+
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding) + lookup(self.position_table, frame)
 

@@ -43,6 +43,11 @@ def model(parts: DraftParts) -> Drafter:
     return ModelDrafter(_needed(parts.session, "model", "a draft model"))
 
 
+def tli(parts: DraftParts, draft_tokens: int | None = None) -> Drafter:
+    """The session that is given drafts with ``draft_tokens`` tokens alone, so nothing is left to do for it here."""
+    return model(parts)
+
+
 def slem(parts: DraftParts) -> Drafter:
     new_session = _needed(parts.new_session, "slem", "a draft model")
     return PerRow(TextDrafter(new_session, _needed(parts.translation, "slem", "a translation")))

@@ -49,6 +49,13 @@ class OptimalOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedTokensOptions(Options):
+    draft_tokens: int | None = option(
+        None, "draft with so many shared tokens alone, those of lowest number, and the end of text (default: all)", least=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class HierarchicalOptions(Options):
     inner_gamma: int = option(2, "how many tokens the inner drafter drafts", least=1)
 

@@ -13,11 +13,15 @@ from transformers import PreTrainedTokenizerFast
 
 from harness.cli.main import main
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import DrafterSpec, ModelSpec
 from harness.exact.subjects import SIZES, own_subjects
 from harness.models.fit import Models
 from harness.models.loading import LoadedModel
-from harness.models.translation import translation_of
+from harness.models.translation import fewer, translation_of
+from harness.run.build import build_drafter
+from methods.session import ModelSession
+from methods.speculative.options import SharedTokensOptions
+from methods.types import Inputs
 
 TEXTS = [
     "The old man went down to the river and the river was high.",
@@ -125,6 +129,56 @@ def test_a_greedy_run_is_plain_decodings(
     assert (status, document["audit"]["verdict"]) == (0, "identical"), err
     shared = len(translation_of(pair.target, getattr(pair, name)).target_ids)
     assert f"{shared:,} of {pair.target.vocab_size:,} tokens" in err
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_a_run_with_a_head_of_fewer_tokens_is_the_targets(
+    pair: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture, temperature: str
+) -> None:
+    """The 90 that the draft numbers lowest, and the end of text."""
+    words = ("--draft", str(pair.folder / "draft"), "--drafter", "tli", "--draft-tokens", "90", "--temperature", temperature)
+    status = run(pair, tmp_path, *words, "--replay", "all")
+    out, err = capsys.readouterr()
+    document: Any = json.loads(out.splitlines()[-1])
+    assert (status, document["audit"]["verdict"] in ("identical", "same distribution", "not tested")) == (0, True), err
+    assert "it drafts 90 of these alone" in err
+
+
+def test_a_head_of_fewer_tokens_has_the_whole_heads_logits(pair: SimpleNamespace) -> None:
+    stack, tokens = pair.draft.stack, torch.tensor([0, 7, 3, 300])
+    whole, some = pair.draft.session(), ModelSession(stack.over(tokens))
+    for session in (whole, some):
+        session.prefill(Inputs(((5, 6, 7),)))
+    fed = torch.tensor([[7, 300]])
+    torch.testing.assert_close(some.extend(fed), whole.extend(fed)[..., tokens], rtol=0, atol=1e-6)
+    assert stack.vocab_size == whole.vocab_size > some.vocab_size == 4
+
+
+def test_a_drafter_of_fewer_tokens_gives_the_others_no_chance(pair: SimpleNamespace) -> None:
+    """Its logits are the whole drafter's where it drafts, and minus infinity elsewhere."""
+    models, draft = Models(), ModelSpec(name=str(pair.folder / "draft"), revision="1")
+    target = models.get(ModelSpec(name=str(pair.folder / "target"), revision="1"))
+    specs = [DrafterSpec(kind="tli", model=draft, options=SharedTokensOptions(draft_tokens=count)) for count in (None, 30)]
+    laws = []
+    for spec in specs:
+        session = build_drafter(spec, target, models).session  # type: ignore[attr-defined]
+        pending = session.prefill(Inputs((target.encode_continuation(TEXTS[0]),)))
+        laws.append(session.extend(torch.tensor([pending]))[0, -1])
+    kept = fewer(models.translation(target, models.get(draft)), 30, target.eos_token_ids).target_ids
+    assert laws[1].isfinite().nonzero().flatten().tolist() == kept.tolist()
+    torch.testing.assert_close(laws[1][kept], laws[0][kept], rtol=0, atol=1e-6)
+
+
+def test_fewer_tokens_are_those_of_lowest_number_and_the_ends(pair: SimpleNamespace) -> None:
+    known = translation_of(pair.target, pair.draft)
+    few = fewer(known, 12, pair.target.eos_token_ids)
+    kept = dict(zip(few.target_ids.tolist(), few.draft_ids.tolist(), strict=True))
+    assert set(kept) >= set(pair.target.eos_token_ids) & set(known.target_ids.tolist())
+    lowest = sorted(known.draft_ids.tolist())[:12]
+    assert set(lowest) <= set(kept.values())
+    assert all(own in lowest or token in pair.target.eos_token_ids for token, own in kept.items())
+    assert all(known.pieces[token] == (own,) for token, own in kept.items())
+    assert fewer(known, 10**6, pair.target.eos_token_ids).target_ids.tolist() == known.target_ids.tolist()
 
 
 def test_a_sampled_run_is_replayed(pair: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

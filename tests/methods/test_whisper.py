@@ -87,6 +87,22 @@ def expected_logits(session: ModelSession, text: Sequence[int], features: torch.
     return logits
 
 
+def test_a_head_of_fewer_tokens_suppresses_what_the_whole_one_does() -> None:
+    """As a draft over frequent tokens has it; of what is suppressed, one everywhere and two where an output begins."""
+    model, tokens = build(), torch.tensor([EOS, 3, 7, 9, 12, 33])
+    whole, some = session_of(model), ModelSession(stack_for(model).over(tokens))
+    inputs, fed = inputs_for(whole, 1), torch.tensor([[12, 33]])
+    found = []
+    for session in (whole, some):
+        pending = session.prefill(inputs)
+        found.append(torch.cat([session.extend(torch.tensor([pending])), session.extend(fed)], 1)[0])
+    torch.testing.assert_close(found[1], found[0][:, tokens], **TOLERANCE)
+    assert found[1].isinf().tolist() == [
+        [True, False, True, True, False, False],
+        *[[False, False, True, False, False, False]] * 2,
+    ]
+
+
 def decode(session: ModelSession, inputs: Inputs, stop: Stop, sampling: Sampling = GREEDY, first: int = 0) -> list[Generation]:
     uniforms = Uniforms(range(first, first + inputs.batch), stop.max_new_tokens)
     return Autoregressive().generate(session, inputs, sampling, uniforms, stop)
