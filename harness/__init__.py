@@ -4,6 +4,7 @@ core      what is run and what is kept: experiments, records, files, plug-ins
 zoo       small models, described by recipes and trained here
 models    from a name to a loaded model
 measures  from records to numbers with intervals
+engines   logs that other engines write, read as counts
 run       from an experiment to records; ``run.ray`` on a cluster
 tables    what a table, a cell and a figure are, and how one is written
 exact     the exactness audit, and the contracts of parts

@@ -308,8 +308,13 @@ def compare(parser: argparse.ArgumentParser) -> None:
 
 
 def acceptance(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("records", nargs="+", type=path_name, metavar="RECORDS", help="record files of runs that drafted")
+    help_of_records = (
+        "record files of runs that drafted, or logs of vLLM, SGLang, TensorRT-LLM, AIPerf, speculation_profile.json"
+    )
+    parser.add_argument("records", nargs="+", type=path_name, metavar="RECORDS", help=help_of_records)
     parser.add_argument("--json", type=path_name, metavar="FILE", help="write the table as one JSON document as well")
+    profile = "write a speculation_profile.json of the one log, which travels with a draft's checkpoint"
+    parser.add_argument("--profile-out", type=path_name, metavar="FILE", help=profile)
 
 
 def report(parser: argparse.ArgumentParser) -> None:

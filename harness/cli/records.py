@@ -1,15 +1,14 @@
 """The commands that read record files.
 
 ``foretoken show`` prints one generation, coloured by what was drafted, accepted and corrected. ``foretoken compare`` holds two
-files of the same examples against each other, paired, with intervals. ``foretoken acceptance`` computes every definition of
-acceptance from the same records.
+files of the same examples against each other, paired, with intervals.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, MethodSpec, ModelSpec, Probe
 from harness.core.record_files import load_experiment, load_records
 from harness.core.records import Record
-from harness.core.text import text_table
-from harness.measures.definitions import Definition, Log, definitions_of
 from harness.measures.of_run import all_metrics, speedup
-from harness.measures.pairing import num_failed, overlap_of, succeeded
+from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing
 from harness.measures.verdicts import label_of, shown_sampling
 from harness.tables.coloured import to_html, to_terminal
@@ -28,112 +25,6 @@ from harness.tables.evidence import stored_decoder
 from harness.tables.files import write_whole
 from kernels.inputs import SamplingSpec
 from tasks import get_task
-
-
-def execute_acceptance(args: argparse.Namespace) -> int:
-    found = {path: log for path in args.records if (log := _log(path)) is not None}
-    if not found:
-        raise UsageError(
-            f"records {args.records[0]}: nothing was drafted in them; expected those of a method that drafts and verifies"
-        )
-    for path in args.records:
-        if path not in found:
-            print(f"foretoken: records {path}: no drafts in them; left out", file=sys.stderr)
-    paths, logs = list(found), list(found.values())
-    definitions = definitions_of(logs)
-    rows = [_row(definition, logs) for definition in definitions]
-    for number, (path, log) in enumerate(zip(paths, logs, strict=True), start=1):
-        print(f"[{number}] {path}: {_described(log)}")
-    print("\n" + "\n".join(_lines(definitions, rows)))
-    print("\nvalue [low, high]: 95 % over examples. Drafts accepted behind a stopping EOS, which vLLM and Spec-Bench count,")
-    print("are not in a record; theirs are computed without. Failed runs are in no number.")
-    if args.json is not None:
-        document = {"records": [_facts(*pair) for pair in zip(paths, logs, strict=True)], "definitions": rows}
-        write_whole(args.json, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-    return 0
-
-
-def _log(path: Path) -> Log | None:
-    """Read a record file; None if nothing was drafted in it."""
-    experiment, records = load_experiment(path), load_records(path)
-    log = Log(experiment, records)
-    return replace(log, plain=_plain(path, experiment)) if log.longest else None
-
-
-def _plain(path: Path, experiment: Any) -> list[Any]:
-    """Find records in the same folder in which this drafter's overlap was measured, on the same prompts."""
-    if experiment.method.drafter is None:
-        return []
-    same = {"method": experiment.method, "plugins": (), "num_threads": None, "comparison": ""}
-    wanted, label = experiment.replace(**same).signature, experiment.method.drafter.label
-    for file in sorted(path.parent.glob("*.jsonl")):
-        if file == path or not file.with_suffix(".json").exists():
-            continue
-        if load_experiment(file).replace(**same).signature == wanted:
-            records = load_records(file)
-            if any(overlap_of(record, label) is not None for record in records):
-                return records
-    return []
-
-
-def _facts(path: Path, log: Log) -> dict[str, Any]:
-    method, failed = log.experiment.method, num_failed(log.records)
-    return {
-        "file": path.name,
-        "signature": log.experiment.signature,
-        "task": log.experiment.task,
-        "target": log.experiment.target.name,
-        "drafter": log.drafter,
-        "rule": method.rule and method.rule.name,
-        "gamma": method.gamma,
-        "schedule": method.schedule and method.schedule.name,
-        "temperature": log.experiment.sampling.temperature,
-        "num_records": len(log.records),
-        "num_failed": failed,
-    }
-
-
-def _described(log: Log) -> str:
-    facts = _facts(Path(), log)
-    schedule = "" if log.experiment.method.has_constant_gamma else f" ({facts['schedule']})"
-    return (
-        f"{facts['task']}, {facts['target']} with {facts['drafter']}, {facts['rule']}, gamma {facts['gamma']}{schedule}, "
-        f"temperature {facts['temperature']:g}; {facts['num_records']} records, {facts['num_failed']} failed"
-    )
-
-
-def _row(definition: Definition, logs: "list[Log]") -> dict[str, Any]:
-    found = [definition.measure(log) for log in logs]
-    columns = [{"status": definition.lacking} if one is None else {"status": "measured", **one.as_dict()} for one in found]
-    fields = ("name", "group", "meaning", "source")
-    return {name: getattr(definition, name) for name in fields} | {"columns": columns}
-
-
-def _lines(definitions: "list[Definition]", rows: list[dict[str, Any]]) -> list[str]:
-    """A block a group; what words a value lacks stand below the table, numbered."""
-    reasons: list[str] = []
-    heads = ["", *(f"[{number}]" for number in range(1, len(rows[0]["columns"]) + 1)), "what it is", "whose"]
-    cells: list[list[str]] = [heads]
-    for row in rows:
-        shown = [_shown(column, reasons) for column in row["columns"]]
-        cells.append([row["name"], *shown, row["meaning"], row["source"]])
-    head, *aligned = text_table(cells)
-    lines, group = [head], ""
-    for definition, line in zip(definitions, aligned, strict=True):
-        if definition.group != group:
-            group = definition.group
-            lines += ["", group]
-        lines.append(line)
-    return [*lines, *([""] if reasons else []), *(f"({number}) {text}" for number, text in enumerate(reasons, start=1))]
-
-
-def _shown(column: dict[str, Any], reasons: list[str]) -> str:
-    if column["status"] != "measured":
-        if column["status"] not in reasons:
-            reasons.append(column["status"])
-        return f"unknown ({reasons.index(column['status']) + 1})"
-    spread = "" if column["low"] is None else f" [{column['low']:.3f}, {column['high']:.3f}]"
-    return f"{column['value']:.3f}{spread}"
 
 
 def execute_show(args: argparse.Namespace) -> int:

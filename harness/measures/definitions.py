@@ -1,48 +1,21 @@
 """Every definition of acceptance in the literature, computed from one raw log: names, meanings, sources, and how they differ.
 
-What a project's code counts is counted here on our rounds. Two things no log of ours holds: drafts that a rule accepted behind
-a stopping EOS (they never entered the output; vLLM and Spec-Bench count them), and trees of drafts (ours are chains). Sources
-that say "from memory" were not looked up again.
+What a project's code counts is counted here on our rounds, or taken from what the project's engine wrote itself (``Counted``).
+Two things no log of ours holds: drafts that a rule accepted behind a stopping EOS (they never entered the output; vLLM and
+Spec-Bench count them), and trees of drafts (ours are chains). Sources that say "from memory" were not looked up again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.core.experiment import Experiment
-from harness.core.records import Record
 from harness.measures import of_run as measures
-from harness.measures.pairing import steps_of, succeeded
-from harness.measures.statistics import Estimate, ratio_of_examples
+from harness.measures.counts import Counted, Counts
+from harness.measures.logs import AnyLog, Measure, Ratio, mapped, mean_of_means, plus_one, pooled
+from harness.measures.statistics import Estimate
 from methods.speculative import acceptance
 from methods.speculative.theory import expected_tokens
-from methods.steps import Step
 
-Statistic = Callable[[Iterable[Step]], acceptance.Statistic]
 HALVINGS = 60
-
-
-@dataclass(frozen=True)
-class Log:
-    """A draft-and-verify arm's description and records, and those of the plain arm over whose output alpha was measured."""
-
-    experiment: Experiment
-    records: Sequence[Record]
-    plain: Sequence[Record] = ()
-
-    @property
-    def drafter(self) -> str:
-        return self.experiment.method.drafter.label if self.experiment.method.drafter is not None else ""
-
-    @property
-    def gamma(self) -> int | None:
-        """Return how many tokens every round may draft; None without a schedule, or with one that changes it."""
-        method = self.experiment.method
-        return method.gamma if method.schedule is not None and method.has_constant_gamma else None
-
-    @property
-    def longest(self) -> int:
-        """The most drafts of a round."""
-        return max((len(one) for record in succeeded(self.records) if record.steps for one in record.steps.drafted), default=0)
 
 
 @dataclass(frozen=True)
@@ -53,52 +26,34 @@ class Definition:
     group: str
     meaning: str
     source: str
-    measure: Callable[[Log], Estimate | None]
+    measure: Measure
     lacking: str = "not recorded"
 
+    def estimate(self, log: AnyLog) -> Estimate | None:
+        """Measure it, or take the value that a log states without the counts behind it."""
+        if isinstance(log, Counted) and self.name in log.given:
+            return Estimate(log.given[self.name], None, None, 1)
+        return self.measure(log)
 
-def pooled(statistic: Statistic, whole: float | None = None) -> Callable[[Log], Estimate | None]:
-    """Return the ratio of sums over all rounds of all examples; ``whole`` as in ``ratio_of_totals``."""
-    return lambda log: ratio_of_examples(_rows(log, statistic), whole=whole)
-
-
-def mean_of_means(statistic: Statistic) -> Callable[[Log], Estimate | None]:
-    """Return the mean over examples of each one's own ratio (its repeats pooled); examples that count nothing are left out."""
-
-    def measure(log: Log) -> Estimate | None:
-        totals: dict[str, list[float]] = {}
-        for example, numerator, denominator in _rows(log, statistic):
-            total = totals.setdefault(example, [0.0, 0.0])
-            total[0], total[1] = total[0] + numerator, total[1] + denominator
-        return ratio_of_examples([(example, top / bottom, 1.0) for example, (top, bottom) in totals.items() if bottom])
-
-    return measure
+    def reason(self, log: AnyLog) -> str:
+        """Say why there is no estimate."""
+        if not isinstance(log, Counted):
+            return self.lacking
+        return f"{self.lacking}, or {log.lacking}" if self.group == PLACE else log.lacking
 
 
-def plus_one(measure: Callable[[Log], Estimate | None]) -> Callable[[Log], Estimate | None]:
-    """Count the token that the target adds to every round, also to one that a stop has cut."""
-    return lambda log: _mapped(measure(log), lambda value: value + 1)
-
-
-def _rows(log: Log, statistic: Statistic) -> list[tuple[str, float, float]]:
-    good = [record for record in succeeded(log.records) if record.steps is not None]
-    return [(record.example, *statistic(steps_of(record))) for record in good]
-
-
-def _mapped(found: Estimate | None, change: Callable[[float], float]) -> Estimate | None:
-    """Percentile intervals follow any increasing change of what they are about."""
-    if found is None:
-        return None
-    return found.mapped(change, found.unit)
-
-
-def _overlap(log: Log) -> Estimate | None:
+def _overlap(log: AnyLog) -> Estimate | None:
     """At the rule's own lenience: the chance that a draft stands (Leviathan A.5)."""
-    method = log.experiment.method
-    return measures.alpha_overlap(log.plain, log.drafter, method.values.get("lenience", 1.0))
+    if isinstance(log, Counted):
+        return None
+    return measures.alpha_overlap(log.plain, log.drafter, 1.0 if log.lenience is None else log.lenience)
 
 
-def _inverted(log: Log) -> Estimate | None:
+def _chances(log: AnyLog) -> Estimate | None:
+    return None if isinstance(log, Counted) else measures.alpha_ratio(log.records)
+
+
+def _inverted(log: AnyLog) -> Estimate | None:
     """Eq. 1 solved for alpha by bisection; only where every round may draft gamma tokens."""
     if (gamma := log.gamma) is None:
         return None
@@ -110,17 +65,28 @@ def _inverted(log: Log) -> Estimate | None:
             low, high = (middle, high) if float(expected_tokens(middle, gamma)) < tokens else (low, middle)
         return (low + high) / 2
 
-    return _mapped(pooled(acceptance.tokens_per_step)(log), solved)
+    return mapped(pooled(EMITTED)(log), solved)
 
 
-def _over_configured(log: Log) -> Estimate | None:
+def _over_configured(log: AnyLog) -> Estimate | None:
     """Drafts that a server is set up for, made or not: gamma a round."""
     gamma = log.gamma
-    if gamma is None:
+    if not gamma:
         return None
-    return _mapped(pooled(acceptance.accepted_per_step)(log), lambda value: value / gamma)
+    return mapped(pooled(ALL_ROUNDS)(log), lambda value: value / gamma)
 
 
+def _emitted(counts: Counts) -> acceptance.Statistic | None:
+    return None if counts.emitted is None or counts.rounds is None else (float(counts.emitted), float(counts.rounds))
+
+
+VERIFIED = Ratio(acceptance.accepted_over_verified, lambda counts: counts.accepted_over(counts.verified))
+BEFORE_EOS = Ratio(acceptance.accepted_over_drafted)
+ALL_DRAFTS = Ratio(acceptance.accepted_over_all_drafted, lambda counts: counts.accepted_over(counts.drafted))
+ALL_ROUNDS = Ratio(acceptance.accepted_per_step, lambda counts: counts.accepted_over(counts.rounds))
+DRAFTING_ROUNDS = Ratio(acceptance.accepted_per_drafting_step, lambda counts: counts.accepted_over(counts.drafting))
+MATCHES = Ratio(acceptance.matches_per_step)
+EMITTED = Ratio(acceptance.tokens_per_step, _emitted)
 ALPHA, SHARE, LENGTH, PLACE = "alpha", "share of the drafts", "tokens a round", "by position in the draft"
 NOT_CONSTANT = "gamma is not constant"
 DEFINITIONS = [
@@ -137,14 +103,14 @@ DEFINITIONS = [
         ALPHA,
         "mean of min(1, p / q) over drafts up to and including the first rejection",
         "Leviathan et al., Definition 3.1 on the drafts at hand",
-        lambda log: measures.alpha_ratio(log.records),
+        _chances,
     ),
     Definition(
         "accepted_over_verified",
         ALPHA,
         "accepted over drafts up to and including the first rejection: alpha by counts",
         "Leviathan et al., Section 3.1; transformers' candidate_generator `matches` (from memory)",
-        pooled(acceptance.accepted_over_verified, 1.0),
+        pooled(VERIFIED, 1.0),
     ),
     Definition(
         "alpha_eq1",
@@ -159,21 +125,21 @@ DEFINITIONS = [
         SHARE,
         "accepted over drafted, pooled; drafts behind an EOS do not count",
         "this project",
-        pooled(acceptance.accepted_over_drafted, 1.0),
+        pooled(BEFORE_EOS, 1.0),
     ),
     Definition(
         "accepted_over_drafted_mean",
         SHARE,
         "the same, an example at a time, then the mean of examples",
         "this project; what a mean of per-request rates gives",
-        mean_of_means(acceptance.accepted_over_drafted),
+        mean_of_means(BEFORE_EOS),
     ),
     Definition(
         "vllm_draft_acceptance_rate",
         SHARE,
         "accepted over every draft made, behind an EOS too, pooled (vLLM prints percent)",
         "vLLM, v1/spec_decode/metrics.py; llama.cpp's accept rate (from memory)",
-        pooled(acceptance.accepted_over_all_drafted, 1.0),
+        pooled(ALL_DRAFTS, 1.0),
     ),
     Definition(
         "sglang_accept_rate",
@@ -188,58 +154,66 @@ DEFINITIONS = [
         LENGTH,
         "accepted drafts a round, bonus left out, plain steps counted as rounds",
         "this project",
-        pooled(acceptance.accepted_per_step),
+        pooled(ALL_ROUNDS),
     ),
     Definition(
         "transformers_n_matches",
         LENGTH,
         "the same, one less where all drafts stand and the last is the EOS",
         "transformers, generation/utils.py: n_matches",
-        pooled(acceptance.matches_per_step),
+        pooled(MATCHES),
     ),
     Definition(
         "tokens_per_step",
         LENGTH,
         "tokens emitted a round, bonus counted, cut by EOS and length, pooled",
-        "Leviathan et al., Eq. 1's left side; SGLang: completion_tokens / spec_verify_ct",
-        pooled(acceptance.tokens_per_step),
+        "Leviathan et al., Eq. 1's left side; SGLang's spec_accept_length also counts the prompt pass's token",
+        pooled(EMITTED),
     ),
     Definition(
         "tokens_per_step_mean",
         LENGTH,
         "the same, an example at a time, then the mean of examples",
         "SGLang's bench scripts: mean accept length of requests",
-        mean_of_means(acceptance.tokens_per_step),
+        mean_of_means(EMITTED),
     ),
     Definition(
         "eagle_tau",
         LENGTH,
         "tokens a pass of the target accepts, its own counted (the same as tokens_per_step on chains)",
         "EAGLE, average acceptance length tau (from memory)",
-        pooled(acceptance.tokens_per_step),
+        pooled(EMITTED),
     ),
     Definition(
         "vllm_mean_acceptance_length",
         LENGTH,
         "1 + accepted / rounds that drafted: bonus always counted, plain steps left out",
         "vLLM, v1/spec_decode/metrics.py",
-        plus_one(pooled(acceptance.accepted_per_drafting_step)),
+        plus_one(pooled(DRAFTING_ROUNDS)),
     ),
     Definition(
         "sglang_accept_length",
         LENGTH,
         "1 + accepted / rounds: bonus always counted, plain steps counted",
         "SGLang, scheduler_metrics_mixin.py: spec_accept_length",
-        plus_one(pooled(acceptance.accepted_per_step)),
+        plus_one(pooled(ALL_ROUNDS)),
     ),
     Definition(
         "spec_bench_mean_accepted_tokens",
         LENGTH,
         "mean over all rounds of all examples of accepted + 1",
         "Spec-Bench, evaluation/speed.py on accept_lengths, which EAGLE's loop fills (from memory)",
-        plus_one(pooled(acceptance.accepted_per_step)),
+        plus_one(pooled(ALL_ROUNDS)),
     ),
 ]
+
+
+def _joint(position: int) -> Ratio:
+    return Ratio(acceptance.position_joint(position), lambda counts: counts.joint(position))
+
+
+def _conditional(position: int) -> Ratio:
+    return Ratio(acceptance.position_conditional(position), lambda counts: counts.conditional(position))
 
 
 def of_positions(longest: int) -> list[Definition]:
@@ -253,7 +227,7 @@ def of_positions(longest: int) -> list[Definition]:
                 PLACE,
                 f"rounds whose {first}, over rounds that drafted",
                 "vLLM, per-position acceptance rate",
-                pooled(acceptance.position_joint(position), 1.0),
+                pooled(_joint(position), 1.0),
                 "no round",
             ),
             Definition(
@@ -261,17 +235,16 @@ def of_positions(longest: int) -> list[Definition]:
                 PLACE,
                 f"rounds whose draft {position} stands, over rounds that decided on it",
                 f"EAGLE, {position - 1}-alpha: evaluation/alpha.py's successes over trials (what a trial is: from memory)",
-                pooled(acceptance.position_conditional(position), 1.0),
+                pooled(_conditional(position), 1.0),
                 "no round got there",
             ),
         ]
     return found
 
 
-def definitions_of(logs: Sequence[Log]) -> list[Definition]:
+def definitions_of(logs: Sequence[AnyLog]) -> list[Definition]:
     """Return all definitions; those by position reach as far as the longest round of these logs."""
-    lenient = next((log.experiment.method for log in logs if "lenience" in log.experiment.method.values), None)
     chosen = list(DEFINITIONS)
-    if lenient is not None:
+    if any(log.lenience is not None for log in logs):
         chosen[0] = replace(chosen[0], meaning=chosen[0].meaning.replace("min(p, q)", "min(p / lenience, q)"))
     return chosen + of_positions(max((log.longest for log in logs), default=0))

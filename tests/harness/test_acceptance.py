@@ -12,7 +12,8 @@ from harness.cli.main import main
 from harness.cli.records import _in_words
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import Overlap, Record
-from harness.measures.definitions import DEFINITIONS, Definition, Log, definitions_of
+from harness.measures.definitions import DEFINITIONS, Definition, definitions_of
+from harness.measures.logs import Log
 from harness.measures.verdicts import label_of
 from methods.sampling import Sampling
 from methods.steps import Steps

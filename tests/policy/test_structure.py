@@ -16,6 +16,7 @@ HARNESS = (
     "zoo",
     "models",
     "measures",
+    "engines",
     "run",
     "tables",
     "exact",

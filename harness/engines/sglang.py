@@ -1,0 +1,170 @@
+"""What SGLang writes: ``meta_info`` of each request, dumps of ``/server_info``, results of ``sglang.bench_serving``.
+
+Sources (sgl-project/sglang): ``python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py`` at 9155cf0 (and
+the names ``spec_num_correct_drafts``, ``spec_num_proposed_drafts``, ``spec_correct_drafts_histogram`` that came after,
+``spec_accept_token_num``, ``spec_draft_token_num`` before it), ``python/sglang/bench_serving.py`` at 50a6136.
+
+Off by one, twice: ``spec_accept_length`` is completion_tokens / spec_verify_ct. It counts the bonus token, and also the first
+token, which the prompt's pass emits: one token a request more than ``tokens_per_step``. ``spec_accept_rate`` and the histogram
+leave both out. A server's ``avg_spec_accept_length`` counts the bonus token only.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from harness.engines.entries import Entry, agree, count, count_or_none, counts, left_out, number, over, part
+from harness.measures.counts import Counted, Counts, Told, added
+
+REQUESTS = "SGLang, meta_info of each request"
+SERVER = "SGLang, server info"
+BENCH = "SGLang, bench_serving result"
+CORRECT = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")  # newest name first
+PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
+HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+LENGTH = "spec_accept_length"
+AVERAGE = "avg_spec_accept_length"
+
+
+def _metas(value: Any) -> list[Mapping[str, Any]]:
+    """Return the ``meta_info`` of a response of /generate, or of each choice of an OpenAI response, or the object itself."""
+    if not isinstance(value, dict):
+        return []
+    choices = value.get("choices")
+    holders = choices if isinstance(choices, list) else [value]
+    found = [meta for one in holders if (meta := part(one, "meta_info")) is not None]
+    return found or ([value] if "spec_verify_ct" in value else [])
+
+
+def is_request(value: Any) -> bool:
+    return any("spec_verify_ct" in meta for meta in _metas(value))
+
+
+def read_requests(entries: Sequence[Entry]) -> Counted:
+    """Read responses, whole or streamed. What verified nothing is left out and counted."""
+    found: list[Counts | None] = []
+    for entry in entries:
+        found += entry.made(partial(_requests, entry.place))
+    kept, num_left_out = left_out(found)
+    return Counted(
+        format=REQUESTS,
+        source="python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py at 9155cf0",
+        requests=kept,
+        told=_requests_told(kept),
+        num_left_out=num_left_out,
+    )
+
+
+def _requests(place: str, value: Any) -> list[Counts | None]:
+    """Return the counts of each choice; a streamed piece before its last has none yet."""
+    found = _metas(value)
+    if not found and part(value, "error") is None:
+        raise ValueError("no meta_info with spec_verify_ct; expected a response of a server that speculates")
+    ended = [meta for meta in found if meta.get("finish_reason", True) is not None]
+    return [_request(f"{place}, {choice}", meta) for choice, meta in enumerate(ended, start=1)]
+
+
+def _request(name: str, meta: Mapping[str, Any]) -> Counts | None:
+    rounds = count_or_none(meta, "spec_verify_ct")
+    correct, proposed = (_first(meta, names) for names in (CORRECT, PROPOSED))
+    if not rounds or correct is None or proposed is None:
+        return None
+    drafted = count(meta, proposed)
+    if drafted % rounds:
+        raise ValueError(f"impossible counts: {proposed} is {drafted}, no multiple of spec_verify_ct {rounds}")
+    histogram, tokens = _first(meta, HISTOGRAM), count_or_none(meta, "completion_tokens")
+    found = Counts(
+        request=name,
+        accepted=count(meta, correct),
+        drafted=drafted,
+        rounds=rounds,
+        drafting=rounds,
+        gamma=drafted // rounds,
+        histogram=None if histogram is None else counts(meta, histogram),
+        emitted=None if tokens is None else max(0, tokens - 1),
+    )
+    agree(meta, "spec_accept_rate", over(found.accepted, drafted, 0.0))
+    if tokens is not None:
+        agree(meta, LENGTH, tokens / rounds)
+    return found
+
+
+def _first(meta: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Return the newest name that is there; ValueError if an older one, kept beside it, says something else."""
+    known = [name for name in names if meta.get(name) is not None]
+    for older in known[1:]:
+        if meta[older] != meta[known[0]]:
+            raise ValueError(f"field {older!r}: {meta[older]}, but {known[0]} is {meta[known[0]]}; expected the same")
+    return known[0] if known else None
+
+
+def _requests_told(found: Sequence[Counts]) -> list[Told]:
+    rounds, accepted = sum(one.rounds or 0 for one in found), sum(one.accepted for one in found)
+    drafted = sum(one.drafted or 0 for one in found)
+    told = [
+        Told("spec_verify_ct", rounds, "rounds; summed"),
+        Told(CORRECT[0], accepted, "accepted drafts, bonus left out; summed"),
+        Told(PROPOSED[0], drafted, "drafts made, the same number in every round; summed"),
+        Told("spec_accept_rate", over(accepted, drafted, 0.0), "sglang_accept_rate: of sums, bonus left out"),
+    ]
+    if all(one.emitted is not None for one in found):
+        tokens = sum((one.emitted or 0) + 1 for one in found)
+        relation = "of sums; tokens_per_step + 1 / rounds of a request: the prompt pass's token is counted"
+        told += [Told("completion_tokens", tokens, "summed"), Told(LENGTH, over(tokens, rounds, 0.0), relation)]
+    if all(one.histogram is not None for one in found):
+        summed = added([one.histogram for one in found if one.histogram is not None])
+        told.append(Told(HISTOGRAM[0], summed, "rounds by accepted drafts, bonus left out; summed"))
+    return told
+
+
+def _states(value: Any) -> list[Mapping[str, Any]]:
+    """Return the schedulers' states; behind a router those of its decoding servers."""
+    decode = value.get("decode") if isinstance(value, dict) else None
+    servers = decode if isinstance(decode, list) else [value]
+    states = [one.get("internal_states") for one in servers if isinstance(one, dict)]
+    return [state for some in states if isinstance(some, list) for state in some if isinstance(state, dict)]
+
+
+def is_server(value: Any) -> bool:
+    return bool(_states(value))
+
+
+def read_server(entries: Sequence[Entry]) -> Counted:
+    """Read the average that each scheduler of a server keeps since its start; it says no counts, so several have no average."""
+    found = [average for entry in entries for average in entry.made(_averages)]
+    return _averaged(SERVER, "python/sglang/bench_serving.py at 50a6136", found, "of one scheduler since the server's start")
+
+
+def _averages(value: Any) -> list[float]:
+    return [_average(state, AVERAGE) for state in _states(value) if state.get(AVERAGE) is not None]
+
+
+def _average(values: Mapping[str, Any], name: str) -> float:
+    average = number(values, name)
+    if average < 1:
+        raise ValueError(f"impossible counts: {name} is {average}; a round emits at least the target's token")
+    return average
+
+
+def is_bench(value: Any) -> bool:
+    return isinstance(value, dict) and "accept_length" in value and "completed" in value
+
+
+def read_bench(entries: Sequence[Entry]) -> Counted:
+    """Read results of benchmarks: each is the server's average since its start, not since the benchmark's."""
+    found = [entry.made(_bench) for entry in entries]
+    averages = [one for one in found if one is not None]
+    return _averaged(BENCH, "python/sglang/bench_serving.py at 50a6136", averages, "of one scheduler since the server's start")
+
+
+def _bench(value: Any) -> float | None:
+    if not is_bench(value):
+        raise ValueError("no field 'accept_length'; expected a result of sglang.bench_serving")
+    return None if value["accept_length"] is None else _average(value, "accept_length")
+
+
+def _averaged(form: str, source: str, averages: Sequence[float], relation: str) -> Counted:
+    name = AVERAGE if form == SERVER else "accept_length"
+    told = [Told(name, average, f"sglang_accept_length: bonus counted; {relation}") for average in averages]
+    given = {"sglang_accept_length": averages[0]} if len(set(averages)) == 1 else {}
+    return Counted(format=form, source=source, told=told, given=given, is_total=True)

@@ -1,0 +1,509 @@
+"""Logs of other engines: written by hand to each format, against numbers by hand, against our own rounds, and damaged.
+
+The counts of the first vLLM request, of AIPerf's first request, of the TensorRT-LLM response and of the profile are those of
+the engines' own documents and tests, so what is derived from them is theirs to the digit.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from probed import write_records
+
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.records import Record
+from harness.engines import formats
+from harness.engines.entries import entries_of
+from harness.engines.profile import profile_of
+from harness.engines.vllm import rounds_by_length
+from harness.measures.counts import Counted, Counts, added
+from harness.measures.definitions import definitions_of
+from harness.measures.logs import Log
+from methods.steps import Steps
+
+SAMPLES = Path(__file__).parent / "engine_logs"
+TOLD: dict[str, dict[str, Any]] = {
+    "vllm_metrics.txt": {
+        "vllm:spec_decode_num_drafts_total": 43,
+        "vllm:spec_decode_num_draft_tokens_total": 129,
+        "vllm:spec_decode_num_accepted_tokens_total": 10,
+        "Mean acceptance length": 1.2325581395348837,
+        "Avg Draft acceptance rate": 7.751937984496124,
+        "Per-position acceptance rate": [4 / 43, 3 / 43, 3 / 43],
+    },
+    "vllm_bench.json": {
+        "spec_decode_num_drafts": 12,
+        "spec_decode_draft_tokens": 36,
+        "spec_decode_accepted_tokens": 24,
+        "spec_decode_acceptance_length": 3.0,
+        "spec_decode_acceptance_rate": 66.66666666666666,
+        "spec_decode_per_position_acceptance_rates": [1.0, 0.6666666666666666, 0.3333333333333333],
+    },
+    "vllm_requests.jsonl": {
+        "num_spec_steps": 45,
+        "num_draft_tokens": 134,
+        "num_accepted_draft_tokens": 12,
+        "acceptance_histogram": (40, 1, 1, 3),
+    },
+    "sglang_requests.jsonl": {
+        "spec_verify_ct": 22,
+        "spec_num_correct_drafts": 12,
+        "spec_num_proposed_drafts": 22,
+        "spec_accept_rate": 12 / 22,
+        "completion_tokens": 36,
+        "spec_accept_length": 36 / 22,
+        "spec_correct_drafts_histogram": (10, 12),
+    },
+    "sglang_server_info.json": {"avg_spec_accept_length": 2.25},
+    "sglang_bench.jsonl": {"accept_length": 2.5},
+    "tensorrt_llm_iterations.jsonl": {
+        "numAcceptedTokens": 14,
+        "numDraftTokens": 33,
+        "numRequestsWithDraftTokens": 11,
+        "compute_acceptance_length": 25 / 11,
+        "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": 14 / 11,
+    },
+    "tensorrt_llm_perf_metrics.json": {
+        "total_accepted_draft_tokens": 29,
+        "total_draft_tokens": 72,
+        "acceptance_rate": 29 / 72,
+    },
+    "tensorrt_llm_responses.jsonl": {
+        "total_accepted_draft_tokens": 30,
+        "total_draft_tokens": 66,
+        "acceptance_rate": 30 / 66,
+        "num_spec_steps": 22,
+        "acceptance_histogram": (10, 0, 6, 6),
+    },
+    "aiperf_profile_export.jsonl": {
+        "total_spec_decode_steps": 12,
+        "total_accepted_draft_tokens": 20,
+        "total_draft_tokens": 48,
+        "spec_decode_acceptance_length": 2.375,
+        "spec_decode_token_weighted_acceptance_length": 1 + 20 / 12,
+        "spec_decode_draft_acceptance_rate": 34.375,
+        "spec_decode_overall_draft_acceptance_rate": 20 / 48 * 100,
+        "spec_decode_accepted_per_verified": (26 / 40 + 6 / 20) / 2,
+        "pooled_spec_decode_acceptance_histogram": {"0": 4, "1": 1, "2": 3, "3": 3, "4": 1},
+        "accept_length, coding": 3.25,
+        "accept_length, math": 1.5,
+        "accept_length, Overall": 2.375,
+        "accept_rate, coding": 0.5625,
+        "accept_rate, math": 0.125,
+        "accept_rate, Overall": 0.34375,
+    },
+    "speculation_profile.json": {
+        "mean_accept_length": 1.9,
+        "mean_accept_length_per_request": 1.95,
+        "marginal_accept_rates": [0.6, 0.3, 0.0],
+        "conditional_accept_rates": [0.6, 0.5, 0.0],
+    },
+}
+DEFINED: dict[str, dict[str, float]] = {
+    "vllm_metrics.txt": {
+        "accepted_over_verified": 10 / (39 + 2 + 9),  # every round drafts three
+        "vllm_draft_acceptance_rate": 10 / 129,
+        "vllm_mean_acceptance_length": 1 + 10 / 43,
+        "position 1, joint": 4 / 43,
+        "position 3, joint": 3 / 43,
+        "position 2, conditional": 3 / 4,
+        "position 3, conditional": 1.0,
+    },
+    "vllm_requests.jsonl": {
+        "accepted_over_verified": 12 / (39 + 2 + 9 + 3 + 1),
+        "vllm_draft_acceptance_rate": 12 / 134,
+        "vllm_mean_acceptance_length": 1 + 12 / 45,
+        "position 1, conditional": 5 / 45,
+        "position 3, conditional": 3 / 4,
+    },
+    "sglang_requests.jsonl": {
+        "sglang_accept_length": 1 + 12 / 22,
+        "tokens_per_step": 34 / 22,  # without the token of each prompt's pass
+        "tokens_per_step_mean": (19 / 10 + 15 / 12) / 2,
+        "accepted_per_step": 12 / 22,
+        "sglang_accept_rate": 12 / 22,
+        "alpha_eq1": 12 / 22,
+    },
+    "sglang_server_info.json": {"sglang_accept_length": 2.25},
+    "tensorrt_llm_iterations.jsonl": {"vllm_mean_acceptance_length": 25 / 11, "vllm_draft_acceptance_rate": 14 / 33},
+    "tensorrt_llm_responses.jsonl": {"vllm_mean_acceptance_length": 1 + 30 / 22, "position 2, conditional": 1.0},
+    "aiperf_profile_export.jsonl": {"vllm_mean_acceptance_length": 1 + 20 / 12, "vllm_draft_acceptance_rate": 20 / 48},
+    "speculation_profile.json": {"sglang_accept_length": 1.9, "position 1, joint": 0.6, "position 2, joint": 0.3},
+}
+
+
+def values(log: Log | Counted) -> dict[str, float]:
+    found = {one.name: one.estimate(log) for one in definitions_of([log])}
+    return {name: estimate.value for name, estimate in found.items() if estimate is not None}
+
+
+def test_samples_of_every_format_are_there() -> None:
+    names = {formats.read(path).format for path in SAMPLES.iterdir()}
+    assert names == {one.name for one in formats.FORMATS}
+    assert {path.name for path in SAMPLES.iterdir()} == set(TOLD)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_numbers_of_an_engine_are_reproduced_to_the_digit(name: str) -> None:
+    log = formats.read(SAMPLES / name)
+    assert {one.name: one.value for one in log.told} == TOLD[name]
+    assert " at " in log.source
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_definitions_by_hand(name: str) -> None:
+    found = values(formats.read(SAMPLES / name))
+    for definition, value in DEFINED[name].items():
+        assert found[definition] == pytest.approx(value, abs=1e-12), definition
+
+
+def test_what_is_not_counted_is_unknown() -> None:
+    """vLLM counts no rounds without drafts, a profile no drafts made, TensorRT-LLM's iterations no histogram."""
+    metrics, profile, iterations = (
+        values(formats.read(SAMPLES / name))
+        for name in ("vllm_metrics.txt", "speculation_profile.json", "tensorrt_llm_iterations.jsonl")
+    )
+    assert not {"sglang_accept_length", "accepted_per_step", "tokens_per_step", "alpha_overlap", "alpha_ratio"} & set(metrics)
+    assert not {"vllm_draft_acceptance_rate", "accepted_over_verified", "position 1, conditional"} & set(profile)
+    assert not any(name.startswith("position") for name in iterations)
+
+
+def test_intervals_are_over_requests_and_a_total_has_none() -> None:
+    for name, has_interval in (
+        ("vllm_requests.jsonl", True),
+        ("aiperf_profile_export.jsonl", True),
+        ("vllm_metrics.txt", False),
+    ):
+        log = formats.read(SAMPLES / name)
+        estimate = next(one for one in definitions_of([log]) if one.name == "vllm_mean_acceptance_length").estimate(log)
+        assert estimate is not None
+        assert (estimate.low is not None) == has_interval
+        assert estimate.n == (2 if has_interval else 1)
+
+
+def test_counts_give_what_the_rounds_themselves_give() -> None:
+    """Random rounds of unequal lengths, as our records and as an engine's counts of each round: the same values."""
+    random = np.random.default_rng(0)
+    experiment = Experiment(
+        task="text",
+        target=ModelSpec(name="zoo:gpt-target"),
+        method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=5),
+        limit=6,
+    )
+    records, requests = [], []
+    for example in "abcdef":
+        drafted = [int(one) for one in random.integers(1, 6, size=9)]
+        stand = [int(random.integers(0, one + 1)) for one in drafted]
+        emitted = [one + 1 for one in stand]
+        steps = Steps(drafted=[list(range(one)) for one in drafted], num_accepted=stand, emitted=emitted)
+        records.append(
+            Record(
+                signature=experiment.signature,
+                example=example,
+                repeat=0,
+                status="ok",
+                tokens=list(range(sum(emitted))),
+                stop_reason="length",
+                steps=steps,
+            )
+        )
+        by_length = rounds_by_length(drafted, stand, 9)
+        requests.append(
+            Counts(
+                request=example,
+                accepted=sum(stand),
+                drafted=sum(drafted),
+                rounds=9,
+                drafting=9,
+                emitted=sum(emitted),
+                gamma=5,
+                histogram=added(by_length.values()),
+                by_length=by_length,
+            )
+        )
+    ours, theirs = values(Log(experiment, records)), values(Counted(format="by hand", source="here", requests=requests))
+    assert len(theirs) >= 19
+    assert theirs == pytest.approx({name: ours[name] for name in theirs}, abs=1e-12)
+
+
+def edited(tmp_path: Path, name: str, change: Callable[[str], str]) -> Path:
+    path = tmp_path / name
+    text = (SAMPLES / name).read_text()
+    path.write_text(change(text))
+    assert path.read_text() != text
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("vllm_metrics.txt", 'position="2"} 1.0', 'position="2"} 2.0', "impossible counts: of 43 rounds [4, 3, 4]"),
+        (
+            "vllm_metrics.txt",
+            'accepted_tokens_total{engine="1",model_name="m"} 3.0',
+            'accepted_tokens_total{engine="1",model_name="m"} 4.0',
+            "the histogram's accepted drafts is 10, the accepted drafts 11",
+        ),
+        (
+            "vllm_metrics.txt",
+            'draft_tokens_total{engine="1",model_name="m"} 30.0',
+            'draft_tokens_total{engine="1",model_name="m"} 31.0',
+            "drafts made 130, 43 rounds of 3 drafts 129",
+        ),
+        ("vllm_metrics.txt", "} 33.0", "} NaN", "line 6: vllm:spec_decode_num_drafts_total: 'NaN'; expected a count"),
+        (
+            "vllm_metrics.txt",
+            'num_drafts_total{engine="1"',
+            'num_drafts_total{engine="0"',
+            'line 7: vllm:spec_decode_num_drafts{engine="0",model_name="m"}: a second time',
+        ),
+        (
+            "vllm_bench.json",
+            '"spec_decode_acceptance_length": 3.0',
+            '"spec_decode_acceptance_length": 2.0',
+            "field 'spec_decode_acceptance_length': 2.0, but its own counts give 3.0",
+        ),
+        (
+            "vllm_requests.jsonl",
+            '[39, 1, 0, 3], "acc',
+            '[38, 1, 0, 3], "acc',
+            "line 1: impossible counts: the sum of the histogram is 42, the number of rounds 43",
+        ),
+        (
+            "vllm_requests.jsonl",
+            "1.2325581395348837",
+            "0.2325581395348837",
+            "field 'mean_acceptance_length': 0.2325581395348837",
+        ),
+        (
+            "vllm_requests.jsonl",
+            '"per_step_accepted": [2, 0]',
+            '"per_step_accepted": [1, 1]',
+            "line 2: impossible counts: histograms by length add up",
+        ),
+        (
+            "vllm_requests.jsonl",
+            '"num_draft_tokens": 5',
+            '"num_draft_tokens": "5"',
+            "line 2: field 'num_draft_tokens': \"5\"; expected a whole number",
+        ),
+        (
+            "sglang_requests.jsonl",
+            '"spec_accept_length": 2.0',
+            '"spec_accept_length": 1.9',
+            "field 'spec_accept_length': 1.9, but its own counts give 2.0",
+        ),
+        (
+            "sglang_requests.jsonl",
+            '"spec_accepted_drafts": 9',
+            '"spec_accepted_drafts": 8',
+            "field 'spec_accepted_drafts': 8, but spec_num_correct_drafts is 9",
+        ),
+        ("sglang_server_info.json", "2.25", "0.25", "avg_spec_accept_length is 0.25"),
+        (
+            "tensorrt_llm_iterations.jsonl",
+            '"acceptanceLength": 2.5',
+            '"acceptanceLength": 1.5',
+            "line 2: field 'acceptanceLength': 1.5",
+        ),
+        (
+            "tensorrt_llm_perf_metrics.json",
+            '"total_draft_tokens": 12',
+            '"total_draft_tokens": 8',
+            "element 2: field 'acceptance_rate': 0.75, but its own counts give 1.125",
+        ),
+        (
+            "tensorrt_llm_responses.jsonl",
+            "[8, 0, 6, 6]",
+            "[8, 0, 7, 5]",
+            "the histogram's accepted drafts is 29, the accepted drafts 30",
+        ),
+        ("aiperf_profile_export.jsonl", '"0": 3, "2": 1', '"0": 3, "9": 1', "line 3: impossible counts"),
+        ("speculation_profile.json", "[0.6, 0.3, 0.0]", "[0.9, 0.6, 0.3]", "field 'marginal_accept_rates[0]': 0.9"),
+        (
+            "speculation_profile.json",
+            '"mean_accept_length": 1.9',
+            '"mean_accept_length": 2.9',
+            "field 'mean_accept_length': 2.9",
+        ),
+        ("speculation_profile.json", '"measured": true', '"measured": false', "nothing was measured"),
+    ],
+)
+def test_an_impossible_log_is_refused_by_name(
+    name: str, old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = edited(tmp_path, name, lambda text: text.replace(old, new))
+    assert main(["acceptance", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert str(path) in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"hello": 1}\n{"hello": 2}\n', "line 1 fits no format; tried: our records"),
+        ("hello\nworld\n", "line 1 fits no format; tried: our records"),
+        ("", "empty"),
+        ("\x00\n", "line 1 fits no format"),
+        ('{"iter": 1, "specDecodingStats": {"numDraftTokens": 0, "numAcceptedTokens": 0}}', "numRequestsWithDraftTokens"),
+        ('{"a": 1}\n{"b": \n{"c": 1}\n', "line 2: no JSON"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_what_is_no_log_ends_in_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(text)
+    assert main(["acceptance", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) within what JSON holds."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    return [(value, key) for key in keys] + [inner for key in keys for inner in places(value[key])]
+
+
+@pytest.mark.parametrize("name", [name for name in TOLD if not name.endswith(".txt")])
+def test_whatever_stands_in_a_field_ends_in_a_line_or_in_numbers(name: str, tmp_path: Path) -> None:
+    """Each field in turn is replaced; what is then read has finite values that JSON can hold. It caught 10^30 drafts."""
+    path, entries = tmp_path / "log.jsonl", [entry.value for entry in entries_of(SAMPLES / name)]
+    read: list[Counted] = []
+    for container, key in places(entries):
+        kept = container[key]
+        for junk in (None, -1, 10**30, float("nan"), "x", [], {}):
+            container[key] = junk
+            path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+            with suppress(UsageError):
+                read.append(formats.read(path))
+        container[key] = kept
+    different = {json.dumps([one.value for one in log.told], allow_nan=False): log for log in read}
+    assert len(read) > 20
+    assert all(np.isfinite(value) for log in different.values() for value in values(log).values())
+
+
+def test_an_entry_that_does_not_fit_is_named_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = edited(tmp_path, "vllm_requests.jsonl", lambda text: text + '{"id": "5", "choices": []}\n')
+    assert main(["acceptance", str(path)]) == 2
+    assert "line 6: no metrics.speculative_decoding; start the server with" in capsys.readouterr().err
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    whole = formats.read(SAMPLES / "tensorrt_llm_iterations.jsonl")
+    path = edited(tmp_path, "tensorrt_llm_iterations.jsonl", lambda text: text + '{"iter": 4, "specDeco')
+    assert formats.read(path) == whole
+
+
+def test_streamed_events_are_read(tmp_path: Path) -> None:
+    """The pieces of a stream before its last carry no metrics, and a comment of the stream none either."""
+    line = (SAMPLES / "vllm_requests.jsonl").read_text().splitlines()[0]
+    piece = '{"object": "chat.completion.chunk", "choices": [{"delta": {"content": "a"}}]}'
+    path = tmp_path / "stream.txt"
+    path.write_text(f"data: {piece}\n\ndata: {line}\n\ndata: [DONE]\n")
+    assert len(entries_of(path)) == 2
+    log = formats.read(path)
+    assert (len(log.requests), log.num_left_out) == (1, 0)
+
+
+def test_schedulers_that_differ_are_not_averaged(tmp_path: Path) -> None:
+    states = [{"avg_spec_accept_length": value} for value in (2.0, 3.0)]
+    path = tmp_path / "info.json"
+    path.write_text(json.dumps({"internal_states": states}))
+    log = formats.read(path)
+    assert [one.value for one in log.told] == [2.0, 3.0]
+    assert "sglang_accept_length" not in values(log)
+
+
+def test_the_command_prints_both_and_says_why_a_total_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    paths = [str(SAMPLES / name) for name in ("vllm_requests.jsonl", "vllm_metrics.txt")]
+    assert main(["acceptance", *paths, "--json", str(tmp_path / "out.json")]) == 0
+    shown = capsys.readouterr().out
+    lines = {line.removeprefix("    ").split("  ")[0]: line for line in shown.splitlines() if line.strip()}
+    assert "vLLM, acceptance of each request, gamma 3; 2 requests, 2 left out" in shown
+    assert "1.267 [1.233, 2.000]" in lines["vllm_mean_acceptance_length"]
+    assert "1.2325581395348837" in lines["Mean acceptance length"]
+    assert "vllm_mean_acceptance_length: bonus counted" in lines["Mean acceptance length"]
+    assert "[2]: no interval; a total tells no requests apart" in shown
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert [one["num_requests"] for one in document["records"]] == [2, None]
+    told = {one["name"]: one["value"] for one in document["records"][1]["told"]}
+    assert told["Mean acceptance length"] == 1.2325581395348837
+
+
+def test_a_profile_is_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "speculation_profile.json"
+    assert main(["acceptance", str(SAMPLES / "vllm_requests.jsonl"), "--profile-out", str(path)]) == 0
+    written = json.loads(path.read_text())
+    assert written["acceptance_length_histogram"] == {"1": 40, "2": 1, "3": 1, "4": 3}
+    assert written["mean_accept_length"] == round(1 + 12 / 45, 6)
+    assert written["mean_accept_length_per_request"] == round((1 + 10 / 43 + 2.0) / 2, 6)
+    assert written["marginal_accept_rates"] == [round(n / 45, 6) for n in (5, 4, 3)]
+    assert written["conditional_accept_rates"] == [round(n, 6) for n in (5 / 45, 4 / 5, 3 / 4)]
+    assert all(check["passed"] for check in written["validation"].values())
+    low, high = written["measurement_conditions"]["intervals"]["mean_accept_length"]
+    assert low < written["mean_accept_length"] < high
+    again = formats.read(path)
+    assert {one.name: one.value for one in again.told}["mean_accept_length"] == written["mean_accept_length"]
+    assert again.requests[0].histogram == (40, 1, 1, 3)
+
+
+def test_a_profile_has_the_fields_of_its_format() -> None:
+    """Written from NVIDIA's own test histogram; every field of theirs is there, and their numbers are."""
+    theirs = json.loads((SAMPLES / "speculation_profile.json").read_text())
+    ours = profile_of([(40, 30, 30)], 3, {}, {})
+    assert set(theirs) | {"producer"} == set(ours)
+    for name in ("conditional_accept_rates", "marginal_accept_rates", "mean_accept_length", "acceptance_length_histogram"):
+        assert ours[name] == theirs[name]
+
+
+def test_a_profile_of_our_records(tmp_path: Path) -> None:
+    """Rounds that drafted alone count, and a file of records is told from an engine's by its lines."""
+    experiment = Experiment(
+        task="text",
+        target=ModelSpec(name="zoo:gpt-target"),
+        method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=2),
+        limit=1,
+    )
+    steps = Steps(drafted=[[1, 2], [3, 4], []], num_accepted=[2, 0, 0], emitted=[3, 1, 1])
+    record = Record(
+        signature=experiment.signature,
+        example="a",
+        repeat=0,
+        status="ok",
+        tokens=list(range(5)),
+        stop_reason="length",
+        steps=steps,
+    )
+    path, out = write_records(tmp_path, experiment, [record]), tmp_path / "profile.json"
+    assert main(["acceptance", str(path), "--profile-out", str(out)]) == 0
+    written = json.loads(out.read_text())
+    assert written["acceptance_length_histogram"] == {"1": 1, "3": 1}
+    assert written["target_model"] == {"name": "zoo:gpt-target"}
+    assert written["marginal_accept_rates"] == [0.5, 0.5]
+    assert written["accept_length_model"] == "measured_per_k"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("vllm_requests.jsonl", "vllm_bench.json"), "--profile-out: 2 logs"),
+        (("tensorrt_llm_perf_metrics.json",), "does not count rounds by accepted drafts"),
+        (("sglang_server_info.json",), "nothing was measured"),
+    ],
+)
+def test_a_profile_of_nothing_is_not_written(
+    names: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "profile.json"
+    assert main(["acceptance", *(str(SAMPLES / name) for name in names), "--profile-out", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
