@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,11 @@ def _is_ours(path: Path) -> bool:
     if path.suffix != ".jsonl" or not path.with_suffix(".json").exists():
         return False
     with path.open("rb") as file:
-        begins = file.read(len(OURS))
-    return begins == OURS or formats.recognised(path) is None
+        if file.read(len(OURS)) == OURS:
+            return True
+    with suppress(UsageError):
+        return formats.recognised(path) is None
+    return True
 
 
 def _plain(path: Path, experiment: Experiment) -> list[Record]:

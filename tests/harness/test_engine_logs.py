@@ -492,6 +492,17 @@ def test_a_profile_of_our_records(tmp_path: Path) -> None:
     assert written["accept_length_model"] == "measured_per_k"
 
 
+def test_records_whose_first_line_is_damaged_are_still_records(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """An engine's log beside a file of the same name is the engine's; a damaged line of ours is named as ours."""
+    experiment = Experiment(task="text", target=ModelSpec(name="zoo:gpt-target"), method=MethodSpec(name="autoregressive"))
+    path = write_records(tmp_path, experiment, [])
+    path.write_bytes(b'{"signatu\n')
+    assert main(["acceptance", str(path)]) == 2
+    assert "not a record" in capsys.readouterr().err
+    path.write_bytes((SAMPLES / "aiperf_profile_export.jsonl").read_bytes())
+    assert main(["acceptance", str(path)]) == 0
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [
