@@ -58,7 +58,7 @@ def entries_of(path: Path) -> list[Entry]:
         if document == []:
             raise UsageError(f"log {path}: an empty list; expected what an engine wrote")
         if not isinstance(document, list):
-            return [Entry(path, "the document", document)]
+            return [Entry(path, "line 1" if len(lines) == 1 else "the document", document)]
         return [Entry(path, f"element {place}", value) for place, value in enumerate(document, start=1)]
     found: list[Entry] = []
     for place, line in lines:
