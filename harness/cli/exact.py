@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import harness.papers  # noqa: F401 - whose tables plug-ins add to
+from harness.cli.captured import execute_captured
 from harness.core import environment, plugins
 from harness.core.errors import UsageError
 from harness.core.settings import checked_device, model_name, source_of
@@ -23,6 +24,12 @@ from harness.exact.subjects import SIZES, own_subjects, zoo_subjects
 
 
 def execute_audit(args: argparse.Namespace) -> int:
+    if args.captured or args.endpoint is not None:
+        return execute_captured(args)
+    if args.plain is not None or args.speculative is not None or args.json:
+        raise UsageError(
+            "audit: --plain, --speculative and --json are read with --captured or --endpoint alone; leave them out"
+        )
     if (args.target is None) != (args.draft is None):
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     source, where = source_of(args.data), {"device": checked_device(args.device), "dtype": args.dtype}

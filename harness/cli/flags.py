@@ -289,8 +289,10 @@ def audit(parser: argparse.ArgumentParser) -> None:
     flag("--task", default="text", help="whose prompts your own pair is given (default: text)")
     flag("--only", metavar="WORDS", help="subjects whose name holds these words; writes no report")
     flag("--output", type=path_name, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
-    add_count(parser, "--samples", "sampled outputs a subject; more find smaller faults", metavar="N")
-    add_count(parser, "--prompts", "greedy outputs a subject", metavar="N")
+    add_count(
+        parser, "--samples", "sampled outputs a subject, or a prompt of --endpoint; more find smaller faults", metavar="N"
+    )
+    add_count(parser, "--prompts", "greedy outputs a subject, or prompts of --endpoint", metavar="N")
     workers = "processes, each with its own models (default: one per core; on a GPU this one alone)"
     add_count(parser, "--workers", workers, metavar="N")
     add(parser, "--data", default="toy", help='"toy", "hub", a folder or a file (default: toy)')
@@ -299,6 +301,22 @@ def audit(parser: argparse.ArgumentParser) -> None:
     add(parser, "--records", help="where records and findings are kept")
     add(parser, "--quiet", help="no progress bar")
     add(parser, "--dry-run", help="list what would be audited, and audit nothing")
+    any_engine = parser.add_argument_group("outputs of any engine, instead of methods of ours (with --target: replayed by it)")
+    flag = any_engine.add_argument
+    flag(
+        "--captured",
+        action="append",
+        default=[],
+        type=path_name,
+        metavar="FILE",
+        help="JSON Lines of outputs: give the plain file, the speculative one, and best plain once more as a control",
+    )
+    flag("--endpoint", metavar="URL", help="record them from this OpenAI-compatible server, such as http://localhost:8000/v1")
+    flag("--plain", metavar="MODEL", help="of --endpoint: the model that decodes plainly")
+    flag("--speculative", metavar="MODEL", help="of --endpoint: the model that decodes speculatively")
+    add_count(any_engine, "--max-new-tokens", "of --endpoint: length of an output", 64, metavar="N")
+    add_count(any_engine, "--timeout", "of --endpoint: seconds until an answer must be there", 120, metavar="S")
+    add(any_engine, "--json", help="print one JSON document instead of lines")
 
 
 def compare(parser: argparse.ArgumentParser) -> None:

@@ -126,12 +126,12 @@ def exact_interval(hits: float, n: int) -> tuple[float, float]:
     """
     tail = (1 - CONFIDENCE) / 2
     fewest, most = floor(hits + SAME), ceil(hits - SAME)
-    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - _at_most(fewest - 1, n, share) < tail)
-    high = 1.0 if most >= n else _halved(lambda share: _at_most(most, n, share) > tail)
+    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - at_most(fewest - 1, n, share) < tail)
+    high = 1.0 if most >= n else _halved(lambda share: at_most(most, n, share) > tail)
     return low, high
 
 
-def _at_most(hits: int, n: int, share: float) -> float:
+def at_most(hits: int, n: int, share: float) -> float:
     """Return the chance of at most so many hits among ``n``."""
     if not 0 < share < 1:
         return float(share <= 0)

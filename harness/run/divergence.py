@@ -5,7 +5,8 @@ when sampling, its share of [0, 1] of the random number) and replays of both arm
 is a "bug". Where memory does not suffice for telling, it is "unresolved".
 """
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 
@@ -58,7 +59,7 @@ def margin_at(
     return float(off), float(reading.law_bound[-1])
 
 
-def first_difference(ours: list[int], theirs: list[int]) -> int:
+def first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int:
     same = (index for index, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
     return next(same, min(len(ours), len(theirs)))
 

@@ -1,0 +1,127 @@
+"""Captures recorded from a server: an OpenAI-compatible completions endpoint that serves plain and speculative deployments.
+
+Every answer is on the disk before the next question. The arms take turns, so that what drifts drifts in all. A server that is
+down, slow or answers something else ends the recording in one line; the same command goes on behind what was recorded.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from tqdm import tqdm
+
+from harness.core.errors import UsageError
+from harness.core.files import LineFile, checksum_of, parsed
+from harness.exact.captured.capture import read_capture
+from harness.exact.captured.matched import ARMS
+
+SAMPLED = 1.0  # the temperature of sampled outputs
+MOST_BYTES, PIECE = 1 << 24, 1 << 16
+QUOTED = 80  # characters of an answer that cannot be read
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server and the names by which it serves plain and speculative decoding. ``url`` ends before ``/completions``."""
+
+    url: str
+    plain: str
+    speculative: str
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"endpoint {self.url!r}: expected http:// or https://, such as http://localhost:8000/v1")
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Return the model of each arm; the control is plain decoding once more."""
+        return dict(zip(ARMS, (self.plain, self.speculative, self.plain), strict=True))
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer's text and, where the server gives them, its token ids. UsageError for anything else."""
+        where = f"endpoint {self.url}, model {question['model']}"
+        try:
+            answer = parsed(self._post(json.dumps(question).encode()))
+            choice = answer["choices"][0]
+            text, ids = choice["text"], choice.get("token_ids")
+            if not isinstance(text, str) or not isinstance(ids, list | None):
+                raise TypeError(f"text {str(text)[:QUOTED]!r}")
+        except HTTPError as error:
+            said = " ".join(error.read(QUOTED * 4).decode(errors="replace").split())[:QUOTED]
+            raise UsageError(f"{where}: status {error.code} ({said})") from error
+        except TimeoutError as error:
+            raise UsageError(
+                f"{where}: no answer within {self.timeout_s:g} s; give --timeout, or fewer --max-new-tokens"
+            ) from error
+        except (URLError, HTTPException, OSError) as error:
+            raise UsageError(f"{where}: {getattr(error, 'reason', None) or error or type(error).__name__}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:QUOTED]}"
+            raise UsageError(f"{where}: the answer is no completion ({reason}); expected choices[0].text") from error
+        return {"text": text} | ({} if ids is None else {"output_token_ids": ids})
+
+    def _post(self, body: bytes) -> bytes:
+        """Return the answer's bytes. TimeoutError behind ``timeout_s``, also of one that comes drop by drop."""
+        end, found = time.monotonic() + self.timeout_s, b""
+        request = Request(self.url.rstrip("/") + "/completions", body, {"Content-Type": "application/json"})
+        try:
+            with urlopen(request, timeout=self.timeout_s) as response:
+                while piece := response.read1(PIECE):
+                    found += piece
+                    if time.monotonic() > end:
+                        raise TimeoutError
+                    if len(found) > MOST_BYTES:
+                        raise ValueError(f"more than {MOST_BYTES} bytes")
+        except URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise error.reason from error
+            raise
+        return found
+
+
+def questions_of(prompts: Sequence[str], samples: int, length: int) -> Iterator[dict[str, Any]]:
+    """Yield every prompt's questions: one greedy, then ``samples`` by seeds of their own at temperature 1."""
+    for number, prompt in enumerate(prompts):
+        yield {"prompt": prompt, "max_tokens": length, "temperature": 0.0, "seed": 0}
+        for sample in range(samples):
+            seed = number * samples + sample
+            yield {"prompt": prompt, "max_tokens": length, "temperature": SAMPLED, "seed": seed}
+
+
+def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path, quiet: bool) -> list[Path]:
+    """Record the answers of all arms, behind what is recorded already; return the files plain, speculative and control.
+
+    Raises:
+        UsageError: the server did not answer as expected, or the files cannot be written; what was recorded is kept.
+    """
+    identity = checksum_of([endpoint.url, endpoint.models, questions])
+    folder = folder / f"captured-{identity}"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{arm}.jsonl" for arm in ARMS]
+    with ExitStack() as stack:
+        files = [stack.enter_context(LineFile(path)) for path in paths]
+        done = [len(read_capture(path).outputs) if path.stat().st_size else 0 for path in paths]
+        whole, recorded = len(paths) * len(questions), sum(done)
+        bar = stack.enter_context(tqdm(total=whole, initial=recorded, unit="answer", disable=quiet, dynamic_ncols=True))
+        for number, question in enumerate(questions):
+            for file, kept, model in zip(files, done, endpoint.models.values(), strict=True):
+                if number < kept:
+                    continue
+                try:
+                    answer = endpoint.ask({"model": model, **question})
+                except UsageError as error:
+                    raise UsageError(
+                        f"{error}; {recorded} of {whole} answers are kept in {folder}, and the same command goes on from there"
+                    ) from error
+                file.write((json.dumps({**question, "model": model, **answer}, ensure_ascii=False) + "\n").encode())
+                recorded += 1
+                bar.update()
+    return paths

@@ -1,0 +1,194 @@
+"""Every captured token, read again by a local copy of the target: is it one that the target would have given?
+
+Greedy: it must be the target's first choice within rounding. Sampled: it must be among the tokens that top-k and top-p leave,
+and all tokens together must have the target's law. Rounding is that of a dtype, measured on the same text (harness.run.replay):
+the dtype that an arm's lines state, else the target's own; where that does not explain every token of an arm, bfloat16.
+The plain arm is the check on all this: if the target does not explain it, the copy is not what the engine ran, and nothing is
+said of the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.exact.captured.capture import LENGTHS, Output
+from harness.exact.captured.matched import ARMS, Group, Row
+from harness.exact.captured.two_samples import Feature
+from harness.exact.fit import CELLS, places_of
+from harness.models.fit import Models, fits
+from harness.models.loading import LoadedModel
+from harness.run.replay import Reader, Reading, law_of
+from methods.sampling import Sampling
+from methods.types import Inputs
+
+FINENESS = ("bfloat16", "float16", "float32", "float64")  # from coarse to fine
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A token that the target would not have given: in which ``output`` of an arm, where, ``off`` by more than ``bound``."""
+
+    output: int
+    place: int
+    off: float
+    bound: float
+    token: str
+    first_choice: str
+
+
+@dataclass(frozen=True)
+class ReadArm:
+    """An arm as the target read it. ``dtype`` explains all its tokens; None where none does, then ``faults`` were left over.
+
+    ``choices`` is the share of tokens that are the target's first choice, ``expected_choices`` what its law says. ``law`` holds
+    how far the places of an output's tokens in the target's laws are from even, an output a row (None for greedy ones).
+    """
+
+    dtype: str | None
+    tokens: int
+    faults: int
+    first: Fault | None
+    choices: float
+    expected_choices: float
+    law: Feature | None
+
+
+@dataclass
+class LocalTarget:
+    """The user's copy of the target, loaded once in each dtype that is tried. ``dtype`` is tried first."""
+
+    spec: ModelSpec
+    device: str
+    dtype: str
+    known: dict[str, Models] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.spec.short
+
+    def models(self, dtype: str) -> Models:
+        return self.known.setdefault(dtype, Models(self.device, dtype))
+
+    def loaded(self, dtype: str) -> LoadedModel:
+        return self.models(dtype).get(self.spec)
+
+
+def refusal(group: Group) -> str | None:
+    """Say why a group cannot be replayed: settings whose laws are not known here."""
+    odd = [name for name, _ in group.others if name not in LENGTHS]
+    return f"{odd[0]} changes the target's law in a way that is not replayed" if odd else None
+
+
+@torch.inference_mode()
+def read_arm(group: Group, arm: int, target: LocalTarget, stated: str | None) -> ReadArm:
+    """Read all outputs of an arm in the dtype that it ``stated``, else the target's own; then, if that fails, in bfloat16.
+
+    Raises:
+        UsageError: a prompt or an output is not the target's: a token outside its vocabulary, or a text that is too long.
+    """
+    dtype = stated if stated in FINENESS else target.dtype
+    found = _read(group, arm, target, dtype)
+    return _read(group, arm, target, FINENESS[0]) if found.faults and dtype != FINENESS[0] else found
+
+
+def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
+    model = target.loaded(dtype)
+    reader = Reader(model, group.sampling, target.models(dtype))
+    generator = torch.Generator().manual_seed(0)
+    faults, first, tokens, choices, expected, rows = 0, None, 0, 0, 0.0, []
+    for number, row in enumerate(group.rows):
+        inputs, ids = _ids_of(row[arm], model, ARMS[arm])
+        if group.sampling.greedy and _ends(group, row, arm) and not set(ids[-1:]) & set(model.eos_token_ids):
+            ids += model.eos_token_ids[:1]
+        if not ids:
+            rows.append(np.zeros(CELLS))
+            continue
+        reading = reader.read(inputs, ids)
+        logits, own = reading.logits.double(), torch.tensor(ids, device=reading.logits.device)
+        off, bound = (_choices_off if group.sampling.greedy else _support_off)(reading, own, group.sampling)
+        wrong = (off > bound).nonzero().flatten().tolist()
+        faults, tokens = faults + len(wrong), tokens + len(ids)
+        best = logits.argmax(-1)
+        choices += int((own == best).sum())
+        if wrong and first is None:
+            place = wrong[0]
+            shown = (repr(model.tokenizer.decode([one])) for one in (ids[place], int(best[place])))
+            first = Fault(number, place, float(off[place]), float(bound[place]), *shown)
+        if not group.sampling.greedy:
+            probs = group.sampling.probs(logits).cpu()
+            expected += float(probs.amax(-1).sum())
+            rows.append(_unevenness(probs, own.cpu(), generator))
+    law = Feature(np.stack(rows), np.full(CELLS, 2 * tokens / CELLS)) if tokens and rows else None
+    whole = max(1, tokens)
+    return ReadArm(None if faults else dtype, tokens, faults, first, choices / whole, expected / whole, law)
+
+
+def _ends(group: Group, row: Row, arm: int) -> bool:
+    """Say whether an output ended where the other arm's went on: then the end of the text is a token that it claims."""
+    ours, theirs = group.said(row[arm]), group.said(row[1 - arm])
+    return len(ours) < len(theirs) and ours == theirs[: len(ours)]
+
+
+def _ids_of(output: Output, model: LoadedModel, arm: str) -> tuple[Inputs, list[int]]:
+    """Return prompt and output as the target's tokens, up to its first end of text; texts by its own tokenizer."""
+    prompt = output.prompt_ids if output.prompt_ids is not None else model.encode(output.prompt_text or "")
+    ids = list(output.ids if output.ids is not None else model.encode_continuation(output.text or ""))
+    end = next((place for place, one in enumerate(ids) if one in model.eos_token_ids), len(ids) - 1)
+    ids = ids[: end + 1]
+    where = f"captured {arm}, line {output.line}"
+    if odd := [one for one in (*prompt, *ids) if one >= model.vocab_size]:
+        raise UsageError(
+            f"{where}: token {odd[0]}; target {model.name} has 0 to {model.vocab_size - 1}: give the model that the engine ran"
+        )
+    if not prompt or not fits(model, len(prompt), len(ids)):
+        raise UsageError(
+            f"{where}: a prompt of {len(prompt)} and an output of {len(ids)} tokens do not fit target {model.name} (positions: "
+            f"{model.position_limit}); give the model that the engine ran"
+        )
+    return Inputs((tuple(prompt),)), ids
+
+
+Off = tuple[Float[Tensor, "T"], Float[Tensor, "T"]]  # how far each token is from being right, and what rounding may move
+
+
+def _choices_off(reading: Reading, tokens: Tensor, _: Sampling) -> Off:
+    logits = reading.logits.double()
+    return logits.amax(-1) - logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), reading.margin_bound.double()
+
+
+def _support_off(reading: Reading, tokens: Tensor, sampling: Sampling) -> Off:
+    """Return how far logits are below the last that the filters leave; 0 too where rounding of the mass explains it (top-p)."""
+    logits = reading.logits.double()
+    own = logits.gather(-1, tokens.unsqueeze(-1))
+    kept = law_of(logits, sampling) > 0
+    border = logits.masked_fill(~kept, float("inf")).amin(-1)
+    off = (border - own.squeeze(-1)).clamp(min=0)
+    if sampling.top_p is not None:
+        before = law_of(logits, Sampling(temperature=sampling.temperature, top_k=sampling.top_k))
+        above = torch.where(logits > own, before, 0.0).sum(-1)
+        possible = before.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) > 0
+        off = torch.where(possible & (above - sampling.top_p <= reading.law_bound), 0.0, off)
+    return off, reading.margin_bound.double()
+
+
+def _unevenness(probs: Float[Tensor, "T V"], tokens: Tensor, generator: torch.Generator) -> np.ndarray:
+    """Return how many places in their laws, by rank, fall into each of CELLS equal parts, less what is expected."""
+    ranks = places_of(probs, tokens, generator)[0].clamp(0, 1 - 1e-12)
+    counts = torch.bincount((ranks * CELLS).long(), minlength=CELLS).double()
+    return (counts - len(tokens) / CELLS).numpy()
+
+
+def coarser(first: str | None, second: str | None) -> bool:
+    """Say whether the first dtype rounds more than the second."""
+    return first is not None and second is not None and FINENESS.index(first) < FINENESS.index(second)
+
+
+def explain_arms(group: Group, target: LocalTarget, stated: Sequence[str | None]) -> list[ReadArm]:
+    """Read the plain and the speculative arm of a group."""
+    return [read_arm(group, arm, target, stated[arm]) for arm in range(2)]

@@ -1,0 +1,234 @@
+"""Sampled outputs of two deployments: do they have one law, and does each seed have an output of its own?
+
+The law is compared by what texts hold (features), outputs of one prompt and seed side by side. That says nothing if plain
+against plain (the control) differs too. Greedy decoding under a sampling flag, and a seed that is ignored, show in outputs of
+different seeds that are alike. Whether equal seeds give equal outputs is seen of lines that are repeated, and of the control.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.exact.captured.capture import Output
+from harness.exact.captured.features import features_of, units_of
+from harness.exact.captured.matched import CONTROL, PLAIN, SPECULATIVE, Group
+from harness.exact.captured.replayed import ReadArm
+from harness.exact.captured.two_samples import Feature, Test, can_reject, fisher, swap_tests
+from harness.exact.checks import Finding
+from harness.measures.verdicts import MUST_FIND, NOT_TESTED
+
+ALL = 0.999  # of tokens that are first choices: greedy decoding, but for near-ties
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of ``n`` pairs of outputs are equal."""
+
+    hits: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.hits} of {self.n}"
+
+
+def judge_sampled(group: Group, level: float, read: list[ReadArm] | None, target: str = "") -> Finding:
+    """Judge sampled outputs. Verdicts: "same distribution", "biased", "bug" (a token that cannot be, a seed that is not kept),
+    "not tested" (too few outputs to find a total variation of MUST_FIND), "unknown" (plain decoding itself is at odds).
+    """
+    if (found := _seed_fault(group, level, read, target)) is not None:
+        return found
+    notes, evidence, missed = [_repeats_note(group)], dict[str, Any](), list[float]()
+    if read is not None:
+        replayed = _judge_replay(group, level, read, target)
+        if replayed.verdict != "unknown":
+            if replayed.verdict != "same distribution":
+                return replayed
+            missed.append(replayed.evidence["missed_tv"])
+        notes, evidence = [replayed.note, *notes], {"replayed": replayed.evidence}
+    law = _judge_law(group, level)
+    best = min([*missed, *(one for one in law.evidence["missed_tv"].values() if one is not None)], default=1.0)
+    evidence, note = {**law.evidence, **evidence}, "; ".join([law.note, *(one for one in notes if one)])
+    if law.verdict == "same distribution" and best > MUST_FIND:
+        needed = int(np.ceil(len(group.rows) * (best / MUST_FIND) ** 2))
+        few = f"{len(group.rows)} outputs an arm are too few to find a total variation of {MUST_FIND:g}, record about {needed}"
+        return Finding(NOT_TESTED, f"{few}; {note}", evidence)
+    return Finding(law.verdict, note, evidence)
+
+
+def _seed_fault(group: Group, level: float, read: list[ReadArm] | None, target: str) -> Finding | None:
+    """Find outputs that do not depend on their seed, or on more than it."""
+    plain, ours = _alike(group, PLAIN), _alike(group, SPECULATIVE)
+    evidence: dict[str, Any] = {"alike": {"plain": [plain.hits, plain.n], "speculative": [ours.hits, ours.n]}}
+    said = f"outputs of a prompt by different seeds are equal in {ours} pairs of speculative and {plain} of plain"
+    if fisher(ours.hits, ours.n, plain.hits, plain.n) <= level:
+        return Finding("biased", f"{said}: {_cause(group, level, read, target)}", evidence)
+    if fisher(plain.hits, plain.n, ours.hits, ours.n) <= level:
+        return Finding("unknown", f"{said}: the plain arm itself does not sample; capture it again", evidence)
+    if min(plain.n, ours.n) > 1 and plain.hits == plain.n and ours.hits == ours.n:
+        note = "neither arm samples, so no law can be compared; see that the engine reads seed and temperature"
+        return Finding(NOT_TESTED, f"{said}: {note}", evidence)
+    again, ours_again = _repeated(group, PLAIN), _repeated(group, SPECULATIVE)
+    if fisher(ours_again.n - ours_again.hits, ours_again.n, again.n - again.hits, again.n) <= level:
+        note = f"the same prompt and seed again give the same output in {ours_again} pairs of speculative and {again} of plain"
+        return Finding("bug", f"{note}: the seed is ignored", evidence)
+    return None
+
+
+def _alike(group: Group, arm: int) -> Share:
+    """Compare the first output of a prompt with its second, the third with its fourth..., each by another seed."""
+    hits = n = 0
+    for rows in group.of_prompts():
+        by_seed: dict[Any, Output] = {}
+        for number, row in enumerate(rows):
+            by_seed.setdefault(number if row[arm].seed is None else ("seed", row[arm].seed), row[arm])
+        outputs = list(by_seed.values())
+        for first, second in zip(outputs[::2], outputs[1::2], strict=False):
+            n += 1
+            hits += group.said(first) == group.said(second)
+    return Share(hits, n)
+
+
+def _repeated(group: Group, arm: int) -> Share:
+    """Compare outputs of one prompt and seed: lines of an arm that say it twice; of plain decoding the control's too."""
+    hits = n = 0
+    for rows in group.of_prompts():
+        first: dict[int, Output] = {}
+        outputs = [row[arm] for row in rows] + [row[CONTROL] for row in rows if arm == PLAIN and group.has_control]
+        for one in outputs:
+            if one.seed is not None and first.setdefault(one.seed, one) is not one:
+                n += 1
+                hits += group.said(first[one.seed]) == group.said(one)
+    return Share(hits, n)
+
+
+def _repeats_note(group: Group) -> str:
+    plain, ours = _repeated(group, PLAIN), _repeated(group, SPECULATIVE)
+    said = f"equal seeds gave plain equal outputs in {plain} pairs" if plain.n else ""
+    if ours.n:
+        return f"{said or 'equal seeds'}, speculative in {ours}"
+    return f"{said}; whether speculative keeps seeds is not known (no prompt and seed is twice in its file)" if said else ""
+
+
+def _cause(group: Group, level: float, read: list[ReadArm] | None, target: str) -> str:
+    """Tell greedy decoding from one draw that is repeated: by the target, else by how frequent plain's same beginnings are."""
+    if read is not None and read[PLAIN].dtype is not None:
+        choices = read[SPECULATIVE].choices
+        shown = f"{100 * choices:.1f} % of its tokens are {target}'s first choice, its law says "
+        shown += f"{100 * read[SPECULATIVE].expected_choices:.1f} %"
+        return f"it decodes greedily ({shown})" if choices >= ALL else f"it ignores the seed, one draw is repeated ({shown})"
+    above, below = (np.array(values, float) for values in zip(*_beginnings(group), strict=True))
+    if above.sum() > 0 and _is_off(above, level):
+        return "it decodes greedily (its first tokens are those that plain draws most)"
+    if below.sum() < 0 and _is_off(below, level):
+        return "it ignores the seed, one draw is repeated (its first tokens are not those that plain draws most)"
+    return "it decodes greedily, or one draw is repeated for every seed; --target tells which"
+
+
+def _is_off(numbers: np.ndarray, level: float) -> bool:
+    return swap_tests({"mean": Feature(numbers[:, None])}, np.arange(len(numbers)), level)[0].p_value <= level
+
+
+def _beginnings(group: Group) -> Iterator[tuple[float, float]]:
+    """Yield, for each prompt, how often plain begins as speculative does, less how often two of plain's begin alike (0 on
+    average for a draw, more for the likeliest token), and less how often the most frequent beginning of one half of plain's
+    outputs is in the other (0 or more on average for the likeliest token)."""
+    for rows in group.of_prompts():
+        plain = [units_of(row[PLAIN], group.by_ids)[:1] for row in rows]
+        ours = [units_of(row[SPECULATIVE], group.by_ids)[:1] for row in rows]
+        if (n := len(plain)) > 1:
+            shared = sum(one == other for one in ours for other in plain) / n**2
+            alike = (sum(one == other for one in plain for other in plain) - n) / (n * (n - 1))
+            half, other = plain[::2], plain[1::2]
+            yield shared - alike, shared - other.count(max(half, key=half.count)) / len(other)
+
+
+def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) -> Finding:
+    """Judge speculative tokens by the target's own laws, where plain's pass the same checks."""
+    laws = [None if one.law is None else _tested({"law": one.law}, group, level) for one in read]
+    tests = [None if law is None or law[1] else law[0][0] for law in laws]  # None: no token, or left open by too few seeds
+    p_values = [1.0 if one is None else one.p_value for one in tests]
+    evidence = {
+        "plain_p": p_values[PLAIN],
+        "speculative_p": p_values[SPECULATIVE],
+        "first_choices": read[SPECULATIVE].choices,
+        "expected_first_choices": read[SPECULATIVE].expected_choices,
+        "missed_tv": next((one.missed_tv for one in tests[SPECULATIVE:] if one is not None), 1.0),
+    }
+    if read[PLAIN].dtype is None or p_values[PLAIN] <= level:
+        why = f"{read[PLAIN].faults} of its tokens cannot be" if read[PLAIN].dtype is None else f"p {p_values[PLAIN]:.2g}"
+        return Finding("unknown", f"{target} does not explain plain either ({why}), so it is not what ran", evidence)
+    ours, first = read[SPECULATIVE], read[SPECULATIVE].first
+    if ours.dtype is None and first is not None:
+        note = f"{ours.faults} of {ours.tokens} tokens are outside of what {group.name} leaves of {target}'s law, the first "
+        where = (
+            f"{first.token} at token {first.place}, {first.off:.2g} below the border where rounding explains {first.bound:.2g}"
+        )
+        return Finding("bug", f"{note}{where}; none of plain's is", evidence)
+    choices = f"{100 * ours.choices:.1f} % are its first choice, its law says {100 * ours.expected_choices:.1f} %"
+    if p_values[SPECULATIVE] <= level:
+        greedy = "; it decodes greedily" if ours.choices >= ALL else ""
+        return Finding(
+            "biased", f"tokens do not have {target}'s law (p {p_values[SPECULATIVE]:.2g}): {choices}{greedy}", evidence
+        )
+    note = f"{ours.tokens} tokens have {target}'s law (p {p_values[SPECULATIVE]:.2g}; {choices})"
+    return Finding("same distribution", note, evidence)
+
+
+def _judge_law(group: Group, level: float) -> Finding:
+    """Compare plain with speculative outputs, and with the control."""
+    tests, is_open = _law_tests(group, SPECULATIVE, level)
+    failed = [one for one in tests if one.p_value <= level]
+    evidence: dict[str, Any] = {
+        "p_values": {one.name: one.p_value for one in tests},
+        "missed_tv": {one.name: one.missed_tv for one in tests},
+        "control_p_values": None,
+    }
+    missed = ", ".join(f"{one.name} {one.missed_tv:.2f}" for one in tests if one.missed_tv is not None)
+    smallest = min((one.p_value for one in tests), default=1.0)
+    said = (
+        f"{len(tests)} tests of {len(group.rows)} outputs an arm, smallest p {smallest:.2g}; found would be a tv of: {missed}"
+    )
+    if failed:
+        said = ", ".join(f"{one.name} differ (p {one.p_value:.2g})" for one in failed)
+    control = "no control was given, so that how plain differs from itself is not known"
+    if group.has_control:
+        own, _ = _law_tests(group, CONTROL, level)
+        evidence["control_p_values"] = {one.name: one.p_value for one in own}
+        smallest = min((one.p_value for one in own), default=1.0)
+        control = f"the control against plain: smallest p {smallest:.2g}"
+        if smallest <= level:
+            return Finding("unknown", f"{said}; but {control}: plain differs from itself, so nothing can be said", evidence)
+    if not failed:
+        return Finding("same distribution", f"{said}; {control}", evidence)
+    if is_open:
+        few = "few seeds serve all prompts, whose outputs share random numbers, so chance does it too: record 8 seeds or more"
+        return Finding(NOT_TESTED, f"{said}, but {few}; {control}", evidence)
+    return Finding("biased", f"{said}; {control}", evidence)
+
+
+def _law_tests(group: Group, arm: int, level: float) -> tuple[list[Test], bool]:
+    """Test with every pair a unit; what fails so is tested again by seeds, which decide, and is left open if those are few."""
+    pairs = [(row[PLAIN], row[arm]) for row in group.rows]
+    return _tested(features_of(pairs, group.by_ids, group.prompts), group, level)
+
+
+def _tested(features: Mapping[str, Feature], group: Group, level: float) -> tuple[list[Test], bool]:
+    tests = swap_tests(features, np.arange(len(group.rows)), level)
+    units = _seed_units(group)
+    num_units = int(units.max()) + 1
+    if num_units == len(units) or all(one.p_value > level for one in tests):
+        return tests, False
+    if not can_reject(num_units, level):
+        return tests, True
+    return swap_tests(features, units, level), False
+
+
+def _seed_units(group: Group) -> np.ndarray:
+    """Number the rows by seed; a row without a seed is a unit of its own."""
+    keys: Sequence[Any] = [
+        number if row[PLAIN].seed is None else ("seed", row[PLAIN].seed) for number, row in enumerate(group.rows)
+    ]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys])

@@ -1,0 +1,229 @@
+"""Captured outputs of others' decoders, honest and not, each with its verdict; what cannot be compared is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from captured_pairs import DRAFT, TARGET, assisted, lines, load, plainly, prompts_of, speculatively, write
+
+from harness.cli.main import main
+
+PROMPTS, SAMPLED_PROMPTS, SAMPLES, NEW = 24, 12, 16, 10
+Lines = list[dict[str, Any]]
+
+
+class Makers:
+    """Decoders of the committed pair, each returning the lines of a capture."""
+
+    def __init__(self) -> None:
+        self.target, self.draft, self.half = load(TARGET), load(DRAFT), load(TARGET, torch.bfloat16)
+        self.prompts = prompts_of(PROMPTS)
+        self.sampled_prompts = self.prompts[:SAMPLED_PROMPTS]
+        self.many = self.sampled_prompts.repeat_interleave(SAMPLES, 0)
+
+    def greedy(self, outputs: torch.Tensor, **more: Any) -> Lines:
+        return lines(self.prompts, outputs, 0.0, [0] * PROMPTS, **more)
+
+    def sampled(self, outputs: torch.Tensor, **more: Any) -> Lines:
+        return lines(self.many, outputs, 1.0, range(len(self.many)), **more)
+
+    def plain_greedy(self, new: int = 40) -> Lines:
+        return self.greedy(plainly(self.target, self.prompts, new))
+
+    def plain_sampled(self, seed: int) -> Lines:
+        return self.sampled(plainly(self.target, self.many, NEW, torch.Generator().manual_seed(seed)))
+
+    def speculative_sampled(self, seed: int, stale: bool = False) -> Lines:
+        generator = torch.Generator().manual_seed(seed)
+        return self.sampled(speculatively((self.target, self.draft), self.many, NEW, generator, stale))
+
+
+@pytest.fixture(scope="module")
+def makers() -> Makers:
+    return Makers()
+
+
+@pytest.fixture(scope="module")
+def plain(makers: Makers) -> dict[str, Lines]:
+    return {"greedy": makers.plain_greedy(), "sampled": makers.plain_sampled(1), "control": makers.plain_sampled(2)}
+
+
+@pytest.fixture
+def audit(tmp_path: Path, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, dict[str, Any]]]:
+    def run(*arms: Lines, target: bool = False) -> tuple[int, dict[str, Any]]:
+        names = ("plain", "speculative", "control")
+        files = [f"--captured={write(tmp_path / f'{name}.jsonl', arm)}" for name, arm in zip(names, arms, strict=False)]
+        capsys.readouterr()
+        status = main(["audit", *files, "--json", *(["--target", str(TARGET)] if target else [])])
+        said = capsys.readouterr()
+        assert status < 2, said.err
+        document = json.loads(said.out)
+        assert document["passed"] == (status == 0)
+        [found] = document["settings"]
+        return status, found
+
+    return run
+
+
+Audit = Callable[..., tuple[int, dict[str, Any]]]
+
+
+def test_assisted_generation_is_identical(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    few = makers.prompts[:6]
+    ours = lines(few, assisted((makers.target, makers.draft), few, 40), 0.0, [0] * 6)
+    for target in (False, True):
+        status, found = audit(plain["greedy"][:6], ours, plain["greedy"][:6], target=target)
+        assert (status, found["verdict"]) == (0, "identical"), found
+
+
+def test_a_stale_cache_is_a_bug(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    ours = makers.greedy(speculatively((makers.target, makers.draft), makers.prompts, 40, stale=True))
+    status, found = audit(plain["greedy"], ours, plain["greedy"])
+    assert (status, found["verdict"], found["control_parted"]) == (1, "bug", 0), found
+    status, found = audit(plain["greedy"], ours)
+    assert (status, found["verdict"]) == (1, "unknown")
+    assert "the control is missing" in found["note"]
+    status, found = audit(plain["greedy"], ours, target=True)
+    assert (status, found["verdict"], found["plain_dtype"]) == (1, "bug", "float32"), found
+
+
+def test_another_dtype_is_a_near_tie_that_is_named(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    ours = makers.greedy(plainly(makers.half, makers.prompts, 40))
+    status, found = audit(plain["greedy"], ours, plain["greedy"])
+    assert (status, found["verdict"]) == (1, "unresolved"), found
+    status, found = audit(plain["greedy"], ours, plain["greedy"], target=True)
+    assert (status, found["verdict"], found["speculative_dtype"]) == (0, "near-tie", "bfloat16"), found
+    assert "another dtype" in found["note"]
+
+
+def test_a_control_that_parts_as_often_explains(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    half = makers.greedy(plainly(makers.half, makers.prompts, 40))
+    status, found = audit(half, plain["greedy"], plain["greedy"])  # both part from plain wherever rounding has moved it
+    assert (status, found["verdict"]) == (0, "no difference found"), found
+    assert found["parted"] == found["control_parted"] > 0
+
+
+def test_an_output_that_ends_early_is_no_near_tie(plain: dict[str, Lines], audit: Audit) -> None:
+    ours = [{**line, "tokens": line["tokens"][:-5]} for line in plain["greedy"]]
+    status, found = audit(plain["greedy"], ours, target=True)
+    assert (status, found["verdict"]) == (1, "bug"), found
+
+
+def test_speculative_sampling_has_the_same_law(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    ours = makers.speculative_sampled(3)
+    for target in (False, True):
+        status, found = audit(plain["sampled"], ours, plain["control"], target=target)
+        assert (status, found["verdict"]) == (0, "same distribution"), found
+    assert found["replayed"]["missed_tv"] < 0.1
+
+
+def test_a_stale_cache_is_a_bias(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    ours = makers.speculative_sampled(3, stale=True)
+    status, found = audit(plain["sampled"], ours, plain["control"])
+    assert (status, found["verdict"]) == (1, "biased"), found
+    few = slice(6 * SAMPLES)
+    status, found = audit(plain["sampled"][few], ours[few], plain["sampled"][few], target=True)
+    assert (status, found["verdict"]) == (1, "biased")
+    assert "tokens do not have llama-target's law" in found["note"]
+    status, found = audit(plain["sampled"], ours, ours)  # plain itself drifts: then nothing can be said
+    assert (status, found["verdict"]) == (1, "unknown")
+
+
+def test_greedy_under_a_sampling_flag(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    ours = makers.sampled(plainly(makers.target, makers.sampled_prompts, NEW).repeat_interleave(SAMPLES, 0))
+    for target in (False, True):
+        status, found = audit(plain["sampled"], ours, plain["control"], target=target)
+        assert (status, found["verdict"]) == (1, "biased")
+        assert "it decodes greedily (" in found["note"]
+
+
+def test_one_draw_for_every_seed(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    once = plainly(makers.target, makers.sampled_prompts, NEW, torch.Generator().manual_seed(9))
+    for target in (False, True):
+        ours = makers.sampled(once.repeat_interleave(SAMPLES, 0))
+        status, found = audit(plain["sampled"], ours, plain["control"], target=target)
+        assert (status, found["verdict"]) == (1, "biased")
+        assert ("it ignores the seed, one draw is repeated" if target else "one draw is repeated") in found["note"]
+
+
+def test_a_seed_that_is_not_kept(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    twice = [{**line, "seed": line["seed"] // 2} for line in plain["sampled"]]
+    again = [{**first, "seed": first["seed"] // 2} for first in plain["sampled"][::2] for _ in range(2)]
+    status, found = audit(again, twice, again)
+    assert (status, found["verdict"]) == (1, "bug"), found
+    assert "the seed is ignored" in found["note"]
+
+
+def test_few_outputs_are_not_tested(plain: dict[str, Lines], audit: Audit) -> None:
+    status, found = audit(plain["sampled"][:SAMPLES], plain["control"][:SAMPLES])
+    assert (status, found["verdict"]) == (1, "not tested")
+    assert "too few to find a total variation of 0.2" in found["note"]
+
+
+def test_another_model_explains_nothing(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    """A target that is not what ran: its replay is left out, and the control decides."""
+    drafts = makers.greedy(plainly(makers.draft, makers.prompts, 40))
+    status, found = audit(drafts, drafts, drafts, target=True)
+    assert (status, found["verdict"]) == (0, "identical")
+    assert "does not explain plain either" in found["note"]
+
+
+ONE = {"prompt": "a", "text": "b", "temperature": 1, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("plain", "speculative", "expected"),
+    [
+        ([ONE], [ONE | {"prompt": "c"}], "prompt 'a' is not in speculative b.jsonl; record the same prompts"),
+        (
+            [ONE],
+            [ONE | {"temperature": 0.5}],
+            "temperature 1 of prompt 'a' is not in speculative b.jsonl, which has temperature 0.5",
+        ),
+        ([ONE], [ONE | {"seed": 2}], "seed 1 of prompt 'a' is not in speculative b.jsonl; record both with the same seeds"),
+        ([ONE, ONE], [ONE], "has 2 outputs by temperature 1 in the first and 1 in the second"),
+        ([ONE], [ONE | {"max_tokens": 5}], "max_tokens 5"),
+        (
+            [ONE],
+            [{"prompt": "a", "tokens": [1], "temperature": 1, "seed": 1}],
+            "token ids in some lines and as a text in others",
+        ),
+        ([ONE], [{"prompt": "a", "text": "b"}], "b.jsonl, line 1: no temperature"),
+        ([ONE], [{"prompt": "a", "temperature": 1}], "no output; expected token ids"),
+        ([ONE], [{"text": "a", "temperature": 1}], "no prompt"),
+        ([ONE], [ONE | {"tokens": [1, -2]}], "tokens: -2, expected a list of token ids"),
+        ([ONE], [ONE | {"top_p": 3}], "top_p 3.0"),
+        ([ONE], [ONE | {"seed": "x"}], "seed 'x': expected an integer"),
+        ([ONE], ["x"], "line 1: str instead of an object"),
+        ([ONE], [], "it has no output"),
+    ],
+)
+def test_what_cannot_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture, plain: Lines, speculative: Lines, expected: str
+) -> None:
+    files = [write(tmp_path / name, rows) for name, rows in (("a.jsonl", plain), ("b.jsonl", speculative))]
+    assert main(["audit", *(f"--captured={file}" for file in files)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
+def test_names_of_engines_and_nested_settings_are_read(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    first = {
+        "prompt_token_ids": [1, 2],
+        "output_token_ids": [3],
+        "sampling_params": {"temperature": 0, "top_p": 1.0, "top_k": -1},
+    }
+    second = {"prompt": [1, 2], "output": [3], "do_sample": False}
+    files = [write(tmp_path / name, [row]) for name, row in (("a.jsonl", first), ("b.jsonl", second))]
+    assert main(["audit", *(f"--captured={file}" for file in files)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "passed: identical"
+
+
+def test_a_token_that_the_target_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = write(tmp_path / "a.jsonl", [{"prompt": [5], "tokens": [99999], "temperature": 0}])
+    assert main(["audit", f"--captured={file}", f"--captured={file}", "--target", str(TARGET)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "captured plain, line 1: token 99999; target" in line

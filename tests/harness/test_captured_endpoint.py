@@ -1,0 +1,166 @@
+"""Captures recorded from a real server on this machine: honest or not, down, slow, or answering something else."""
+
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.main import main
+
+WORDS = ["the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by"]
+SIZE = ("--prompts=4", "--samples=8", "--max-new-tokens=30", "--timeout=1", "--quiet")
+
+
+class Engine(ThreadingHTTPServer):
+    """Completes by a table: words drawn by prompt and seed. ``fault`` is done instead of the answer number ``at``."""
+
+    daemon_threads = True
+
+    def __init__(self, fault: Callable[[BaseHTTPRequestHandler], None] | None = None, at: int = 0) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.fault, self.at, self.asked = fault, at, list[dict[str, Any]]()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        engine = self.server
+        assert isinstance(engine, Engine)
+        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        engine.asked.append(question)
+        if engine.fault is not None and len(engine.asked) > engine.at:
+            engine.fault(self)
+            return
+        greedy = question["temperature"] == 0 or question["model"] == "frozen"
+        key = (question["prompt"], None if greedy else question["seed"], None if greedy else question["model"] == "plain")
+        text = " ".join(random.Random(repr(key)).choices(WORDS, k=question["max_tokens"]))
+        send(self, json.dumps({"choices": [{"text": text}]}))
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def send(answer: BaseHTTPRequestHandler, body: str, status: int = 200) -> None:
+    answer.send_response(status)
+    answer.send_header("Content-Length", str(len(body)))
+    answer.end_headers()
+    answer.wfile.write(body.encode())
+
+
+def drip(answer: BaseHTTPRequestHandler) -> None:
+    answer.send_response(200)
+    answer.send_header("Content-Length", "100")
+    answer.end_headers()
+    for _ in range(8):
+        answer.wfile.write(b" ")
+        answer.wfile.flush()
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., Engine]]:
+    engines: list[Engine] = []
+
+    def serve(*arguments: Any) -> Engine:
+        engines.append(Engine(*arguments))
+        threading.Thread(target=engines[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return engines[-1]
+
+    yield serve
+    for engine in engines:
+        engine.shutdown()
+        engine.server_close()
+
+
+def words(url: str, folder: Path, speculative: str = "speculative") -> list[str]:
+    return ["audit", f"--endpoint={url}", "--plain=plain", f"--speculative={speculative}", *SIZE, f"--records={folder}"]
+
+
+def recorded(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("captured-*/*.jsonl")
+    }
+
+
+def test_a_server_is_asked_and_judged(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    engine = served()
+    assert main(words(engine.url, tmp_path)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "passed: identical, same distribution"
+    assert {arm: len(rows) for arm, rows in recorded(tmp_path).items()} == {"plain": 36, "speculative": 36, "control": 36}
+    assert [one["model"] for one in engine.asked[:3]] == ["plain", "speculative", "plain"]
+    assert main(words(engine.url, tmp_path)) == 0
+    assert len(engine.asked) == 108
+
+
+def test_a_model_that_does_not_sample(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(words(served().url, tmp_path, "frozen")) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "FAILED: identical, biased"
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (lambda answer: send(answer, "<html>busy</html>"), "the answer is no completion"),
+        (lambda answer: send(answer, '{"choices": []}'), "the answer is no completion"),
+        (lambda answer: send(answer, '{"choices": [{"text": 5}]}'), "the answer is no completion"),
+        (lambda answer: send(answer, '{"error": "model not found"}', 404), 'status 404 ({"error": "model not found"})'),
+        (lambda answer: time.sleep(1.5), "no answer within 1 s"),
+        (drip, "no answer within 1 s"),
+        (lambda answer: answer.connection.shutdown(socket.SHUT_RDWR), "closed connection without response"),
+    ],
+)
+def test_a_server_that_fails_keeps_what_was_recorded(
+    served: Callable[..., Engine],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    fault: Callable[[BaseHTTPRequestHandler], None],
+    expected: str,
+) -> None:
+    engine = served(fault, 10)
+    assert main(words(engine.url, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert expected in line
+    assert "10 of 108 answers are kept in" in line
+    engine.fault = None
+    assert main(words(engine.url, tmp_path)) == 0
+    assert len(engine.asked) == 109  # the one that failed is asked again, no other
+
+
+def test_a_server_that_is_down(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    assert main(words(url, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "Connection refused" in line
+    assert "0 of 108 answers are kept" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--endpoint=localhost:1", "--plain=a", "--speculative=b"], "expected http:// or https://"),
+        (["--endpoint=http://localhost:1"], "expected --plain MODEL and --speculative MODEL"),
+        (["--endpoint=http://localhost:1", "--captured=a"], "exclude each other"),
+        (["--captured=a"], "given 1 times, expected 2 or 3"),
+        (["--captured=a", "--captured=b"], "captured a: No such file"),
+        (["--captured=a", "--captured=b", "--draft=c"], "read neither --draft nor --only nor --dry-run"),
+        (["--plain=a"], "are read with --captured or --endpoint alone"),
+    ],
+)
+def test_flags_that_do_not_fit(flags: list[str], expected: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["audit", *flags]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert expected in line
