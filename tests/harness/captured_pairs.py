@@ -37,12 +37,16 @@ def draw(probs: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 @torch.inference_mode()
-def plainly(model: Any, prompts: Tensor, new: int, generator: torch.Generator | None = None) -> Tensor:
+def plainly(
+    model: Any, prompts: Tensor, new: int, generator: torch.Generator | None = None, top_k: int | None = None
+) -> Tensor:
     """Decode rows one token at a time, greedily without a generator."""
     read, cache, emitted = prompts, None, []
     for _ in range(new):
         found = model(read, past_key_values=cache, use_cache=True)
-        emitted.append(draw(found.logits[:, -1].float().softmax(-1), generator))
+        logits = found.logits[:, -1].float()
+        least = logits.topk(top_k or 1).values[:, -1:] if top_k else logits.min()
+        emitted.append(draw(logits.masked_fill(logits < least, float("-inf")).softmax(-1), generator))
         read, cache = emitted[-1].unsqueeze(1), found.past_key_values
     return torch.stack(emitted, 1)
 

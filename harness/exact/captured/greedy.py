@@ -13,7 +13,7 @@ import numpy as np
 from harness.exact.captured.capture import Output
 from harness.exact.captured.features import features_of
 from harness.exact.captured.matched import CONTROL, PLAIN, SPECULATIVE, Group
-from harness.exact.captured.replayed import ReadArm, coarser
+from harness.exact.captured.replayed import LocalTarget, ReadArm, coarser
 from harness.exact.captured.two_samples import found_share, sign_test, swap_tests
 from harness.exact.checks import Finding
 from harness.measures.statistics import exact_interval
@@ -22,7 +22,7 @@ from harness.run.divergence import first_difference
 
 MUST_FIND_SHARE = 0.5  # of prompts: a test that misses a fault that shows at so many of them says nothing
 SHOWN = 3  # places that are shown
-BEFORE, BEHIND = 24, 16  # characters around a place, and a quarter of that in tokens
+BEFORE, AROUND = 24, 48  # characters that are shown before a place and in all; a quarter of that in tokens
 NEVER = 1 << 60
 Parting = tuple[int, Output, Output]  # a place, and the two outputs that part there
 
@@ -67,7 +67,7 @@ def _parting(group: Group, plain: Output, other: Output) -> Parting | None:
     return None if ours == theirs else (first_difference(ours, theirs), plain, other)
 
 
-def judge_greedy(group: Group, level: float, read: list[ReadArm] | None, target: str = "") -> Finding:
+def judge_greedy(group: Group, level: float, read: list[ReadArm] | None, target: LocalTarget | None) -> Finding:
     """Judge greedy outputs. Verdicts: "identical", "near-tie" (the target explains every token within rounding),
     "no difference found" (they part as late and as seldom as the control), "bug", "unresolved", "not tested", "unknown".
     """
@@ -77,12 +77,13 @@ def judge_greedy(group: Group, level: float, read: list[ReadArm] | None, target:
         "prompts": len(partings.speculative),
         "parted": len(parted),
         "control_parted": None if partings.control is None else sum(one is not None for one in partings.control),
-        "places": [_shown(group, one) for one in parted[:SHOWN]],
+        "places": [_shown(group, one, target) for one in parted[:SHOWN]],
     }
     parts = f"speculative parts from plain at {partings.counts(partings.speculative)}"
+    name = "" if target is None else target.name
     if read is not None and read[PLAIN].dtype is not None:
-        return _by_target(read, parts if parted else "", evidence, target)
-    lost = "" if read is None else f"; {target} does not explain plain either ({_fault(read[PLAIN])}), so it is not what ran"
+        return _by_target(read, parts if parted else "", evidence, name)
+    lost = "" if read is None else f"; {name} does not explain plain either ({_fault(read[PLAIN])}), so it is not what ran"
     if not parted:
         return Finding("identical", f"all outputs of {len(partings.speculative)} prompts are equal{lost}", evidence)
     if partings.control is None:
@@ -126,7 +127,7 @@ def _by_control(group: Group, partings: Partings, level: float, parts: str) -> F
     assert partings.control is not None
     n, (earlier, later) = len(partings.speculative), partings.earlier
     p_value, finds = sign_test(earlier, later), found_share(n, level)
-    evidence = {"earlier": earlier, "later": later, "p_value": p_value, "finds_share": finds}
+    evidence: dict[str, Any] = {"earlier": earlier, "later": later, "p_value": p_value, "finds_share": finds}
     parts += f", the control at {partings.counts(partings.control)}; earlier than it {earlier} times, later {later} times "
     parts += f"(p {p_value:.2g})"
     if p_value > level and any(partings.control):
@@ -145,12 +146,14 @@ def _by_control(group: Group, partings: Partings, level: float, parts: str) -> F
     return Finding("unresolved", f"{parts}: {note}", evidence)
 
 
-def _shown(group: Group, parting: Parting) -> dict[str, Any]:
-    """Return a place with what stands around it, as text where there is one."""
+def _shown(group: Group, parting: Parting, target: LocalTarget | None) -> dict[str, Any]:
+    """Return a place with what stands around it, as text where there is one, or the target's tokenizer knows it."""
     place, plain, other = parting
     if plain.text is not None and other.text is not None and plain.text != other.text:
-        at, pair, before, behind = first_difference(plain.text, other.text), (plain.text, other.text), BEFORE, BEHIND
+        at = max(0, first_difference(plain.text, other.text) - BEFORE)
+        said = [repr(one[at : at + AROUND]) for one in (plain.text, other.text)]
     else:
-        at, pair, before, behind = place, (plain.ids or (), other.ids or ()), BEFORE // 4, BEHIND // 4
-    said = [one[max(0, at - before) : at + behind] for one in pair]
-    return {"prompt": plain.prompt_shown, group.unit: place, "plain": str(said[0]), "speculative": str(said[1])}
+        at = max(0, place - BEFORE // 4)
+        ids = [(one.ids or ())[at : at + AROUND // 4] for one in (plain, other)]
+        said = [str(list(one)) if target is None else repr(target.tokenizer.decode(list(one))) for one in ids]
+    return {"prompt": plain.prompt_shown, group.unit: place, "plain": said[0], "speculative": said[1]}

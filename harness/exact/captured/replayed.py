@@ -9,20 +9,22 @@ said of the other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.exact.captured.capture import LENGTHS, Output
 from harness.exact.captured.matched import ARMS, Group, Row
 from harness.exact.captured.two_samples import Feature
-from harness.exact.fit import CELLS, places_of
+from harness.exact.fit import CELLS
 from harness.models.fit import Models, fits
-from harness.models.loading import LoadedModel
+from harness.models.loading import LoadedModel, load_tokenizer
 from harness.run.replay import Reader, Reading, law_of
 from methods.sampling import Sampling
 from methods.types import Inputs
@@ -46,8 +48,10 @@ class Fault:
 class ReadArm:
     """An arm as the target read it. ``dtype`` explains all its tokens; None where none does, then ``faults`` were left over.
 
-    ``choices`` is the share of tokens that are the target's first choice, ``expected_choices`` what its law says. ``law`` holds
-    how far the places of an output's tokens in the target's laws are from even, an output a row (None for greedy ones).
+    ``choices`` is the share of tokens that are the target's first choice, ``expected_choices`` what its law says, and
+    ``greedy_p`` bounds the chance that all are: that of the output for which it is least, since outputs may share random
+    numbers. ``law`` holds how far the places of an output's tokens in the target's laws are from even, an output a row (None
+    for greedy ones).
     """
 
     dtype: str | None
@@ -56,6 +60,7 @@ class ReadArm:
     first: Fault | None
     choices: float
     expected_choices: float
+    greedy_p: float
     law: Feature | None
 
 
@@ -71,6 +76,10 @@ class LocalTarget:
     @property
     def name(self) -> str:
         return self.spec.short
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return load_tokenizer(self.spec)
 
     def models(self, dtype: str) -> Models:
         return self.known.setdefault(dtype, Models(self.device, dtype))
@@ -100,8 +109,7 @@ def read_arm(group: Group, arm: int, target: LocalTarget, stated: str | None) ->
 def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
     model = target.loaded(dtype)
     reader = Reader(model, group.sampling, target.models(dtype))
-    generator = torch.Generator().manual_seed(0)
-    faults, first, tokens, choices, expected, rows = 0, None, 0, 0, 0.0, []
+    faults, first, tokens, choices, expected, greedy_p, rows = 0, None, 0, 0, 0.0, 1.0, []
     for number, row in enumerate(group.rows):
         inputs, ids = _ids_of(row[arm], model, ARMS[arm])
         if group.sampling.greedy and _ends(group, row, arm) and not set(ids[-1:]) & set(model.eos_token_ids):
@@ -123,10 +131,12 @@ def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
         if not group.sampling.greedy:
             probs = group.sampling.probs(logits).cpu()
             expected += float(probs.amax(-1).sum())
-            rows.append(_unevenness(probs, own.cpu(), generator))
+            greedy_p = min(greedy_p, float(probs.amax(-1).prod()))
+            rows.append(_unevenness(probs, own.cpu()))
     law = Feature(np.stack(rows), np.full(CELLS, 2 * tokens / CELLS)) if tokens and rows else None
     whole = max(1, tokens)
-    return ReadArm(None if faults else dtype, tokens, faults, first, choices / whole, expected / whole, law)
+    dtype_found = None if faults else dtype
+    return ReadArm(dtype_found, tokens, faults, first, choices / whole, expected / whole, greedy_p, law)
 
 
 def _ends(group: Group, row: Row, arm: int) -> bool:
@@ -154,6 +164,7 @@ def _ids_of(output: Output, model: LoadedModel, arm: str) -> tuple[Inputs, list[
     return Inputs((tuple(prompt),)), ids
 
 
+LEAST_SHARE = 1e-12  # of a law, for a token that it does not hold
 Off = tuple[Float[Tensor, "T"], Float[Tensor, "T"]]  # how far each token is from being right, and what rounding may move
 
 
@@ -177,11 +188,20 @@ def _support_off(reading: Reading, tokens: Tensor, sampling: Sampling) -> Off:
     return off, reading.margin_bound.double()
 
 
-def _unevenness(probs: Float[Tensor, "T V"], tokens: Tensor, generator: torch.Generator) -> np.ndarray:
-    """Return how many places in their laws, by rank, fall into each of CELLS equal parts, less what is expected."""
-    ranks = places_of(probs, tokens, generator)[0].clamp(0, 1 - 1e-12)
-    counts = torch.bincount((ranks * CELLS).long(), minlength=CELLS).double()
-    return (counts - len(tokens) / CELLS).numpy()
+def _unevenness(probs: Float[Tensor, "T V"], tokens: Tensor) -> np.ndarray:
+    """Return how much of an output lies in each of CELLS equal parts of the laws, likeliest tokens first, less an even share.
+
+    A token is spread over its own share of the law (the non-randomised probability integral transform of Czado, Gneiting and
+    Held 2009): the mean is even if tokens have these laws, and no random number moves it.
+    """
+    order = probs.argsort(dim=-1, descending=True, stable=True)
+    place = (order == tokens.unsqueeze(-1)).int().argmax(-1, keepdim=True)
+    high = probs.gather(-1, order).cumsum(-1).gather(-1, place)
+    own = probs.gather(-1, tokens.unsqueeze(-1)).clamp(min=LEAST_SHARE)
+    edges = torch.linspace(0, 1, CELLS + 1, dtype=probs.dtype)
+    below = ((edges - (high - own)) / own).clamp(0, 1)
+    below[:, -1] = 1
+    return (below.diff(dim=-1).sum(0) - len(tokens) / CELLS).numpy()
 
 
 def coarser(first: str | None, second: str | None) -> bool:

@@ -5,6 +5,7 @@ against plain (the control) differs too. Greedy decoding under a sampling flag, 
 different seeds that are alike. Whether equal seeds give equal outputs is seen of lines that are repeated, and of the control.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,15 @@ import numpy as np
 from harness.exact.captured.capture import Output
 from harness.exact.captured.features import features_of, units_of
 from harness.exact.captured.matched import CONTROL, PLAIN, SPECULATIVE, Group
-from harness.exact.captured.replayed import ReadArm
+from harness.exact.captured.replayed import LocalTarget, ReadArm
 from harness.exact.captured.two_samples import Feature, Test, can_reject, fisher, swap_tests
 from harness.exact.checks import Finding
 from harness.measures.verdicts import MUST_FIND, NOT_TESTED
 
 ALL = 0.999  # of tokens that are first choices: greedy decoding, but for near-ties
+FEW_SEEDS = "few seeds serve all prompts, whose outputs share random numbers, so chance does it too: record 8 seeds or more"
+MOSTLY = 0.9  # of pairs of outputs by different seeds that are equal: such an arm does not sample
+ENOUGH = 4  # plain outputs with one beginning that tell how likely each next token is
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,16 @@ class Share:
         return f"{self.hits} of {self.n}"
 
 
-def judge_sampled(group: Group, level: float, read: list[ReadArm] | None, target: str = "") -> Finding:
+def judge_sampled(group: Group, level: float, read: list[ReadArm] | None, target: LocalTarget | None) -> Finding:
     """Judge sampled outputs. Verdicts: "same distribution", "biased", "bug" (a token that cannot be, a seed that is not kept),
     "not tested" (too few outputs to find a total variation of MUST_FIND), "unknown" (plain decoding itself is at odds).
     """
-    if (found := _seed_fault(group, level, read, target)) is not None:
+    name = "" if target is None else target.name
+    if (found := _seed_fault(group, level, read, name)) is not None:
         return found
     notes, evidence, missed = [_repeats_note(group)], dict[str, Any](), list[float]()
     if read is not None:
-        replayed = _judge_replay(group, level, read, target)
+        replayed = _judge_replay(group, level, read, name)
         if replayed.verdict != "unknown":
             if replayed.verdict != "same distribution":
                 return replayed
@@ -63,8 +68,10 @@ def _seed_fault(group: Group, level: float, read: list[ReadArm] | None, target: 
     evidence: dict[str, Any] = {"alike": {"plain": [plain.hits, plain.n], "speculative": [ours.hits, ours.n]}}
     said = f"outputs of a prompt by different seeds are equal in {ours} pairs of speculative and {plain} of plain"
     if fisher(ours.hits, ours.n, plain.hits, plain.n) <= level:
-        return Finding("biased", f"{said}: {_cause(group, level, read, target)}", evidence)
-    if fisher(plain.hits, plain.n, ours.hits, ours.n) <= level:
+        mostly = ours.hits >= MOSTLY * ours.n
+        cause = _cause(group, level, read, target) if mostly else "it varies less than plain"
+        return Finding("biased", f"{said}: {cause}", evidence)
+    if plain.hits >= MOSTLY * plain.n and fisher(plain.hits, plain.n, ours.hits, ours.n) <= level:
         return Finding("unknown", f"{said}: the plain arm itself does not sample; capture it again", evidence)
     if min(plain.n, ours.n) > 1 and plain.hits == plain.n and ours.hits == ours.n:
         note = "neither arm samples, so no law can be compared; see that the engine reads seed and temperature"
@@ -120,9 +127,9 @@ def _cause(group: Group, level: float, read: list[ReadArm] | None, target: str) 
         return f"it decodes greedily ({shown})" if choices >= ALL else f"it ignores the seed, one draw is repeated ({shown})"
     above, below = (np.array(values, float) for values in zip(*_beginnings(group), strict=True))
     if above.sum() > 0 and _is_off(above, level):
-        return "it decodes greedily (its first tokens are those that plain draws most)"
+        return "it decodes greedily (it goes on as plain does most often)"
     if below.sum() < 0 and _is_off(below, level):
-        return "it ignores the seed, one draw is repeated (its first tokens are not those that plain draws most)"
+        return "it ignores the seed, one draw is repeated (it does not go on as plain does most often)"
     return "it decodes greedily, or one draw is repeated for every seed; --target tells which"
 
 
@@ -131,30 +138,35 @@ def _is_off(numbers: np.ndarray, level: float) -> bool:
 
 
 def _beginnings(group: Group) -> Iterator[tuple[float, float]]:
-    """Yield, for each prompt, how often plain begins as speculative does, less how often two of plain's begin alike (0 on
-    average for a draw, more for the likeliest token), and less how often the most frequent beginning of one half of plain's
-    outputs is in the other (0 or more on average for the likeliest token)."""
+    """Yield two numbers for each prompt, summed over the places at which enough plain outputs begin as the repeated one does.
+
+    How many of these go on as it does, less how many of two go on alike: 0 on average for a draw, more for the likeliest token.
+    The same, less how many of one half go on as most of the other half do: 0 or more on average for the likeliest token.
+    """
     for rows in group.of_prompts():
-        plain = [units_of(row[PLAIN], group.by_ids)[:1] for row in rows]
-        ours = [units_of(row[SPECULATIVE], group.by_ids)[:1] for row in rows]
-        if (n := len(plain)) > 1:
-            shared = sum(one == other for one in ours for other in plain) / n**2
-            alike = (sum(one == other for one in plain for other in plain) - n) / (n * (n - 1))
-            half, other = plain[::2], plain[1::2]
-            yield shared - alike, shared - other.count(max(half, key=half.count)) / len(other)
+        plain = [tuple(units_of(row[PLAIN], group.by_ids)) for row in rows]
+        ours, _ = Counter(tuple(units_of(row[SPECULATIVE], group.by_ids)) for row in rows).most_common(1)[0]
+        above = below = 0.0
+        for place, token in enumerate(ours):
+            behind = [one[place : place + 1] for one in plain if one[:place] == ours[:place]]
+            if (n := len(behind)) < ENOUGH:
+                break
+            shared, half, other = behind.count((token,)) / n, behind[::2], behind[1::2]
+            above += shared - sum(count * (count - 1) for count in Counter(behind).values()) / (n * (n - 1))
+            below += shared - other.count(max(half, key=half.count)) / len(other)
+        yield above, below
 
 
 def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) -> Finding:
     """Judge speculative tokens by the target's own laws, where plain's pass the same checks."""
-    laws = [None if one.law is None else _tested({"law": one.law}, group, level) for one in read]
-    tests = [None if law is None or law[1] else law[0][0] for law in laws]  # None: no token, or left open by too few seeds
-    p_values = [1.0 if one is None else one.p_value for one in tests]
+    laws = [([], False) if one.law is None else _tested({"law": one.law}, group, level) for one in read]
+    p_values = [min((one.p_value for one in tests), default=1.0) for tests, _ in laws]
     evidence = {
         "plain_p": p_values[PLAIN],
         "speculative_p": p_values[SPECULATIVE],
         "first_choices": read[SPECULATIVE].choices,
         "expected_first_choices": read[SPECULATIVE].expected_choices,
-        "missed_tv": next((one.missed_tv for one in tests[SPECULATIVE:] if one is not None), 1.0),
+        "missed_tv": min((one.missed_tv or 1.0 for one in laws[SPECULATIVE][0]), default=1.0),
     }
     if read[PLAIN].dtype is None or p_values[PLAIN] <= level:
         why = f"{read[PLAIN].faults} of its tokens cannot be" if read[PLAIN].dtype is None else f"p {p_values[PLAIN]:.2g}"
@@ -167,11 +179,13 @@ def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) 
         )
         return Finding("bug", f"{note}{where}; none of plain's is", evidence)
     choices = f"{100 * ours.choices:.1f} % are its first choice, its law says {100 * ours.expected_choices:.1f} %"
+    law = f"tokens do not have {target}'s law (p {p_values[SPECULATIVE]:.2g}): {choices}"
+    if ours.choices >= ALL and ours.greedy_p <= level:
+        return Finding("biased", f"{law}; it decodes greedily", evidence)
+    if laws[SPECULATIVE][1]:
+        return Finding(NOT_TESTED, f"{law}, but {FEW_SEEDS}", evidence)
     if p_values[SPECULATIVE] <= level:
-        greedy = "; it decodes greedily" if ours.choices >= ALL else ""
-        return Finding(
-            "biased", f"tokens do not have {target}'s law (p {p_values[SPECULATIVE]:.2g}): {choices}{greedy}", evidence
-        )
+        return Finding("biased", law, evidence)
     note = f"{ours.tokens} tokens have {target}'s law (p {p_values[SPECULATIVE]:.2g}; {choices})"
     return Finding("same distribution", note, evidence)
 
@@ -194,17 +208,16 @@ def _judge_law(group: Group, level: float) -> Finding:
         said = ", ".join(f"{one.name} differ (p {one.p_value:.2g})" for one in failed)
     control = "no control was given, so that how plain differs from itself is not known"
     if group.has_control:
-        own, _ = _law_tests(group, CONTROL, level)
+        own, own_is_open = _law_tests(group, CONTROL, level)
         evidence["control_p_values"] = {one.name: one.p_value for one in own}
         smallest = min((one.p_value for one in own), default=1.0)
-        control = f"the control against plain: smallest p {smallest:.2g}"
-        if smallest <= level:
+        control = f"the control against plain: smallest p {smallest:.2g}" + (f", but {FEW_SEEDS}" if own_is_open else "")
+        if smallest <= level and not own_is_open:
             return Finding("unknown", f"{said}; but {control}: plain differs from itself, so nothing can be said", evidence)
     if not failed:
         return Finding("same distribution", f"{said}; {control}", evidence)
     if is_open:
-        few = "few seeds serve all prompts, whose outputs share random numbers, so chance does it too: record 8 seeds or more"
-        return Finding(NOT_TESTED, f"{said}, but {few}; {control}", evidence)
+        return Finding(NOT_TESTED, f"{said}, but {FEW_SEEDS}; {control}", evidence)
     return Finding("biased", f"{said}; {control}", evidence)
 
 

@@ -55,7 +55,7 @@ def swap_tests(features: Mapping[str, Feature], units: np.ndarray, level: float)
     smallest = np.sort(tails.min(1))
     corrected = np.searchsorted(smallest, tails[0] + SAME, "right") / len(smallest)
     as_small = np.searchsorted(smallest, smallest + SAME, "right") / len(smallest)
-    least = max(smallest[as_small <= level + SAME], default=-1.0)
+    least = smallest[as_small <= level + SAME].max(initial=-1.0)
     tests = []
     for number, (name, feature) in enumerate(features.items()):
         found = statistics[tails[:, number] <= least + SAME, number]
@@ -102,7 +102,8 @@ def _missed_tv(feature: Feature, values: np.ndarray, critical: float | None) -> 
     if feature.totals is None:
         return None
     per_run, mean = feature.totals.sum() / 2, float(values.mean())
-    spread = mean / max(1, np.count_nonzero(feature.totals) - 1)
+    cells = int((feature.totals > 0).sum())
+    spread = mean / max(1, cells - 1)
     low, high = 0.0, 1.0
     for _ in range(40 if critical is not None else 0):
         tv = (low + high) / 2

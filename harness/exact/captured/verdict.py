@@ -49,12 +49,12 @@ def judge_captures(captures: Sequence[Capture], target: LocalTarget | None) -> d
 def _judge(group: Group, captures: Sequence[Capture], target: LocalTarget | None) -> Finding:
     judge = judge_greedy if group.sampling.greedy else judge_sampled
     if target is None:
-        return judge(group, FALSE_ALARM, None)
+        return judge(group, FALSE_ALARM, None, None)
     if (why := refusal(group)) is not None:
-        found = judge(group, FALSE_ALARM, None)
+        found = judge(group, FALSE_ALARM, None, None)
         return Finding(found.verdict, f"{found.note}; not replayed: {why}", found.evidence)
     read = explain_arms(group, target, [capture.dtype for capture in captures])
-    return judge(group, FALSE_ALARM, read, target.name)
+    return judge(group, FALSE_ALARM, read, target)
 
 
 def lines_of(document: dict[str, Any]) -> list[str]:
