@@ -194,6 +194,11 @@ def test_a_seed_that_is_not_kept(makers: Makers, plain: dict[str, Lines], audit:
     assert "the seed is ignored" in found["note"]
 
 
+def test_a_sampler_that_draws_the_same_is_identical(plain: dict[str, Lines], audit: Audit) -> None:
+    status, found = audit(plain["sampled"], plain["sampled"])
+    assert (status, found["verdict"]) == (0, "identical")
+
+
 def test_few_outputs_are_not_tested(plain: dict[str, Lines], audit: Audit) -> None:
     status, found = audit(plain["sampled"][:SAMPLES], plain["control"][:SAMPLES])
     assert (status, found["verdict"]) == (1, "not tested")
@@ -253,7 +258,8 @@ def test_names_of_engines_and_nested_settings_are_read(tmp_path: Path, capsys: p
         "output_token_ids": [3],
         "sampling_params": {"temperature": 0, "top_p": 1.0, "top_k": -1},
     }
-    second = {"prompt": [1, 2], "output": [3], "do_sample": False}
+    first["sampling_params"]["max_tokens"] = 1
+    second = {"prompt": [1, 2], "output": [3], "do_sample": False, "max_new_tokens": 1}
     files = [write(tmp_path / name, [row]) for name, row in (("a.jsonl", first), ("b.jsonl", second))]
     assert main(["audit", *(f"--captured={file}" for file in files)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "passed: identical"

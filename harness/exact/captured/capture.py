@@ -150,6 +150,8 @@ def _sampling(settings: Mapping[str, Any]) -> Sampling:
 
 def _others(settings: Mapping[str, Any]) -> Others:
     found = {name: _number(settings, name) for name in OTHERS}
+    length = found.pop("max_new_tokens")
+    found["max_tokens"] = length if found["max_tokens"] is None else found["max_tokens"]
     return tuple((name, value) for name, value in found.items() if value is not None and value not in OTHERS[name])
 
 

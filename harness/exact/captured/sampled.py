@@ -38,12 +38,14 @@ class Share:
 
 
 def judge_sampled(group: Group, level: float, read: list[ReadArm] | None, target: LocalTarget | None) -> Finding:
-    """Judge sampled outputs. Verdicts: "same distribution", "biased", "bug" (a token that cannot be, a seed that is not kept),
-    "not tested" (too few outputs to find a total variation of MUST_FIND), "unknown" (plain decoding itself is at odds).
+    """Judge sampled outputs. Verdicts: "identical", "same distribution", "biased", "bug" (a token that cannot be, a seed that
+    is not kept), "not tested" (too few outputs to find a total variation of MUST_FIND), "unknown" (plain itself is at odds).
     """
     name = "" if target is None else target.name
     if (found := _seed_fault(group, level, read, name)) is not None:
         return found
+    if all(group.said(row[PLAIN]) == group.said(row[SPECULATIVE]) for row in group.rows):
+        return Finding("identical", f"all {len(group.rows)} outputs are equal, seed by seed")
     notes, evidence, missed = [_repeats_note(group)], dict[str, Any](), list[float]()
     if read is not None:
         replayed = _judge_replay(group, level, read, name)
