@@ -96,6 +96,8 @@ class Dataset:
     ``testable`` drops rows that make poor test prompts. ``hub`` is None for what the Hub does not hold as Parquet files.
     ``paths`` are fields that name a file, relative to the folder of the file that the row stands in.
     Unless it ``splits_one_file`` by a hash of the group, a set without a training part is all for testing.
+    ``fields`` are all of a row that ``example`` may read; empty where nobody says. ``either`` are those of which one is enough,
+    so that a column that a user names for one replaces the others.
     """
 
     name: str
@@ -111,6 +113,8 @@ class Dataset:
     reads_json_arrays: bool = False
     paths: tuple[str, ...] = ()
     splits_one_file: bool = True
+    fields: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
 
 
 class Task:
@@ -178,9 +182,7 @@ def percent_of_mean(sums: Sums, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 def text_field(row: Row, field: str, where: str) -> str:
     """Return a field's text. DataError says what was found where it is missing, empty or no string."""
-    if field not in row:
-        raise DataError(f"{where}: field '{field}' is missing (found: {', '.join(map(str, row)) or 'nothing'}); add it")
-    value = row[field]
+    value = _field(row, field, where)
     if not isinstance(value, str):
         raise DataError(
             f"{where}: field '{field}' is {type(value).__name__} {str(value)[:40]!r}, expected text; correct the row"
@@ -191,10 +193,17 @@ def text_field(row: Row, field: str, where: str) -> str:
 
 
 def mapping_field(row: Row, field: str, where: str) -> Row:
+    """Return a field's object; DataError where it is missing or something else."""
+    value = _field(row, field, where)
+    if not isinstance(value, Mapping):
+        raise DataError(f"{where}: field '{field}' is {type(value).__name__}, expected an object; correct the row")
+    return value
+
+
+def _field(row: Row, field: str, where: str) -> Any:
     if field not in row:
-        raise DataError(f"{where}: field '{field}' is missing (found: {', '.join(map(str, row)) or 'nothing'}); add it")
-    if not isinstance(row[field], Mapping):
-        raise DataError(f"{where}: field '{field}' is {type(row[field]).__name__}, expected an object; correct the row")
+        found = ", ".join(map(str, row)) or "nothing"
+        raise DataError(f"{where}: field '{field}' is missing (found: {found}); add it, or name its column by --field")
     return row[field]
 
 

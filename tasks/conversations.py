@@ -58,6 +58,7 @@ class Conversations(Task):
         toy_row="conversations",
         example=_example,
         group=lambda example: example.inputs["prompt"],
+        fields=("id", "conversations"),
         reads_json_arrays=True,
     )
 

@@ -104,6 +104,7 @@ def dataset(
         group=lambda example: example.inputs["speaker"] or example.id,
         paths=("audio",),
         splits_one_file=False,
+        fields=tuple(dict.fromkeys(("id", "audio", text, "text", "speaker_id", "client_id"))),
     )
 
 

@@ -35,8 +35,11 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def _example(row: Row, where: str, row_id: str) -> Example:
     answers: Any = mapping_field(row, "answers", where).get("text")
+    answers = [answers] if isinstance(answers, str) else answers
     if not isinstance(answers, list) or not answers or not all(isinstance(text, str) and text.strip() for text in answers):
-        raise DataError(f"{where}: field 'answers' has text {str(answers)[:40]!r}, expected a list of at least one answer")
+        raise DataError(
+            f"{where}: field 'answers' has text {str(answers)[:40]!r}, expected at least one answer, a text or a list of texts"
+        )
     inputs = {field: text_field(row, field, where) for field in ("context", "question")}
     title = row["title"] if isinstance(row.get("title"), str) and row["title"] else inputs["context"]
     return Example(id_field(row, row_id, where), inputs | {"title": title}, tuple(answers))
@@ -54,6 +57,7 @@ DATASET = Dataset(
     toy_row="squad",
     example=_example,
     group=lambda example: example.inputs["title"],
+    fields=("id", "title", "context", "question", "answers"),
 )
 
 

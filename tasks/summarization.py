@@ -48,6 +48,7 @@ CNNDM = Dataset(
     toy_row="cnndm",
     example=partial(_example, "article", "highlights"),
     group=lambda example: example.id,
+    fields=("id", "article", "highlights"),
 )
 XSUM = Dataset(
     name="xsum",
@@ -62,6 +63,7 @@ XSUM = Dataset(
     toy_row="xsum",
     example=partial(_example, "document", "summary"),
     group=lambda example: example.id,
+    fields=("id", "document", "summary"),
 )
 
 

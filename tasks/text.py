@@ -1,4 +1,8 @@
-"""Continuation of plain text, scored by the true continuation's likelihood; stands for lm1b (Chelba et al. 2013)."""
+"""Continuation of plain text, scored by the true continuation's likelihood; stands for lm1b (Chelba et al. 2013).
+
+Of a row's ``text`` a part is the prompt and the rest the reference. A ``prompt`` is one whole; its ``continuation``, where the
+row has one, is the reference, and without a reference nothing is scored.
+"""
 
 import math
 import re
@@ -35,10 +39,23 @@ def split_prompt(text: str) -> tuple[str, str]:
 
 def _example(row: Row, where: str, row_id: str) -> Example | None:
     """Make an example; None for blank texts and for those of one or two words, headings in WikiText."""
+    if "prompt" in row:
+        return _of_prompt(row, where, row_id)
     if isinstance(row.get("text"), str) and len(row["text"].split()) < MIN_WORDS:
         return None
     prompt, continuation = split_prompt(text_field(row, "text", where).strip())
     return Example(str(row.get("id", row_id)), {"prompt": prompt, "continuation": continuation}, (continuation,))
+
+
+def _of_prompt(row: Row, where: str, row_id: str) -> Example:
+    """Make an example of a prompt that is used as it is."""
+    references = (text_field(row, "continuation", where),) if row.get("continuation") else ()
+    return Example(str(row.get("id", row_id)), {"prompt": text_field(row, "prompt", where)}, references)
+
+
+def is_cut(example: Example) -> bool:
+    """Say whether the prompt is a part of a text."""
+    return "continuation" in example.inputs
 
 
 DATASET = Dataset(
@@ -54,9 +71,11 @@ DATASET = Dataset(
     ),
     toy_row="text",
     example=_example,
-    group=lambda example: "".join(example.inputs.values()),
-    testable=lambda example: len("".join(example.inputs.values()).split()) >= MIN_TEST_WORDS,
+    group=lambda example: "".join(example.inputs.values()).strip(),
+    testable=lambda example: not is_cut(example) or len("".join(example.inputs.values()).split()) >= MIN_TEST_WORDS,
     reads_text_files=True,
+    fields=("id", "text", "prompt", "continuation"),
+    either=("text", "prompt"),
 )
 
 
@@ -74,7 +93,7 @@ class Text(Task):
 
     def training_pair(self, example: Example) -> tuple[str, str]:
         """Return ("", the whole text): nothing precedes it."""
-        return "", example.inputs["prompt"] + example.inputs["continuation"]
+        return "", example.inputs["prompt"] + "".join(example.references)
 
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
         if reference is None:

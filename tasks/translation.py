@@ -113,6 +113,7 @@ def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:
         toy_row=f"{tests}-{other}",
         example=partial(_example, source, target),
         group=lambda example: "\x1f".join(sorted((example.inputs["source"], *example.references))),
+        fields=("id", "translation"),
     )
 
 

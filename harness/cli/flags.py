@@ -1,6 +1,7 @@
 """The flags of all commands but ``foretoken run``. Imports nothing heavy, so that help and refusals come at once."""
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,24 @@ def minutes(text: str) -> float:
     return value
 
 
+def several(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An argparse type: one value of a kind, or a tuple of different ones that are given with commas between."""
+
+    def read(text: str) -> Any:
+        if "," not in text:
+            return kind(text)
+        try:
+            values = tuple(map(kind, text.split(",")))
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}; expected numbers with commas between") from error
+        if len(set(values)) < len(values):
+            raise argparse.ArgumentTypeError(f"{text!r}: one is given twice; expected different numbers with commas between")
+        return values
+
+    read.__name__ = kind.__name__
+    return read
+
+
 def layer_list(text: str) -> tuple[int, ...]:
     """An argparse type: different integers with commas between, in order; which of them a model has is seen later."""
     parts = text.split(",")
@@ -50,7 +69,7 @@ def layer_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(map(int, parts)))
 
 
-DATA = '"toy", "hub", a folder or a file (default: hub for profiles of public models, else toy)'
+DATA = '"toy", "hub", hub:OWNER/NAME, a folder or a file (default: hub for profiles of public models, else toy)'
 SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as argparse has them
     "--profile": {
         "choices": PROFILES,
@@ -58,6 +77,13 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
         "help": "which models and sizes (default: toy)",
     },
     "--data": {"metavar": "SOURCE", "help": DATA},
+    "--field": {
+        "action": "append",
+        "default": [],
+        "metavar": "FIELD=COLUMN",
+        "help": "the column that stands for a field of the task, such as prompt=story or translation.de=german (repeatable)",
+    },
+    "--config": {"metavar": "NAME", "help": "the configuration of hub:OWNER/NAME"},
     "--device": {"default": "cpu", "help": "cpu, cuda or cuda:N (default: cpu)"},
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "weights and arithmetic (default: float32)"},
     "--limit": {"type": positive, "metavar": "N", "help": "how many examples"},
@@ -157,6 +183,8 @@ def tables(parser: argparse.ArgumentParser) -> None:
 def show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", help="a record file, optionally with :N for its N-th record (counted from 1)")
     parser.add_argument("--html", type=path_name, metavar="FILE", help="write a page instead of printing")
+    trace = "write all its rounds (with :N those of one record) as a trace that ui.perfetto.dev opens, instead of printing"
+    parser.add_argument("--trace", type=path_name, metavar="FILE", help=trace)
 
 
 def zoo(parser: argparse.ArgumentParser) -> None:
@@ -202,7 +230,7 @@ def heads(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="for heads.safetensors and recipe.json; resumed if killed",
     )
-    add(parser, "--data", "--device", "--plugin")
+    add(parser, "--data", "--field", "--config", "--device", "--plugin")
     add(parser, "--profile", choices=("toy", "paper"), help="hyper-parameters: paper is PPD Table 4 (default: toy)")
     add(parser, "--limit", help="how many documents (default: toy 2000; paper all of them)")
     add(parser, "--dtype", help="of the frozen model; heads are trained in fp32 (default: float32)")
@@ -234,7 +262,7 @@ def draft(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="for the draft, which --draft then names; resumed if killed",
     )
-    add(parser, "--data", "--plugin")
+    add(parser, "--data", "--field", "--config", "--plugin")
     add(parser, "--threads", help="CPU threads; other numbers round otherwise (default: all cores)")
     add(parser, "--seed", help="of data order, of what is drawn and of weights (default: 0)")
     add(parser, "--dry-run", help="say what would be trained")

@@ -1,7 +1,7 @@
 """The commands that read record files.
 
-``foretoken show`` prints one generation, coloured by what was drafted, accepted and corrected. ``foretoken compare`` holds two
-files of the same examples against each other, paired, with intervals.
+``foretoken show`` prints one generation, coloured by what was drafted, accepted and corrected, or writes rounds as a trace.
+``foretoken compare`` holds two files of the same examples against each other, paired, with intervals.
 """
 
 import argparse
@@ -23,19 +23,24 @@ from harness.measures.verdicts import label_of, shown_sampling
 from harness.tables.coloured import to_html, to_terminal
 from harness.tables.evidence import stored_decoder
 from harness.tables.files import write_whole
+from harness.tables.trace import trace
 from kernels.inputs import SamplingSpec
 from tasks import get_task
 
 
 def execute_show(args: argparse.Namespace) -> int:
-    path, number = _address(args.record)
-    target, records = load_experiment(path).target, load_records(path)
+    path, chosen = _address(args.record)
+    experiment, records, number = load_experiment(path), load_records(path), chosen or 1
     if not 1 <= number <= len(records):
         raise UsageError(f"record {args.record!r}: expected a number from 1 to {len(records)} after the colon")
+    if args.trace is not None:
+        document = trace(experiment, records if chosen is None else [records[number - 1]])
+        print(write_whole(args.trace, json.dumps(document, ensure_ascii=False) + "\n"))
+        return 0
     record = records[number - 1]
     if record.status != "ok":
         raise UsageError(f"record {args.record!r}: this example failed ({record.error}); choose another")
-    decode = stored_decoder(path.parent, target)
+    decode = stored_decoder(path.parent, experiment.target)
     if args.html is not None:
         print(write_whole(args.html, to_html(record, decode, record.example)))
         return 0
@@ -43,11 +48,11 @@ def execute_show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _address(text: str) -> tuple[Path, int]:
+def _address(text: str) -> tuple[Path, int | None]:
     name, colon, number = text.rpartition(":")
     if colon and number.isdecimal() and len(number) < 20:
         return Path(name), int(number)
-    return Path(text), 1
+    return Path(text), None
 
 
 def execute_compare(args: argparse.Namespace) -> int:

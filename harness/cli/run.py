@@ -1,13 +1,15 @@
-"""``foretoken run``: run one experiment from flags. The last line of the output is one JSON document."""
+"""``foretoken run``: run one experiment from flags, or a grid of them. The last line of the output is one JSON document."""
 
 import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from harness.cli.run_flags import read_options, refuse_unread, takes_of
+from harness.cli.own_data import evaluated_source, notes
+from harness.cli.run_flags import is_grid, read_options, refuse_unread, takes_of
 from harness.core.errors import UsageError
 from harness.core.experiment import (
     TRANSLATED,
@@ -24,32 +26,32 @@ from harness.core.experiment import (
     plain_arms,
 )
 from harness.core.notes import Notes
+from harness.core.records import Record
 from harness.core.settings import checked_device, model_name, source_of
 from harness.exact.run_verdict import judge_run
-from harness.measures.of_run import measure_run, tokens_per_s
+from harness.measures.of_run import measure_run, ms_per_token, tokens_per_s
 from harness.measures.pairing import incomparable
+from harness.measures.statistics import Estimate, Missing
 from harness.models.names import is_encoder_decoder
 from harness.papers.leviathan.speed import memory_access_factor_eq1
 from harness.run.build import shared_tokens, specs_of
 from harness.run.peers import as_text, measured, with_peers
 from harness.run.plan import print_plan
 from harness.run.refusals import THEIRS
-from harness.run.runner import pin
+from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
 from methods.options import options_class
 from methods.parts import METHODS
 from tasks import get_task
-from tasks.text import MAX_PROMPT_WORDS
 
-UNTESTED = (
-    "Of one file, or of a folder without training files, a part is tested, chosen by a hash, and the rest is trained on; of "
-    "task text rows from 20 words on. Of a file that is called test, named itself, all are tested"
-)
-PROMPTS = f"of a text the first third is the prompt, at most {MAX_PROMPT_WORDS} words, and the rest the reference"
 NOT_KEPT = ("bug", "biased")  # verdicts of a method that breaks its guarantee
 
 
 def execute(args: argparse.Namespace) -> int:
+    if is_grid(args):
+        from harness.cli import grid
+
+        return grid.execute(args)
     own, asked = with_peers(experiments(args), args.peer)
     comparison, peers = Comparison(tuple(map(pin, own.arms))), {name: pin(peer) for name, peer in asked.items()}
     everything = Comparison((*comparison.arms, *peers.values()))
@@ -63,46 +65,66 @@ def execute(args: argparse.Namespace) -> int:
     method = comparison.arms[-1]
     if method.method.drafter is not None and method.method.drafter.kind in TRANSLATED:
         print(f"foretoken: {runner.with_models(method, partial(shared_tokens, method))}", file=sys.stderr)
-    metrics = measure_run(comparison, records)
-    if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
-        metrics["memory_access_factor_eq1"] = eq1
     beside = measured(
         (comparison.arms[0], records[0]),
         records[-1],
         {name: (peer, runner.records(peer)) for name, peer in peers.items()},
         lambda arms, of_arms: judge_run(arms, of_arms, runner.with_models),
     )
+    metrics, document = judged(runner, comparison, records)
+    document["peers"] = [_finite(peer.as_dict()) for peer in beside]
+    _print_metrics(metrics, document)
+    if beside:
+        speed = metrics.get("speedup") if document["refused"] is None else Missing(document["refused"])
+        print("\n" + as_text(beside, args.method, speed, metrics.get("tokens_per_step")))
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False))
+    for remark in remarks(method, records[-1]):
+        print(f"foretoken: {remark}", file=sys.stderr)
+    return status_of(records[-1], document)
+
+
+def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) -> tuple[dict[str, Estimate], dict[str, Any]]:
+    """Return the metrics of the last arm beside the plain ones, and the document that holds them with the audit's verdict."""
+    method, metrics = comparison.arms[-1], measure_run(comparison, records)
+    if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
+        metrics["memory_access_factor_eq1"] = eq1
     refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
-    if incomparable(records[0], records[-1]) is None and (speed := tokens_per_s(records[-1])) is not None:
-        metrics["tokens_per_s"] = speed
-    audit = judge_run(comparison, records, runner.with_models)
-    facts = Notes(args.records)
-    document = {
+    if incomparable(records[0], records[-1]) is None:
+        metrics |= _rates(records)
+    facts = Notes(runner.folder)
+    document: dict[str, Any] = {
         "signature": method.signature,
         "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
-        "audit": audit,
+        "audit": judge_run(comparison, records, runner.with_models),
         "metrics": {name: _finite(estimate.as_dict()) for name, estimate in metrics.items()},
         "refused": refused.why if refused else None,
         "beam_budget": _beam_budget(method.method),
-        "peers": [_finite(peer.as_dict()) for peer in beside],
+        "peers": [],
     }
-    _print_metrics(metrics, document)
-    if beside:
-        print("\n" + as_text(beside, args.method, refused or metrics.get("speedup"), metrics.get("tokens_per_step")))
-    print(json.dumps(document, ensure_ascii=False, allow_nan=False))
-    if args.task == "text" and comparison.arms[0].source not in ("toy", "hub"):
-        print(f"foretoken: note: {PROMPTS}", file=sys.stderr)
-    if (found := len({record.example for record in records[-1]})) < method.limit and method.source not in ("toy", "hub"):
-        print(
-            f"foretoken: {found} of {method.limit} examples: {method.source} has no more to test. {UNTESTED}", file=sys.stderr
-        )
-    failed = sum(record.status == "failed" for record in records[-1])
-    if failed:
-        first = next(record.error for record in records[-1] if record.status == "failed")
-        print(f"foretoken: {failed} of {len(records[-1])} examples failed; the first: {first}", file=sys.stderr)
-    return 1 if failed == len(records[-1]) or audit["verdict"] in NOT_KEPT else 0
+    return metrics, document
+
+
+def _rates(records: list[list[Record]]) -> dict[str, Estimate]:
+    """Tokens a second and milliseconds a token of the last arm and, where there is one, of the plain arm."""
+    arms = {"": records[-1]} | ({"baseline_": records[0]} if len(records) > 1 else {})
+    found = {f"{arm}{rate.__name__}": rate(of_arm) for arm, of_arm in arms.items() for rate in (tokens_per_s, ms_per_token)}
+    return {name: rate for name, rate in found.items() if rate is not None}
+
+
+def remarks(method: Experiment, records: Sequence[Record]) -> list[str]:
+    """Return what a user is told about the examples: which were tested, and how many failed."""
+    told = notes(method, len({record.example for record in records}))
+    if failed := [record for record in records if record.status == "failed"]:
+        told.append(f"{len(failed)} of {len(records)} examples failed; the first: {failed[0].error}")
+    return told
+
+
+def status_of(records: Sequence[Record], document: dict[str, Any]) -> int:
+    """Return the exit status: 1 where all examples failed, or a guarantee is broken."""
+    all_failed = all(record.status == "failed" for record in records)
+    return 1 if all_failed or document["audit"]["verdict"] in NOT_KEPT else 0
 
 
 def _finite(value: Any) -> Any:
@@ -133,7 +155,15 @@ def _print_metrics(metrics: dict, document: dict) -> None:
 
 
 def experiments(args: argparse.Namespace) -> Comparison:
-    """Return the plain arm, on whose output alpha is measured, and the arm that was asked for."""
+    """Return the plain arm, on whose output alpha is measured, and the arm that was asked for, on the rows that are tested."""
+    source = source_of(args.data, args.profile, args.field, args.config, args.split)
+    comparison = _arms(args, source)
+    models = list(dict.fromkeys(spec for arm in comparison.arms for spec in specs_of(arm)))
+    source = evaluated_source(source, args.task, models)
+    return Comparison(tuple(arm.replace(source=source) for arm in comparison.arms))
+
+
+def _arms(args: argparse.Namespace, source: str) -> Comparison:
     task = get_task(args.task)
     target = ModelSpec(
         name=model_name(args.target, args.target_revision), revision=args.target_revision, device_map=args.device_map
@@ -141,7 +171,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
     drafter = _drafter(args)
     base = Experiment(
         task=args.task,
-        source=source_of(args.data, args.profile),
+        source=source,
         profile=args.profile,
         target=target,
         method=MethodSpec(name="autoregressive"),
@@ -153,7 +183,7 @@ def experiments(args: argparse.Namespace) -> Comparison:
         max_new_tokens=args.max_new_tokens or task.max_new_tokens,
         max_input_tokens=args.max_input_tokens,
         ignore_eos=args.ignore_eos,
-        prompt_style="t5" if is_encoder_decoder(target, args.profile, source_of(args.data, args.profile)) else "instruction",
+        prompt_style="t5" if is_encoder_decoder(target, args.profile, source) else "instruction",
         prompt_template=args.prompt_template,
         chat_template=args.chat_template,
         probes=(*_overlap(args, drafter), *_early(args), *_memory(args)),

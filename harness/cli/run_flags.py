@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import convert
 
-from harness.cli.flags import add, add_count, add_experiment, layer_list, positive
+from harness.cli.flags import add, add_count, add_experiment, layer_list, positive, several
 from harness.core import plugins
 from harness.core.errors import UsageError
 from methods.options import Part, options_class
@@ -16,7 +16,14 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 
 REGISTRIES = {"method": METHODS, "schedule": SCHEDULES, "rule": RULES, "drafter": DRAFTERS}
 PARTS = ("drafter", "rule", "schedule", "heads")
+AXES = ("temperature", "top_k", "top_p", "gamma")  # flags of which several values make a grid
+GRID = "several, as 1,2,4, make a grid that ends in a table and a figure"
 THEIRS = "of transformers also prompt-lookup and early-exit"
+
+
+def is_grid(args: argparse.Namespace) -> bool:
+    """Say whether several values were given for one of AXES."""
+    return any(isinstance(getattr(args, name, None), tuple) for name in AXES)
 
 
 def takes_of(method: str) -> tuple[str, ...]:
@@ -64,6 +71,7 @@ def _own_flags() -> dict[str, _Flag]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     _add_what(parser.add_argument_group("task and models").add_argument)
+    _add_data(parser.add_argument_group("own data, as they are"))
     _add_method(parser.add_argument_group("method and sampling").add_argument)
     _add_options(parser.add_argument_group("options of methods, drafters, rules and schedules").add_argument)
     _add_limits(parser.add_argument_group("limits"))
@@ -82,6 +90,15 @@ def _add_what(flag: Callable[..., Any]) -> None:
     flag("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
 
 
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    split = (
+        "which rows are tested: whole (all; the default of one file), test (of one file 15 %, which `draft` and `heads` never "
+        "train on), or a split of a folder or of hub:OWNER/NAME (default: test)"
+    )
+    add(group, "--field", "--config")
+    group.add_argument("--split", metavar="NAME", help=split.replace("%", "%%"))
+
+
 def _add_method(flag: Callable[..., Any]) -> None:
     peers = "run transformers' own loop in turns with it: generate, assistant, prompt-lookup or early-exit:N (repeatable)"
     layers = "measure PPD's match rate at these layers as well"
@@ -93,9 +110,9 @@ def _add_method(flag: Callable[..., Any]) -> None:
     )
     flag("--peer", action="append", default=[], metavar="NAME", help=peers)
     flag("--match-layers", type=layer_list, default=(), metavar="N,N", help=layers)
-    flag("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
-    flag("--top-k", type=int, help="keep the k largest logits")
-    flag("--top-p", type=float, help="keep the nucleus of this mass")
+    flag("--temperature", type=several(float), default=0.0, help=f"0 is greedy (default: 0); {GRID}")
+    flag("--top-k", type=several(int), help="keep the k largest logits; likewise")
+    flag("--top-p", type=several(float), help="keep the nucleus of this mass; likewise")
 
 
 class _Once(argparse.Action):
@@ -115,7 +132,8 @@ def _add_options(flag: Callable[..., Any]) -> None:
             flag(words, action="store_true", default=argparse.SUPPRESS, help=one.help)
         else:
             value = words.lstrip("-").split("-")[-1].upper()
-            flag(words, action=_Once, type=_converter(one), default=argparse.SUPPRESS, metavar=value, help=one.help)
+            read, text = (several(_converter(one)), f"{one.help}; {GRID}") if name == "gamma" else (_converter(one), one.help)
+            flag(words, action=_Once, type=read, default=argparse.SUPPRESS, metavar=value, help=text)
     text = "an option of a plug-in's part by its name, such as least=0.2 (repeatable)"
     flag("--option", action="append", default=[], metavar="NAME=VALUE", help=text)
 

@@ -64,7 +64,7 @@ def execute_get(args: argparse.Namespace) -> int:
 
 
 def execute_heads(args: argparse.Namespace) -> int:
-    source = source_of(args.data, args.profile)
+    source = source_of(args.data, args.profile, args.field, args.config)
     spec = pin_model(
         ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision), args.profile, source
     )
@@ -92,7 +92,7 @@ def execute_heads(args: argparse.Namespace) -> int:
 
 
 def execute_draft(args: argparse.Namespace) -> int:
-    source = source_of(args.data)
+    source = source_of(args.data, fields=args.field, config=args.config)
     if args.recipe is not None:
         return _execute_recipe(args, source)
     if args.target is None or args.output is None:
@@ -136,7 +136,7 @@ def _execute_recipe(args: argparse.Namespace, source: str) -> int:
     """Distil a draft whose sizes stand fixed; others are for a folder of one's own."""
     parser = argparse.ArgumentParser()
     flags.draft(parser)
-    free = {"recipe", "data", "threads", "dry_run", "plugin"}
+    free = {"recipe", "data", "field", "config", "threads", "dry_run", "plugin"}
     unset = {name: value for name, value in vars(parser.parse_args([])).items() if name not in free}
     if own := next((name for name, value in unset.items() if getattr(args, name) != value), None):
         flag = "--" + own.replace("_", "-")

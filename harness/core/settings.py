@@ -1,16 +1,21 @@
 """What a user chooses for a run of the catalogue, and what the words on the command line mean."""
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.core.experiment import FOLDER, POCKET, ZOO, ModelSpec, portable_source
+from tasks.sources.hub import commit_of
+from tasks.sources.source import HUB, OWN, Source
 
 RESULTS = Path("results")
 REPLICAS = 3  # of what is committed
 PROFILES = ("toy", "pocket", "small", "paper", "test")
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")  # of the Hub, perhaps at a revision
 PUBLIC = ("pocket", "small", "paper")  # profiles of public models, and so of public data
 
 
@@ -121,18 +126,51 @@ def model_name(text: str, revision: str | None = None) -> str:
     return text.removesuffix(base) + (str(path.resolve()) if is_local else base)
 
 
-def source_of(text: str | None, profile: str = "toy") -> str:
-    """Sources are recorded as given, paths made absolute so that a record means the same from everywhere.
+def source_of(
+    text: str | None, profile: str = "toy", fields: Sequence[str] = (), config: str | None = None, split: str | None = None
+) -> str:
+    """Sources are recorded as given, paths made absolute and names of the Hub with their commit, so that a record means the
+    same from everywhere and at any time.
 
-    None is the profile's own: "hub" for those of public models, "toy" otherwise.
+    None is the profile's own: "hub" for those of public models, "toy" otherwise. ``fields`` are texts FIELD=COLUMN.
+
+    Raises:
+        DataError: the Hub does not say what a name means.
     """
     if text is None:
-        return "hub" if profile in PUBLIC else "toy"
-    if text in ("toy", "hub"):
-        return text
-    path = Path(expanduser(text))
-    if not path.exists():
-        raise UsageError(
-            f'data {text!r}: not there; expected "toy", "hub", a folder or a .jsonl, .parquet, .csv, .tsv or .txt file'
-        )
-    return str(path.resolve())
+        place = "hub" if profile in PUBLIC else "toy"
+    elif text.startswith(HUB):
+        place = HUB + _repository(text.removeprefix(HUB))
+    elif text in OWN:
+        place = text
+    else:
+        path = Path(expanduser(text))
+        if not path.exists():
+            raise UsageError(
+                f'data {text!r}: not there; expected "toy", "hub", hub:OWNER/NAME, a folder or a .jsonl, .parquet, .csv, .tsv '
+                "or .txt file"
+            )
+        place = str(path.resolve())
+    return Source(place=place, config=config or "", split=split or "", fields=tuple(map(_field, _once(fields)))).text
+
+
+def _repository(name: str) -> str:
+    if (path := Path(expanduser(name))).is_dir():
+        return str(path.resolve())
+    if not REPOSITORY.fullmatch(name):
+        raise UsageError(f"data 'hub:{name}': expected hub:OWNER/NAME, hub:OWNER/NAME@COMMIT, or hub: before a folder")
+    return f"{name.partition('@')[0]}@{commit_of(name)}"
+
+
+def _field(text: str) -> tuple[str, str]:
+    name, mark, column = text.partition("=")
+    if not (name and mark and column):
+        raise UsageError(f"field {text!r}: expected FIELD=COLUMN, for example prompt=story")
+    return name, column
+
+
+def _once(fields: Sequence[str]) -> Sequence[str]:
+    names = [text.partition("=")[0] for text in fields]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"field {twice!r}: given twice; expected one column for each field")
+    return fields

@@ -142,6 +142,12 @@ def tokens_per_s(records: Sequence[Record]) -> Estimate | None:
     )
 
 
+def ms_per_token(records: Sequence[Record]) -> Estimate | None:
+    """Milliseconds an emitted token, totals over examples: what ``tokens_per_s`` says the other way round."""
+    rows = [(one.unit, 1e3 * one.wall_s, len(one.tokens or ())) for one in succeeded(records) if one.wall_s]
+    return ratio_of_examples(rows, "ms")
+
+
 def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
     """Percent of outputs that are greedy decoding's, token for token."""
     outputs = {record.key: record.tokens for record in succeeded(greedy)}

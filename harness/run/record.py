@@ -264,8 +264,11 @@ def _share(seconds: float, num_rows: int) -> float | None:
 
 def _statistics(
     experiment: Experiment, task: Task, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session
-) -> dict:
+) -> dict | None:
+    """Return the task's numbers of an output; None where they are of a reference that the example lacks."""
     score: ReferenceScore | None = None
+    if task.scores_reference and not prompt.example.references:
+        return None
     if task.scores_reference:
         text = prompt.example.references[0]
         score = score_reference(session, prompt.tokens, target.encode_continuation(text), text)

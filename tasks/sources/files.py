@@ -1,4 +1,4 @@
-"""Read rows out of files and of the Hub, one at a time, each with the place it stands at: ``file:line`` or ``file:row N``.
+"""Read rows out of files, one at a time, each with the place it stands at: ``file:line`` or ``file:row N``.
 
 A plain text file is cut into documents, whichever of three common ways it is laid out in.
 """
@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.base import DataError, HubFiles, Row, Split
+from tasks.base import DataError, Row
 
 ROW_FORMATS = (".jsonl", ".parquet", ".csv", ".tsv")
 # What libraries raise about files that are damaged somewhere inside.
@@ -20,7 +20,6 @@ Lines = Iterator[tuple[int, str]]
 Layout = Literal["line", "block", "story"]
 NUM_LINES_LOOKED_AT = 5000
 WRAPPED_WIDTH = 100
-SHUFFLE_BUFFER = 10_000  # rows of the Hub that are shuffled together
 SEPARATOR = "<|endoftext|>"
 
 
@@ -212,33 +211,3 @@ def saved_rows(folder: Path) -> Iterator[Located]:
 
 def rows_of(path: Path) -> Iterator[Located]:
     return saved_rows(path) if path.is_dir() else file_rows(path)
-
-
-def hub_rows(files: HubFiles, split: Split, shuffle_seed: int | None) -> Iterator[Located]:
-    """Yield rows in file order, or with a seed shuffled through a buffer, so that a small limit downloads little.
-
-    DataError, in one line: the dataset is gone, gated, renamed, or out of reach.
-    """
-    import datasets
-    from datasets.exceptions import DatasetsError
-    from huggingface_hub.errors import HfHubHTTPError
-
-    name, pattern = f"{files.repository}@{files.revision[:12]}", files.train if split == "train" else files.test
-    number = 0
-    try:
-        rows = datasets.load_dataset(
-            files.repository, data_files={split: pattern}, split=split, revision=files.revision, streaming=True
-        )
-        rows = undecoded(rows)
-        for row in rows if shuffle_seed is None else rows.shuffle(seed=shuffle_seed, buffer_size=SHUFFLE_BUFFER):
-            number += 1
-            yield f"{name}/{pattern}:row {number}", row
-    except (OSError, DatasetsError, HfHubHTTPError) as error:
-        raise DataError(f"hub {name} ({pattern}): {_hub_reason(error)}; give --data a folder or 'toy' instead") from error
-
-
-def _hub_reason(error: Exception) -> str:
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    if "gated" in str(error).lower():
-        return f"gated: accept its terms on the Hub and set HF_TOKEN ({first_line[:160]})"
-    return f"{type(error).__name__}: {first_line[:200]}"

@@ -91,4 +91,5 @@ def test_a_row_without_transcript_is_refused_in_one_line(folder: Path, capsys: p
     rows = folder / "librispeech" / "test_clean.jsonl"
     rows.write_text(json.dumps({"id": "good", "audio": "good.wav"}) + "\n", encoding="utf-8")
     assert run(folder, "--quiet") == 2
-    assert capsys.readouterr().err == f"foretoken: {rows}:1: field 'text' is missing (found: id, audio); add it\n"
+    expected = "field 'text' is missing (found: id, audio); add it, or name its column by --field"
+    assert capsys.readouterr().err == f"foretoken: {rows}:1: {expected}\n"

@@ -148,14 +148,14 @@ def test_vocabularies_that_differ_name_both_sides(
 
 
 def test_what_becomes_of_own_texts_is_told(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """What part of a text is its prompt, and which rows are tested; a folder's only file is divided like any other."""
+    """What part of a text is its prompt, and which rows are tested: of a folder's only file all, or the part held out."""
     (tmp_path / "data").mkdir()
     rows = [f"{' '.join(['one two three four five six seven'] * 4)} {number}" for number in range(12)]
     (tmp_path / "data" / "test.txt").write_text("\n".join(rows), encoding="utf8")
-    assert main(run_arguments(folders, tmp_path, data=str(tmp_path / "data"), limit="12")) == 0
+    assert main(run_arguments(folders, tmp_path, data=str(tmp_path / "data"), limit="12", split="test")) == 0
     told = capsys.readouterr().err
     assert "note: of a text the first third is the prompt, at most 60 words, and the rest the reference" in told
-    assert re.search(r"\d of 12 examples: .* has no more to test\. Of one file, or of a folder without training files,", told)
+    assert re.search(r"\d of 12 examples: .* has no more to test\. This is the part that training leaves out", told)
     assert main(run_arguments(folders, tmp_path, data=str(tmp_path / "data" / "test.txt"), limit="12")) == 0
     assert "has no more to test" not in capsys.readouterr().err
     assert main(run_arguments(folders, tmp_path)) == 0

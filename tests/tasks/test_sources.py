@@ -9,7 +9,7 @@ import pytest
 
 from tasks import TASKS, get_task
 from tasks.base import DataError
-from tasks.sources.files import hub_rows
+from tasks.sources.hub import hub_rows
 from tasks.sources.locate import fingerprint
 from tasks.sources.read import read_examples
 from tasks.world import TOY_ROWS

@@ -1,0 +1,85 @@
+"""``foretoken run`` with several values of gamma or of how tokens are sampled: a table, a CSV file and a figure of all of them.
+
+For each way of sampling plain decoding and the method at every gamma are the arms of one comparison, so that they take turns
+example by example. Each arm has a record file of its own.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from harness.cli import run
+from harness.cli.run_flags import AXES
+from harness.core.errors import UsageError
+from harness.core.experiment import Comparison, comparison_id
+from harness.papers.leviathan.speed import account
+from harness.report.grid import Point, write
+from harness.run.plan import print_plan
+from harness.run.runner import Runner, pin
+
+FOLDER = "grids"  # beside the records
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.peer:
+        raise UsageError(f"peer {args.peer[0]!r}: a grid has none; leave it out, or give one value of each flag")
+    comparisons = [Comparison(tuple(map(pin, _merged(list(row)).arms))) for row in _by_sampling(args)]
+    if args.dry_run:
+        print_plan(comparisons, args.records)
+        return 0
+    runner = args.make_runner()
+    points, documents, remarks, status = list[Point](), list[dict[str, Any]](), list[str](), 0
+    for comparison in comparisons:
+        runner.run(comparison, f"{args.task} {args.method}, temperature {comparison.arms[0].sampling.temperature:g}")
+        for point, document in _points(runner, comparison):
+            records = runner.records(point.experiment)
+            points.append(point)
+            documents.append(document)
+            remarks += run.remarks(point.experiment, records)
+            status = max(status, run.status_of(records, document))
+    name = comparison_id("grid", f"{args.task} {args.method}", *(point.experiment.signature for point in points))
+    print(write(points, args.records / FOLDER / name))
+    print(json.dumps(documents, ensure_ascii=False, allow_nan=False))
+    for remark in dict.fromkeys(remarks):
+        print(f"foretoken: {remark}", file=sys.stderr)
+    return status
+
+
+def _by_sampling(args: argparse.Namespace) -> Iterator[Iterator[Comparison]]:
+    """Yield the comparisons of a way of sampling, one a gamma, for each way in turn."""
+    asked = {name: value for name in AXES if (value := getattr(args, name, None)) is not None}
+    given = {name: value if isinstance(value, tuple) else (value,) for name, value in asked.items()}
+    gammas = [{"gamma": gamma} for gamma in given.pop("gamma", ())] or [{}]
+    for chosen in product(*given.values()):
+        sampling = vars(args) | dict(zip(given, chosen, strict=True))
+        yield (_one(argparse.Namespace(**sampling | gamma)) for gamma in gammas)
+
+
+def _one(args: argparse.Namespace) -> Comparison:
+    comparison = run.experiments(args)
+    run.check_flags(args)
+    if not comparison.arms[-1].method.gamma:
+        raise UsageError(f"method {args.method!r}: it has no gamma, by which a grid is drawn; choose --method speculative")
+    return comparison
+
+
+def _merged(parts: Sequence[Comparison]) -> Comparison:
+    """Return one comparison: the plain arms that the parts share, and the method of each part."""
+    methods = [part.arms[-1].method for part in parts]
+    together = comparison_id("run", methods[0].name, *methods)
+    arms = (*parts[0].arms[:-1], *(part.arms[-1] for part in parts))
+    return Comparison(tuple(arm.replace(comparison=together) for arm in arms))
+
+
+def _points(runner: Runner, comparison: Comparison) -> Iterator[tuple[Point, dict[str, Any]]]:
+    plain, *methods = comparison.arms
+    baseline = runner.records(plain)
+    for arm in methods:
+        records = runner.records(arm)
+        metrics, document = run.judged(runner, Comparison((plain, arm)), [baseline, records])
+        drafter = arm.method.drafter
+        costs = account(baseline, records, drafter.label, arm.method.gamma) if drafter is not None else None
+        yield Point(arm, metrics, costs, document["refused"], document["audit"]["verdict"]), document

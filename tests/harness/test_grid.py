@@ -1,0 +1,148 @@
+"""Several values of gamma and temperature: what is run, what is written of it, and what is refused."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fuzz_models import save_models
+
+from harness.cli.main import main
+from harness.core.experiment import Experiment
+from harness.core.record_files import load_experiment, load_records
+from harness.measures.of_run import alpha_overlap, speedup
+from harness.measures.statistics import Missing
+from harness.papers.leviathan.speed import account
+from harness.report.grid import Point, csv_text, curve, write
+from kernels.inputs import SamplingSpec
+
+AR_S, DRAFT_S, VERIFY_S, FIXED_S, ALPHA = 0.01, 0.002, 0.012, 0.001, 0.75
+
+
+def points_of(synthetic: SimpleNamespace, gammas: Sequence[int], temperature: float = 0.0) -> list[Point]:
+    """A draft of known costs: all of a round's drafts stand, and its overlap with the target is ALPHA everywhere."""
+    plain: Experiment = synthetic.plain_experiment(sampling=SamplingSpec(temperature=temperature))
+    names = [f"e{number}" for number in range(8)]
+    base = [synthetic.plain(plain, name, 24, AR_S, {"t5-small": [ALPHA] * 24}) for name in names]
+    found = []
+    for gamma in gammas:
+        arm = synthetic.drafted_experiment(plain, gamma)
+        times = {"draft_s": DRAFT_S, "verify_s": VERIFY_S, "fixed_s": FIXED_S}
+        made = [synthetic.drafted(arm, name, 24, (gamma,), **times) for name in names]
+        alpha, speed = alpha_overlap(base, "t5-small"), speedup(base, made)
+        metrics = {"speedup": speed, "alpha_overlap": alpha, "memory_access_factor_eq1": alpha}
+        found.append(Point(arm, metrics, account(base, made, "t5-small", gamma), None, "identical"))
+    return found
+
+
+def test_the_table_holds_what_theory_and_the_clock_say(synthetic: SimpleNamespace) -> None:
+    """Worked by hand: Theorem 3.8 is (1 + a + ... + a^gamma) / (gamma c + 1), and a round here emits gamma + 1 tokens."""
+    for row in csv.DictReader(io.StringIO(csv_text(points_of(synthetic, (1, 2, 5))))):
+        gamma = int(row["gamma"])
+        expected = sum(ALPHA**place for place in range(gamma + 1)) / (gamma * DRAFT_S / AR_S + 1)
+        assert float(row["predicted_theorem"]) == pytest.approx(expected, rel=1e-5)
+        assert float(row["cost_ratio"]) == pytest.approx(0.2, rel=1e-5)
+        round_s = gamma * DRAFT_S + VERIFY_S + FIXED_S
+        assert float(row["speedup"]) == pytest.approx((gamma + 1) * AR_S / round_s, rel=1e-5)
+        assert float(row["predicted_costs"]) == pytest.approx((gamma + 1) * AR_S / round_s, rel=1e-5)
+        assert (row["temperature"], row["n"], row["audit"], row["refused"]) == ("0.0", "8", "identical", "")
+
+
+def test_theory_is_shown_only_where_it_holds_and_no_speed_that_is_refused(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    """Faults: a curve for a lossy rule, of which the theorem does not speak; a speed whose audit is red."""
+    first, second = points_of(synthetic, (2, 4))
+    assert curve([first, second]) == (pytest.approx(ALPHA), pytest.approx(0.2))
+    lossy = replace(first, metrics={"speedup": first.metrics["speedup"], "alpha_overlap": first.metrics["alpha_overlap"]})
+    assert curve([lossy]) is None
+    refused = replace(second, refused="refused: its audit is red")
+    rows = list(csv.DictReader(io.StringIO(csv_text([lossy, refused]))))
+    assert [bool(row["predicted_theorem"]) for row in rows] == [False, True]
+    assert [bool(row["speedup"]) for row in rows] == [True, False]
+    unexplained = replace(first, costs=Missing("refused: the costs leave half unexplained"))
+    said = write([lossy, refused, unexplained], tmp_path)
+    assert "(1) refused: its audit is red" in said
+    assert "(2) refused: the costs leave half unexplained" in said
+    assert (tmp_path / "grid.png").is_file()
+    none = tmp_path / "none"
+    assert "No figure: no speed can be shown." in write([refused], none)
+    assert sorted(path.name for path in none.iterdir()) == ["grid.csv", "grid.md"]
+
+
+def test_the_same_points_give_the_same_files(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    points = [*points_of(synthetic, (1, 3)), *points_of(synthetic, (1, 3), 1.0)]
+    for folder in ("a", "b"):
+        write(points, tmp_path / folder)
+    for name in ("grid.md", "grid.csv", "grid.svg", "grid.png"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+def command(models: dict[str, str], tmp_path: Path, *words: str) -> list[str]:
+    where = ("--data", models["data"], "--target", models["target"], "--records", str(tmp_path / "records"))
+    size = ("--limit", "3", "--max-new-tokens", "8", "--quiet", "--threads", "1", "--replay", "none")
+    return ["run", "--task", "text", *where, *size, *words]
+
+
+def test_a_grid_takes_turns_and_ends_in_one_document(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All gammas of a temperature are arms of one comparison with one plain arm. Fault: a comparison a gamma."""
+    words = ("--method", "speculative", "--draft", models["draft"], "--gamma", "1,4", "--temperature", "0,1")
+    assert main([*command(models, tmp_path, *words), "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("runs recorded") == 6
+    assert main(command(models, tmp_path, *words)) == 0
+    out, _ = capsys.readouterr()
+    documents = json.loads(out.splitlines()[-1])
+    arms = [load_experiment(Path(one["records"])) for one in documents]
+    assert [(arm.sampling.temperature, arm.method.gamma) for arm in arms] == [
+        (temperature, gamma) for temperature in (0, 1) for gamma in (1, 4)
+    ]
+    assert len(list((tmp_path / "records").glob("*.jsonl"))) == 6
+    for row in (arms[:2], arms[2:]):
+        assert len({arm.comparison for arm in row}) == 1
+        [plain] = {document["baseline_records"] for document, arm in zip(documents, arms, strict=True) if arm in row}
+        taken = [load_records(Path(plain)), *(load_records(Path(one["records"])) for one in documents)]
+        assert load_experiment(Path(plain)).comparison == row[0].comparison
+        assert len({record.run for records in taken for record in records}) == 1
+    [folder] = (tmp_path / "records" / "grids").iterdir()
+    assert str(folder / "grid.csv") in out.splitlines()
+    rows = list(csv.DictReader(io.StringIO((folder / "grid.csv").read_text(encoding="utf8"))))
+    assert [row["signature"] for row in rows] == [arm.signature for arm in arms]
+    assert all(float(row["ms_per_token"]) > 0 and float(row["tokens_per_s"]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--gamma", "1,,2"), "argument --gamma: '1,,2': invalid literal for int()"),
+        (("--gamma", "1,2,1"), "argument --gamma: '1,2,1': one is given twice"),
+        (("--gamma", "2,0"), "gamma 0: expected an integer >= 1"),
+        (("--gamma", "0"), "gamma 0: expected an integer >= 1"),
+        (("--temperature", "0,x"), "argument --temperature: '0,x': could not convert"),
+        (("--temperature", "0,-1"), "temperature -1"),
+        (("--gamma", "1,2", "--peer", "generate"), "peer 'generate': a grid has none"),
+        (("--gamma", "1,2", "--method", "autoregressive"), "--gamma 1: method 'autoregressive' does not read it"),
+        (("--temperature", "0,1", "--method", "autoregressive"), "method 'autoregressive': it has no gamma, by which a grid"),
+        (("--gamma", "1,2", "--method", "ppd"), "--gamma 1: method 'ppd' does not read it"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_in_one_line(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
+) -> None:
+    method = () if "--method" in words else ("--method", "speculative", "--drafter", "copy")
+    try:
+        status = main(command(models, tmp_path, *method, *words))
+    except SystemExit as stop:  # argparse
+        status = int(stop.code or 0)
+    [line] = capsys.readouterr().err.splitlines()
+    assert status == 2
+    assert expected in line
+    assert not (tmp_path / "records").exists()

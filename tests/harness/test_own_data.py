@@ -1,0 +1,99 @@
+"""``foretoken run`` on a user's own data: which rows it tests, what it says, and that nothing trained on is tested."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fuzz_models import save_models
+
+from harness.cli.main import main
+from harness.cli.own_data import evaluated_source
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.core.settings import source_of
+
+PROMPTS = [f"abc def {number} " + "ghi " * 30 for number in range(9)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "own.csv"
+    path.write_text("number,story\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(PROMPTS)), encoding="utf8")
+    return path
+
+
+def run(models: dict[str, str], table: Path, *words: str) -> int:
+    where = ("--data", str(table), "--records", str(table.parent / "records"), "--quiet", "--threads", "1")
+    size = ("--limit", "20", "--max-new-tokens", "3", "--replay", "none")
+    return main(["run", "--task", "text", "--target", models["target"], *where, *size, *words])
+
+
+def test_a_users_prompts_are_all_tested_uncut(models: dict[str, str], table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nine rows of nine, their prompts whole; nothing is scored where nothing is known to be right."""
+    assert run(models, table, "--field", "prompt=story", "--method", "speculative", "--drafter", "copy", "--gamma", "2") == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out.splitlines()[-1])
+    assert "9 of 20 examples: " in err
+    assert "the first third" not in err
+    assert not {"perplexity", "bits_per_byte"} & set(document["metrics"])
+    for rate, unit in (("tokens_per_s", "tokens/s"), ("ms_per_token", "ms")):
+        assert {document["metrics"][f"{arm}{rate}"]["unit"] for arm in ("", "baseline_")} == {unit}
+    product = document["metrics"]["tokens_per_s"]["value"] * document["metrics"]["ms_per_token"]["value"]
+    assert product == pytest.approx(1000)
+    lines = Path(document["records"]).read_text(encoding="utf8").splitlines()
+    lengths = {json.loads(line)["prompt_tokens"] for line in lines}
+    assert len(lines) == 9
+    assert min(lengths) > 60
+    assert json.loads(Path(document["records"]).with_suffix(".json").read_text())["source"].endswith(
+        "own.csv?split=whole&field=prompt%3Dstory"
+    )
+
+
+def test_a_cut_is_said_and_the_held_out_part_may_be_asked_for(
+    models: dict[str, str], table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(models, table, "--field", "text=story", "--split", "test") == 0
+    out, err = capsys.readouterr()
+    assert "note: of a text the first third is the prompt, at most 60 words" in err
+    assert "This is the part that training leaves out" in err
+    assert 0 < json.loads(out.splitlines()[-1])["metrics"]["perplexity"]["n"] < 9
+
+
+def test_what_a_model_learned_from_is_not_tested(models: dict[str, str], table: Path, tmp_path: Path) -> None:
+    """By its recipe.json or its name. Fault: a draft that was distilled on a file, tested on the whole of it."""
+    place = str(table)
+    learned = tmp_path / "draft"
+    learned.mkdir()
+    (learned / "recipe.json").write_text(json.dumps({"material": {"source": f"{place}?field=text%3Dstory"}}), encoding="utf8")
+    own, zoo = ModelSpec(name=models["target"]), ModelSpec(name="zoo:gpt-target")
+    fields = ["prompt=story"]
+    part = source_of(place, fields=fields)
+    assert evaluated_source(part, "text", [own]) == source_of(place, fields=fields, split="whole")
+    assert evaluated_source(source_of(place, fields=fields, split="test"), "text", [own]) == part
+    for learner in (ModelSpec(name=str(learned)), zoo, ModelSpec(name="pocket:smollm2-draft-small")):
+        assert evaluated_source(part, "text", [own, learner]) == part
+        with pytest.raises(UsageError, match=r"split 'whole': .* learns from rows of .* that it tests; choose --split test"):
+            evaluated_source(source_of(place, fields=fields, split="whole"), "text", [own, learner])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--field", "prompt"), "field 'prompt': expected FIELD=COLUMN, for example prompt=story"),
+        (("--field", "prompt=a", "--field", "prompt=b"), "field 'prompt': given twice"),
+        (("--field", "prompt=tale"), "own.csv:2: column 'tale' is missing (found: number, story); correct --field prompt=tale"),
+        (("--split", "odd"), "split 'odd': "),
+        (("--config", "en"), "config 'en': only data sets of the Hub have one"),
+    ],
+)
+def test_bad_words_are_refused_in_one_line(
+    models: dict[str, str], table: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
+) -> None:
+    assert run(models, table, *words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert expected in line
