@@ -51,8 +51,8 @@ def several(kind: Callable[[str], Any]) -> Callable[[str], Any]:
             return kind(text)
         try:
             values = tuple(map(kind, text.split(",")))
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}; expected numbers with commas between") from error
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers with commas between, such as 1,2,4") from error
         if len(set(values)) < len(values):
             raise argparse.ArgumentTypeError(f"{text!r}: one is given twice; expected different numbers with commas between")
         return values

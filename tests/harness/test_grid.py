@@ -122,11 +122,11 @@ def test_a_grid_takes_turns_and_ends_in_one_document(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--gamma", "1,,2"), "argument --gamma: '1,,2': invalid literal for int()"),
+        (("--gamma", "1,,2"), "argument --gamma: '1,,2': expected numbers with commas between, such as 1,2,4"),
         (("--gamma", "1,2,1"), "argument --gamma: '1,2,1': one is given twice"),
         (("--gamma", "2,0"), "gamma 0: expected an integer >= 1"),
         (("--gamma", "0"), "gamma 0: expected an integer >= 1"),
-        (("--temperature", "0,x"), "argument --temperature: '0,x': could not convert"),
+        (("--temperature", "0,x"), "argument --temperature: '0,x': expected numbers with commas between"),
         (("--temperature", "0,-1"), "temperature -1"),
         (("--gamma", "1,2", "--peer", "generate"), "peer 'generate': a grid has none"),
         (("--gamma", "1,2", "--method", "autoregressive"), "--gamma 1: method 'autoregressive' does not read it"),
