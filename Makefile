@@ -95,6 +95,9 @@ bench-kernels: $(STAMP) ## time the verification kernels against transformers' o
 	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE)
 	$(if $(filter cpu,$(DEVICE)),$(FORETOKEN) bench kernels --dtype $(DTYPE) --cold)
 
+gpu: $(STAMP) ## check and time everything on a GPU (ARGS=--rehearse: without one), into results/gpu; see docs/gpu.md
+	$(FORETOKEN) gpu $(ARGS)
+
 verify-kernels: $(STAMP) ## 10,000 random rounds a dtype and kernel against the reference, in Triton's interpreter (17 CPU minutes)
 	TRITON_INTERPRET=1 $(VENV)/bin/python -W ignore::RuntimeWarning -m kernels.verify.check --rows 10000
 	$(VENV)/bin/python -m kernels.verify.check --rows 10000 --backend torch

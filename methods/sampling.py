@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kernels.transfer import to_device
 from kernels.verify.reference import Sampling
 
 __all__ = ["Sampling", "Uniforms"]
@@ -53,13 +54,13 @@ class Uniforms:
     def select(self, rows: Sequence[int]) -> "Uniforms":
         chosen = object.__new__(Uniforms)
         chosen.seeds, chosen.length, chosen.level = tuple(self.seeds[r] for r in rows), self.length, self.level
-        chosen.table = self.table[list(rows)]
+        chosen.table = self.table.index_select(0, to_device(rows, self.table.device))
         return chosen
 
     def _window(self, stream: int, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
         if len(starts) == 1:
             return self.table[:, stream, starts[0] : starts[0] + count]
-        columns = torch.tensor(starts, device=self.table.device).unsqueeze(-1) + torch.arange(count, device=self.table.device)
+        columns = to_device(starts, self.table.device).unsqueeze(-1) + torch.arange(count, device=self.table.device)
         return self.table[:, stream].gather(-1, columns.clamp(max=self.length - 1))
 
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.transfer import to_device
 from methods.errors import InputError
 from methods.models.base import Frame, Stack
 from methods.types import Inputs
@@ -123,7 +124,7 @@ class ModelSession:
         if rows == list(range(batch)):
             return
         used = max(max(lengths) for lengths in self.lengths)
-        chosen = self._cache[:, :, :used].index_select(1, _to_device(rows, self.device))
+        chosen = self._cache[:, :, :used].index_select(1, to_device(rows, self.device))
         if len(rows) <= batch:
             self._cache = self._cache[:, : len(rows)]
         else:
@@ -202,7 +203,7 @@ class _Positions:
 
     def __call__(self) -> Int[Tensor, "B n"]:
         if self.table is None:
-            starts = _to_device(self.lengths, self.device).unsqueeze(1)
+            starts = to_device(self.lengths, self.device).unsqueeze(1)
             self.table = starts + torch.arange(self.num_new, device=self.device)
         return self.table
 
@@ -246,7 +247,7 @@ class Source:
         elif sources == list(range(self._states.shape[1])):
             states, self.mask = self._states, self._mask
         else:
-            index = _to_device(sources, self._states.device)
+            index = to_device(sources, self._states.device)
             states = self._states.index_select(1, index)
             self.mask = None if self._mask is None else self._mask.index_select(0, index)
         heads = self._heads
@@ -272,13 +273,6 @@ def _scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object
         slot[rows, positions] = new
 
     return store
-
-
-def _to_device(values: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
-    """Copy to the device, through pinned memory on a GPU so that the host does not wait."""
-    if device.type == "cuda":
-        return torch.tensor(values, pin_memory=True).to(device, non_blocking=True)
-    return torch.tensor(values)
 
 
 def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """Decode by transformers' own ``generate`` over the same weights; the project's own loops are measured against it."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -36,12 +36,15 @@ class TransformersGenerate:
     encoder-decoder's text is given a mask: without one drafts (of 5.23) follow what is cached and the whole text once more.
     """
 
-    def __init__(self, num_beams: int = 1, assistance: Assistance | None = None) -> None:
+    def __init__(
+        self, num_beams: int = 1, assistance: Assistance | None = None, cache: Mapping[str, Any] | None = None
+    ) -> None:
+        """``cache``: generate's settings of its cache, such as ``cache_implementation="static"``; None: as it comes."""
         if num_beams < 1:
             raise InputError(f"num_beams {num_beams!r}: expected an integer >= 1 (1 is greedy decoding)")
         if assistance is not None and num_beams > 1:
             raise InputError(f"num_beams {num_beams}: transformers' assisted generation has no beams; expected 1, or no draft")
-        self.num_beams, self.assistance = num_beams, assistance
+        self.num_beams, self.assistance, self.cache = num_beams, assistance, dict(cache or {})
         self.guarantee: Guarantee = "same_distribution" if num_beams == 1 else "lossy"
 
     @torch.inference_mode()
@@ -69,6 +72,7 @@ class TransformersGenerate:
     def _decode(self, stack: Stack, inputs: Inputs, sampling: Sampling, budget: int, stop: Stop) -> list[Generation]:
         own, settings = stack.model.generation_config, GenerationConfig(
             **({"do_sample": False} if sampling.greedy else _drawn(sampling)),
+            **self.cache,
             num_beams=self.num_beams,
             max_new_tokens=budget,
             eos_token_id=sorted(stop.token_ids) or None,

@@ -111,10 +111,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a round on the host: accepted drafts and the token behind them, per row, before any stop."""
+    """The result of a round on the host: accepted drafts and the token behind them, per row, before any stop.
+
+    ``last_draft`` is the last accepted draft of each row, None where none was; empty where it was not brought to the host.
+    """
 
     num_accepted: tuple[int, ...]
     next_token: tuple[int, ...]
+    last_draft: tuple[int | None, ...] = ()
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.core.experiment import DTYPES
 from harness.core.settings import PROFILES, REPLICAS, RESULTS
-from harness.models.pocket import DRAFTS
+from harness.gpu.parts import NAMES as GPU_PARTS
 
 MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
@@ -240,6 +240,8 @@ def heads(parser: argparse.ArgumentParser) -> None:
 
 
 def draft(parser: argparse.ArgumentParser) -> None:
+    from harness.models.pocket import DRAFTS  # here: it needs msgspec, which not every command does
+
     flag = parser.add_argument
     recipe = "a draft of the profile pocket, whose flags stand fixed but for --data and --threads; goes into the cache"
     flag("--recipe", metavar="NAME", help=f"{recipe}: {', '.join(DRAFTS)}")
@@ -361,6 +363,21 @@ def acceptance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=path_name, metavar="FILE", help="write the table as one JSON document as well")
     profile = "write a speculation_profile.json of the one log, which travels with a draft's checkpoint"
     parser.add_argument("--profile-out", type=path_name, metavar="FILE", help=profile)
+
+
+def gpu(parser: argparse.ArgumentParser) -> None:
+    flag = parser.add_argument
+    parser.epilog = (
+        "Files that are in the folder already, of the same device and code, are gone on from; so are those in results/gpu. "
+        f"Parts, the most valuable first: {', '.join(GPU_PARTS)}."
+    )
+    flag("--minutes", type=minutes, default=9.0, help="stop after so many (default: 9); the next call goes on from there")
+    flag("--only", action="append", choices=GPU_PARTS, metavar="PART", help="this part alone (repeatable)")
+    flag("--out", type=path_name, metavar="FOLDER", help="eight files at most (default: results/gpu/<device>)")
+    rehearse = (
+        "run the same without a device, on the CPU and Triton's interpreter, with tiny sizes: whole (the default) or smallest"
+    )
+    flag("--rehearse", nargs="?", const="whole", choices=("whole", "smallest"), help=rehearse)
 
 
 def report(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,6 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple
 
-from msgspec import convert
-
 from harness.cli.flags import add, add_count, add_experiment, layer_list, positive, several
 from harness.core import plugins
 from harness.core.errors import UsageError
@@ -159,6 +157,8 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 
 def read_options(args: argparse.Namespace, kind: str, name: str | None) -> dict[str, Any]:
     """Return what was given for the options of a part, by its flags or by --option; what was not given keeps its default."""
+    from msgspec import convert
+
     known = option_types(kind, name)
     found = {one: getattr(args, one) for one in known if hasattr(args, one)}
     for option, text in _pairs(args):

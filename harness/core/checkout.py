@@ -1,6 +1,8 @@
 """The checkout that this code is: its folder, and its commit. Imports nothing heavy."""
 
+import hashlib
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +16,17 @@ def commit(root: Path = ROOT) -> str:
         return "unknown"
     dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "harness", "methods", "kernels", "tasks")
     return f"{head}{CHANGED}" if dirty else head
+
+
+def hash_code(places: Iterable[str], more: str = "", root: Path = ROOT) -> str:
+    """Hash the sources (Python and C++) in folders and files of the checkout, and whatever else decides what they do."""
+    digest = hashlib.sha256(more.encode())
+    for part in places:
+        place = root / part
+        for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
+            if path.suffix in (".py", ".cpp", ".h"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def is_clean(commit: str) -> bool:

@@ -1,7 +1,7 @@
 """What is stored: files that survive a kill, and JSON that is checked when it becomes a dataclass. Imports nothing heavy.
 
 A file is appended to one line at a time, or replaced as a whole. In JSON a field that is unknown, of another type or no number
-is refused by its name.
+is refused by its name. msgspec is imported where JSON becomes a dataclass: what only replaces files does without it.
 """
 
 import errno
@@ -16,8 +16,6 @@ from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
-
-import msgspec
 
 from harness.core.errors import UsageError
 
@@ -130,11 +128,15 @@ def replace_file(path: Path, content: str | bytes) -> Path:
 
 def parsed(text: str | bytes) -> Any:
     """JSON that can be written again. ValueError also for NaN, infinities and half of a surrogate pair."""
+    import msgspec
+
     return msgspec.json.decode(text)
 
 
 def made(kind: type[Made], values: Any) -> Made:
     """Make an object of a dataclass from what JSON holds of it; ValueError, naming the field, where it does not fit."""
+    import msgspec
+
     if isinstance(values, Mapping):
         _refuse_names(kind, values)
     found = msgspec.convert(values, kind)
@@ -176,4 +178,6 @@ def plain(thing: Any) -> Any:
 
 def written(thing: Any) -> str:
     """Canonical JSON: keys sorted, floats at full precision, an integer where a float is declared as that float."""
+    import msgspec
+
     return msgspec.json.encode(plain(made(type(thing), plain(thing))), order="sorted").decode()

@@ -108,7 +108,7 @@ def _run_in_processes(jobs: Mapping[Hashable, Job], queue: _Queue, workers: int)
 
 def run_apart(name: str, work: Callable[[], None]) -> None:
     """Do work in a new process that ends with this one; its failure raises here."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
             with _without_interrupts():
                 future = pool.submit(work)
@@ -154,10 +154,11 @@ def _start_worker(lock: object) -> None:
     keep_freed()
     tqdm.set_lock(lock)
     logging.disable_progress_bar()
-    _end_with_parent()
+    end_with_parent()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Let this process, which another one started, end when that one does, however it ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

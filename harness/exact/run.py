@@ -3,7 +3,6 @@
 A part needs one target and one way to sample: its subjects one after another, or the controls. Parts write separate files.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from harness.core import jobs, plugins, products
+from harness.core.checkout import ROOT, hash_code
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec
 from harness.core.files import LineFile, checksum_of, readable, whole_lines
 from harness.core.jobs import Job
@@ -33,7 +33,6 @@ from kernels.verify import fused
 from methods.errors import InputError, WorkerError
 from methods.speculative.decode import DraftAndVerify
 
-ROOT = Path(__file__).resolve().parents[2]
 AUDITED = ("methods", "kernels", "harness/models", "harness/run", "harness/exact", "harness/core/jobs.py")
 CONTROL_PART = "controls"
 DRAWN_COST = 4.0
@@ -41,13 +40,7 @@ DRAWN_COST = 4.0
 
 def hash_audited_code() -> str:
     """Hash what decides a verdict, sources and which loops of them run: findings made with others are not reused."""
-    digest = hashlib.sha256(f"{products.choice()} {fused.decided_by()}".encode())
-    for part in AUDITED:
-        place = ROOT / part
-        for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
-            if path.suffix in (".py", ".cpp", ".h"):
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return hash_code(AUDITED, f"{products.choice()} {fused.decided_by()}", ROOT)
 
 
 def models_of(subjects: Iterable[Subject]) -> dict[str, str]:
@@ -57,7 +50,13 @@ def models_of(subjects: Iterable[Subject]) -> dict[str, str]:
 
 
 def audit(
-    subjects: Sequence[Subject], sizes: Sizes, folder: Path, quiet: bool = False, workers: int | None = None
+    subjects: Sequence[Subject],
+    sizes: Sizes,
+    folder: Path,
+    quiet: bool = False,
+    workers: int | None = None,
+    *,
+    with_controls: bool = True,
 ) -> tuple[Findings, Findings]:
     """Return findings by subject and by control; records and findings are kept in ``folder``.
 
@@ -66,7 +65,7 @@ def audit(
     """
     folder.mkdir(parents=True, exist_ok=True)
     ensure_models(subject.experiment for subject in subjects)
-    parts, files = list(split(subjects)), tuple(plugins.files())
+    parts, files = [part for part in split(subjects) if part.subjects or with_controls], tuple(plugins.files())
     work = {part.name: partial(work_on, part, sizes, folder, files, quiet) for part in parts}
     jobs.run(
         {part.name: Job(f"audit {part.name}", frozenset(), estimate_cost(part, sizes), work[part.name]) for part in parts},

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness.core.checkout import commit
 from harness.core.errors import UsageError
+from harness.gpu.page import Results, read_folder
 from harness.papers import INPUTS, PAPERS
 from harness.papers import claims as claims_here
 from harness.papers.claim import Claim
@@ -40,6 +41,7 @@ class _Content:
     unchecked: Sequence[str]
     experiments: list[ExperimentItem]
     audits: dict[str, Any] = field(default_factory=dict)
+    devices: list[Results] = field(default_factory=list)
     limit: int = 4
 
 
@@ -56,6 +58,7 @@ def collect(results: Path, records: Path, limit: int) -> _Content:
         unchecked=unchecked,
         experiments=experiment_items(records, tables, results / "runs", limit),
         audits={path.stem: read_json(path) for path in sorted((results / "audit").glob("*.json"))},
+        devices=[read_folder(path) for path in sorted((results / "gpu").glob("*/"))],
         limit=limit,
     )
 
@@ -129,6 +132,8 @@ def pages(content: _Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield experiment.page, "experiment.html", {"item": experiment}
     if content.audits:
         yield "audit.html", "audit.html", {}
+    if content.devices:
+        yield "gpu.html", "gpu.html", {}
 
 
 def _environment() -> Environment:

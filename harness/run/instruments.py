@@ -10,6 +10,7 @@ are nested in.
 import ctypes
 import gc
 import time
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,6 +89,25 @@ def peak_unknown(device: str) -> str | None:
     except OSError as error:
         return f"{RESET} cannot be written ({error.strerror}), so this system's peak of a process cannot be set back"
     return None if STATUS.exists() else f"{STATUS} is not there"
+
+
+def num_waits(action: Callable[[], object], device: str) -> int:
+    """Count how often the host waits for the device in ``action``: values read back, copies from pageable memory, nonzero.
+
+    Torch itself tells, by a warning each (``set_sync_debug_mode``); 0 on a CPU, which nobody waits for.
+    """
+    if not device.startswith("cuda"):
+        action()
+        return 0
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            action()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return sum("synchronizing" in str(one.message) for one in seen)
 
 
 @contextmanager

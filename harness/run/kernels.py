@@ -13,13 +13,17 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 from transformers.generation.utils import _speculative_sampling
 
 from harness.measures.statistics import Estimate, median, ratio_of_totals
+from harness.run.instruments import num_waits
 from kernels.verify.check import DTYPES, Report, check, random_cases
 from kernels.verify.reference import adjusted_logits, inverse_cdf
 from kernels.verify.registry import KERNELS
-from kernels.verify.sizes import bytes_moved
+from kernels.verify.sizes import FLOAT, bytes_moved
+from kernels.verify.traffic import seconds_of
 from methods.sampling import Sampling
 from methods.types import Proposal
 
@@ -201,45 +205,81 @@ def _mixed(num_calls: int, num_rounds: int, generator: np.random.Generator) -> l
     return [divmod(pair, num_rounds) for pair in generator.permutation(num_calls * num_rounds).tolist()]
 
 
-def time_on_cuda(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, per_graph: int = 10) -> np.ndarray:
-    """Like ``time_on_cpu``, with events around CUDA graphs of ``per_graph`` calls on one round. From the second on its rows
-    may lie in the device's cache. A call that cannot be captured is launched."""
-    graphs = [[_captured(call, index, per_graph) for index in range(num_rounds)] for call in calls]
+def time_on_device(
+    calls: Sequence[Callable[[int], object]],
+    num_rounds: int,
+    repeats: int,
+    device: str,
+    *,
+    captured: bool = True,
+    flushed: bool = False,
+    per_run: int = 10,
+) -> np.ndarray:
+    """Return seconds [calls, repeats, rounds] by the device's events around ``per_run`` calls on one round.
+
+    ``captured``: the calls are a CUDA graph, unless they wait for the device, as transformers' function does; else they are
+    launched one by one, and the host's time shows where it is the longer. From the second call on a round's rows may lie in the
+    device's cache; with ``flushed`` it is overwritten before every call, which is then timed alone. On a CPU, where this is
+    rehearsed, calls are plain.
+    """
+    per_run = 1 if flushed else per_run
+    runs = [[_launched(call, index, per_run) for index in range(num_rounds)] for call in calls]
+    if captured and device.startswith("cuda"):
+        runs = [
+            own if num_waits(partial(call, 0), device) else [_captured(run) for run in own]
+            for call, own in zip(calls, runs, strict=True)
+        ]
+    cache = torch.empty(_cache_numbers(device) if flushed else 0, device=device)
     seconds, generator = np.zeros((len(calls), repeats, num_rounds)), np.random.default_rng(0)
     for repeat in range(repeats):
         for which, index in _mixed(len(calls), num_rounds, generator):
-            seconds[which, repeat, index] = _event_seconds(graphs[which][index]) / per_graph
+            cache.zero_()
+            seconds[which, repeat, index] = seconds_of(runs[which][index], device) / per_run
     return seconds
 
 
-def _captured(call: Callable[[int], object], index: int, per_graph: int) -> Callable[[], object]:
-    """Return a graph's replay, or the calls themselves where one waits for the host (the function of transformers does)."""
+def _cache_numbers(device: str) -> int:
+    """Count the fp32 numbers that fill the device's last cache twice; few on a CPU, where this is only rehearsed."""
+    if not device.startswith("cuda"):
+        return SWEEP_SIZE
+    return 2 * torch.cuda.get_device_properties(device).L2_cache_size // FLOAT
+
+
+def _launched(call: Callable[[int], object], index: int, per_run: int) -> Callable[[], object]:
+    """Return so many calls one after another, after one that compiles what they need."""
 
     def run() -> None:
-        for _ in range(per_graph):
+        for _ in range(per_run):
             call(index)
 
+    call(index)
+    return run
+
+
+def _captured(run: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of a CUDA graph of calls in which nothing waits for the host."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            run()
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return run
+    with torch.cuda.graph(graph):
+        run()
     return graph.replay
 
 
-def _event_seconds(run: Callable[[], object]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
+def num_launches(call: Callable[[int], object], device: str) -> int | None:
+    """Count what one call launches on the device, copies too, by torch's profiler; None on a CPU, which launches nothing."""
+    cuda = device.startswith("cuda")
+    call(0)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    with profile(activities=activities) as profiler:
+        call(0)
+        if cuda:
+            torch.cuda.synchronize(device)
+    found = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA]
+    return len(found) if cuda else None
 
 
 def check_kernels(names: Sequence[str], num_rows: int, dtype: str, device: str) -> dict[str, Report]:
@@ -256,7 +296,10 @@ def bench_setting(
     names = [name for name in names if name != TRANSFORMERS or setting.batch == 1]
     rounds = make_rounds(setting)
     calls = calls_for(names, rounds)
-    timer = time_on_cuda if setting.device.startswith("cuda") else partial(time_on_cpu, cold=setting.cold)
+    if setting.device.startswith("cuda"):
+        timer = partial(time_on_device, device=setting.device)
+    else:
+        timer = partial(time_on_cpu, cold=setting.cold)
     others = [name for name in names if name != BASELINE] or [BASELINE]
     with torch.inference_mode():
         beside = {name: timer([calls[BASELINE], calls[name]], len(rounds.targets), repeats) for name in others}

@@ -6,7 +6,7 @@
 import argparse
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,28 +55,35 @@ def random_case(generator: torch.Generator, dtype: torch.dtype, batch: int, filt
 
     The last two of WIDE_EVERY batches walk through the wide ones.
     """
-
-    def pick(values: tuple[Any, ...]) -> Any:
-        return values[int(torch.randint(len(values), (), generator=generator))]
-
     round_number, filters = index // len(VOCABULARIES), FILTERS
-    vocab_size, num_draft = VOCABULARIES[index % len(VOCABULARIES)], pick(DRAFTS)
+    vocab_size, num_draft = VOCABULARIES[index % len(VOCABULARIES)], _pick(generator, DRAFTS)
     if index % WIDE_EVERY >= WIDE_EVERY - 2:
         round_number, filters = index // WIDE_EVERY // len(WIDE), WIDE_FILTERS
         vocab_size = WIDE[index // WIDE_EVERY % len(WIDE)]
-    sampling = Sampling(temperature=pick((1.0, 1.0, 0.7, 1.3)))
+    sampling = Sampling(temperature=_pick(generator, (1.0, 1.0, 0.7, 1.3)))
     if filtered:
         num_draft = min(num_draft, 1)
         sampling = Sampling(temperature=sampling.temperature, **filters[round_number % len(filters)])
-    target = pick(SPREADS) * torch.randn(batch, num_draft + 1, vocab_size, generator=generator)
-    draft = target[:, :-1] + pick(NOISES) * torch.randn(batch, num_draft, vocab_size, generator=generator)
-    if pick((False, False, True)):
+    return case_at(generator, dtype, batch, vocab_size, num_draft, sampling)
+
+
+def case_at(
+    generator: torch.Generator, dtype: torch.dtype, batch: int, vocab_size: int, num_draft: int, sampling: Sampling
+) -> Case:
+    """One batch of a given shape: logits of any spread, with ties and masked tokens now and then, and a draft near them."""
+    target = _pick(generator, SPREADS) * torch.randn(batch, num_draft + 1, vocab_size, generator=generator)
+    draft = target[:, :-1] + _pick(generator, NOISES) * torch.randn(batch, num_draft, vocab_size, generator=generator)
+    if _pick(generator, (False, False, True)):
         target, draft = target.round(), draft.round()  # ties
-    if vocab_size > 4 and pick((False, False, True)):
+    if vocab_size > 4 and _pick(generator, (False, False, True)):
         masked = torch.rand(vocab_size, generator=generator) < 0.3
         masked[-1] = False
         target, draft = target.masked_fill(masked, float("-inf")), draft.masked_fill(masked.roll(1), float("-inf"))
-    return _case(generator, target.to(dtype), draft.to(dtype), sampling, pick(KINDS))
+    return _case(generator, target.to(dtype), draft.to(dtype), sampling, _pick(generator, KINDS))
+
+
+def _pick(generator: torch.Generator, values: tuple[Any, ...]) -> Any:
+    return values[int(torch.randint(len(values), (), generator=generator))]
 
 
 def _case(generator: torch.Generator, target: Tensor, draft: Tensor, sampling: Sampling, kind: str) -> Case:
@@ -135,19 +142,40 @@ def running(
     """The counts so far: before the first case, and after each."""
     report = Report(kernel, str(dtype).removeprefix("torch."), 0, 0, 0)
     yield report
-    arguments = {} if kernel == "baseline" else {"backend": backend}
     for case in cases:
-        decisions = KERNELS[kernel](*_moved(case, device), **arguments)
-        num_accepted, next_token, inside = expected_decisions(kernel, case)
-        differs = (decisions.num_accepted.cpu() != num_accepted) | (decisions.next_token.cpu() != next_token)
-        report = replace(
-            report,
-            num_rows=report.num_rows + len(inside),
-            num_inside=report.num_inside + int(inside.sum()),
-            num_wrong=report.num_wrong + int((differs & ~inside).sum()),
-            most_inside=report.most_inside + len(inside) * most_inside(case),
-        )
+        report = _counted(report, case, expected_decisions(kernel, case), backend, device)
         yield report
+
+
+def check_together(
+    kernels: Sequence[str], cases: Iterable[Case], dtype: torch.dtype, backend: Backend | None = None, device: str = "cpu"
+) -> list[Report]:
+    """As ``check``, several kernels on the same cases: the exact ones share the reference's decisions, which take longest."""
+    reports = {kernel: Report(kernel, str(dtype).removeprefix("torch."), 0, 0, 0) for kernel in kernels}
+    for case in cases:
+        known: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        for kernel, report in reports.items():
+            rule = EXACT[0] if kernel in EXACT else kernel
+            if rule not in known:
+                known[rule] = expected_decisions(kernel, case)
+            reports[kernel] = _counted(report, case, known[rule], backend, device)
+    return list(reports.values())
+
+
+def _counted(
+    report: Report, case: Case, expected: tuple[Tensor, Tensor, Tensor], backend: Backend | None, device: str
+) -> Report:
+    arguments = {} if report.kernel == "baseline" else {"backend": backend}
+    decisions = KERNELS[report.kernel](*moved(case, device), **arguments)
+    num_accepted, next_token, inside = expected
+    differs = (decisions.num_accepted.cpu() != num_accepted) | (decisions.next_token.cpu() != next_token)
+    return replace(
+        report,
+        num_rows=report.num_rows + len(inside),
+        num_inside=report.num_inside + int(inside.sum()),
+        num_wrong=report.num_wrong + int((differs & ~inside).sum()),
+        most_inside=report.most_inside + len(inside) * most_inside(case),
+    )
 
 
 def most_inside(case: Case) -> float:
@@ -157,7 +185,8 @@ def most_inside(case: Case) -> float:
     return MOST_INSIDE * max(1.0, target_logits.shape[-1] / ONE_TILE) * (FILTERED if is_filtered else 1)
 
 
-def _moved(case: Case, device: str) -> Case:
+def moved(case: Case, device: str) -> Case:
+    """Return a batch on another device; its lengths stay on the host."""
     proposal, target_logits, sampling, uniforms = case
     if device != "cpu":
         logits, known = (None if part is None else part.to(device) for part in (proposal.logits, proposal.log_sum_exp))

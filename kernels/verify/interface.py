@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.inputs import InputError, NotFiniteError
+from kernels.transfer import to_device
 from kernels.verify.reference import Sampling
 
 Backend = Literal["torch", "triton", "native"]
@@ -89,7 +90,7 @@ class Round(NamedTuple):
 def _ragged(lengths: tuple[int, ...], tokens: Tensor) -> Int[Tensor, "B"] | None:
     if not lengths or min(lengths) == tokens.shape[1]:
         return None
-    return torch.tensor(lengths, device=tokens.device)
+    return to_device(lengths, tokens.device)
 
 
 def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Round:

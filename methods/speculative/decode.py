@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.transfer import to_device
 from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step
@@ -113,8 +114,8 @@ class DraftAndVerify:
         num_draft = [min(row.schedule.next(), row.left - 1) for row in active]
         proposal = self.drafter.propose(num_draft, positions, sampling)
         drafted = clock() if clock else 0.0
-        pending = torch.tensor([[row.pending] for row in active], device=proposal.tokens.device)
-        logits = target.extend(torch.cat((pending, proposal.tokens), 1))
+        pending = to_device([row.pending for row in active], proposal.tokens.device)
+        logits = target.extend(torch.cat((pending.unsqueeze(1), proposal.tokens), 1))
         longest = proposal.tokens.shape[1]
         verdict = self.rule.verify(proposal, logits, sampling, uniforms.verify(positions, longest))
         decided = _to_host(proposal, verdict)
@@ -123,7 +124,11 @@ class DraftAndVerify:
         verified = clock() if clock else 0.0
         for row, length, one in zip(active, proposal.lengths, decided, strict=True):
             _take(row, length, one, stop)
-        outcome = Outcome(tuple(one.num_accepted for one in decided), tuple(row.pending for row in active))
+        outcome = Outcome(
+            tuple(one.num_accepted for one in decided),
+            tuple(row.pending for row in active),
+            tuple(one.drafted[one.num_accepted - 1] if one.num_accepted else None for one in decided),
+        )
         still = sum(row.left > 0 for row in active)
         if still < len(active):
             refuse_nan(logits[:, 0])

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.transfer import to_device
 from kernels.verify.interface import refuse_nan
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
@@ -43,7 +44,8 @@ class _DraftCache:
         """Cache each row's tokens; return the logits behind them, meaningless in the padding."""
         width = max(map(len, rows))
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
-        logits = self.session.extend(torch.tensor(padded, device=self.session.device))
+        fed = to_device([token for row in padded for token in row], self.session.device)
+        logits = self.session.extend(fed.view(len(padded), width))
         self.rewind([width - len(row) for row in rows])
         return logits
 
@@ -110,7 +112,7 @@ class ModelDrafter:
         self.cache.unseen = [[] if length else unseen for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
         if len(rows) == 1:
             return logits[:, -1]
-        last = torch.tensor([max(0, len(row) - 1) for row in rows], device=logits.device)
+        last = to_device([max(0, len(row) - 1) for row in rows], logits.device)
         return logits[torch.arange(len(rows), device=logits.device), last]
 
     def commit(self, outcome: Outcome) -> None:
@@ -120,8 +122,13 @@ class ModelDrafter:
         kept = [min(count, cached) for count, cached in zip(outcome.num_accepted, in_cache, strict=True)]
         self.cache.rewind([cached - count for cached, count in zip(in_cache, kept, strict=True)])
         for row, (count, token) in enumerate(zip(outcome.num_accepted, outcome.next_token, strict=True)):
-            last = [int(self.proposal.tokens[row, count - 1])] if count > kept[row] else []
+            last = [self._last_draft(outcome, row)] if count > kept[row] else []
             self.cache.unseen[row] += [*last, token]
+
+    def _last_draft(self, outcome: Outcome, row: int) -> int:
+        """Return a row's last accepted draft; read off the device only where the outcome does not have it."""
+        last = outcome.last_draft[row] if outcome.last_draft else None
+        return int(self.proposal.tokens[row, outcome.num_accepted[row] - 1]) if last is None else last
 
     def revise(self, counts: Sequence[int], tokens: Sequence[int]) -> None:
         self.cache.revise(counts, tokens)

@@ -21,6 +21,7 @@ HARNESS = (
     "tables",
     "exact",
     "papers",
+    "gpu",
     "report",
     "cli",
 )  # each imports only leftward

@@ -1,0 +1,74 @@
+"""Part 7: the exactness audit on the device, pair by pair: what claims to be exact is, and the controls are caught.
+
+Models as in part 5. The pairs' findings are kept one by one, so that an audit that was cut off goes on behind them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from harness.core.experiment import Comparison
+from harness.core.settings import Settings
+from harness.exact.document import build_document, summarise
+from harness.exact.run import audit, models_of
+from harness.exact.subjects import SIZES, Sizes, Subject, own_subjects, zoo_subjects
+from harness.gpu.place import Item, Measured, Place
+from harness.gpu.tables import CHECKPOINTS, are_cached
+
+SOURCE = "toy"
+DTYPE = "float32"
+
+
+def items(place: Place) -> Sequence[Item]:
+    subjects, sizes = subjects_of(place)
+    names = place.sizes.audited
+    return [
+        Item(
+            name=f"{name}, {DTYPE}",
+            seconds=60,
+            measure=partial(audit_some, place, chosen, sizes, number == 0 and place.scale != "smallest"),
+        )
+        for number, name in enumerate(names)
+        if (chosen := [one for one in subjects if name in (one.pair, method_of(one), f"{one.pair}: {method_of(one)}")])
+    ]
+
+
+def method_of(subject: Subject) -> str:
+    """A subject's method, rule and drafter, without its sampling."""
+    return subject.name.partition(": ")[2].partition(",")[0]
+
+
+def subjects_of(place: Place) -> tuple[list[Subject], Sizes]:
+    """All subjects: of the zoo, toy or the tests', or in the smallest rehearsal of two committed checkpoints."""
+    where = {"device": place.device, "dtype": DTYPE}
+    scale = "test" if place.is_rehearsal else "toy"
+    sizes = replace(SIZES[scale], **({} if place.sizes.samples is None else {"samples": place.sizes.samples}))
+    if place.scale == "smallest":
+        target, draft = (str(CHECKPOINTS / name) for name in ("llama-target", "llama-draft"))
+        subjects = own_subjects(target, draft, "text", SOURCE, sizes)
+    else:
+        subjects = zoo_subjects(scale, SOURCE, sizes)
+        if scale == "toy" and not are_cached([Comparison((one.experiment,)) for one in subjects], Settings()):
+            subjects = zoo_subjects("test", SOURCE, sizes)
+    return [replace(one, plain=one.plain.replace(**where)) for one in subjects], sizes
+
+
+def audit_some(place: Place, subjects: Sequence[Subject], sizes: Sizes, with_controls: bool) -> Measured:
+    """Audit some subjects, in this process; with the controls, which are wrong on purpose, and must be caught."""
+    folder = place.records / f"audit-{place.scale}-{place.code}"
+    found, controls = audit(subjects, sizes, folder, quiet=True, workers=0, with_controls=with_controls)
+    document = build_document("gpu", subjects, found, controls, sizes, {"models": models_of(subjects)})
+    rows: list[dict[str, Any]] = [
+        {"subject": row["name"], "declared": row["declared"], "verdict": row["verdict"], "error": row.get("error")}
+        for row in document["subjects"]
+    ]
+    rows += [
+        {"subject": f"control: {row['name']}", "verdict": "caught" if row["caught"] else "MISSED"}
+        for row in document["controls"]
+    ]
+    facts = {"summary": summarise(document), "subjects": len(found), "controls": len(controls)}
+    few = place.sizes.samples is not None  # samples: of a rehearsal, too few to find every fault
+    note = f"{sizes.samples} samples, a rehearsal's, are too few to find every control's fault"
+    passed = not document["red"] and (few or document["passed"])
+    return {"facts": facts, "rows": rows, "passed": passed, "notes": [note] if few and controls else []}

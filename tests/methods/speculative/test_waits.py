@@ -1,0 +1,112 @@
+"""How often a round waits for a device: values that are read back, and tables that are copied there while the host waits.
+
+Nothing here has a device. Tensors of the loop say that they are on CUDA, and what would wait there is counted: ``item`` and its
+kin, ``tolist``, ``cpu``, ``nonzero``, truth values, and tensors made of a Python list on the device.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from methods.models import stack_for
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.model import ModelDrafter
+from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.schedules import Constant
+from methods.types import Inputs, Stop
+
+GAMMA, TOKENS = 3, 24
+READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+
+
+class OnHost(Tensor):
+    """What was brought to the host once: reading it waits for nothing."""
+
+
+def llama(seed: int) -> Any:
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=31, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    return stack_for(transformers.LlamaForCausalLM(config))
+
+
+@contextmanager
+def counted(seen: Counter[str]) -> Iterator[None]:
+    """Count what waits; only what happens while a round is open."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(self: Tensor, *arguments: Any) -> Any:
+                if not isinstance(self, OnHost):
+                    seen[name] += 1
+                return original(self, *arguments)
+
+            return call
+
+        for name in READS:
+            patch.setattr(Tensor, name, counting(name, getattr(Tensor, name)))
+
+        def cpu(self: Tensor) -> Tensor:
+            seen["cpu"] += 1
+            return self.detach().clone().as_subclass(OnHost)
+
+        patch.setattr(Tensor, "cpu", cpu)
+        patch.setattr(Tensor, "is_cuda", property(lambda self: True), raising=False)
+        made = torch.tensor
+
+        def tensor(values: Any, **more: Any) -> Tensor:
+            seen["torch.tensor(device=)"] += "device" in more
+            return made(values, **more)
+
+        patch.setattr(torch, "tensor", tensor)
+        yield
+
+
+def waits_a_round(sampling: Sampling, rows: int, same: bool) -> Counter[str]:
+    """What waited in all rounds but the last of each row, divided by how many there were; ``same``: every draft stands."""
+    target = llama(0)
+    draft = target if same else llama(1)
+    method = DraftAndVerify(ModelDrafter(ModelSession(draft)), SpeculativeSampling(), partial(Constant, GAMMA))
+    seen, rounds, number = Counter[str](), Counter[str](), 0
+    original = method._round
+
+    def round_of(*arguments: Any) -> None:
+        nonlocal number
+        with counted(now := Counter[str]()):
+            original(*arguments)
+        if all(row.left > 0 for row in arguments[1]):  # where a row ends, one look at its logits is due
+            seen.update(now)
+            number += 1
+
+    method._round = round_of  # type: ignore[method-assign]
+    inputs = Inputs(tuple((1, 5 + row, 7) for row in range(rows)))
+    method.generate(ModelSession(target), inputs, sampling, Uniforms(range(rows), TOKENS), Stop(max_new_tokens=TOKENS))
+    assert number >= 3
+    for name, count in seen.items():
+        if count:
+            rounds[name] = -(-count // number)
+    return rounds
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("same", [False, True], ids=["few drafts stand", "all drafts stand"])
+def test_a_sampled_round_waits_once(rows: int, same: bool) -> None:
+    """The verdict's way to the host. Found before: the pending token's copy behind the drafts, and one read a full accept."""
+    assert waits_a_round(Sampling(temperature=1.0), rows, same) == {"cpu": 1}
+
+
+def test_a_greedy_round_looks_at_the_drafts_logits_too() -> None:
+    """For NaN, which no rule would see: the second wait of a round."""
+    assert waits_a_round(Sampling(temperature=0.0), 1, False) == {"cpu": 1, "__bool__": 1}
