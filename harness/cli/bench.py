@@ -1,28 +1,21 @@
-"""``foretoken bench``: time our loops against those of transformers on the zoo, passes of models, kernels; results/bench/.
-
-``foretoken regress`` compares a pinned set of metrics with the committed baselines; status 1 where one moved.
-"""
+"""``foretoken bench``: time our loops against those of transformers on the zoo, passes of models, kernels; results/bench/."""
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
-from harness.core import environment, products
+from harness.core import environment
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
 from harness.core.settings import RESULTS, model_name, source_of
 from harness.models.names import pin_model
 from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
 from harness.report.passes import NOTES, Passes, as_markdown, as_page, draw_cost, measure_passes, read_passes, to_json
-from harness.report.pinned import pinned_set
-from harness.report.regress import false_alarms, measure, moves, read_baseline, update_baseline
 from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
 from harness.run.runner import Runner
 from harness.tables.files import write_whole
@@ -198,31 +191,3 @@ def _write_kernels(
         "rows": [row.as_dict() for row in rows],
     }
     return write_whole(path, json.dumps(document, indent=1) + "\n")
-
-
-def execute_regress(args: argparse.Namespace) -> int:
-    if args.update is not None and not args.update.strip():
-        raise UsageError("update '': expected a reason for the new numbers, which goes into CHANGELOG.md")
-    known = any(args.baselines.glob("*.json"))
-    baseline = read_baseline(args.baselines) if known or args.update is None else None
-    os.environ[products.VARIABLE] = "torch"  # the baselines hold on every machine
-    if args.repeats is not None:
-        with TemporaryDirectory() as folder:
-            alarms = false_alarms(Path(folder), range(1, args.repeats + 1))
-        print(f"regress: on {args.repeats} other seeds, one thread beside two, {sum(map(bool, alarms))} moved anything")
-        return int(any(alarms))
-    with TemporaryDirectory() as folder:
-        measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set())
-    changed = [] if baseline is None else moves(baseline, measured)
-    if args.update is not None:
-        update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)
-        print(f"{len(measured)} baselines written to {args.baselines}, {len(changed)} numbers moved; see {args.changelog}")
-        return 0
-    total = sum(len(values["metrics"]) + 1 for values in measured.values())
-    if not changed:
-        print(f"regress: none of {total} numbers and verdicts moved")
-        return 0
-    print(f"regress: {len(changed)} of {total} numbers and verdicts moved")
-    for move in changed:
-        print(f"  {move.comparison:20s} {move.metric:28s} {move.baseline:16s} -> {move.now:16s}{move.where}")
-    return 1

@@ -304,11 +304,16 @@ def _kernels(group: argparse._ArgumentGroup) -> None:
 
 def regress(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
-    flag("--update", metavar="REASON", help="rewrite the baselines; the reason goes into CHANGELOG.md")
+    flag("--update", metavar="REASON", help="rewrite the baselines; the reason goes into CHANGELOG.md, or your own baseline")
     flag("--baselines", type=path_name, default=RESULTS / "baselines", metavar="FOLDER", help="the committed numbers")
     flag("--changelog", type=path_name, default=Path("CHANGELOG.md"), metavar="FILE", help="where --update writes why")
     flag("--repeats", type=positive, metavar="N", help="instead: how often unchanged code moves a number, on N other seeds")
-    add(parser, "--quiet")
+    add(parser, "--quiet", "--plugin")
+    own = parser.add_argument_group("your own pair").add_argument
+    own("--baseline", type=path_name, metavar="FILE", help="hold your own pair against this file, example by example")
+    own("--new-draft", action="store_true", help="its draft has other weights: is it as good as the old one?")
+    first = "write the file first; the flags of `foretoken run` follow, up to the line's end"
+    own("--write", nargs=argparse.REMAINDER, metavar="FLAGS", help=first)
 
 
 def audit(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,7 @@ from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import measure_run, ms_per_token, tokens_per_s
 from harness.measures.pairing import incomparable
 from harness.measures.statistics import Estimate, Missing
+from harness.measures.verdicts import NOT_KEPT
 from harness.models.names import is_encoder_decoder
 from harness.papers.leviathan.speed import memory_access_factor_eq1
 from harness.run.build import shared_tokens, specs_of
@@ -44,7 +45,6 @@ from methods.options import options_class
 from methods.parts import METHODS
 from tasks import get_task
 
-NOT_KEPT = ("bug", "biased")  # verdicts of a method that breaks its guarantee
 
 
 def execute(args: argparse.Namespace) -> int:

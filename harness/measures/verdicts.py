@@ -22,6 +22,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "results" / "audit"  # the reposi
 ZOO = "zoo-toy"  # the audit that every table reads; one of a user's own models counts for these models
 GREEN = ("identical", "near-tie", "same distribution", "lossy", "no difference found")
 LOSSY = ("lossy", "no difference found")
+NOT_KEPT = ("bug", "biased")  # verdicts of a method that breaks its guarantee
 NOT_TESTED = "not tested"  # a verdict: no test could have found a law that is MUST_FIND off; the replay may hold all the same
 MUST_FIND = 0.2  # total variation
 SAME_STACK = {"bart": "marian"}  # families that one stack runs (methods.models.bart)

@@ -51,20 +51,24 @@ def measure(runner: Runner, comparisons: Mapping[str, Comparison]) -> Measured:
     """Run what is missing: comparison -> its "verdict", "weights", pooled "metrics", and those of each of its "examples"."""
     measured = {}
     for name, comparison in comparisons.items():
-        comparison = Comparison(tuple(pin(arm) for arm in comparison.arms))
-        runner.run(comparison, name)
-        records = [runner.records(arm) for arm in comparison.arms]
-        measured[name] = {
-            "verdict": judge_run(comparison, records, runner.with_models)["verdict"],
-            "weights": weights_hash(comparison),
-            "metrics": _metrics(comparison, records),
-            "examples": {
-                example: _metrics(comparison, [[one for one in arm if one.example == example] for arm in records])
-                | {"output": "; ".join(_output(one) for arm in records for one in arm if one.example == example)}
-                for example in dict.fromkeys(one.example for one in records[0])
-            },
-        }
+        pinned = Comparison(tuple(pin(arm) for arm in comparison.arms))
+        measured[name] = {"weights": weights_hash(pinned), **measure_pair(runner, pinned, name)}
     return measured
+
+
+def measure_pair(runner: Runner, pinned: Comparison, name: str) -> dict[str, Any]:
+    """Run what is missing of one comparison: its "verdict", pooled "metrics", and those of each of its "examples"."""
+    runner.run(pinned, name)
+    records = [runner.records(arm) for arm in pinned.arms]
+    return {
+        "verdict": judge_run(pinned, records, runner.with_models)["verdict"],
+        "metrics": _metrics(pinned, records),
+        "examples": {
+            example: _metrics(pinned, [[one for one in arm if one.example == example] for arm in records])
+            | {"output": "; ".join(_output(one) for arm in records for one in arm if one.example == example)}
+            for example in dict.fromkeys(one.example for one in records[0])
+        },
+    }
 
 
 def _metrics(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, float]:
@@ -95,25 +99,26 @@ def moves(baselines: Measured, measured: Measured) -> list[Move]:
             found.append(Move(name, "all", "absent" if old is None else "present", "absent" if new is None else "present"))
         else:
             found += [Move(name, key, old[key], new[key]) for key in WHOLE if old[key] != new[key]]
-            found += _moved_metrics(name, old, new)
+            found += moved_metrics(name, old, new)
     return found
 
 
-def _moved_metrics(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[Move]:
+def moved_metrics(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[Move]:
     """List the metrics that differ in any example, with how many, and what they are over all."""
     found, before, after = [], old["examples"], new["examples"]
     examples = list(dict.fromkeys([*before, *after]))
     nothing: dict[str, Any] = {}
     for metric in sorted({metric for one in (*before.values(), *after.values()) for metric in one}):
         pairs = [(before.get(one, nothing).get(metric), after.get(one, nothing).get(metric)) for one in examples]
-        differing = sum(not _same(*pair) for pair in pairs)
+        differing = sum(not same(*pair) for pair in pairs)
         if differing:
             was, now = (_text(one["metrics"].get(metric)) for one in (old, new))
             found.append(Move(name, metric, was, now, f"{differing} of {len(examples)} examples"))
     return found
 
 
-def _same(before: float | str | None, after: float | str | None) -> bool:
+def same(before: float | str | None, after: float | str | None) -> bool:
+    """Say whether two values are one, but for rounding in their last digits."""
     if isinstance(before, float | int) and isinstance(after, float | int):
         return abs(after - before) <= TOLERANCE * max(1.0, abs(before))
     return before == after

@@ -220,7 +220,7 @@ def test_without_docstrings_no_command_starts() -> None:
 def test_regress_asks_for_baselines_before_it_measures(
     capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.bench.measure", lambda runner: pytest.fail("half a minute was spent"))
+    monkeypatch.setattr("harness.cli.regress.measure", lambda runner: pytest.fail("half a minute was spent"))
     assert "none there" in refused(capsys, "regress", "--baselines", str(tmp_path))
 
 
