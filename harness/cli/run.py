@@ -46,7 +46,6 @@ from methods.parts import METHODS
 from tasks import get_task
 
 
-
 def execute(args: argparse.Namespace) -> int:
     if is_grid(args):
         from harness.cli import grid

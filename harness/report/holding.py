@@ -167,9 +167,10 @@ def _refuse_others(path: Path, baseline: Baseline, pinned: Comparison, new_draft
             )
     first, here = baseline.comparison.arms[0], pinned.arms[0]
     if first.source_fingerprint != here.source_fingerprint:
+        data = relative_name(Source.of(first.source).place, folder)
         raise UsageError(
-            f"baseline {path}: refused: {relative_name(Source.of(first.source).place, folder)} holds other data ({here.source_fingerprint}, in "
-            f"the baseline {first.source_fingerprint}); put them back; --update REASON writes the baseline anew"
+            f"baseline {path}: refused: {data} holds other data ({here.source_fingerprint}, in the baseline "
+            f"{first.source_fingerprint}); put them back; --update REASON writes the baseline anew"
         )
 
 

@@ -291,7 +291,7 @@ def test_a_file_that_is_no_longer_what_was_written_is_refused(
         (["--baseline", "pair.json", "--write", *FLAGS], "baseline pair.json: it is there already"),
         (["--baseline", "nowhere/new.json", "--write", *FLAGS], "baseline nowhere/new.json: no such folder"),
         (["--baseline", "new.json", "--write", *FLAGS, "--limit", "4"], "new.json: 4 examples; expected at least 30"),
-        (["--baseline", "new.json", "--write", *FLAGS, "--temperature", "0,1"], "several values behind --write: a baseline is of"),
+        (["--baseline", "new.json", "--write", *FLAGS, "--temperature", "0,1"], "several values behind --write: a baseline"),
         (["--baseline", "new.json", "--write", *FLAGS, "--memory"], "--memory behind --write: nothing reads it there"),
         (
             ["--baseline", "new.json", "--write", *FLAGS, "--records", "here"],
