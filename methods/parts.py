@@ -16,6 +16,7 @@ from methods.speculative.options import (
     SigmoidOptions,
     SpeculativeBeamOptions,
     SpeculativeOptions,
+    TypicalOptions,
 )
 
 
@@ -41,9 +42,13 @@ RULES: Registry = {
     "baseline": Part("methods.speculative.rules:BASELINE", Options),
     "exact": Part("methods.speculative.rules:EXACT", Options),
     "fused": Part("methods.speculative.rules:FUSED", Options),
+    "block-verification": Part("methods.speculative.block_verification:BlockVerification", Options),
+    "point-mass": Part("methods.speculative.engine_rules:PointMass", Options),
     "sigmoid": Part("methods.speculative.rules:SigmoidRule", SigmoidOptions),
     "sigmoid-released": Part("methods.speculative.rules:SIGMOID_RELEASED", SigmoidOptions),
     "lenience": Part("methods.speculative.rules:Lenience", LenienceOptions),
+    "target-greedy": Part("methods.speculative.engine_rules:TargetGreedy", Options),
+    "typical": Part("methods.speculative.engine_rules:Typical", TypicalOptions),
     "top-1": Part("methods.specdec.rules:TopOne", TopOneOptions),
     "top-beta": Part("methods.specdec.rules:TopBeta", TopBetaOptions),
 }

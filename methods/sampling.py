@@ -23,7 +23,7 @@ class Uniforms:
     Keying by position makes a row's output independent of the batch it is in and of how others advance. A number may be
     looked at twice (a drafted position that was never verified is drafted again), but nothing that was emitted ever
     depended on the first look, so the emitted tokens keep their law. Plain sampling and a round that starts at position t
-    both draw their final token with ``sample[t]``.
+    both draw their final token with ``sample[t]``. A rule that looks ahead breaks this: see ``endless``.
 
     Args:
         seeds: one a row, from 0 to 2**64 - 1; all their bits count (Philox, Salmon et al. 2011).
@@ -51,8 +51,12 @@ class Uniforms:
         """Independent numbers for a drafter that itself drafts and verifies."""
         return Uniforms(self.seeds, self.length, self.table.device, self.level + 1)
 
+    def endless(self) -> "Uniforms":
+        """The same numbers and more behind them, for rounds that must never look at a number again."""
+        return EndlessUniforms(self.seeds, self.length, self.table.device, self.level)
+
     def select(self, rows: Sequence[int]) -> "Uniforms":
-        chosen = object.__new__(Uniforms)
+        chosen = object.__new__(type(self))
         chosen.seeds, chosen.length, chosen.level = tuple(self.seeds[r] for r in rows), self.length, self.level
         chosen.table = self.table.index_select(0, to_device(rows, self.table.device))
         return chosen
@@ -61,9 +65,27 @@ class Uniforms:
         if len(starts) == 1:
             return self.table[:, stream, starts[0] : starts[0] + count]
         columns = to_device(starts, self.table.device).unsqueeze(-1) + torch.arange(count, device=self.table.device)
-        return self.table[:, stream].gather(-1, columns.clamp(max=self.length - 1))
+        return self.table[:, stream].gather(-1, columns.clamp(max=self.table.shape[-1] - 1))
 
 
-def _numbers(seed: int, level: int, length: int) -> np.ndarray:
-    """[3, length] fp64 in [0, 1) of the generator that a seed and a level of nesting are the key of."""
-    return np.random.Generator(np.random.Philox(key=np.array([seed, level], dtype=np.uint64))).random((3, length))
+class EndlessUniforms(Uniforms):
+    """Uniform numbers whose table grows by ``length`` columns when one behind its end is asked for."""
+
+    def nested(self) -> "Uniforms":
+        return EndlessUniforms(self.seeds, self.length, self.table.device, self.level + 1)
+
+    def _window(self, stream: int, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
+        while self.table.shape[-1] < max(starts) + count:
+            block = self.table.shape[-1] // self.length
+            rows = [_numbers(seed, self.level, self.length, block) for seed in self.seeds]
+            self.table = torch.cat((self.table, torch.from_numpy(np.stack(rows)).to(self.table.device)), -1)
+        return super()._window(stream, starts, count)
+
+
+def _numbers(seed: int, level: int, length: int, block: int = 0) -> np.ndarray:
+    """[3, length] fp64 in [0, 1) of the generator that a seed and a level of nesting are the key of.
+
+    Blocks of one key are 2**64 steps of its counter apart.
+    """
+    key, counter = np.array([seed, level], dtype=np.uint64), np.array([0, block, 0, 0], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter)).random((3, length))

@@ -199,7 +199,10 @@ class Drafter(Protocol):
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None: ...
 
     def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
-        """Draft ``num_draft[row]`` tokens (0 allowed) for the emitted positions ``positions[row]`` on."""
+        """Draft ``num_draft[row]`` tokens (0 allowed), with the numbers at ``positions[row]`` on.
+
+        These are the emitted positions; for a rule that looks ahead they count the numbers that were looked at.
+        """
 
     def commit(self, outcome: Outcome) -> None: ...
 
@@ -213,7 +216,11 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class VerifyRule(Protocol):
-    """Decides which drafts stand and what follows them. Pure: raw logits and uniforms in, a verdict out."""
+    """Decides which drafts stand and what follows them. Pure: raw logits and uniforms in, a verdict out.
+
+    Where what stands depends on drafts or numbers behind it, the rule has ``looks_ahead = True`` too: no round may then
+    look at a number that an earlier one looked at, or its drafts would not be independent of what was emitted.
+    """
 
     guarantee: Guarantee
 

@@ -39,6 +39,7 @@ from methods.autoregressive import Autoregressive
 from methods.models.base import Frame
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
+from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import UNIFORM, CopyDrafter, PerRow, RandomDrafter
@@ -87,6 +88,25 @@ class _NoResidual(SpeculativeSampling):
         rows = torch.arange(len(target_logits))
         wrong = sampling.draw(target_logits[rows, verdict.num_accepted], uniforms[:, -1])
         return replace(verdict, next_token=wrong)
+
+
+class _TokenWiseResidual(BlockVerification):
+    """Block verification that draws what follows a rejection from the residual of the token-wise rule."""
+
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        verdict = super().verify(proposal, target_logits, sampling, uniforms)
+        draft_probs = None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
+        tokens, lengths = proposal.tokens, proposal.ragged_lengths()
+        weights = reference.next_token_weights(
+            sampling.probs(target_logits), draft_probs, tokens, lengths, verdict.num_accepted
+        )
+        return replace(verdict, next_token=reference.inverse_cdf(weights, uniforms[:, -1]))
+
+
+class _LooksAgain(BlockVerification):
+    """Block verification in a loop that looks again at the numbers of drafts behind the last that stands."""
+
+    looks_ahead = False
 
 
 class _DraftedBonus(SpeculativeSampling):
@@ -301,6 +321,16 @@ CONTROLS = {
         what="the target's probability is compared with 1.02 times the draft's",
         check="law",
         rule=partial(_LenientBy, 1.02),
+    ),
+    "block verification, token-wise residual": _Control(
+        what="blocks are decided on together, but what follows is drawn from max(0, target - draft)",
+        check="law",
+        rule=_TokenWiseResidual,
+    ),
+    "block verification, numbers again": _Control(
+        what="a round looks again at numbers that decided how many drafts of the round before stand",
+        check="replay",
+        rule=_LooksAgain,
     ),
     "shared noise": _Control(
         what="a draft is drawn, decided on and replaced with one and the same number",

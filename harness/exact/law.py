@@ -1,7 +1,8 @@
 """The law of the tokens that a verify rule emits, integrated exactly over its uniform numbers by calling the rule itself.
 
 Comparing it with the target's law finds biases down to 1e-6 in what a rule decides (a lenience of 1.02, say). Faults around
-the rule (caches, drafters, random numbers) need samples: ``harness.exact.fit``.
+the rule (caches, drafters, random numbers) need samples: ``harness.exact.fit``. A rule that looks ahead decides on whole
+blocks, and so is integrated over them: ``harness.exact.block_law``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from harness.exact.bisection import BELOW_ONE, SPREAD, turning_points
+from harness.exact.block_law import block_laws
 from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.speculative.overlap import teacher_logits
 from methods.types import Drafter, Inputs, Proposal, Session, VerifyRule
 
 LAW_BOUND = 1e-6
-HALVINGS = 36
-SPREAD = 2.0 ** (2 - HALVINGS)
-BELOW_ONE = 1 - 2.0**-53
 MAX_NUMBERS = 2**22
 
 
@@ -103,7 +103,12 @@ def emitted_laws(
     sampling: Sampling,
     draft_sampling: Sampling | None = None,
 ) -> Float[Tensor, "n_plus_1 V"]:
-    """Return ``emitted_law`` at every place of a round; the last row is the bonus token's."""
+    """Return ``emitted_law`` at every place of a round; the last row is the bonus token's.
+
+    Of a rule that looks ahead it is the law of ``block_laws``.
+    """
+    if getattr(rule, "looks_ahead", False):
+        return block_laws(rule, target_logits, draft, sampling, draft_sampling or sampling)
     places = range(target_logits.shape[0])
     return torch.stack([emitted_law(rule, target_logits, draft, sampling, place, draft_sampling) for place in places])
 
@@ -145,14 +150,10 @@ def _fixed_round(
 def _accept_thresholds(fixed: _Round, tokens: Int[Tensor, "K"]) -> Float[Tensor, "K"]:
     """Return the largest uniform that accepts each token: exactly 0 or 1 if none or all of them do."""
     final = torch.zeros(len(tokens), dtype=torch.float64)
-    low, high = torch.zeros_like(final), torch.ones_like(final)
     always = fixed.verify(tokens, torch.full_like(final, BELOW_ONE), final)[0]
     never = ~fixed.verify(tokens, torch.full_like(final, SPREAD), final)[0]
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        stands = fixed.verify(tokens, middle, final)[0]
-        low, high = torch.where(stands, middle, low), torch.where(stands, high, middle)
-    return torch.where(always, 1.0, torch.where(never, 0.0, (low + high) / 2))
+    found = turning_points(lambda accept: fixed.verify(tokens, accept, final)[0], len(tokens))
+    return torch.where(always, 1.0, torch.where(never, 0.0, found))
 
 
 def _last_token_law(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> Float[Tensor, "K V"]:
@@ -184,14 +185,10 @@ def _steps(fixed: _Round, token: Int[Tensor, "1"], accept: float) -> Float[Tenso
     """Return the cumulative law: for every token, the largest uniform at which the last token's id is at most its id."""
     vocab_size = fixed.target_logits.shape[-1]
     index = torch.arange(vocab_size)
-    low, high = torch.zeros(vocab_size, dtype=torch.float64), torch.ones(vocab_size, dtype=torch.float64)
-    tokens, accepts = token.expand(vocab_size), torch.full_like(low, accept)
-    whole = fixed.verify(tokens, accepts, torch.full_like(low, BELOW_ONE))[1] <= index
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        below = fixed.verify(tokens, accepts, middle)[1] <= index
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return torch.where(whole, 1.0, (low + high) / 2)
+    tokens, accepts = token.expand(vocab_size), torch.full((vocab_size,), accept, dtype=torch.float64)
+    whole = fixed.verify(tokens, accepts, torch.full_like(accepts, BELOW_ONE))[1] <= index
+    found = turning_points(lambda final: fixed.verify(tokens, accepts, final)[1] <= index, vocab_size)
+    return torch.where(whole, 1.0, found)
 
 
 def _spot_check(fixed: _Round, tokens: Int[Tensor, "K"], thresholds: Float[Tensor, "K"]) -> None:

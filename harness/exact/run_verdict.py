@@ -32,6 +32,7 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
 
 EXAMPLES, WINDOWS, KEPT = 2, 2, 24
+BLOCK_KEPT = 8  # of a rule that looks ahead, whose law is integrated over whole blocks
 MAX_RECORDS = 50
 WithModels = Callable[[Experiment, Callable[[Models], Finding]], Finding]  # harness.run.runner.Runner.with_models
 
@@ -96,11 +97,12 @@ def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence
     """Integrate the rule's law on laws along a few of the run's own outputs, cut to their likeliest tokens."""
     chosen = [one for one in records if one.status == "ok" and len(one.tokens or ()) > WINDOW_DRAFTS][:EXAMPLES]
     prompts, windows = prompts_of(experiment, target, {record.example for record in chosen}), []
+    kept = BLOCK_KEPT if method.looks_ahead else KEPT
     for record in chosen:
         prompt = prompts[record.example]
         inputs, tokens = prompt.windows()[0], outputs_of(experiment, prompt, record.tokens or [], target)[0]
         sampling, session = Sampling.of(experiment.sampling), target.session()
-        found = windows_of(session, method.drafter, inputs, tokens, sampling, WINDOW_DRAFTS, WINDOWS, KEPT)
+        found = windows_of(session, method.drafter, inputs, tokens, sampling, WINDOW_DRAFTS, WINDOWS, kept)
         windows += [(record.example, window) for window in found]
     if not windows:
         return Finding("unknown", "no output is long enough to check the rule's law on")

@@ -25,7 +25,14 @@ GAMMA = 3
 BATCH = 4
 EXACT_RULES = ("speculative-sampling", *EXACT)
 Fields = tuple[dict[str, Any], ...]
-LOSSY_SAMPLED: Fields = ({"rule": "lenience", "lenience": 0.3}, {"rule": "sigmoid"}, {"rule": "sigmoid-released"})
+OTHER_EXACT = ("block-verification", "point-mass")
+LOSSY_SAMPLED: Fields = (
+    {"rule": "lenience", "lenience": 0.3},
+    {"rule": "sigmoid"},
+    {"rule": "sigmoid-released"},
+    {"rule": "target-greedy"},
+    {"rule": "typical"},
+)
 LOSSY_GREEDY: Fields = ({"rule": "lenience", "lenience": 0.1}, {"rule": "top-beta", "beta": 3, "tau": 2.0})
 SCHEDULES: Fields = ({"schedule": "heuristic"}, {"schedule": "optimal", "alpha": 0.7, "cost": 0.1})
 PLAIN, BEAM = MethodSpec(name="autoregressive"), MethodSpec.of("beam", num_beams=4)
@@ -120,14 +127,15 @@ def whole(pair: _Pair) -> list[Subject]:
     schedules = [pair.method(**schedule) for schedule in SCHEDULES]
     beams = MethodSpec.of("speculative-beam", drafter=pair.drafters[0], gamma=GAMMA, num_beams=4, draft_beams=8)
     strict = [pair.method(rule="top-1"), pair.method(rule="top-1", cap="printed")]
+    exact = [pair.method(rule=rule) for rule in OTHER_EXACT]
     return [
-        *pair.greedy(GENERATE, *pair.transformers_methods(), first, *strict, *others, *schedules),
+        *pair.greedy(GENERATE, *pair.transformers_methods(), first, *strict, *exact, *others, *schedules),
         *pair.greedy(*(pair.method(**rule) for rule in LOSSY_GREEDY), BEAM),
         *pair.greedy(PLAIN, first, *others, batch=BATCH),
         *pair.greedy(beams, GENERATE.change(num_beams=4), against=BEAM),
         *pair.greedy(BEAM, against=BEAM, batch=BATCH),
-        *pair.sampled(PLAIN, GENERATE, first, *rules, *others, *schedules),
-        *pair.sampled(*(pair.method(rule=rule) for rule in EXACT_RULES), sampling=FILTERED),
+        *pair.sampled(PLAIN, GENERATE, first, *rules, *exact, *others, *schedules),
+        *pair.sampled(*(pair.method(rule=rule) for rule in EXACT_RULES), *exact, sampling=FILTERED),
         *pair.sampled(*(pair.method(**rule) for rule in LOSSY_SAMPLED)),
     ]
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from harness.measures import of_run as measures
 from harness.measures.counts import Counted, Counts
-from harness.measures.logs import AnyLog, Measure, Ratio, mapped, mean_of_means, plus_one, pooled
+from harness.measures.logs import AnyLog, Measure, Ratio, Statistic, mapped, mean_of_means, plus_one, pooled
+from harness.measures.pairing import steps_of, succeeded
 from harness.measures.statistics import Estimate
 from methods.speculative import acceptance
 from methods.speculative.theory import expected_tokens
@@ -76,10 +77,23 @@ def _over_configured(log: AnyLog) -> Estimate | None:
     return mapped(pooled(ALL_ROUNDS)(log), lambda value: value / gamma)
 
 
+def _of_whole_rounds(statistic: Statistic) -> Measure:
+    """Return the ratio over all rounds; None where a draft's probabilities are unknown: rounds that know all are chosen ones."""
+
+    def measure(log: AnyLog) -> Estimate | None:
+        if isinstance(log, Counted):
+            return None
+        rounds = (steps_of(record) for record in succeeded(log.records) if record.steps is not None)
+        return pooled(Ratio(statistic))(log) if all(map(acceptance.has_all_probs, rounds)) else None
+
+    return measure
+
+
 def _emitted(counts: Counts) -> acceptance.Statistic | None:
     return None if counts.emitted is None or counts.rounds is None else (float(counts.emitted), float(counts.rounds))
 
 
+POINT_MASSES = Ratio(acceptance.alpha_point_mass)
 VERIFIED = Ratio(acceptance.accepted_over_verified, lambda counts: counts.accepted_over(counts.verified))
 BEFORE_EOS = Ratio(acceptance.accepted_over_drafted)
 ALL_DRAFTS = Ratio(acceptance.accepted_over_all_drafted, lambda counts: counts.accepted_over(counts.drafted))
@@ -89,6 +103,7 @@ MATCHES = Ratio(acceptance.matches_per_step)
 EMITTED = Ratio(acceptance.tokens_per_step, _emitted)
 ALPHA, SHARE, LENGTH, PLACE = "alpha", "share of the drafts", "tokens a round", "by position in the draft"
 NOT_CONSTANT = "gamma is not constant"
+PROBS_UNKNOWN = "the rule did not look at the probabilities of all drafts"
 DEFINITIONS = [
     Definition(
         "alpha_overlap",
@@ -104,6 +119,13 @@ DEFINITIONS = [
         "mean of min(1, p / q) over drafts up to and including the first rejection",
         "Leviathan et al., Definition 3.1 on the drafts at hand",
         _chances,
+    ),
+    Definition(
+        "alpha_point_mass",
+        ALPHA,
+        "mean of p over the same drafts: alpha where a drawn draft is taken for a point mass, or must match a drawn token",
+        "rule point-mass; vLLM's IS_NGRAM, SGLang's target-only verification, mlx-lm's exact match",
+        pooled(POINT_MASSES, 1.0),
     ),
     Definition(
         "accepted_over_verified",
@@ -162,6 +184,22 @@ DEFINITIONS = [
         "the same, one less where all drafts stand and the last is the EOS",
         "transformers, generation/utils.py: n_matches",
         pooled(MATCHES),
+    ),
+    Definition(
+        "expected_token_wise",
+        LENGTH,
+        "drafts that the token-wise rule accepts on average of those that were made, before any stop",
+        "Leviathan et al., Algorithm 1",
+        _of_whole_rounds(acceptance.expected_token_wise),
+        PROBS_UNKNOWN,
+    ),
+    Definition(
+        "expected_blocks",
+        LENGTH,
+        "the same of block verification, on the same drafts",
+        "Sun et al. 2024, Algorithm 2",
+        _of_whole_rounds(acceptance.expected_blocks),
+        PROBS_UNKNOWN,
     ),
     Definition(
         "tokens_per_step",

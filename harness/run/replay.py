@@ -22,19 +22,22 @@ from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
 from harness.models.fit import Models
 from harness.models.loading import LoadedModel
+from harness.run.block_intervals import carried, stands
 from harness.run.decode import outputs_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt, seed_of
 from methods.models.base import Stack
 from methods.sampling import Sampling
+from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
+from methods.speculative.engine_rules import PointMass
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.per_row import PerRow, opening
 from methods.speculative.rules import KernelRule, SpeculativeSampling
 from methods.steps import Step
 from methods.transformers_generate import TransformersGenerate
-from methods.types import Drafter, Generation, Inputs, Method
+from methods.types import Drafter, Generation, Inputs, Method, VerifyRule
 
 NEAR_TIE_FLOAT32 = 1e-4  # a difference of two logits, or of two probabilities, that rounding may make in fp32
 WITHIN = 4  # in half precision: typical errors of a law, measured on the same text, that a border may have moved
@@ -55,15 +58,23 @@ class Decision(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place in a round that began at ``start``, and the position of an output that it stands for."""
+    """A place in a round that began at ``start``, and the position of an output that it stands for.
+
+    ``first`` is the round's first random number in each stream.
+    """
 
     start: int
+    first: int
     place: int
     step: Step
 
     @property
     def position(self) -> int:
         return self.start + self.place
+
+    @property
+    def number(self) -> int:
+        return self.first + self.place
 
     @property
     def token(self) -> int:
@@ -201,10 +212,16 @@ def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -
     return logits
 
 
-def numbers_of(seed: int, length: int) -> Float[Tensor, "3 length"]:
-    """Return the numbers that belong to a seed, made anew: nothing of ``Uniforms`` is used."""
-    key = np.array([seed, 0], dtype=np.uint64)
-    return torch.from_numpy(np.random.Generator(np.random.Philox(key=key)).random((3, length)))
+def numbers_of(seed: int, length: int, count: int = 0) -> Float[Tensor, "3 at_least_count"]:
+    """Return the numbers that belong to a seed, made anew: nothing of ``Uniforms`` is used.
+
+    They come in blocks of ``length``; so many are made that there are ``count``, or one.
+    """
+    key, found = np.array([seed, 0], dtype=np.uint64), []
+    for block in range(max(1, -(-count // length))):
+        counter = np.array([0, block, 0, 0], dtype=np.uint64)
+        found.append(torch.from_numpy(np.random.Generator(np.random.Philox(key=key, counter=counter)).random((3, length))))
+    return torch.cat(found, 1)
 
 
 @torch.inference_mode()
@@ -233,25 +250,77 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
         if isinstance(method, DraftAndVerify):
             yield from _first_choices(method.drafter, inputs, made)
         return
-    numbers, laws = numbers_of(seed, length), law_of(reading.logits, sampling).double()
+    laws = law_of(reading.logits, sampling).double()
     if not isinstance(method, DraftAndVerify):
-        yield from _draws("drawn token", range(len(laws)), made.tokens, laws, numbers[SAMPLE], reading.law_bound)
+        drawn = numbers_of(seed, length)[SAMPLE]
+        yield from _draws("drawn token", range(len(laws)), made.tokens, laws, drawn, reading.law_bound)
         return
-    bounds = 2 * reading.law_bound  # both laws are rounded
-    drafts, exact = _Drafts(method.drafter, reader, inputs, made, numbers), _draws_residuals(method)
-    yield from _accepted(made, laws, numbers, bounds.tolist(), exact, drafts)
+    bounds, rule = 2 * reading.law_bound, _rule_of(method)  # both laws are rounded
+    exact, blocks = _draws_residuals(method), isinstance(rule, BlockVerification)
+    rounds = list(_begun(made.steps, blocks or method.looks_ahead))
+    numbers = numbers_of(seed, length, max(one.first + len(one.step.drafted) + 1 for one in rounds))
+    drafts = _Drafts(method.drafter, reader, inputs, made, numbers, rounds, isinstance(rule, PointMass))
+    yield from _accepted(made, laws, numbers, bounds.tolist(), exact and not blocks, drafts)
     yield from drafts.draws(bounds)
-    if exact:
+    if blocks:
+        shares = 4 * reading.margin_bound / sampling.temperature  # of a probability: its logit's rounding and the sum's, twice
+        yield from _blocks(made, laws, numbers, bounds.tolist(), shares.tolist(), drafts)
+    elif exact:
         yield from _last_tokens(made, laws, numbers, bounds, drafts)
 
 
-def _decided(steps: Sequence[Step]) -> Iterator[Place]:
-    """Yield the drafts that were decided on, each round's up to the first that was rejected: behind it no law is known."""
-    start = 0
+def _begun(steps: Sequence[Step], looks_ahead: bool) -> Iterator[Place]:
+    """Yield the first place of every round. A rule that looks ahead looks at each random number in one round only."""
+    start, first = 0, 0
     for step in steps:
-        kept = step.num_accepted
-        yield from (Place(start, place, step) for place in range(kept + (kept < min(len(step.drafted), step.emitted))))
+        yield Place(start, first, 0, step)
         start += step.emitted
+        first = first + len(step.drafted) + 1 if looks_ahead else start
+
+
+def _decided(rounds: Sequence[Place]) -> Iterator[Place]:
+    """Yield the drafts that were decided on, each round's up to the first that was rejected: behind it no law is known."""
+    for one in rounds:
+        kept = one.step.num_accepted
+        reached = kept + (kept < min(len(one.step.drafted), one.step.emitted))
+        yield from (one._replace(place=place) for place in range(reached))
+
+
+def _blocks(
+    made: Generation,
+    laws: Float[Tensor, "T V"],
+    numbers: Float[Tensor, "3 length"],
+    bounds: Sequence[float],
+    shares: Sequence[float],
+    drafts: "_Drafts",
+) -> Iterator[Decision]:
+    """Yield, of each round of block verification, why so many drafts stand, and how its last token was drawn.
+
+    Behind the first draft that does not stand the text says nothing of the laws, so only its last draft is looked at there.
+    A round that a stop has cut may have accepted more than it emitted and is left out.
+    """
+    for one in drafts.rounds:
+        step, kept, length = one.step, one.step.num_accepted, len(one.step.drafted)
+        if step.emitted != kept + 1:
+            continue
+        places = [one._replace(place=place) for place in range(min(kept + 1, length))]
+        known, known_laws = drafts.laws_of(places)
+        rows = dict(zip((at.place for at in known), known_laws, strict=True))
+        own = [float(laws[at.position, at.token]) for at in places]
+        theirs = [float(rows[at.place][at.token]) if at.place in rows else step.draft_probs[at.place] for at in places]
+        reached = carried(own, theirs, *([part[at.position] for at in places] for part in (bounds, shares)))
+        end, accepts = one.start + kept, numbers[ACCEPT]
+        if kept and (kept == length or kept in rows):
+            ours, taken = (None, None) if kept == length else (laws[end], rows[kept])
+            chance = stands(reached[kept], ours, taken, bounds[end])
+            yield Decision(end - 1, "acceptance", float(accepts[one.first + kept - 1]) - chance.high, 0.0)
+        if kept == length - 1:
+            yield Decision(end, "rejection", reached[length].low - float(accepts[one.first + kept]), 0.0)
+        if kept == length or kept in rows:
+            p = reached[kept]
+            weights = laws[end] if kept == length else ((p.low + p.high) / 2 * laws[end] - rows[kept]).clamp(min=0)
+            off = float(draw_off(weights[None], torch.tensor([made.tokens[end]]), numbers[SAMPLE][[one.first]]))
+            yield Decision(end, "drawn token", off, bounds[end] + (p.width if kept < length else 0.0))
 
 
 def _accepted(
@@ -263,7 +332,7 @@ def _accepted(
     drafts: "_Drafts",
 ) -> Iterator[Decision]:
     """Yield what was decided of drafts, and how far stated probabilities are from what the laws say."""
-    if not (places := list(_decided(made.steps))):
+    if not (places := list(_decided(drafts.rounds))):
         return
     probs = laws[[one.position for one in places], [one.token for one in places]].tolist()
     accepts = numbers[ACCEPT].tolist()
@@ -275,7 +344,7 @@ def _accepted(
             yield Decision(position, "target's probability of a draft", abs(step.target_probs[one.place] - prob), bound)
         if one.place < len(step.draft_probs):
             stated = step.draft_probs[one.place]
-            over = accepts[position] * stated - prob  # at most 0 where the draft stands
+            over = accepts[one.number] * stated - prob  # at most 0 where the draft stands
             if exact:
                 yield Decision(position, "acceptance" if stands else "rejection", over if stands else -over, bound)
             if law is not None:
@@ -290,18 +359,16 @@ def _last_tokens(
     drafts: "_Drafts",
 ) -> Iterator[Decision]:
     """Yield how far the number behind every round's drafts is from what it drew: of the target's law, or of a residual."""
-    start, whole, rejected = 0, list[Place](), list[Place]()
-    for step in made.steps:
-        if step.emitted == step.num_accepted + 1:
-            (whole if step.num_accepted == len(step.drafted) else rejected).append(Place(start, step.num_accepted, step))
-        start += step.emitted
+    ends = [one._replace(place=one.step.num_accepted) for one in drafts.rounds if one.step.emitted == one.step.num_accepted + 1]
+    whole = [one for one in ends if one.place == len(one.step.drafted)]
+    rejected = [one for one in ends if one.place < len(one.step.drafted)]
     rejected, taken = drafts.laws_of(rejected)
     for rounds in (whole, rejected):
         if rounds:
-            ends = [one.position for one in rounds]
-            weights = laws[ends] if rounds is whole else (laws[ends] - taken).clamp(min=0)
-            at = numbers[SAMPLE][[one.start for one in rounds]]
-            yield from _draws("drawn token", ends, [made.tokens[end] for end in ends], weights, at, bounds[ends])
+            at = [one.position for one in rounds]
+            weights = laws[at] if rounds is whole else (laws[at] - taken).clamp(min=0)
+            drawn = numbers[SAMPLE][[one.first for one in rounds]]
+            yield from _draws("drawn token", at, [made.tokens[end] for end in at], weights, drawn, bounds[at])
 
 
 def _choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decision]:
@@ -327,7 +394,7 @@ def _first_choices(drafter: Drafter, inputs: Inputs, made: Generation) -> Iterat
     if not isinstance(drafter, ModelDrafter | HierarchicalDrafter):
         return
     logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
-    places = [one for one in _decided(made.steps) if one.position < len(logits)]
+    places = [one for one in _decided(list(_begun(made.steps, False))) if one.position < len(logits)]
     if not places or logits.dtype in (torch.float16, torch.bfloat16):
         return
     rows = logits[[one.position for one in places]].double()
@@ -373,16 +440,24 @@ def draw_off(weights: Float[Tensor, "T V"], tokens: Tensor, numbers: Float[Tenso
     return torch.maximum(low - goal, goal - high).clamp(min=0)
 
 
+def _rule_of(method: DraftAndVerify) -> VerifyRule:
+    return method.rule.rule if isinstance(method.rule, ProfiledRule) else method.rule
+
+
 def _draws_residuals(method: Method) -> bool:
-    """Say whether a method decides by Algorithm 1 of Leviathan et al., whose every decision can be replayed."""
+    """Say whether a method decides by Algorithm 1 of Leviathan et al. or by block verification, which can be replayed."""
     if not isinstance(method, DraftAndVerify):
         return False
-    rule = method.rule.rule if isinstance(method.rule, ProfiledRule) else method.rule
-    return isinstance(rule, SpeculativeSampling) or (isinstance(rule, KernelRule) and rule.guarantee == "same_distribution")
+    rule = _rule_of(method)
+    exact_kernel = isinstance(rule, KernelRule) and rule.guarantee == "same_distribution"
+    return exact_kernel or isinstance(rule, SpeculativeSampling | BlockVerification)
 
 
 class _Drafts:
-    """What a drafter's laws were, where its text alone says so: a model's everywhere, a row drafter's by asking it again."""
+    """What a drafter's laws were, where its text alone says so: a model's everywhere, a row drafter's by asking it again.
+
+    With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from.
+    """
 
     def __init__(
         self,
@@ -391,12 +466,15 @@ class _Drafts:
         inputs: Inputs,
         made: Generation,
         numbers: Float[Tensor, "3 length"],
+        rounds: Sequence[Place],
+        as_points: bool,
     ) -> None:
         sampling, stack, prompt = reader.sampling, reader.target.stack, inputs.prompts[0]
         pending = stack.start_token if stack.encodes_prompts else prompt[-1]
         assert pending is not None
         self.drafter, self.sampling, self.numbers = drafter, sampling, numbers
-        self.text, self.steps, self.opening = made.tokens, made.steps, opening(prompt, pending)
+        self.text, self.rounds, self.opening = made.tokens, rounds, opening(prompt, pending)
+        self.as_points, self.vocab_size, self.device = as_points, reader.target.vocab_size, stack.device
         self.laws: Tensor | None = None
         self.again: dict[int, Any] = {}
         if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
@@ -404,7 +482,14 @@ class _Drafts:
             self.laws = torch.cat(found).double() if found else None
 
     def laws_of(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
-        """Return the places at which the law of a draft behind drafts that stood is known, and these laws."""
+        """Return the places at which the law that the rule took for a draft's is known, behind drafts that stood; and these."""
+        if self.as_points and places:
+            tokens = torch.tensor([one.token for one in places], device=self.device)
+            return list(places), torch.nn.functional.one_hot(tokens, self.vocab_size).double()
+        return self._drawn_from(places)
+
+    def _drawn_from(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
+        """Return the places at which the law that a draft was drawn from is known, and these laws."""
         reach = 0 if self.laws is None else len(self.laws)
         known = list(places) if isinstance(self.drafter, PerRow) else [one for one in places if one.position < reach]
         if not known:
@@ -423,28 +508,28 @@ class _Drafts:
 
     def draws(self, bounds: Float[Tensor, "T"]) -> Iterator[Decision]:
         """Yield how far every draft that was decided on is from what its law and random number give."""
-        places = list(_decided(self.steps))
+        places = list(_decided(self.rounds))
         if isinstance(self.drafter, PerRow):
             for one in places:
-                again = self._again(self.drafter, one.start, one.step).tokens[0, one.place : one.place + 1].tolist()
+                again = self._again(self.drafter, one).tokens[0, one.place : one.place + 1].tolist()
                 yield Decision(one.position, "draft", float(again != [one.token]), 0.0)
-        known, laws = self.laws_of(places) if isinstance(self.drafter, ModelDrafter) else ([], torch.empty(0))
+        known, laws = self._drawn_from(places) if isinstance(self.drafter, ModelDrafter) else ([], torch.empty(0))
         if known:
-            at = [one.position for one in known]
-            yield from _draws("draft", at, [one.token for one in known], laws, self.numbers[DRAFT][at], bounds[at])
+            at, numbers = [one.position for one in known], self.numbers[DRAFT][[one.number for one in known]]
+            yield from _draws("draft", at, [one.token for one in known], laws, numbers, bounds[at])
 
     def _law(self, drafter: PerRow, one: Place) -> Float[Tensor, "V"]:
-        proposal = self._again(drafter, one.start, one.step)
+        proposal = self._again(drafter, one)
         if one.place >= proposal.lengths[0]:
             return torch.zeros(drafter.row_drafter.vocab_size, dtype=torch.float64)
         if proposal.logits is not None:
             return proposal.sampling.probs(proposal.logits[0, one.place]).double()
         return torch.nn.functional.one_hot(proposal.tokens[0, one.place], drafter.row_drafter.vocab_size).double()
 
-    def _again(self, drafter: PerRow, start: int, step: Step) -> Any:
-        if start not in self.again:
-            count = len(step.drafted)
-            numbers = self.numbers[DRAFT, start : start + count]
-            text = [*self.opening, *self.text[:start]]
-            self.again[start] = drafter.row_drafter.propose(text, count, numbers, self.sampling)
-        return self.again[start]
+    def _again(self, drafter: PerRow, one: Place) -> Any:
+        if one.start not in self.again:
+            count = len(one.step.drafted)
+            numbers = self.numbers[DRAFT, one.first : one.first + count]
+            text = [*self.opening, *self.text[: one.start]]
+            self.again[one.start] = drafter.row_drafter.propose(text, count, numbers, self.sampling)
+        return self.again[one.start]

@@ -4,7 +4,9 @@ Each is a ratio of sums, so an example contributes (numerator, denominator) and 
 behind a stopping EOS counts, neither as accepted nor as verified nor as drafted: the output ended before it.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from operator import mul
 
 from methods.steps import Step
 
@@ -16,6 +18,15 @@ def alpha_ratio(steps: Iterable[Step]) -> Statistic:
     pairs = ((step.target_probs, step.draft_probs, _num_verified(step)) for step in steps)
     drafted = (pair for target, draft, count in pairs for pair in zip(target[:count], draft[:count], strict=True))
     return _sums((min(1.0, target / draft) if draft else 1.0, 1) for target, draft in drafted)
+
+
+def alpha_point_mass(steps: Iterable[Step]) -> Statistic:
+    """Mean of the target's probability over the same drafts: their alpha where a drawn draft is taken for a point mass.
+
+    It estimates sum target draft: also the chance that a draft equals a token that is drawn from the target.
+    """
+    probs = (prob for step in steps for prob in step.target_probs[: _num_verified(step)])
+    return _sums((prob, 1) for prob in probs)
 
 
 def accepted_over_verified(steps: Iterable[Step]) -> Statistic:
@@ -36,6 +47,28 @@ def accepted_per_step(steps: Iterable[Step]) -> Statistic:
 def tokens_per_step(steps: Iterable[Step]) -> Statistic:
     """Emitted tokens a run of the target, the one it adds included: what Eq. 1 expects."""
     return _sums((step.emitted, 1) for step in steps)
+
+
+def expected_token_wise(steps: Iterable[Step]) -> Statistic:
+    """Drafts that Algorithm 1 of Leviathan et al. accepts on average of those that were made, a round, before any stop.
+
+    i drafts or more stand with the product of their min(1, target / draft). Steps must satisfy ``has_all_probs``.
+    """
+    return _sums((sum(itertools.accumulate((min(1.0, ratio) for ratio in ratios), mul)), 1) for ratios in _ratios(steps))
+
+
+def expected_blocks(steps: Iterable[Step]) -> Statistic:
+    """The same of block verification: i drafts or more stand with a chance of p_i = min(1, p_{i-1} target / draft).
+
+    That is so given i drafts, whatever is drafted behind them (Sun et al. 2024, Algorithm 2).
+    """
+    carried = (itertools.accumulate(ratios, lambda p, ratio: min(1.0, p * ratio), initial=1.0) for ratios in _ratios(steps))
+    return _sums((sum(one) - 1, 1) for one in carried)
+
+
+def has_all_probs(steps: Iterable[Step]) -> bool:
+    """Say whether the probabilities of every draft are known; some kernels end with the first rejection."""
+    return all(len(step.target_probs) == len(step.draft_probs) == len(step.drafted) for step in steps)
 
 
 def accepted_over_all_drafted(steps: Iterable[Step]) -> Statistic:
@@ -69,6 +102,13 @@ def position_conditional(position: int) -> Callable[[Iterable[Step]], Statistic]
         return _sums((step.num_accepted >= position, 1) for step in steps if _num_verified(step) >= position)
 
     return statistic
+
+
+def _ratios(steps: Iterable[Step]) -> Iterator[list[float]]:
+    """Yield target / draft of the drafts of every round."""
+    for step in steps:
+        pairs = zip(step.target_probs, step.draft_probs, strict=True)
+        yield [target / draft if draft else float(target > 0) for target, draft in pairs]
 
 
 def _sums(pairs: Iterable[Statistic]) -> Statistic:

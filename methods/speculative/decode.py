@@ -41,12 +41,16 @@ class _Decided(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """One row while it is generated. ``left`` is how many tokens it may still emit, 0 where it has ended."""
+    """One row while it is generated. ``left`` is how many tokens it may still emit, 0 where it has ended.
+
+    ``num_looked_at`` counts the random numbers of a stream up to the last that a round looked at.
+    """
 
     pending: int
     left: int
     schedule: Schedule
     made: Generation
+    num_looked_at: int = 0
 
 
 class DraftAndVerify:
@@ -54,16 +58,21 @@ class DraftAndVerify:
 
     A round never drafts more than what is left less one, since it always emits a token of the target's own; so the last
     token of a full-length output is a plain step. The target's positions bound the output as they do in plain decoding.
+
+    Random numbers belong to emitted positions, so those of rejected drafts are looked at again. A rule that looks ahead has
+    emitted by them: with such a rule every round has numbers of its own.
     """
 
     def __init__(self, drafter: Drafter, rule: VerifyRule, schedule_factory: Callable[[], Schedule]) -> None:
         self.drafter, self.rule, self.schedule_factory = drafter, rule, schedule_factory
         self.guarantee: Guarantee = rule.guarantee
+        self.looks_ahead: bool = getattr(rule, "looks_ahead", False)
 
     @torch.inference_mode()
     def generate(
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
+        uniforms = uniforms.endless() if self.looks_ahead else uniforms
         pending, encode_s, draft_encode_s = self._begin(target, inputs, uniforms, clock)
         rows = [
             _Row(token, left, self.schedule_factory(), Generation([], [], "length", encode_s, draft_encode_s))
@@ -110,7 +119,7 @@ class DraftAndVerify:
         clock: Clock | None,
     ) -> None:
         started = clock() if clock else 0.0
-        positions = [len(row.made.tokens) for row in active]
+        positions = [row.num_looked_at if self.looks_ahead else len(row.made.tokens) for row in active]
         num_draft = [min(row.schedule.next(), row.left - 1) for row in active]
         proposal = self.drafter.propose(num_draft, positions, sampling)
         drafted = clock() if clock else 0.0
@@ -158,6 +167,7 @@ def _take(row: _Row, length: int, decided: _Decided, stop: Stop) -> None:
     num_accepted, row.pending, drafted = decided.num_accepted, decided.next_token, list(decided.drafted[:length])
     emitted, reason = stop.cut([*drafted[:num_accepted], row.pending], row.left)
     row.left = row.left - len(emitted) if reason is None else 0
+    row.num_looked_at += length + 1
     step = Step(drafted, min(num_accepted, len(emitted)), len(emitted), stop_reason=reason)
     step.target_probs = _looked_at(decided.target_probs[:length])
     step.draft_probs = _looked_at(decided.draft_probs[:length])

@@ -22,6 +22,19 @@ class LenienceOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TypicalOptions(Options):
+    label: ClassVar[str] = " {epsilon:g}, {delta:g}"
+
+    epsilon: float = option(0.09, "a draft of this target probability always stands; Medusa's posterior_threshold")
+    delta: float = option(0.3, "or one of DELTA exp(-entropy); Medusa's posterior_alpha")
+
+    def __post_init__(self) -> None:
+        for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
+            if not 0 <= value <= 1:
+                raise InputError(f"{name} {value!r}: expected a number from 0 to 1 (0 accepts every token the target can emit)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SigmoidOptions(Options):
     scale: float = option(DEFAULT_SCALE, "alpha is -SCALE, beta SCALE")
     half_logits: bool = option(False, "round both models' logits to fp16 first")

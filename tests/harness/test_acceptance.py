@@ -39,6 +39,7 @@ ROUNDS = {
 BY_HAND = {
     "alpha_overlap": (0.5 + 0.7 + 0.9) / 3,
     "alpha_ratio": (3 * 0.5 + 1 * 0.5 + 3 * 0.5 + 2 * 0.5 + 2 * 0.5) / (3 + 1 + 3 + 2 + 2),
+    "alpha_point_mass": 0.25,
     "accepted_over_verified": 9 / (3 + 1 + 3 + 2 + 2),
     "accepted_over_drafted": 9 / (3 + 3 + 0 + 3 + 2 + 2),
     "accepted_over_drafted_mean": (2 / 6 + 5 / 5 + 2 / 2) / 3,
@@ -46,6 +47,8 @@ BY_HAND = {
     "sglang_accept_rate": 9 / (6 * 3),
     "accepted_per_step": 9 / 6,
     "transformers_n_matches": (9 - 1) / 6,
+    "expected_token_wise": (4 * (0.5 + 0.25 + 0.125) + (0.5 + 0.25)) / 6,
+    "expected_blocks": (4 * (0.5 + 0.25 + 0.125) + (0.5 + 0.25)) / 6,  # no draft is likelier under the target
     "tokens_per_step": (3 + 1 + 1 + 4 + 2 + 2) / 6,
     "tokens_per_step_mean": (5 / 3 + 6 / 2 + 2 / 1) / 3,
     "eagle_tau": 13 / 6,
@@ -163,7 +166,7 @@ def test_repeats_of_an_example_are_one_example(log: Log) -> None:
 
 def test_every_definition_says_whose_it_is() -> None:
     names = [one.name for one in DEFINITIONS]
-    assert len(set(names)) == len(names) == 16
+    assert len(set(names)) == len(names) == 19
     for one in DEFINITIONS:
         assert isinstance(one, Definition)
         assert one.meaning

@@ -414,6 +414,7 @@ def test_a_schedule_with_a_parameter(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_is_ours_keeps_them_too() -> None:
     ours = [("rule", "speculative-sampling"), ("rule", "top-1"), ("drafter", "model")]
+    ours += [("rule", rule) for rule in ("block-verification", "typical")]
     ours += [("method", "autoregressive"), ("table", "9"), ("task", "squad"), ("task", "text")]
     for kind, name in ours:
         found = list(check_entry(own_part(kind, name)))
@@ -462,6 +463,8 @@ LAW, LOOP = "its law, integrated over its uniforms", "sampled, through the loop"
         (lambda: _LenientBy(1.02), {LAW}),
         (CONTROLS["no residual"].rule, {LAW, LOOP}),
         (OneUniform, {LOOP}),
+        (CONTROLS["block verification, token-wise residual"].rule, {LAW}),
+        (CONTROLS["block verification, numbers again"].rule, {LAW}),
         (Draws, {"is pure: random numbers are inputs"}),
         (Overwrites, {"is pure: random numbers are inputs"}),
         (SeesPadding, {"decides within the round", "decides every row by itself"}),

@@ -24,6 +24,7 @@ from harness.zoo.build import ensure
 from kernels.verify import reference
 from methods.models.base import Frame
 from methods.models.gpt2 import Gpt2Stack
+from methods.parts import RULES
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
@@ -139,6 +140,9 @@ def drafts_from_acceptance_numbers(patch: pytest.MonkeyPatch) -> None:
         ("speculative-sampling", {"temperature": 1.0}),
         ("exact", {"temperature": 1.0}),
         ("fused", {"temperature": 0.8, "top_k": 20, "top_p": 0.95}),
+        ("point-mass", {"temperature": 1.0}),
+        ("block-verification", {"temperature": 1.0}),
+        ("block-verification", {"temperature": 0.8, "top_k": 20, "top_p": 0.95}),
     ],
 )
 def test_every_decision_of_an_exact_run_holds(tmp_path: Path, rule: str, sampling: dict) -> None:
@@ -149,6 +153,21 @@ def test_every_decision_of_an_exact_run_holds(tmp_path: Path, rule: str, samplin
     for record in records[-1]:
         assert record.steps is not None
         assert (record.replayed or 0) > len(record.tokens or ()) + 2 * sum(record.steps.num_accepted)  # acceptances and laws
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "gamma"),
+    [("block verification, token-wise residual", 2.0, 6), ("block verification, numbers again", 1.0, 3)],
+)
+def test_a_wrong_block_verification_is_found(
+    name: str, temperature: float, gamma: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hot and with long drafts, so that blocks often end inside; elsewhere the two residuals are mostly the same."""
+    monkeypatch.setitem(RULES, "block-verification", CONTROLS[name].rule)
+    method = MethodSpec.of("speculative", drafter=MODEL, gamma=gamma, rule="block-verification")
+    found, _ = run(tmp_path, temperature, method)
+    assert found["verdict"] == "bug"
+    assert found["replayed"]["faults"] > 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -19,6 +19,7 @@ from methods.speculative.schedules import Constant
 from methods.types import Generation, Inputs, Proposal, Stop
 
 DRAWN = Sampling(temperature=1.0)
+OTHERS = ("block-verification", "point-mass")
 LOSSY = ("sigmoid", "sigmoid-released")
 NUM_DRAFT = 2
 TARGET = random_table(4, seed=1, scale=1.5)
@@ -44,8 +45,8 @@ def failures(rule: str, num_samples: int = 2000) -> list[str]:
     return [name for name, fit in fits.items() if not fit.passes(FALSE_ALARM / len(fits))]
 
 
-@pytest.mark.parametrize("rule", EXACT)
-def test_exact_kernels_fit_the_law_end_to_end(rule: str) -> None:
+@pytest.mark.parametrize("rule", [*EXACT, *OTHERS])
+def test_exact_rules_fit_the_law_end_to_end(rule: str) -> None:
     assert failures(rule) == []
 
 
@@ -62,10 +63,10 @@ def test_exact_kernels_emit_the_same_tokens(sampling: Sampling) -> None:
         assert {rule: generate(rule, sampling, seed).tokens for rule in EXACT} == dict.fromkeys(EXACT, expected)
 
 
-@pytest.mark.parametrize("rule", [*EXACT, *LOSSY])
+@pytest.mark.parametrize("rule", [*EXACT, *OTHERS, *LOSSY])
 def test_greedy_drafts_are_compared_with_the_argmax(rule: str) -> None:
     assert generate(rule, Sampling(), 0).tokens == generate("speculative-sampling", Sampling(), 0).tokens
-    lossless = rule in EXACT
+    lossless = rule in (*EXACT, *OTHERS)
     assert RULES[rule]().guarantee == ("same_distribution" if lossless else "lossy")
 
 
@@ -98,7 +99,7 @@ class Poisoned(_TableSession):
         return super().extend(tokens).fill_(float("nan"))
 
 
-@pytest.mark.parametrize("rule", ["speculative-sampling", *EXACT, *LOSSY])
+@pytest.mark.parametrize("rule", ["speculative-sampling", *EXACT, *OTHERS, *LOSSY])
 def test_nan_logits_are_refused_in_one_line(rule: str) -> None:
     with pytest.raises(InputError, match="row 0, position 0: hold NaN") as raised:
         method(rule).generate(Poisoned(TARGET), Inputs(((1, 2),)), DRAWN, Uniforms([0], 8), Stop(max_new_tokens=8))
