@@ -78,7 +78,7 @@ def _over_configured(log: AnyLog) -> Estimate | None:
 
 
 def _of_whole_rounds(statistic: Statistic) -> Measure:
-    """Return the ratio over all rounds; None where a draft's probabilities are unknown: rounds that know all are chosen ones."""
+    """Return the ratio over all rounds; None where any draft's probabilities are unknown: a choice of rounds misleads."""
 
     def measure(log: AnyLog) -> Estimate | None:
         if isinstance(log, Counted):
