@@ -8,6 +8,7 @@ engines   logs that other engines write, read as counts
 run       from an experiment to records; ``run.ray`` on a cluster
 tables    what a table, a cell and a figure are, and how one is written
 exact     the exactness audit, and the contracts of parts
+advise    which method and gamma to use: measured, predicted, checked
 papers    a folder a paper: setups, tables, figures, claims
 gpu       what a GPU can tell, part by part, and its rehearsal
 report    the site, the ledger, notebooks, regression

@@ -8,6 +8,7 @@ from methods.options import MethodOptions, Options, Part, option
 from methods.ppd.options import PipelineOptions
 from methods.specdec.options import BlockOptions, DrafterAloneOptions, TopBetaOptions, TopOneOptions
 from methods.speculative.options import (
+    FirstLayersOptions,
     GammaOptions,
     HierarchicalOptions,
     LenienceOptions,
@@ -56,6 +57,7 @@ SCHEDULES: Registry = {
     "constant": Part("methods.speculative.schedules:Constant", GammaOptions),
     "heuristic": Part("methods.speculative.schedules:Heuristic", GammaOptions),
     "optimal": Part("methods.speculative.schedules:Optimal", OptimalOptions),
+    "sweep": Part("methods.speculative.schedules:Sweep", GammaOptions),
 }
 DRAFTERS: Registry = {
     "model": Part("methods.speculative.drafters:model", Options),
@@ -65,6 +67,7 @@ DRAFTERS: Registry = {
     "bigram": Part("methods.speculative.drafters:bigram", Options),
     "copy": Part("methods.speculative.drafters:copy", Options),
     "random": Part("methods.speculative.drafters:random", Options),
+    "first-layers": Part("methods.speculative.drafters:first_layers", FirstLayersOptions),
     "hierarchical": Part("methods.speculative.drafters:hierarchical", HierarchicalOptions),
     "block": Part("methods.speculative.drafters:block", BlockOptions, reads="block"),
     "blockwise": Part("methods.speculative.drafters:blockwise", Options, reads="heads"),

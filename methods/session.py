@@ -28,9 +28,10 @@ class ModelSession:
     blank or the end of text), as in transformers.
     """
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, num_layers: int | None = None) -> None:
+        """``num_layers``: only so many first layers run, and the head reads the last of these."""
         self.stack = stack
-        self.vocab_size, self.num_layers = stack.vocab_size, stack.num_layers
+        self.vocab_size, self.num_layers = stack.vocab_size, num_layers or stack.num_layers
         self.position_limit, self.device = stack.position_limit, stack.device
         self.lengths: list[tuple[int, ...]] = []
         self._cache = torch.empty(0, device=stack.device, dtype=stack.dtype)

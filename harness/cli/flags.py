@@ -69,6 +69,14 @@ def layer_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(map(int, parts)))
 
 
+def count_list(text: str) -> tuple[int, ...]:
+    """An argparse type: different integers of at least 1 with commas between, in order."""
+    found = layer_list(text)
+    if 0 in found:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected integers of at least 1 with commas between, such as 1,8")
+    return found
+
+
 DATA = '"toy", "hub", hub:OWNER/NAME, a folder or a file (default: hub for profiles of public models, else toy)'
 SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as argparse has them
     "--profile": {
@@ -300,6 +308,40 @@ def _kernels(group: argparse._ArgumentGroup) -> None:
     flag("--cold", action="store_true", help="sweep the caches near the cores before each call (CPU only)")
     add(group, "--device", help="cpu or cuda (default: cpu)")
     add(group, "--dtype", help="of the logits; also of a model whose passes are timed (default: float32)")
+
+
+def advise(parser: argparse.ArgumentParser) -> None:
+    flag = parser.add_argument
+    flag("--target", required=True, metavar="MODEL", help="a folder, a GGUF file, a Hub id, pocket:NAME or zoo:NAME")
+    drafts = "a model that may draft (repeatable); copying and n-grams of the target's own texts are always tried"
+    flag("--draft", dest="drafts", action="append", default=[], metavar="MODEL", help=drafts)
+    kinds = "how these draft; tli or slem for models of another vocabulary (default: model)"
+    flag("--drafter", choices=("model", "tli", "slem"), default="model", help=kinds)
+    flag("--task", default="text", help="whose prompts it is for, as in `foretoken run` (default: text)")
+    flag("--minutes", type=minutes, default=5.0, metavar="N", help="how long, in all, models' loading aside (default: 5)")
+    flag("--batch", type=count_list, default=(1,), metavar="N,N", help="rows decoded together, an answer for each (default: 1)")
+    flag("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
+    add_count(parser, "--max-new-tokens", "default: the task's own")
+    add_count(parser, "--max-input-tokens", "cut a prompt's longest field down to this")
+    flag("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
+    flag("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
+    flag("--split", metavar="NAME", help="which rows of the data, as in `foretoken run`")
+    add(
+        parser,
+        "--profile",
+        "--data",
+        "--field",
+        "--config",
+        "--device",
+        "--dtype",
+        "--threads",
+        "--seed",
+        "--records",
+        "--quiet",
+        "--dry-run",
+    )
+    add(parser, "--plugin", "--again")
+    add(parser, "--replay", default="none", help="replay outputs as `foretoken run` does (default: none, which costs no time)")
 
 
 def regress(parser: argparse.ArgumentParser) -> None:

@@ -104,7 +104,9 @@ def _add_method(flag: Callable[..., Any]) -> None:
     flag("--drafter", help=f"{', '.join(DRAFTERS)} (model, tli, slem, block and blockwise with --draft); {THEIRS}")
     flag("--rule", default="speculative-sampling", help=f"{', '.join(RULES)}; default: speculative-sampling")
     flag(
-        "--schedule", default="constant", help='constant (default), heuristic ("+2 / -1") or optimal (with --alpha and --cost)'
+        "--schedule",
+        default="constant",
+        help='constant (default), heuristic ("+2 / -1"), optimal (with --alpha and --cost) or sweep (1 to gamma in turn)',
     )
     flag("--peer", action="append", default=[], metavar="NAME", help=peers)
     flag("--match-layers", type=layer_list, default=(), metavar="N,N", help=layers)

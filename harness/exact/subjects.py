@@ -34,7 +34,7 @@ LOSSY_SAMPLED: Fields = (
     {"rule": "typical"},
 )
 LOSSY_GREEDY: Fields = ({"rule": "lenience", "lenience": 0.1}, {"rule": "top-beta", "beta": 3, "tau": 2.0})
-SCHEDULES: Fields = ({"schedule": "heuristic"}, {"schedule": "optimal", "alpha": 0.7, "cost": 0.1})
+SCHEDULES: Fields = ({"schedule": "heuristic"}, {"schedule": "optimal", "alpha": 0.7, "cost": 0.1}, {"schedule": "sweep"})
 PLAIN, BEAM = MethodSpec(name="autoregressive"), MethodSpec.of("beam", num_beams=4)
 GENERATE = MethodSpec(name="transformers")
 
@@ -221,7 +221,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     translated = [DrafterSpec(kind=kind, model=small.model) for kind in ("tli", "slem")]  # the Llama's tokens are others
     depth = num_layers(deep.plain.target, scale)
     return [
-        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free)),
+        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free, DrafterSpec(kind="first-layers"))),
         *others_words(pair("GPT with Llama's words", DECODER, "text", "gpt-target", *translated)),
         *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
         *llama.sampled(*(llama.method(rule=rule) for rule in ("baseline", "exact", "sigmoid", "sigmoid-released"))),

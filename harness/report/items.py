@@ -88,6 +88,36 @@ class FigureItem:
         return next((path for path in self.files if path.suffix == ".svg"), None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdviceItem:
+    """One run of ``foretoken advise``: its words, and its figure with all numbers as files."""
+
+    title: str
+    text: str
+    image: Path
+    numbers: Path
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.image, self.numbers
+
+
+def advice_items(folder: Path) -> list[AdviceItem]:
+    """All advice beside the records; none where none was asked for."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        document = read_json(path)
+        try:
+            found.append(
+                AdviceItem(title=document["title"], text=document["text"], image=path.with_suffix(".svg"), numbers=path)
+            )
+        except (KeyError, TypeError) as error:
+            raise UsageError(
+                f"advice {path}: not as `foretoken advise` writes it ({error!r}); remove it, run it again"
+            ) from error
+    return found
+
+
 def table_items(folder: Path) -> list[TableItem]:
     """All tables of the catalogue and of plug-ins, read from the JSON files of a folder where they exist."""
     return [

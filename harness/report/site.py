@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from harness.advise.page import ADVICE
 from harness.core.checkout import commit
 from harness.core.errors import UsageError
 from harness.gpu.page import Results, read_folder
@@ -19,7 +20,16 @@ from harness.papers import INPUTS, PAPERS
 from harness.papers import claims as claims_here
 from harness.papers.claim import Claim
 from harness.report.experiments import ExperimentItem, experiment_items
-from harness.report.items import FigureItem, TableItem, figure_items, ledger_text, read_json, table_items
+from harness.report.items import (
+    AdviceItem,
+    FigureItem,
+    TableItem,
+    advice_items,
+    figure_items,
+    ledger_text,
+    read_json,
+    table_items,
+)
 from harness.report.relation import REASONS, Judged, tally
 from harness.tables.coloured import COLOURS, MEANINGS
 from harness.tables.layout import RAN, Grid, column_heads, measured_text, published_text, ran_by_row
@@ -40,6 +50,7 @@ class _Content:
     claims: list[Claim]
     unchecked: Sequence[str]
     experiments: list[ExperimentItem]
+    advice: list[AdviceItem] = field(default_factory=list)
     audits: dict[str, Any] = field(default_factory=dict)
     devices: list[Results] = field(default_factory=list)
     limit: int = 4
@@ -57,6 +68,7 @@ def collect(results: Path, records: Path, limit: int) -> _Content:
         claims=claims,
         unchecked=unchecked,
         experiments=experiment_items(records, tables, results / "runs", limit),
+        advice=advice_items(records / ADVICE),
         audits={path.stem: read_json(path) for path in sorted((results / "audit").glob("*.json"))},
         devices=[read_folder(path) for path in sorted((results / "gpu").glob("*/"))],
         limit=limit,
@@ -105,6 +117,7 @@ def copied(content: _Content) -> dict[str, list[Path]]:
     return {
         "tables": [path for table in content.tables for path in _beside(table)],
         "figures": [path for figure in content.figures for path in figure.files],
+        ADVICE: [path for item in content.advice for path in item.files],
     }
 
 
@@ -130,6 +143,8 @@ def pages(content: _Content) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "experiments.html", "experiments.html", {}
     for experiment in content.experiments:
         yield experiment.page, "experiment.html", {"item": experiment}
+    if content.advice:
+        yield "advice.html", "advice.html", {}
     if content.audits:
         yield "audit.html", "audit.html", {}
     if content.devices:

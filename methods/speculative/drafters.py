@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from methods.errors import InputError
 from methods.models.base import Stack
+from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter
 from methods.specdec.options import ENCODERS
@@ -86,6 +87,20 @@ def copy(parts: DraftParts) -> Drafter:
 
 def random(parts: DraftParts) -> Drafter:
     return PerRow(RandomDrafter(parts.vocab_size))
+
+
+def first_layers(parts: DraftParts, draft_layers: int = 2) -> Drafter:
+    """Return the target's own first layers with its head, as a draft model with a cache of its own.
+
+    Early exit as in LayerSkip (Elhoushi et al. 2024), whose layers were trained for it. Differs from it: the target does not
+    read what these layers cached, so they run twice over what stands.
+    """
+    stack = _needed(parts.target, "first-layers", "the target")
+    stack.check_layers_alone()
+    if not 1 <= draft_layers < stack.num_layers or stack.parts:
+        most = f"1 to {stack.num_layers - 1}" if not stack.parts else "a target on one device"
+        raise InputError(f"draft_layers {draft_layers!r}: the target has {stack.num_layers} layers; expected {most}")
+    return ModelDrafter(ModelSession(stack, draft_layers))
 
 
 def _needed(part: Part | None, drafter: str, what: str) -> Part:

@@ -42,7 +42,7 @@ class SigmoidOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GammaOptions(Options):
-    """Of a constant schedule, and of the heuristic one, which begins at ``gamma``."""
+    """Of a constant schedule, of the heuristic one, which begins at ``gamma``, and of a sweep, which ends there."""
 
     gamma: int = option(5, "how many tokens to draft a round")
 
@@ -71,6 +71,11 @@ class SharedTokensOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalOptions(Options):
     inner_gamma: int = option(2, "how many tokens the inner drafter drafts", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstLayersOptions(Options):
+    draft_layers: int = option(2, "how many of the target's first layers draft", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

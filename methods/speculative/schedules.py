@@ -42,3 +42,22 @@ class Optimal(Constant):
 
     def __init__(self, alpha: float, cost: float, maximum: int = 64) -> None:
         self.num_draft = theory.optimal_gamma(alpha, cost, maximum)
+
+
+def swept(gamma: int) -> tuple[int, ...]:
+    """The numbers that ``Sweep`` drafts: all up to 8, then even ones, none above ``gamma``."""
+    return tuple(count for count in range(1, gamma + 1) if count <= 8 or count % 2 == 0)
+
+
+class Sweep:
+    """Another number every round, from 1 up to ``gamma`` and again from 1: one run shows what rounds of each number cost."""
+
+    def __init__(self, gamma: int = 5) -> None:
+        check_gamma(gamma)
+        self.counts, self.turn = swept(gamma), 0
+
+    def next(self) -> int:
+        return self.counts[self.turn % len(self.counts)]
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        self.turn += 1

@@ -50,7 +50,7 @@ def run_arguments(folders: dict[str, Path], tmp_path: Path, **changes: str) -> l
 
 
 def test_every_command_has_help() -> None:
-    assert len(COMMANDS) == 20
+    assert len(COMMANDS) == 21
     for name in COMMANDS:
         with pytest.raises(SystemExit) as stop:
             parser().parse_args([name, "--help"])

@@ -20,6 +20,7 @@ HARNESS = (
     "run",
     "tables",
     "exact",
+    "advise",
     "papers",
     "gpu",
     "report",

@@ -20,7 +20,7 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import Lenience, SpeculativeSampling
-from methods.speculative.schedules import Constant, Heuristic, Optimal
+from methods.speculative.schedules import Constant, Heuristic, Optimal, Sweep
 from methods.types import Drafter, Inputs, Stop
 
 VOCAB = 9
@@ -35,6 +35,7 @@ SCHEDULE_FACTORIES = {
     "constant": partial(Constant, 4),
     "heuristic": partial(Heuristic, 2),
     "optimal": partial(Optimal, 0.7, 0.05),
+    "sweep": partial(Sweep, 4),
 }
 
 
@@ -60,7 +61,10 @@ def parts(position_limit: int | None = None, start_token: int | None = None) -> 
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=sorted(set(DRAFTERS) - {"blockwise"}))  # its target is a model: tests/methods/specdec
+OF_MODELS = {"blockwise", "first-layers"}  # whose target is a model: tests/methods/specdec, test_first_layers.py
+
+
+@pytest.fixture(scope="module", params=sorted(set(DRAFTERS) - OF_MODELS))
 def drafter(request: pytest.FixtureRequest) -> Drafter:
     return DRAFTERS[request.param](parts())
 
@@ -85,7 +89,7 @@ def generate(
 
 def test_every_drafter_and_schedule_is_covered() -> None:
     assert sorted(DRAFTERS) == [
-        "bigram", "block", "blockwise", "copy", "hierarchical", "model", "random", "slem", "tli", "unigram",
+        "bigram", "block", "blockwise", "copy", "first-layers", "hierarchical", "model", "random", "slem", "tli", "unigram",
     ]  # fmt: skip
     assert sorted(SCHEDULES) == sorted(SCHEDULE_FACTORIES)
 

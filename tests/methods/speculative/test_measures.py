@@ -101,7 +101,7 @@ def test_copying_takes_the_longest_match_and_the_latest_of_equals() -> None:
 
 
 @pytest.mark.parametrize("sampling", [DRAWN, GREEDY, Sampling(temperature=0.7, top_k=3)], ids=str)
-@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"block", "blockwise"}))  # theirs: tests/methods/specdec
+@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"block", "blockwise", "first-layers"}))  # have tests of their own
 def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each position against fresh forwards, over chunk borders; drafts that cannot be drawn count nothing."""
     monkeypatch.setattr(overlap_module, "CHUNK", 4)

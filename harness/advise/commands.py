@@ -1,0 +1,96 @@
+"""A choice as commands to paste: ours, transformers', vLLM's and SGLang's.
+
+Names and meanings are those of transformers 5.23 (``generation/configuration_utils.py``), of vLLM's
+``vllm/config/speculative.py`` at 002e77c1f0ef and of SGLang's ``python/sglang/srt/server_args.py`` at 001067fffe33.
+Engines draft by rules of their own (SGLang's n-grams are a tree, for one), so what was predicted here is not promised there.
+vLLM's draft model draws its drafts only with ``draft_sample_method``; else they are one-hot.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from harness.core.experiment import POCKET, ZOO, DrafterSpec, ModelSpec
+from harness.models.pocket import TABLE
+from methods.options import values_of
+
+MAX_MATCH = 8  # of our drafter copy, methods.speculative.per_row
+
+
+def engine_name(spec: ModelSpec) -> str | None:
+    """Return the name that other engines know a model by; None for rounded ones and those that are made here."""
+    if spec.rounding is not None or spec.base.startswith(ZOO):
+        return None
+    if spec.base.startswith(POCKET):
+        found = TABLE.get(spec.base.removeprefix(POCKET))
+        return None if found is None else found.hub.name
+    return spec.name
+
+
+def ours(common: Sequence[str], drafter: DrafterSpec, gamma: int) -> str:
+    """Return our command; ``common`` are its words without the method."""
+    draft = [] if drafter.model is None else ["--draft", drafter.model.name]
+    kind = [] if drafter.kind == "model" else ["--drafter", drafter.kind]
+    for name, value in values_of(drafter.options).items():
+        kind += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(["foretoken", "run", *common, "--method", "speculative", *draft, *kind, "--gamma", str(gamma)])
+
+
+def commands(
+    common: Sequence[str], target: ModelSpec, drafter: DrafterSpec, gamma: int, *, greedy: bool, text: bool
+) -> dict[str, str]:
+    """Return the commands of a drafter at a gamma by engine; what an engine does not have says so.
+
+    ``text``: the target is a decoder-only model, which the servers draft for.
+    """
+    name = engine_name(target)
+    draft = None if drafter.model is None else engine_name(drafter.model)
+    found = {"foretoken": ours(common, drafter, gamma)}
+    missing = "" if name else f"no name there: {target.name} is made here"
+    if drafter.kind == "first-layers":
+        layers = drafter.options.draft_layers
+        found["transformers"] = f"model.generate(**inputs, assistant_early_exit={layers}, do_sample={not greedy})"
+        return found | dict.fromkeys(("vLLM", "SGLang"), "has no early exit of an untrained model")
+    if drafter.kind not in ("copy", "model", "tli"):
+        missing = f"has no drafter like {drafter.kind}"
+    elif drafter.model is not None and draft is None:
+        missing = f"no name there: {drafter.model.name} is made here"
+    if missing or name is None:
+        return found | dict.fromkeys(("transformers", "vLLM", "SGLang"), missing)
+    found["transformers"] = _transformers(drafter, draft, gamma, greedy, "AutoModelForCausalLM" if text else "type(model)")
+    if not text:
+        return found | dict.fromkeys(("vLLM", "SGLang"), "drafts for decoder-only models alone")
+    return found | {"vLLM": _vllm(name, drafter, draft, gamma, greedy), "SGLang": _sglang(name, drafter, draft, gamma)}
+
+
+def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, greedy: bool, kind: str) -> str:
+    sampled = f"do_sample={not greedy}"
+    if draft is None:
+        return f"model.generate(**inputs, prompt_lookup_num_tokens={gamma}, max_matching_ngram_size={MAX_MATCH}, {sampled})"
+    other = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if drafter.kind == "tli" else ""
+    how_many = f'num_assistant_tokens={gamma}, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0'
+    return (
+        f"draft = {kind}.from_pretrained({draft!r}); draft.generation_config.update({how_many}); "
+        f"model.generate(**inputs, assistant_model=draft{other}, {sampled})"
+    )
+
+
+def _vllm(name: str, drafter: DrafterSpec, draft: str | None, gamma: int, greedy: bool) -> str:
+    config: dict[str, str | int | bool] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": MAX_MATCH}
+    if draft is not None:
+        config = {"method": "draft_model", "model": draft}
+        config |= {} if greedy else {"draft_sample_method": "probabilistic"}
+        config |= {"use_heterogeneous_vocab": True} if drafter.kind == "tli" else {}
+    config["num_speculative_tokens"] = gamma
+    return shlex.join(["vllm", "serve", name, "--speculative-config", json.dumps(config)])
+
+
+def _sglang(name: str, drafter: DrafterSpec, draft: str | None, gamma: int) -> str:
+    if drafter.kind == "tli":
+        return "has no drafter of another vocabulary"
+    words = ["python", "-m", "sglang.launch_server", "--model-path", name, "--speculative-algorithm"]
+    if draft is None:
+        return shlex.join([*words, "NGRAM", "--speculative-num-draft-tokens", str(gamma)])
+    steps = ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
+    several = [*steps, "--speculative-num-draft-tokens", str(gamma + 1)]
+    return shlex.join([*words, "STANDALONE", "--speculative-draft-model-path", draft, *several])

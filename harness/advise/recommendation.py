@@ -1,0 +1,180 @@
+"""What a pilot and its check come to: the choice, in words, with what would have to change for another one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp, log
+
+from harness.advise.predict import Cell, acceptance_for
+from harness.core.text import text_table
+from harness.measures.statistics import Estimate, Missing
+
+NOT_CONSIDERED = "not considered: PPD: its processes need cores of their own; `foretoken run --method ppd` times it"
+EVEN = 1.0  # plain decoding over itself
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A prediction that was run: its speed-up over all examples of the check, and over those that the pilot did not see."""
+
+    cell: Cell
+    achieved: Estimate | Missing
+    unseen: Estimate | Missing
+
+    @property
+    def off(self) -> float | None:
+        """Return by how much the prediction is above what was achieved, as a share of that."""
+        return self.cell.speed.value / self.achieved.value - 1 if isinstance(self.achieved, Estimate) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer at one batch size. ``curves`` are survival curves by drafter, ``refused`` why others are not predicted.
+
+    plain_s: seconds of a token of plain decoding. verify_s: seconds of the target over so many positions.
+    """
+
+    batch_size: int
+    plain_s: float
+    verify_s: dict[int, float]
+    cells: list[Cell]
+    curves: dict[str, list[Estimate]]
+    refused: dict[str, str] = field(default_factory=dict)
+    checked: list[Checked] = field(default_factory=list)
+    num_examples: tuple[int, int] = (0, 0)  # of the pilot and of the check
+
+    @property
+    def best(self) -> Checked | None:
+        """Return the fastest that was run; None where no time may be shown."""
+        known = [one for one in self.checked if isinstance(one.achieved, Estimate)]
+        return max(known, key=_achieved, default=None)
+
+    @property
+    def chosen(self) -> Checked | None:
+        """Return what to use: the fastest, if its interval lies above plain decoding; else None."""
+        best = self.best
+        return best if best is not None and (_low(best) or 0.0) > EVEN else None
+
+    @property
+    def fastest(self) -> list[Cell]:
+        """Return every drafter's fastest prediction, in their order."""
+        by_drafter: dict[str, Cell] = {}
+        for cell in sorted(self.cells, key=lambda one: -one.speed.value):
+            by_drafter.setdefault(cell.drafter.label, cell)
+        return list(by_drafter.values())
+
+
+def _achieved(one: Checked) -> float:
+    assert isinstance(one.achieved, Estimate)
+    return one.achieved.value
+
+
+def _low(one: Checked) -> float | None:
+    return one.achieved.low if isinstance(one.achieved, Estimate) else None
+
+
+def lines(answer: Answer) -> list[str]:
+    """Say all of an answer but its commands, a line each."""
+    return [*_costs(answer), "", *_table(answer), "", *verdict(answer), *changes(answer)]
+
+
+def _costs(answer: Answer) -> list[str]:
+    cost = ", ".join(f"{count}: {second * 1e3:.3g}" for count, second in sorted(answer.verify_s.items()))
+    found = [
+        f"batch {answer.batch_size}: a token of plain decoding takes {answer.plain_s * 1e3:.3g} ms, prompt included; "
+        f"milliseconds of the target over n positions: {cost}"
+    ]
+    for cell in answer.fastest:
+        costs = cell.costs
+        found.append(
+            f"{cell.drafter.label}: a draft takes {costs.draft_s * 1e3:.3g} ms, the rest of a round {costs.rest_s * 1e3:.3g} "
+            f"ms; the first drafts stand in {_shares(answer.curves.get(cell.drafter.label, []))} of rounds"
+        )
+    return [*found, *(f"{name}: {why}" for name, why in answer.refused.items())]
+
+
+def _shares(curve: Sequence[Estimate]) -> str:
+    return " ".join(f"{one.value:.2f}" for one in curve[:5]) or "none"
+
+
+def _table(answer: Answer) -> list[str]:
+    rows = [("method", "predicted", "achieved", "predicted is off by", "achieved on prompts that the pilot did not see")]
+    for one in answer.checked:
+        off = "" if one.off is None else f"{one.off:+.1%}"
+        rows.append((one.cell.name, shown(one.cell.speed), shown(one.achieved), off, shown(one.unseen)))
+    checked = [one.cell for one in answer.checked]
+    rows += [(cell.name, shown(cell.speed), "not run", "", "") for cell in answer.fastest if cell not in checked]
+    return text_table(rows)
+
+
+def verdict(answer: Answer) -> list[str]:
+    """Say what to use, or that nothing pays."""
+    best, chosen = answer.best, answer.chosen
+    if best is None:
+        reasons = dict.fromkeys(one.achieved.why for one in answer.checked if isinstance(one.achieved, Missing))
+        return [f"no recommendation: {'; '.join(reasons) or 'no prediction could be run'}"]
+    assert isinstance(best.achieved, Estimate)
+    reached = f"{best.cell.name} is {shown(best.achieved)} times as fast as plain decoding, {answer.num_examples[1]} examples"
+    if best.achieved.shown.low is None:
+        reached += ", too few to say more than of these: give more --minutes"
+    if chosen is not None:
+        return [f"use {best.cell.name}: {reached}"]
+    slower = best.achieved.high is not None and best.achieved.high < EVEN
+    why = "the best is slower" if slower else "the best is not clear of plain decoding"
+    return [f"do not use it: {why}: {reached}"]
+
+
+def changes(answer: Answer) -> list[str]:
+    """Say at which acceptance, by Eq. 1 and the measured costs, another choice would win."""
+    best = answer.best
+    if best is None:
+        return []
+    cell, found = best.cell, list[str]()
+    at = acceptance_for(cell.costs, EVEN)
+    now = "unknown" if cell.alpha is None else f"{cell.alpha:.2f}"
+    if at is not None:
+        found.append(f"{cell.name} is as fast as plain decoding at an acceptance of {at:.2f} (here {now})")
+    elif cell.costs.speed(1.0) < EVEN:
+        found.append(f"{cell.name} would not pay if every draft stood: {cell.costs.speed(1.0):.2f}")
+    mark = max(cell.speed.value, EVEN)
+    for other in answer.fastest:
+        if other.drafter != cell.drafter:
+            needed = acceptance_for(other.costs, mark)
+            here = "unknown" if other.alpha is None else f"{other.alpha:.2f}"
+            best_case = f"would not win at any acceptance: at most {other.costs.speed(1.0):.2f}"
+            said = best_case if needed is None else f"would win from an acceptance of {needed:.2f} on (here {here})"
+            found.append(f"{other.name} {said}")
+    return found
+
+
+def over_batches(answers: Sequence[Answer]) -> list[str]:
+    """Say between which batch sizes the choice changes, and about where drafting stops to pay."""
+    found = []
+    for first, second in pairwise(answers):
+        names = [one.chosen.cell.name if one.chosen else "plain decoding" for one in (first, second)]
+        sizes = f"batch {first.batch_size} and {second.batch_size}"
+        if names[0] == names[1]:
+            found.append(f"between {sizes} the choice stays: {names[0]}")
+            continue
+        at = crossing(first, second)
+        where = "" if at is None else f", where drafting stops to pay at about batch {at:.2g} (on a line between the two)"
+        found.append(f"between {sizes} the choice changes from {names[0]} to {names[1]}{where}")
+    return found
+
+
+def crossing(first: Answer, second: Answer) -> float | None:
+    """Return the batch size at which the best speed is 1, on a line between two over the logarithm of the size."""
+    speeds = [_achieved(one.best) for one in (first, second) if one.best is not None]
+    if len(speeds) < 2 or (speeds[0] - EVEN) * (speeds[1] - EVEN) >= 0:
+        return None
+    share = (speeds[0] - EVEN) / (speeds[0] - speeds[1])
+    return exp(log(first.batch_size) + share * (log(second.batch_size) - log(first.batch_size)))
+
+
+def shown(number: Estimate | Missing) -> str:
+    """Format a number with its interval; "~" marks one of too few examples to hold elsewhere."""
+    if isinstance(number, Missing):
+        return "refused" if number.why.startswith("refused") else "unknown"
+    if number.low is None:
+        return f"{number.value:.2f}"
+    return f"{number.value:.2f} [{number.low:.2f}, {number.high:.2f}]{'' if number.shown.low is not None else '~'}"

@@ -1,0 +1,123 @@
+"""The rounds of a pilot as records keep them: what each kind of round cost, and what a generation took outside its rounds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.core.records import Record
+from harness.measures.of_run import decoded_together
+from harness.measures.pairing import steps_of
+
+SLOW = 1.3  # times the median of like rounds: no round counts as longer, in any arm: what interrupted it is not its cost
+FEW = 5  # rounds of one kind: of fewer the cost is read off its neighbours
+Batch = tuple[list[Record], list[Record]]  # the rows that were decoded together, by the plain arm and by a drafted one
+
+
+class Round(NamedTuple):
+    """A round of a batch: rows that still ran, the most drafts of one, and seconds."""
+
+    active: int
+    drafts: int
+    draft_s: float
+    verify_s: float
+    rest_s: float
+
+    @property
+    def positions(self) -> int:
+        """Return the target's positions that it computed, over which its cost hardly depends on rows or drafts alone."""
+        return self.active * (self.drafts + 1)
+
+
+def paired_batches(plain: Sequence[Record], drafted: Sequence[Record], batch_size: int) -> list[Batch]:
+    """Return the batches that both arms decoded whole."""
+    theirs = {tuple(row.key for row in rows): rows for rows in decoded_together(drafted, batch_size)}
+    own = {tuple(row.key for row in rows): rows for rows in decoded_together(plain, batch_size)}
+    return [(rows, theirs[keys]) for keys, rows in own.items() if keys in theirs]
+
+
+def rounds_of(rows: Sequence[Record]) -> Iterator[Round]:
+    """Yield the rounds of a batch: every row that takes part has the whole batch's seconds."""
+    steps = [row.steps for row in rows if row.steps is not None]
+    for index in range(max((len(one.drafted) for one in steps), default=0)):
+        active = [one for one in steps if index < len(one.drafted)]
+        draft_s, verify_s = active[0].draft_s[index], active[0].verify_s[index]
+        drafts = max(len(one.drafted[index]) for one in active)
+        yield Round(len(active), drafts, draft_s, verify_s, active[0].round_s[index] - draft_s - verify_s)
+
+
+class Table:
+    """[n, keys] seconds and numbers of rounds, by batch and by a key of the round; the slowest are cut."""
+
+    def __init__(self, rounds: Sequence[Sequence[Round]], key: Callable[[Round], int], value: Callable[[Round], float]) -> None:
+        self.keys = sorted({key(one) for own in rounds for one in own})
+        place = {name: index for index, name in enumerate(self.keys)}
+        found: list[list[float]] = [[] for _ in self.keys]
+        for one in (one for own in rounds for one in own):
+            found[place[key(one)]].append(value(one))
+        most = [SLOW * float(np.median(values)) for values in found]
+        self.seconds = np.zeros((len(rounds), len(self.keys)))
+        self.counts = np.zeros_like(self.seconds)
+        for batch, own in enumerate(rounds):
+            for one in own:
+                index = place[key(one)]
+                self.seconds[batch, index] += min(value(one), most[index])
+                self.counts[batch, index] += 1
+        enough = self.counts.sum(0) >= FEW
+        if enough.any():
+            self.counts[:, ~enough] = 0.0
+
+    @property
+    def known(self) -> list[int]:
+        """Return the keys, in order, of which there are enough rounds."""
+        return [key for key, count in zip(self.keys, self.counts.sum(0), strict=True) if count]
+
+    def at(self, wanted: Sequence[int], seconds: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the mean seconds at keys, between those that were measured on the line between them; [keys] sums in."""
+        known = counts > 0
+        return np.interp(wanted, np.array(self.keys)[known], seconds[known] / counts[known])
+
+
+def budget_of(row: Record, max_new_tokens: int) -> int:
+    """Return how many tokens a row could have emitted: as many as it did where it ended by length."""
+    return len(row.tokens or ()) if row.stop_reason == "length" else max_new_tokens
+
+
+def empty_share(rows: Sequence[Record]) -> float:
+    """Return in how many of the rounds in which no draft stood the drafter had none to propose."""
+    none, wrong = 0, 0
+    for steps in map(steps_of, rows):
+        for step in steps[:-1]:  # before the last token nothing is drafted
+            none += not step.drafted
+            wrong += bool(step.drafted) and step.num_accepted == 0
+    return none / (none + wrong) if none else 0.0
+
+
+def wall_s(rows: Sequence[Record]) -> float:
+    """Return the seconds of a batch."""
+    return float(sum(row.wall_s or 0.0 for row in rows))
+
+
+def in_rounds(rows: Sequence[Record]) -> float:
+    """Return the seconds of a batch that lie in its rounds, which its longest row saw all of."""
+    return max((sum(row.steps.round_s) for row in rows if row.steps is not None), default=0.0)
+
+
+def begins(batches: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
+    """[n] seconds outside rounds of the plain arm and of the drafted one, the prompt above all.
+
+    What interrupted one of the two is left out: both are the smaller one of the batch times what they are of it in the median.
+    """
+    plain, drafted = (
+        np.array([max(0.0, wall_s(batch[side]) - in_rounds(batch[side])) for batch in batches]) for side in (0, 1)
+    )
+    least = np.maximum(np.minimum(plain, drafted), 1e-9)
+    return least * np.median(plain / least), least * np.median(drafted / least)
+
+
+def plain_rounds(batches: Sequence[Sequence[Record]]) -> np.ndarray:
+    """[n] seconds in the rounds of plain batches, the slowest cut as those of the other arms are."""
+    longest = [max((row.steps.round_s for row in rows if row.steps is not None), key=len, default=[]) for rows in batches]
+    every = [second for own in longest for second in own]
+    most = SLOW * float(np.median(every)) if every else 0.0
+    return np.array([sum(min(second, most) for second in own) for own in longest])

@@ -1,0 +1,152 @@
+"""``foretoken advise``: which drafter and gamma to use for a model, a task and this machine, or that none pays."""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Sequence
+
+from harness.advise.commands import commands
+from harness.advise.measure import SHARES, Arms, Stages, check_drafters, counted, depth_of, early_exit, pilots, unseen
+from harness.advise.page import ADVICE, as_dict, write_page
+from harness.advise.predict import Cell, Pilot, best_three, survival
+from harness.advise.recommendation import NOT_CONSIDERED, Answer, Checked, lines, over_batches
+from harness.cli.own_data import evaluated_source
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.settings import checked_device, model_name, source_of
+from harness.measures.of_run import speedup
+from harness.measures.statistics import Estimate, Missing
+from harness.models.names import is_encoder_decoder
+from harness.run.runner import Runner, pin
+from kernels.inputs import SamplingSpec
+from tasks import get_task
+
+
+def execute(args: argparse.Namespace) -> int:
+    plain = plain_experiment(args)
+    drafters = [DrafterSpec(kind=args.drafter, model=ModelSpec(name=model_name(one))) for one in args.drafts]
+    drafters.append(DrafterSpec(kind="copy"))
+    pin(plain)
+    if args.dry_run:
+        print(_plan(args, drafters))
+        return 0
+    runner = Runner(args.records, args.quiet, args.again, args.replay)
+    check_drafters(plain, drafters, runner)
+    seconds = args.minutes * 60 / len(args.batch)
+    identity = hashlib.sha256(repr((pin(plain).signature, drafters, args.batch)).encode()).hexdigest()[:8]
+    name = f"{plain.target.short.replace(':', '-')}-{plain.task}-{identity}"
+    answers = [
+        answer_for(Stages(plain.replace(batch_size=size), seconds, runner), drafters, args, f"{name}-{size}")
+        for size in args.batch
+    ]
+    text = "\n".join(_text(answers, args, plain))
+    title = f"Advice: {plain.target.short}, {plain.task}, temperature {plain.sampling.temperature:g}"
+    page = write_page(answers, title, text, args.records / ADVICE, name)
+    print(text)
+    print(f"page: {page}")
+    print(json.dumps({"page": str(page), "answers": [as_dict(one) for one in answers]}, ensure_ascii=False, allow_nan=False))
+    return 0 if all(one.best for one in answers) else 1
+
+
+def plain_experiment(args: argparse.Namespace) -> Experiment:
+    """Return plain decoding as it was asked for, at batch size 1."""
+    task, models = get_task(args.task), [ModelSpec(name=model_name(one)) for one in (args.target, *args.drafts)]
+    source = source_of(args.data, args.profile, args.field, args.config, args.split)
+    source, target = evaluated_source(source, args.task, models), models[0]
+    return Experiment(
+        task=args.task,
+        source=source,
+        profile=args.profile,
+        target=target,
+        method=MethodSpec(name="autoregressive"),
+        sampling=SamplingSpec(temperature=args.temperature),
+        seed=args.seed,
+        max_new_tokens=args.max_new_tokens or task.max_new_tokens,
+        max_input_tokens=args.max_input_tokens,
+        prompt_style="t5" if is_encoder_decoder(target, args.profile, source) else "instruction",
+        prompt_template=args.prompt_template,
+        chat_template=args.chat_template,
+        device=checked_device(args.device),
+        dtype=args.dtype,
+        num_threads=args.threads,
+    )
+
+
+def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.Namespace, name: str) -> Answer:
+    """Look, measure, predict and check at one batch size."""
+    depth = depth_of(stages.plain, stages.runner)
+    look = stages.look(depth.tried)
+    table = counted(look.plain, look.experiments[0], args.records / ADVICE / f"{name}-ngrams", stages.runner)
+    layers = early_exit(look.plain, depth)
+    own = [layers] if isinstance(layers, DrafterSpec) else []
+    piloted = stages.pilot([*drafters, table, *own])
+    measured = pilots(piloted)
+    known = [one for one in measured.values() if isinstance(one, Pilot)]
+    cells = [
+        cell for one in known for gamma in one.gammas if (cell := one.predict(gamma, stages.plain.max_new_tokens)) is not None
+    ]
+    checked = _checked(stages, best_three(cells), piloted) if cells else []
+    left_out = {**measured, "early exit": layers}
+    seconds = sum(row.wall_s or 0.0 for row in piloted.plain)
+    return Answer(
+        batch_size=stages.batch_size,
+        plain_s=seconds / max(1, sum(len(row.tokens or ()) for row in piloted.plain)),
+        verify_s=known[0].verify_s if known else {},
+        cells=cells,
+        curves={label: survival(own) for label, own in zip(measured, piloted.records[1:], strict=True)},
+        refused={label: one.why for label, one in left_out.items() if isinstance(one, Missing)},
+        checked=checked,
+        num_examples=(len(piloted.plain), stages.num_checked),
+    )
+
+
+def _checked(stages: Stages, cells: Sequence[Cell], piloted: Arms) -> list[Checked]:
+    arms = stages.check(cells, len(piloted.plain))
+    fresh = unseen(arms, piloted)
+    return [
+        Checked(cell, _speed(arms, index), _speed(fresh, index, arms.refusal(index)))
+        for index, cell in enumerate(cells, start=1)
+    ]
+
+
+def _speed(arms: Arms, index: int, refused: Missing | None = None) -> Estimate | Missing:
+    found = refused or speedup(arms.plain, arms.records[index])
+    return Missing("no example was decoded by both") if found is None else found
+
+
+def _text(answers: Sequence[Answer], args: argparse.Namespace, plain: Experiment) -> list[str]:
+    found = list[str]()
+    for answer in answers:
+        found += [*lines(answer), ""]
+        if answer.chosen is not None:
+            found += [*_commands(answer.chosen.cell, args, plain, answer.batch_size), ""]
+    return [*found, *over_batches(answers), NOT_CONSIDERED]
+
+
+def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_size: int) -> list[str]:
+    common = ["--task", args.task, "--target", plain.target.name]
+    for flag, value, default in (
+        ("--data", args.data, None),
+        ("--config", args.config, None),
+        ("--split", args.split, None),
+        ("--profile", args.profile, "toy"),
+        ("--temperature", args.temperature, 0.0),
+        ("--batch-size", batch_size, 1),
+        ("--max-new-tokens", args.max_new_tokens, None),
+        ("--max-input-tokens", args.max_input_tokens, None),
+        ("--prompt-template", args.prompt_template, None),
+        ("--threads", args.threads, None),
+    ):
+        common += [] if value == default else [flag, str(value)]
+    for field in args.field:
+        common += ["--field", field]
+    common += ["--chat-template"] if args.chat_template else []
+    is_text = plain.prompt_style != "t5"
+    greedy = plain.sampling.greedy
+    found = commands(common, plain.target, cell.drafter, cell.gamma, greedy=greedy, text=is_text)
+    return [f"{engine}: {words}" for engine, words in found.items()]
+
+
+def _plan(args: argparse.Namespace, drafters: Sequence[DrafterSpec]) -> str:
+    names = ", ".join([*(one.label for one in drafters), "bigram (counted on the target's own texts)", "first-layers"])
+    shares = ", ".join(f"{name} {share * args.minutes / len(args.batch):.1f}" for name, share in SHARES.items())
+    return f"drafters: {names}\nminutes at each batch size of {', '.join(map(str, args.batch))}: {shares}\n{NOT_CONSIDERED}"

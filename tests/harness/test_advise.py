@@ -1,0 +1,327 @@
+"""Advice: predictions against theory and the loop itself, crossovers, commands, and the whole command on small models."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import GenerationConfig
+
+from harness.advise import measure
+from harness.advise.commands import commands
+from harness.advise.predict import Cell, Costs, Pilot, acceptance_for, best_three, replayed, survival
+from harness.advise.recommendation import Answer, Checked, changes, crossing, verdict
+from harness.cli.main import main, parser
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.records import Record
+from harness.measures import of_run
+from harness.measures.pairing import overlap_of
+from harness.measures.statistics import Estimate, Missing
+from harness.report.items import advice_items
+from harness.run.runner import Runner, pin
+from methods.speculative.schedules import Sweep, swept
+from methods.speculative.theory import walltime_factor
+from methods.steps import Steps
+
+CHECKPOINTS = Path(__file__).resolve().parents[2] / "results" / "baselines" / "checkpoints"
+COPY, DRAFT = DrafterSpec(kind="copy"), DrafterSpec(kind="model", model=ModelSpec(name="zoo:t5-small"))
+
+
+def swept_record(experiment: Experiment, example: str, num_tokens: int, cost_ratio: float, ar_s: float = 0.01) -> Record:
+    """A sweep in which no draft stood: a draft takes ``cost_ratio`` of a token's time, verifying as long as a token."""
+    counts = [swept(12)[turn % len(swept(12))] for turn in range(num_tokens)]
+    steps = Steps(
+        drafted=[[0] * count for count in counts],
+        num_accepted=[0] * num_tokens,
+        emitted=[1] * num_tokens,
+        target_probs=[[]] * num_tokens,
+        draft_probs=[[]] * num_tokens,
+        draft_s=[count * cost_ratio * ar_s for count in counts],
+        verify_s=[ar_s] * num_tokens,
+        round_s=[ar_s * (1 + count * cost_ratio) for count in counts],
+    )
+    return Record(
+        signature=experiment.signature, example=example, repeat=0, status="ok", tokens=[7] * num_tokens,
+        stop_reason="length", wall_s=sum(steps.round_s), steps=steps,
+    )  # fmt: skip
+
+
+def synthetic_pilot(synthetic: SimpleNamespace, alpha: float, cost_ratio: float, num_tokens: int = 1500) -> Pilot:
+    plain, names = synthetic.plain_experiment(), ["a", "b", "c", "d"]
+    own = [synthetic.plain(plain, name, num_tokens, overlap={"t5-small": [alpha] * num_tokens}) for name in names]
+    return Pilot(own, [swept_record(plain, name, num_tokens, cost_ratio) for name in names], DRAFT, 1)
+
+
+@pytest.mark.parametrize(("alpha", "cost_ratio", "gamma"), [(0.8, 0.1, 4), (0.5, 0.02, 2), (0.9, 0.3, 8), (0.6, 1.0, 1)])
+def test_exact_costs_and_one_alpha_give_theorem_3_8(
+    synthetic: SimpleNamespace, alpha: float, cost_ratio: float, gamma: int
+) -> None:
+    """Rounds of 6000 tokens, drawn eight times: within three standard errors. Without the bonus token it is 15 % off."""
+    cell = synthetic_pilot(synthetic, alpha, cost_ratio).predict(gamma, 1500)
+    assert cell is not None
+    assert cell.speed.value == pytest.approx(float(walltime_factor(alpha, gamma, cost_ratio)), rel=0.02)
+    assert cell.alpha == pytest.approx(alpha, abs=0.02)
+
+
+def test_no_gamma_is_predicted_whose_rounds_were_hardly_seen(synthetic: SimpleNamespace) -> None:
+    """Of 48 rounds of ten kinds five each have up to 8 drafts, four have 10 and 12: too few, and no cost is made up."""
+    plain = synthetic.plain_experiment()
+    own = [synthetic.plain(plain, "a", 48, overlap={"t5-small": [0.5] * 48})]
+    pilot = Pilot(own, [swept_record(plain, "a", 48, 0.1)], DRAFT, 1)
+    assert pilot.gammas == (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+def test_the_prompt_counts_in_both_arms(synthetic: SimpleNamespace) -> None:
+    """With prompts as dear as all rounds together the gain of whole generations is far smaller than that of the rounds."""
+    pilot = synthetic_pilot(synthetic, 1.0, 0.0)
+    pilot.known["plain_s"] = 2 * pilot.known["plain_s"]
+    pilot.known["begin_s"] = pilot.known["plain_s"] / 2
+    cell = pilot.predict(3, 1500)
+    assert cell is not None
+    assert cell.speed.value == pytest.approx(2 / (1 + 1 / 4), rel=0.01)
+
+
+def test_crossovers_solve_their_equation() -> None:
+    """By hand: gamma 1, a draft of 0.2, verifying as a token: (1 + alpha) / 1.2, which is 1 at alpha 0.2."""
+    costs = Costs(gamma=1, rows=1, ar_s=1.0, begin_s=0.0, draft_s=0.2, verify_s=1.0, rest_s=0.0)
+    assert acceptance_for(costs, 1.0) == pytest.approx(0.2, abs=1e-9)
+    dear = replace(costs, gamma=5, begin_s=0.1, draft_s=0.05, verify_s=1.4, rest_s=0.1)
+    for speed in (0.8, 1.0, 1.7):
+        alpha = acceptance_for(dear, speed)
+        assert alpha is not None
+        assert dear.speed(alpha) == pytest.approx(speed, rel=1e-9)
+    assert acceptance_for(dear, 100.0) is None
+    assert acceptance_for(dear, 0.01) is None
+
+
+def test_survival_is_the_product_limit() -> None:
+    """By hand: place 1 stands in 3 of 4 rounds, place 2 in 1 of the 2 that decided on it: a round of one draft is censored."""
+    steps = Steps(drafted=[[1], [1, 2], [1, 2], [1, 2]], num_accepted=[1, 0, 1, 2], emitted=[2, 1, 2, 3])
+    steps.target_probs = steps.draft_probs = [[]] * 4
+    record = Record(
+        signature="s", example="a", repeat=0, status="ok", tokens=[0] * 8, stop_reason="length", wall_s=1.0, steps=steps
+    )
+    assert [one.value for one in survival([record])] == pytest.approx([3 / 4, 3 / 4 * 1 / 2])
+
+
+def test_a_sweep_goes_through_its_numbers() -> None:
+    schedule, found = Sweep(10), []
+    for _ in range(11):
+        found.append(schedule.next())
+        schedule.observe(1, 0)
+    assert found == [1, 2, 3, 4, 5, 6, 7, 8, 10, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runner, Experiment]:
+    plain = Experiment(
+        task="text",
+        target=ModelSpec(name=str(CHECKPOINTS / "llama-target")),
+        method=MethodSpec(name="autoregressive"),
+        max_new_tokens=40,
+        num_threads=1,
+        limit=4,
+    )
+    return Runner(tmp_path_factory.mktemp("records"), quiet=True, replay="none"), plain
+
+
+@pytest.mark.parametrize("kind", ["model", "copy"])
+def test_replayed_rounds_are_those_of_the_loop(llama: tuple[Runner, Experiment], kind: str) -> None:
+    """Greedy, at three gammas: the numbers of drafts of every round are what the loop itself drafts on the same text.
+
+    A bonus token counted twice, a budget that is one off or a draft that is looked up at the wrong place moves them.
+    """
+    runner, plain = llama
+    model = ModelSpec(name=str(CHECKPOINTS / "llama-draft")) if kind == "model" else None
+    drafter, gammas = DrafterSpec(kind=kind, model=model), (1, 3, 6)
+    probed = plain.replace(probes=(OverlapProbe(drafter=drafter),))
+    methods = [MethodSpec.of("speculative", drafter=drafter, gamma=gamma) for gamma in gammas]
+    arms = [pin(one) for one in (probed, *(plain.replace(method=method) for method in methods))]
+    runner.run(Comparison(tuple(arms)))
+    own, compared = runner.records(arms[0]), 0
+    for gamma, arm in zip(gammas, arms[1:], strict=True):
+        for record, drafted in zip(own, runner.records(arm), strict=True):
+            assert drafted.tokens == record.tokens
+            assert drafted.steps is not None
+            stands = [one > 0.5 for one in overlap_of(record, drafter.label) or ()]
+            real = [len(one) for one in drafted.steps.drafted]
+            places = np.cumsum([0, *drafted.steps.emitted])[:-1]
+            empty = [False] * len(stands)
+            for place, count in zip(places, real, strict=True):
+                empty[place] = count == 0 and place < len(stands) - 1
+            assert replayed(stands, empty, gamma, len(stands)) == real
+            compared += len(real)
+    assert compared > 100
+
+
+def answer(cells: list[Cell], checked: list[Checked], batch_size: int = 1) -> Answer:
+    return Answer(
+        batch_size=batch_size, plain_s=0.01, verify_s={}, cells=cells, curves={}, checked=checked, num_examples=(4, 8)
+    )
+
+
+def cell_of(drafter: DrafterSpec, gamma: int, speed: float, draft_s: float = 0.1) -> Cell:
+    costs = Costs(gamma=gamma, rows=1, ar_s=1.0, begin_s=0.0, draft_s=draft_s, verify_s=1.0, rest_s=0.0)
+    return Cell(drafter, costs, Estimate(speed, speed - 0.1, speed + 0.1, 40, "x"), acceptance_for(costs, speed))
+
+
+def test_a_draft_as_dear_as_the_target_is_not_used(synthetic: SimpleNamespace) -> None:
+    """Theorem 3.11's limit: even if every draft stands, gamma + 1 tokens cost gamma + 1 runs."""
+    pilot = synthetic_pilot(synthetic, 1.0, 1.0, num_tokens=200)
+    cells = [cell for gamma in pilot.gammas if (cell := pilot.predict(gamma, 200)) is not None]
+    assert max(cell.speed.value for cell in cells) <= 1.0 + 1e-9
+    found = answer(cells, [Checked(cells[0], Estimate(0.97, 0.95, 0.99, 40, "x"), Missing("none"))])
+    assert found.chosen is None
+    assert verdict(found)[0].startswith("do not use it: the best is slower")
+
+
+@pytest.mark.parametrize(
+    ("achieved", "starts"),
+    [
+        (Estimate(1.2, 1.1, 1.3, 40, "x"), "use copy, gamma 3: "),
+        (
+            Estimate(1.2, 1.1, 1.3, 4, "x"),
+            "use copy, gamma 3: copy, gamma 3 is 1.20 [1.10, 1.30]~ times as fast",
+        ),
+        (Estimate(1.2, 0.9, 1.5, 40, "x"), "do not use it: the best is not clear of plain decoding"),
+        (Estimate(1.2, None, None, 1, "x"), "do not use it"),
+        (Missing("refused: the machine was busy"), "no recommendation: refused: the machine was busy"),
+    ],
+)
+def test_only_an_interval_above_one_is_recommended(achieved: Estimate | Missing, starts: str) -> None:
+    cell = cell_of(COPY, 3, 1.3)
+    assert verdict(answer([cell], [Checked(cell, achieved, achieved)]))[0].startswith(starts)
+
+
+def test_what_would_have_to_change() -> None:
+    best, other, never = cell_of(COPY, 3, 1.5), cell_of(DRAFT, 2, 1.2), cell_of(DrafterSpec(kind="random"), 2, 1.0, draft_s=1.0)
+    found = changes(answer([best, other, never], [Checked(best, Estimate(1.5, 1.4, 1.6, 40, "x"), Missing("none"))]))
+    at, win = acceptance_for(best.costs, 1.0), acceptance_for(other.costs, 1.5)
+    assert f"as fast as plain decoding at an acceptance of {at:.2f}" in found[0]
+    assert f"t5-small, gamma 2 would win from an acceptance of {win:.2f} on" in found[1]
+    assert "random, gamma 2 would not win at any acceptance: at most 1.00" in found[2]
+
+
+def test_the_crossing_lies_on_a_line_over_the_logarithm_of_the_batch() -> None:
+    """By hand: 1.4 at batch 1 and 0.8 at batch 8: two thirds of the way, 8^(2/3) = 4."""
+    cell = cell_of(COPY, 3, 1.4)
+    one, eight = (
+        answer([cell], [Checked(cell, Estimate(speed, speed - 0.01, speed + 0.01, 40, "x"), Missing("none"))], size)
+        for size, speed in ((1, 1.4), (8, 0.8))
+    )
+    assert crossing(one, eight) == pytest.approx(4)
+    assert crossing(one, one) is None
+
+
+def test_three_predictions_that_are_no_neighbours_are_run() -> None:
+    cells = [
+        cell_of(COPY, 3, 1.5),
+        cell_of(COPY, 4, 1.49),
+        cell_of(COPY, 5, 1.4),
+        cell_of(DRAFT, 1, 1.2),
+        cell_of(DRAFT, 2, 1.1),
+    ]
+    assert [one.name for one in best_three(cells)] == ["copy, gamma 3", "copy, gamma 5", "t5-small, gamma 1"]
+
+
+def test_commands_are_those_of_the_engines() -> None:
+    """Ours is read by our own parser, transformers' settings by its configuration, vLLM's as JSON."""
+    common, target = ["--task", "text", "--target", "a b", "--temperature", "1.0"], ModelSpec(name="org/model")
+    draft = DrafterSpec(kind="model", model=ModelSpec(name="org/small"))
+    for drafter in (COPY, draft):
+        found = commands(common, target, drafter, 4, greedy=False, text=True)
+        words = shlex.split(found["foretoken"])
+        args = parser("run").parse_args(words[1:])
+        assert (args.gamma, args.target, args.draft) == (4, "a b", None if drafter is COPY else "org/small")
+        config = json.loads(shlex.split(found["vLLM"])[-1])
+        assert (config["num_speculative_tokens"], config.get("model")) == (4, args.draft)
+    settings = GenerationConfig()
+    for name in (
+        "prompt_lookup_num_tokens",
+        "max_matching_ngram_size",
+        "num_assistant_tokens",
+        "num_assistant_tokens_schedule",
+    ):
+        assert hasattr(settings, name)
+    assert "prompt_lookup_num_tokens=4" in commands(common, target, COPY, 4, greedy=True, text=True)["transformers"]
+    sglang = shlex.split(commands(common, target, draft, 4, greedy=True, text=True)["SGLang"])
+    assert sglang[-1] == "5"  # its draft tokens count the token that is pending
+    toy = commands(common, ModelSpec(name="zoo:gpt-target"), COPY, 4, greedy=True, text=True)
+    assert toy["vLLM"] == "no name there: zoo:gpt-target is made here"
+
+
+@pytest.fixture
+def _undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share their machine, whose times would be refused."""
+    ignored: Callable[..., Any] = lambda *_: None  # noqa: E731
+    monkeypatch.setattr(measure, "incomparable", ignored)
+    monkeypatch.setattr(of_run, "incomparable", ignored)
+
+
+def words(records: Path, *more: str) -> Sequence[str]:
+    target = str(CHECKPOINTS / "llama-target")
+    sizes = ("--minutes", "0.05", "--max-new-tokens", "24", "--threads", "1", "--quiet", "--records", str(records))
+    return ["advise", "--target", target, "--task", "text", "--data", "toy", *sizes, *more]
+
+
+@pytest.mark.usefixtures("_undisturbed")
+def test_the_command_measures_predicts_and_checks_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Run again, as after a kill, it records nothing anew and says the same."""
+    asked = words(tmp_path, "--draft", str(CHECKPOINTS / "llama-draft"), "--batch", "2")
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out.splitlines()[-1])
+    assert [one["batch_size"] for one in document["answers"]] == [2]
+    for one in document["answers"]:
+        assert {cell["drafter"] for cell in one["predicted"]} >= {"llama-draft", "copy", "bigram"}
+        assert len(one["checked"]) == 3
+        assert one["examples"]["check"] > one["examples"]["pilot"]
+        assert all(checked["achieved"]["value"] > 0 for checked in one["checked"])
+    page = Path(document["page"])
+    assert {path.suffix for path in page.parent.iterdir() if path.is_file()} == {".html", ".json", ".png", ".svg"}
+    [item] = advice_items(page.parent)
+    assert item.title in Path(page).read_text(encoding="utf8")
+    assert all(path.is_file() for path in item.files)
+    sizes = {path: path.stat().st_size for path in tmp_path.glob("*.jsonl")}
+    assert main(asked) == 0
+    assert capsys.readouterr().out == out
+    assert {path: path.stat().st_size for path in tmp_path.glob("*.jsonl")} == sizes
+
+
+def test_a_draft_of_another_vocabulary_is_told_of_tli(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    other = shutil.copytree(CHECKPOINTS / "llama-draft", tmp_path / "other")
+    tokenizer = json.loads((other / "tokenizer.json").read_text(encoding="utf8"))
+    vocab = tokenizer["model"]["vocab"]
+    first, second = list(vocab)[300:302]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf8")
+    assert main(words(tmp_path / "records", "--draft", str(other))) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert "tokenizers differ" in line
+    assert "--drafter tli" in line
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--draft", str(CHECKPOINTS / "specdec-verifier")), "kinds differ"),
+        (("--draft", "./nowhere"), "./nowhere"),
+        (("--batch", "0,2"), "expected integers of at least 1"),
+        (("--minutes", "0"), "--minutes"),
+        (("--task", "poetry"), "task 'poetry'"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, more: Sequence[str], expected: str) -> None:
+    try:
+        status = main(words(tmp_path, *more))
+    except SystemExit as stop:
+        status = stop.code
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert (status, len(lines)) == (2, 1), lines
+    assert expected in lines[0]
