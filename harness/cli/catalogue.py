@@ -13,7 +13,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
 from harness.core.settings import (
     COMMITTED,
-    RESULTS,
+    RECORDS,
     Settings,
     checked_device,
     committed_for,
@@ -33,8 +33,6 @@ from harness.tables.files import commits_of, header_of, num_lost, write_table
 from harness.tables.layout import terminal_table
 from harness.tables.published import InputTable
 from harness.tables.roles import UnknownRole
-
-RECORDS = RESULTS / "records"
 
 
 def execute_table(args: argparse.Namespace) -> int:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import DTYPES
-from harness.core.settings import PROFILES, REPLICAS, RESULTS
+from harness.core.settings import PROFILES, RECORDS, REPLICAS, RESULTS
 from harness.gpu.parts import NAMES as GPU_PARTS
 
 MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
 GENERATIONS = 4
-RECORDS = RESULTS / "records"  # of a fresh clone it is not there yet
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from harness.cli import run
+from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import AXES
+from harness.cli.run_judged import judged, remarks, status_of
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, comparison_id
 from harness.papers.leviathan.speed import account
@@ -31,19 +32,19 @@ def execute(args: argparse.Namespace) -> int:
         print_plan(comparisons, args.records)
         return 0
     runner = args.make_runner()
-    points, documents, remarks, status = list[Point](), list[dict[str, Any]](), list[str](), 0
+    points, documents, told, status = list[Point](), list[dict[str, Any]](), list[str](), 0
     for comparison in comparisons:
         runner.run(comparison, f"{args.task} {args.method}, temperature {comparison.arms[0].sampling.temperature:g}")
         for point, document in _points(runner, comparison):
             records = runner.records(point.experiment)
             points.append(point)
             documents.append(document)
-            remarks += run.remarks(point.experiment, records)
-            status = max(status, run.status_of(records, document))
+            told += remarks(point.experiment, records)
+            status = max(status, status_of(records, document))
     name = comparison_id("grid", f"{args.task} {args.method}", *(point.experiment.signature for point in points))
     print(write(points, args.records / FOLDER / name))
     print(json.dumps(documents, ensure_ascii=False, allow_nan=False))
-    for remark in dict.fromkeys(remarks):
+    for remark in dict.fromkeys(told):
         print(f"foretoken: {remark}", file=sys.stderr)
     return status
 
@@ -59,8 +60,8 @@ def _by_sampling(args: argparse.Namespace) -> Iterator[Iterator[Comparison]]:
 
 
 def _one(args: argparse.Namespace) -> Comparison:
-    comparison = run.experiments(args)
-    run.check_flags(args)
+    comparison = experiments(args)
+    check_flags(args)
     if not comparison.arms[-1].method.gamma:
         raise UsageError(f"method {args.method!r}: it has no gamma, by which a grid is drawn; choose --method speculative")
     return comparison
@@ -79,7 +80,7 @@ def _points(runner: Runner, comparison: Comparison) -> Iterator[tuple[Point, dic
     baseline = runner.records(plain)
     for arm in methods:
         records = runner.records(arm)
-        metrics, document = run.judged(runner, Comparison((plain, arm)), [baseline, records])
+        metrics, document = judged(runner, Comparison((plain, arm)), [baseline, records])
         drafter = arm.method.drafter
         costs = account(baseline, records, drafter.label, arm.method.gamma) if drafter is not None else None
         yield Point(arm, metrics, costs, document["refused"], document["audit"]["verdict"]), document

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.cli.main import parser
-from harness.cli.run import check_flags, experiments
+from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import is_grid
 from harness.core import products
 from harness.core.errors import UsageError

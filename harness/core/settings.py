@@ -13,6 +13,7 @@ from tasks.sources.hub import commit_of
 from tasks.sources.source import HUB, OWN, Source
 
 RESULTS = Path("results")
+RECORDS = RESULTS / "records"  # of a fresh clone it is not there yet
 REPLICAS = 3  # of what is committed
 PROFILES = ("toy", "pocket", "small", "paper", "test")
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")  # of the Hub, perhaps at a revision

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.core.errors import UsageError
-from harness.core.settings import COMMITTED, RESULTS, Settings, committed_for, folder_of, usual
+from harness.core.settings import COMMITTED, RECORDS, Settings, committed_for, folder_of, usual
 from harness.measures.frames import load
 from harness.papers import get_figure
 from harness.run.plan import run_plan
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SMALL = "test"  # the zoo's smallest models: trained and run in seconds
-RECORDS = RESULTS / "records"
 
 
 @dataclass(frozen=True)

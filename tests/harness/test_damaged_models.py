@@ -100,7 +100,9 @@ def test_what_transformers_knows_to_be_left_over_is_no_damage(whole: dict[str, P
         old = {name.removeprefix("transformer."): weight for name, weight in weights.items() if name != "lm_head.weight"}
         return old | {"h.0.attn.bias": torch.ones(1, 1, 4, 4).tril().bool()}
 
-    load(damaged(whole["target"], tmp_path / "model", as_on_the_hub))
+    spec = ModelSpec(name=str(damaged(whole["target"], tmp_path / "model", as_on_the_hub)))
+    stored, loaded = load_file(whole["target"] / "model.safetensors"), load_model(spec).stack.model.state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in stored.items())
 
 
 def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | dict) -> Path:

@@ -251,7 +251,7 @@ def test_a_run_whose_audit_found_a_bug_ends_with_status_1(
 ) -> None:
     for path, content in zip(run.paths, run.contents, strict=True):
         path.write_bytes(content)
-    monkeypatch.setattr("harness.cli.run.judge_run", lambda *_: {"verdict": verdict, "summary": ""})
+    monkeypatch.setattr("harness.cli.run_judged.judge_run", lambda *_: {"verdict": verdict, "summary": ""})
     assert main(run.command) == status
 
 

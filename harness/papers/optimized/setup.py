@@ -172,7 +172,7 @@ ALL_CASES = cases(
 )
 WITH_UNTRAINED = ((SMALL_EN, CLEAN), (LLAMA_7B, XSUM))
 POCKET_CASES = cases((LARGE_V2, CLEAN))
-LEFT_OUT = Missing("left out of this profile, so that two cores record its table in an hour")
+LEFT_OUT = Missing("left out of this profile, so that two cores record its table in half an hour")
 
 
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does

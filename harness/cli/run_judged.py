@@ -1,0 +1,75 @@
+"""What ``foretoken run`` says of an arm once it is recorded: metrics, the audit's verdict, remarks and the exit status."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from harness.cli.own_data import notes
+from harness.core.experiment import Comparison, Experiment, MethodSpec
+from harness.core.notes import Notes
+from harness.core.records import Record
+from harness.exact.run_verdict import judge_run
+from harness.measures.of_run import measure_run, ms_per_token, tokens_per_s
+from harness.measures.pairing import incomparable
+from harness.measures.statistics import Estimate
+from harness.measures.verdicts import NOT_KEPT
+from harness.papers.leviathan.speed import memory_access_factor_eq1
+from harness.run.build import specs_of
+from harness.run.runner import Runner
+
+
+def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) -> tuple[dict[str, Estimate], dict[str, Any]]:
+    """Return the metrics of the last arm beside the plain ones, and the document that holds them with the audit's verdict."""
+    method, metrics = comparison.arms[-1], measure_run(comparison, records)
+    if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
+        metrics["memory_access_factor_eq1"] = eq1
+    refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
+    if incomparable(records[0], records[-1]) is None:
+        metrics |= _rates(records)
+    facts = Notes(runner.folder)
+    document: dict[str, Any] = {
+        "signature": method.signature,
+        "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
+        "records": str(runner.path(method)),
+        "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
+        "audit": judge_run(comparison, records, runner.with_models),
+        "metrics": {name: finite(estimate.as_dict()) for name, estimate in metrics.items()},
+        "refused": refused.why if refused else None,
+        "beam_budget": _beam_budget(method.method),
+        "peers": [],
+    }
+    return metrics, document
+
+
+def _rates(records: list[list[Record]]) -> dict[str, Estimate]:
+    """Tokens a second and milliseconds a token of the last arm and, where there is one, of the plain arm."""
+    arms = {"": records[-1]} | ({"baseline_": records[0]} if len(records) > 1 else {})
+    found = {f"{arm}{rate.__name__}": rate(of_arm) for arm, of_arm in arms.items() for rate in (tokens_per_s, ms_per_token)}
+    return {name: rate for name, rate in found.items() if rate is not None}
+
+
+def remarks(method: Experiment, records: Sequence[Record]) -> list[str]:
+    """Return what a user is told about the examples: which were tested, and how many failed."""
+    told = notes(method, len({record.example for record in records}))
+    if failed := [record for record in records if record.status == "failed"]:
+        told.append(f"{len(failed)} of {len(records)} examples failed; the first: {failed[0].error}")
+    return told
+
+
+def status_of(records: Sequence[Record], document: dict[str, Any]) -> int:
+    """Return the exit status: 1 where all examples failed, or a guarantee is broken."""
+    all_failed = all(record.status == "failed" for record in records)
+    return 1 if all_failed or document["audit"]["verdict"] in NOT_KEPT else 0
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinities: what is not finite is unknown."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _beam_budget(method: MethodSpec) -> int | None:
+    """Contexts that a round of speculative beam search may ask the target for, w + u gamma (Leviathan A.4)."""
+    width = getattr(method.options, "draft_width", None)
+    return None if width is None else int(method.num_beams + width * method.gamma)
