@@ -37,8 +37,9 @@ SLOW = (
     "report",
     "get",
     "draft",
+    "gpu",
 )  # looked at apart, or not in-process
-FREE = ("run", "heads", "acceptance", "compare", "show", "plugins")
+FREE = ("run", "advise", "heads", "acceptance", "compare", "show", "plugins")
 ENORMOUS = ("--limit", "--repeats")  # what they ask for would be done
 
 
@@ -121,7 +122,7 @@ def test_a_run_with_one_odd_value(place: dict[str, str], data: st.DataObject) ->
 @settings(max_examples=80, **FUZZED)
 @given(data=st.data())
 def test_other_commands_with_odd_values(place: dict[str, str], data: st.DataObject) -> None:
-    command = data.draw(st.sampled_from(("heads", "acceptance", "compare", "show", "plugins")))
+    command = data.draw(st.sampled_from(("advise", "heads", "acceptance", "compare", "show", "plugins")))
     num_words = {"acceptance": 1, "compare": 2, "show": 1, "plugins": 1}.get(command, 0)
     words = [data.draw(VALUES) for _ in range(num_words)]
     options = [one for one in options_of(command) if one != "--help"]
@@ -129,6 +130,8 @@ def test_other_commands_with_odd_values(place: dict[str, str], data: st.DataObje
     flags = [f"{option}={data.draw(VALUES)}" for option in given_options]
     if command == "heads":
         flags = ["--dry-run", f"--target={place['target']}", f"--output={place['folder']}/heads", "--task=text", *flags]
+    if command == "advise":
+        flags = ["--dry-run", f"--target={place['target']}", f"--data={place['data']}", *flags]
     words = [word for word in words if not word.startswith("-")] if num_words else []
     check(place, [command, *flags, *words], (0,))
 
