@@ -1,7 +1,7 @@
 """A foreign log as entries, each with the place that an error names, and checked fields of what JSON holds."""
 
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ def entries_of(path: Path) -> list[Entry]:
         raise UsageError(f"log {path}: cannot be read ({reason}); expected a text file that an engine wrote") from error
     if not text.strip():
         raise UsageError(f"log {path}: empty; expected what an engine wrote")
-    lines = [(f"line {number}", line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = [(f"line {number}", line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if lines[0][1].startswith("data:"):
         lines = [(place, line.removeprefix("data:").strip()) for place, line in lines if line != "data: [DONE]"]
     elif lines[0][1][0] not in "[{":
@@ -109,7 +109,7 @@ def counts(values: Mapping[str, Any], name: str) -> tuple[int, ...]:
 def number(values: Mapping[str, Any], name: str) -> float:
     """Return a finite number."""
     value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"field {name!r}: {_shown(values, name)}; expected a number")
     return float(value)
 

@@ -19,6 +19,7 @@ from harness.measures.counts import Counted, Counts, Histogram, Told, added, mos
 from harness.measures.statistics import Estimate, ratio_of_totals
 
 PROFILE = "speculation_profile.json"
+OURS = "foretoken acceptance"  # who writes a profile of the rounds that drafted alone
 SCHEMA = "1.0"
 DIGITS, ROUNDED = 6, 1e-6
 TOLERANCE = 0.02  # of its check of the mean
@@ -60,7 +61,8 @@ def _counts(value: Any) -> Counts:
         raise ValueError("field 'acceptance_length_histogram': absent; rates without counts say nothing of how sure they are")
     histogram, gamma = sparse(value, "acceptance_length_histogram", lowest=1), count(value, "num_speculative_tokens")
     rounds, accepted = sum(histogram), weighted(histogram)
-    found = Counts(request="profile", accepted=accepted, rounds=rounds, gamma=gamma, histogram=histogram)
+    counted = {"drafting" if value.get("producer") == OURS else "rounds": rounds}
+    found = Counts(request="profile", accepted=accepted, gamma=gamma, histogram=histogram, **counted)
     agree(value, "mean_accept_length", 1 + over(accepted, rounds, 0.0), ROUNDED)
     for name, expected in zip(RATES, reversed(_rates(histogram, gamma)), strict=True):
         stated = numbers(value, name)
@@ -101,7 +103,7 @@ def profile_of(
     return {
         "schema_version": SCHEMA,
         "measured": True,
-        "producer": "foretoken acceptance",
+        "producer": OURS,
         "method": None,
         "draft_checkpoint": None,
         "target_model": None,

@@ -44,6 +44,7 @@ class Counts:
         if self.drafted is not None and steps is not None and self.gamma is not None:
             _at_most("drafts made", self.drafted, f"{steps} rounds of {self.gamma} drafts", steps * self.gamma)
         if self.histogram is not None:
+            _at_most("drafts that stand in one round", most(self.histogram), "at most", LONGEST)
             if steps is not None:
                 _equal("the sum of the histogram", sum(self.histogram), "the number of rounds", steps)
             _equal("the histogram's accepted drafts", weighted(self.histogram), "the accepted drafts", self.accepted)

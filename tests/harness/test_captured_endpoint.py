@@ -67,6 +67,13 @@ def drip(answer: BaseHTTPRequestHandler) -> None:
         time.sleep(0.2)
 
 
+def stall(answer: BaseHTTPRequestHandler) -> None:
+    answer.send_response(500)
+    answer.send_header("Content-Length", "100")
+    answer.end_headers()
+    time.sleep(1.5)
+
+
 @pytest.fixture
 def served() -> Iterator[Callable[..., Engine]]:
     engines: list[Engine] = []
@@ -116,6 +123,8 @@ def test_a_model_that_does_not_sample(served: Callable[..., Engine], tmp_path: P
         (lambda answer: send(answer, '{"choices": []}'), "the answer is no completion"),
         (lambda answer: send(answer, '{"choices": [{"text": 5}]}'), "the answer is no completion"),
         (lambda answer: send(answer, '{"error": "model not found"}', 404), 'status 404 ({"error": "model not found"})'),
+        (lambda answer: send(answer, '{"choices": [{"text": "a", "token_ids": ["b"]}]}'), "the answer is no completion"),
+        (stall, "status 500 ()"),
         (lambda answer: time.sleep(1.5), "no answer within 1 s"),
         (drip, "no answer within 1 s"),
         (lambda answer: answer.connection.shutdown(socket.SHUT_RDWR), "closed connection without response"),

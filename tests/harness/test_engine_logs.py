@@ -490,6 +490,8 @@ def test_a_profile_of_our_records(tmp_path: Path) -> None:
     assert written["target_model"] == {"name": "zoo:gpt-target"}
     assert written["marginal_accept_rates"] == [0.5, 0.5]
     assert written["accept_length_model"] == "measured_per_k"
+    [again] = formats.read(out).requests
+    assert (again.rounds, again.drafting) == (None, 2)  # the plain step is in no profile of ours
 
 
 def test_records_whose_first_line_is_damaged_are_still_records(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -518,3 +520,37 @@ def test_a_profile_of_nothing_is_not_written(
     assert main(["acceptance", *(str(SAMPLES / name) for name in names), "--profile-out", str(out)]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+REQUEST = {"num_spec_steps": 2, "num_draft_tokens": 4, "num_accepted_draft_tokens": 2, "acceptance_histogram": [1, 0, 1]}
+
+
+def test_a_separator_in_a_text_ends_no_line(tmp_path: Path) -> None:
+    """JSON Lines end with a newline alone; U+2028 and its like stand in texts as they are."""
+    path = tmp_path / "responses.jsonl"
+    line = {"choices": [{"text": "a\u2028b\u0085c"}], "metrics": {"speculative_decoding": REQUEST}}
+    path.write_text(2 * (json.dumps(line, ensure_ascii=False) + "\n"), encoding="utf8")
+    assert len(formats.read(path).requests) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {
+            "metadata": {},
+            "spec_decode_acceptance": {
+                "num_spec_steps": 1,
+                "num_draft_tokens": 30_000,
+                "num_accepted_draft_tokens": 20_000,
+                "acceptance_histogram": {"20000": 1},
+                "mean_acceptance_length": 20_001.0,
+            },
+        },
+        {"internal_states": [{"avg_spec_accept_length": 10**400}]},
+    ],
+)
+def test_numbers_that_no_engine_has_are_refused(tmp_path: Path, line: dict[str, Any]) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(UsageError, match="line 1"):
+        formats.read(path)

@@ -29,8 +29,19 @@ def test_tests_by_hand() -> None:
     assert sign_test(0, 3) == 1
     assert found_share(6, LEVEL) == 1
     assert found_share(20, LEVEL) < 0.5 < found_share(10, LEVEL)
+    assert found_share(20, LEVEL, 1.0) > 0.5 > found_share(50, LEVEL, 1.0)
     assert not can_reject(7, LEVEL)
     assert can_reject(8, LEVEL)
+
+
+def test_a_share_among_noise_is_found_as_often_as_stated() -> None:
+    """Where the control parts too, at every prompt and as early as not, a fault hides among these."""
+    generator, n = np.random.default_rng(4), 40
+    share = found_share(n, LEVEL, 1.0)
+    sure = generator.binomial(n, share, 400)
+    earlier = sure + generator.binomial(n - sure, 0.5)
+    found = np.mean([sign_test(int(one), n - int(one)) <= LEVEL for one in earlier])
+    assert 0.85 < found < 0.95
 
 
 def outputs(tokens: np.ndarray) -> list[Output]:

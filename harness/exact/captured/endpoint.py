@@ -54,9 +54,10 @@ class Endpoint:
             text, ids = choice["text"], choice.get("token_ids")
             if not isinstance(text, str) or not isinstance(ids, list | None):
                 raise TypeError(f"text {str(text)[:QUOTED]!r}")
+            if odd := [one for one in ids or () if type(one) is not int or one < 0]:
+                raise TypeError(f"token_ids hold {str(odd[0])[:QUOTED]!r}")
         except HTTPError as error:
-            said = " ".join(error.read(QUOTED * 4).decode(errors="replace").split())[:QUOTED]
-            raise UsageError(f"{where}: status {error.code} ({said})") from error
+            raise UsageError(f"{where}: status {error.code} ({_said(error)})") from error
         except TimeoutError as error:
             raise UsageError(
                 f"{where}: no answer within {self.timeout_s:g} s; give --timeout, or fewer --max-new-tokens"
@@ -85,6 +86,14 @@ class Endpoint:
                 raise error.reason from error
             raise
         return found
+
+
+def _said(error: HTTPError) -> str:
+    """Return the begin of what an error says; nothing if that does not come."""
+    try:
+        return " ".join(error.read(QUOTED * 4).decode(errors="replace").split())[:QUOTED]
+    except (OSError, HTTPException):
+        return ""
 
 
 def questions_of(prompts: Sequence[str], samples: int, length: int) -> Iterator[dict[str, Any]]:

@@ -126,13 +126,13 @@ def _by_control(group: Group, partings: Partings, level: float, parts: str) -> F
     """Compare with how plain decoding parts from itself, by which parts earlier. If it never does it explains nothing."""
     assert partings.control is not None
     n, (earlier, later) = len(partings.speculative), partings.earlier
-    p_value, finds = sign_test(earlier, later), found_share(n, level)
+    p_value, finds = sign_test(earlier, later), found_share(n, level, (earlier + later) / n)
     evidence: dict[str, Any] = {"earlier": earlier, "later": later, "p_value": p_value, "finds_share": finds}
     parts += f", the control at {partings.counts(partings.control)}; earlier than it {earlier} times, later {later} times "
     parts += f"(p {p_value:.2g})"
     if p_value > level and any(partings.control):
         if finds > MUST_FIND_SHARE:
-            return Finding(NOT_TESTED, f"{parts}; {n} prompts are too few to tell, record 20 or more", evidence)
+            return Finding(NOT_TESTED, f"{parts}; {n} prompts are too few to tell, record 50 or more", evidence)
         note = f"no more than the control; a fault that shows at {100 * finds:.0f} % of prompts or more would likely be found"
         return Finding("no difference found", f"{parts}: {note}", evidence)
     pairs = [(row[PLAIN], row[SPECULATIVE]) for row in group.rows]

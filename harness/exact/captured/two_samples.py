@@ -7,6 +7,7 @@ numbers, whatever their prompts.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb, sqrt
 
 import numpy as np
@@ -125,13 +126,35 @@ def sign_test(more: int, less: int) -> float:
     return 1 - at_most(more - 1, more + less, 0.5) if more else 1.0
 
 
-def found_share(n: int, level: float) -> float:
-    """Return the share of ``n`` pairs that, if they point one way, ``sign_test`` finds with a chance of POWER; at most 1."""
-    needed = next((k for k in range(1, n + 1) if 0.5**k <= level), None)
-    if needed is None:
-        return 1.0
+def found_share(n: int, level: float, noise: float = 0.0) -> float:
+    """Return the share of ``n`` pairs that, if they point one way, ``sign_test`` finds with a chance of POWER; at most 1.
+
+    Of the other pairs a share ``noise`` points, either way alike, and hides some.
+    """
     low, high = 0.0, 1.0
-    for _ in range(40):
+    for _ in range(30):
         share = (low + high) / 2
-        low, high = (low, share) if 1 - at_most(needed - 1, n, share) >= POWER else (share, high)
+        low, high = (low, share) if _found(n, level, share, noise) >= POWER else (share, high)
     return high
+
+
+def _found(n: int, level: float, share: float, noise: float) -> float:
+    """Return the chance that ``sign_test`` finds a share that points one way."""
+    pointing = share + (1 - share) * noise
+    right = (share + (1 - share) * noise / 2) / pointing
+    chances = _binomial(n, pointing)
+    return float(sum(chances[k] * _binomial(k, right)[_needed(k, level) :].sum() for k in np.flatnonzero(chances > SAME)))
+
+
+@lru_cache(maxsize=4096)
+def _needed(n: int, level: float) -> int:
+    """Return how many of ``n`` pairs must point one way for ``sign_test`` to find it; more than ``n`` if all do not suffice."""
+    tails = _binomial(n, 0.5)[::-1].cumsum()[::-1]
+    return int((tails > level + SAME).sum())
+
+
+def _binomial(n: int, share: float) -> np.ndarray:
+    """Return the chances of 0 to ``n`` hits."""
+    hits, share = np.arange(n + 1), min(max(share, 1e-15), 1 - 1e-15)
+    logs = np.concatenate([[0.0], np.log(np.arange(1, n + 1)).cumsum()])
+    return np.exp(logs[n] - logs[hits] - logs[n - hits] + hits * np.log(share) + (n - hits) * np.log1p(-share))
