@@ -115,10 +115,11 @@ def verdict(answer: Answer) -> list[str]:
         return [f"no recommendation: {'; '.join(reasons) or 'no prediction could be run'}"]
     assert isinstance(best.achieved, Estimate)
     reached = f"{best.cell.name} is {shown(best.achieved)} times as fast as plain decoding, {answer.num_examples[1]} examples"
-    if best.achieved.shown.low is None:
+    few = best.achieved.shown.low is None
+    if few:
         reached += ", too few to say more than of these: give more --minutes"
     if chosen is not None:
-        return [f"use {best.cell.name}: {reached}"]
+        return [f"{'this seems to pay' if few else f'use {best.cell.name}'}: {reached}"]
     slower = best.achieved.high is not None and best.achieved.high < EVEN
     why = "the best is slower" if slower else "the best is not clear of plain decoding"
     return [f"do not use it: {why}: {reached}"]

@@ -44,6 +44,8 @@ def _check_flags(args: argparse.Namespace) -> None:
             raise UsageError(
                 f"--captured: given {len(args.captured)} times, expected 2 or 3: plain, speculative and perhaps plain again"
             )
+        if args.samples is not None or args.prompts is not None:
+            raise UsageError("audit: --samples and --prompts are read with --endpoint alone; leave them out")
         if args.plain is not None or args.speculative is not None:
             raise UsageError("audit: --plain and --speculative are read with --endpoint alone; leave them out")
         return

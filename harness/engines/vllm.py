@@ -224,7 +224,9 @@ def _request(place: str, value: Any) -> Counts | None:
     block = _block(value)
     if block is None:
         metrics = part(value, "metrics")
-        if part(value, "error") or (metrics is not None and metrics.get("speculative_decoding", 0) is None):
+        if (isinstance(value, dict) and value.get("error")) or (
+            metrics is not None and metrics.get("speculative_decoding", 0) is None
+        ):
             return None
         raise ValueError(f"no metrics.speculative_decoding; {ENABLED}")
     histogram, steps = counts(block, "acceptance_histogram"), count(block, "num_spec_steps")

@@ -41,6 +41,10 @@ class Counts:
             _at_most("drafts of a round", self.gamma, "at most", LONGEST)
         if self.drafted is not None:
             _at_most("accepted drafts", self.accepted, "drafts made", self.drafted)
+        if self.drafted is not None and self.drafting is not None:
+            _at_most("rounds that drafted", self.drafting, "drafts made", self.drafted)
+        if self.drafted is not None and steps == 0:
+            _equal("the drafts made", self.drafted, "those of no round", 0)
         if self.drafted is not None and steps is not None and self.gamma is not None:
             _at_most("drafts made", self.drafted, f"{steps} rounds of {self.gamma} drafts", steps * self.gamma)
         if self.histogram is not None:
@@ -54,7 +58,8 @@ class Counts:
             self._check_lengths(self.by_length)
 
     def _check_lengths(self, by_length: Mapping[int, Histogram]) -> None:
-        _at_most("drafts of a round", max(by_length, default=0), "at most", LONGEST)
+        most_drafted = max(by_length, default=0)
+        _at_most("drafts of a round", most_drafted, "at most", LONGEST if self.gamma is None else self.gamma)
         for length, row in by_length.items():
             _at_most(f"drafts that stand in a round of {length}", most(row), "its drafts", length)
         if self.histogram is not None:

@@ -187,7 +187,7 @@ def test_a_draft_as_dear_as_the_target_is_not_used(synthetic: SimpleNamespace) -
         (Estimate(1.2, 1.1, 1.3, 40, "x"), "use copy, gamma 3: "),
         (
             Estimate(1.2, 1.1, 1.3, 4, "x"),
-            "use copy, gamma 3: copy, gamma 3 is 1.20 [1.10, 1.30]~ times as fast",
+            "this seems to pay: copy, gamma 3 is 1.20 [1.10, 1.30]~ times as fast",
         ),
         (Estimate(1.2, 0.9, 1.5, 40, "x"), "do not use it: the best is not clear of plain decoding"),
         (Estimate(1.2, None, None, 1, "x"), "do not use it"),

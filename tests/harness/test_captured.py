@@ -160,7 +160,7 @@ def test_few_seeds_for_all_prompts_decide_nothing(makers: Makers, plain: dict[st
     ]
     status, found = audit(*few)
     assert (status, found["verdict"]) == (1, "not tested"), found
-    assert "record 8 seeds or more" in found["note"]
+    assert "record 8 or more" in found["note"]
 
 
 def test_a_token_outside_of_the_filter_is_a_bug(makers: Makers, audit: Audit) -> None:
@@ -270,3 +270,45 @@ def test_a_token_that_the_target_does_not_have(tmp_path: Path, capsys: pytest.Ca
     assert main(["audit", f"--captured={file}", f"--captured={file}", "--target", str(TARGET)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "captured plain, line 1: token 99999; target" in line
+
+
+def short(prompts: int, seeds: tuple[int, ...], seed: int) -> Lines:
+    """Outputs of one token, by a sampler that gives all prompts of a seed the same random number."""
+    numbers = torch.rand(len(seeds), generator=torch.Generator().manual_seed(seed)).tolist()
+    return [
+        {"prompt": f"question {prompt}", "text": "no" if number < 0.5 else "yes", "seed": own, "temperature": 1.0}
+        for prompt in range(prompts)
+        for own, number in zip(seeds, numbers, strict=True)
+    ]
+
+
+def test_short_outputs_of_few_shared_seeds_are_not_called_biased(audit: Audit) -> None:
+    """Two honest arms: whether two seeds agree decides it for all prompts at once, which is one chance and not 40."""
+    for trial in range(12):
+        _, found = audit(short(40, (1, 2), trial), short(40, (1, 2), 100 + trial))
+        assert found["verdict"] not in ("biased", "bug", "unknown"), (trial, found)
+
+
+def test_a_stated_dtype_is_believed(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:
+    """What float32 does not explain is a bug of an arm that says it ran in float32, though bfloat16 would explain it."""
+    ours = [{**line, "dtype": "float32"} for line in makers.greedy(plainly(makers.half, makers.prompts, 30))]
+    status, found = audit(plain["greedy"], ours, plain["greedy"], target=True)
+    assert (status, found["verdict"]) == (1, "bug"), found
+
+
+def test_empty_outputs_show_nothing(audit: Audit) -> None:
+    empty = [{"prompt": f"question {number}", "text": "", "seed": 0, "temperature": 0.0} for number in range(20)]
+    status, found = audit(empty, empty)
+    assert (status, found["verdict"]) == (1, "not tested"), found
+
+
+@pytest.mark.parametrize("setting", [{"temperature": True}, {"temperature": 10**400}, {"temperature": 1.0, "top_k": 1.5}])
+def test_settings_that_are_no_such_numbers_are_refused(
+    setting: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    line = {"prompt": "question", "text": "yes", "seed": 0, **setting}
+    path = write(tmp_path / "plain.jsonl", [line])
+    assert main(["audit", f"--captured={path}", f"--captured={path}"]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert next(reversed(setting)) in said
+    assert "expected a" in said

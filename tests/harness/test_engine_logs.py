@@ -554,3 +554,16 @@ def test_numbers_that_no_engine_has_are_refused(tmp_path: Path, line: dict[str, 
     path.write_text(json.dumps(line) + "\n")
     with pytest.raises(UsageError, match="line 1"):
         formats.read(path)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"accepted": 5, "drafted": 10, "rounds": 0},
+        {"accepted": 0, "drafted": 2, "rounds": 9, "drafting": 3},
+        {"accepted": 1, "drafted": 3, "rounds": 1, "gamma": 2, "by_length": {3: [0, 1]}},
+    ],
+)
+def test_counts_that_no_run_leaves_are_refused(counts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="impossible counts"):
+        Counts(request="one", **counts)

@@ -23,6 +23,8 @@ OTHERS = {  # settings that change outputs too, with the values that change noth
     "max_tokens": (), "max_new_tokens": (), "min_tokens": (0,), "ignore_eos": (False,),
 }  # fmt: skip
 LENGTHS = ("max_tokens", "max_new_tokens", "min_tokens", "ignore_eos")  # of OTHERS: these leave the law of a token as it is
+WHOLE = ("top_k", "seed", "max_tokens", "max_new_tokens", "min_tokens")
+LARGEST = 1e18
 FACTS = ("model", "dtype", "engine")
 DTYPES = {"fp64": "float64", "fp32": "float32", "float": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 Others = tuple[tuple[str, float], ...]
@@ -157,6 +159,10 @@ def _others(settings: Mapping[str, Any]) -> Others:
 
 def _number(settings: Mapping[str, Any], name: str) -> float | None:
     value = settings.get(name)
-    if value is not None and not isinstance(value, int | float):
-        raise ValueError(f"{name} {str(value)[:40]!r}: expected a number")
+    if isinstance(value, bool) and name == "ignore_eos":
+        return value
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST):
+        raise ValueError(f"{name} {str(value)[:40]!r}: expected a number of at most {LARGEST:g}")
+    if value is not None and name in WHOLE and value != int(value):
+        raise ValueError(f"{name} {value!r}: expected a whole number")
     return value

@@ -5,6 +5,7 @@ down, slow or answers something else ends the recording in one line; the same co
 """
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -119,6 +120,9 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
         files = [stack.enter_context(LineFile(path)) for path in paths]
         done = [len(read_capture(path).outputs) if path.stat().st_size else 0 for path in paths]
         whole, recorded = len(paths) * len(questions), sum(done)
+        if recorded:
+            told = f"foretoken: {recorded} of {whole} answers are of an earlier recording in {folder}; remove it to ask again"
+            print(told, file=sys.stderr)
         bar = stack.enter_context(tqdm(total=whole, initial=recorded, unit="answer", disable=quiet, dynamic_ncols=True))
         for number, question in enumerate(questions):
             for file, kept, model in zip(files, done, endpoint.models.values(), strict=True):

@@ -141,7 +141,7 @@ def _by_control(group: Group, partings: Partings, level: float, parts: str) -> F
     evidence |= {"texts": {one.name: one.p_value for one in texts}}
     if other:
         shown = ", ".join(f"{one.name} p {one.p_value:.2g}" for one in other)
-        return Finding("bug", f"{parts}; and its texts are of another kind ({shown}), which rounding does not do", evidence)
+        return Finding("bug", f"{parts}; and its texts differ in kind ({shown}); rounding alone does not cause that", evidence)
     note = "the control does not explain it: a fault, or rounding in another dtype or order; --target tells which"
     return Finding("unresolved", f"{parts}: {note}", evidence)
 

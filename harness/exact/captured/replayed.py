@@ -96,14 +96,15 @@ def refusal(group: Group) -> str | None:
 
 @torch.inference_mode()
 def read_arm(group: Group, arm: int, target: LocalTarget, stated: str | None) -> ReadArm:
-    """Read all outputs of an arm in the dtype that it ``stated``, else the target's own; then, if that fails, in bfloat16.
+    """Read all outputs of an arm in the dtype that it ``stated``; else in the target's own and, if that fails, in bfloat16.
 
     Raises:
         UsageError: a prompt or an output is not the target's: a token outside its vocabulary, or a text that is too long.
     """
-    dtype = stated if stated in FINENESS else target.dtype
-    found = _read(group, arm, target, dtype)
-    return _read(group, arm, target, FINENESS[0]) if found.faults and dtype != FINENESS[0] else found
+    if stated in FINENESS:
+        return _read(group, arm, target, stated)
+    found = _read(group, arm, target, target.dtype)
+    return _read(group, arm, target, FINENESS[0]) if found.faults and target.dtype != FINENESS[0] else found
 
 
 def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:

@@ -21,17 +21,28 @@ from harness.exact.checks import Finding
 from harness.measures.verdicts import MUST_FIND, NOT_TESTED
 
 ALL = 0.999  # of tokens that are first choices: greedy decoding, but for near-ties
-FEW_SEEDS = "few seeds serve all prompts, whose outputs share random numbers, so chance does it too: record 8 seeds or more"
+FEW_SEEDS = "few seeds serve all prompts, whose outputs share random numbers: chance alone can cause it; record 8 or more"
 MOSTLY = 0.9  # of pairs of outputs by different seeds that are equal: such an arm does not sample
 ENOUGH = 4  # plain outputs with one beginning that tell how likely each next token is
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of ``n`` pairs of outputs are equal."""
+    """How many of ``n`` pairs of outputs are equal. Pairs of the same seeds share random numbers: they are one of ``units``."""
 
     hits: int
     n: int
+    units: int
+
+    @property
+    def least(self) -> tuple[int, int]:
+        """Return hits and number as if each unit were one pair, rounded down."""
+        return (self.hits * self.units // self.n if self.n else 0), self.units
+
+    @property
+    def most(self) -> tuple[int, int]:
+        """Return the same, rounded up."""
+        return (-(-self.hits * self.units // self.n) if self.n else 0), self.units
 
     def __str__(self) -> str:
         return f"{self.hits} of {self.n}"
@@ -69,17 +80,17 @@ def _seed_fault(group: Group, level: float, read: list[ReadArm] | None, target: 
     plain, ours = _alike(group, PLAIN), _alike(group, SPECULATIVE)
     evidence: dict[str, Any] = {"alike": {"plain": [plain.hits, plain.n], "speculative": [ours.hits, ours.n]}}
     said = f"outputs of a prompt by different seeds are equal in {ours} pairs of speculative and {plain} of plain"
-    if fisher(ours.hits, ours.n, plain.hits, plain.n) <= level:
+    if fisher(*ours.least, *plain.most) <= level:
         mostly = ours.hits >= MOSTLY * ours.n
         cause = _cause(group, level, read, target) if mostly else "it varies less than plain"
         return Finding("biased", f"{said}: {cause}", evidence)
-    if plain.hits >= MOSTLY * plain.n and fisher(plain.hits, plain.n, ours.hits, ours.n) <= level:
+    if plain.hits >= MOSTLY * plain.n and fisher(*plain.least, *ours.most) <= level:
         return Finding("unknown", f"{said}: the plain arm itself does not sample; capture it again", evidence)
     if min(plain.n, ours.n) > 1 and plain.hits == plain.n and ours.hits == ours.n:
         note = "neither arm samples, so no law can be compared; see that the engine reads seed and temperature"
         return Finding(NOT_TESTED, f"{said}: {note}", evidence)
     again, ours_again = _repeated(group, PLAIN), _repeated(group, SPECULATIVE)
-    if fisher(ours_again.n - ours_again.hits, ours_again.n, again.n - again.hits, again.n) <= level:
+    if fisher(ours_again.units - ours_again.most[0], ours_again.units, again.units - again.least[0], again.units) <= level:
         note = f"the same prompt and seed again give the same output in {ours_again} pairs of speculative and {again} of plain"
         return Finding("bug", f"{note}: the seed is ignored", evidence)
     return None
@@ -88,28 +99,32 @@ def _seed_fault(group: Group, level: float, read: list[ReadArm] | None, target: 
 def _alike(group: Group, arm: int) -> Share:
     """Compare the first output of a prompt with its second, the third with its fourth..., each by another seed."""
     hits = n = 0
+    units = set[Any]()
     for rows in group.of_prompts():
         by_seed: dict[Any, Output] = {}
         for number, row in enumerate(rows):
             by_seed.setdefault(number if row[arm].seed is None else ("seed", row[arm].seed), row[arm])
         outputs = list(by_seed.values())
         for first, second in zip(outputs[::2], outputs[1::2], strict=False):
+            units.add((first.seed, second.seed) if first.seed is not None and second.seed is not None else n)
             n += 1
             hits += group.said(first) == group.said(second)
-    return Share(hits, n)
+    return Share(hits, n, len(units))
 
 
 def _repeated(group: Group, arm: int) -> Share:
     """Compare outputs of one prompt and seed: lines of an arm that say it twice; of plain decoding the control's too."""
     hits = n = 0
+    units = set[int]()
     for rows in group.of_prompts():
         first: dict[int, Output] = {}
         outputs = [row[arm] for row in rows] + [row[CONTROL] for row in rows if arm == PLAIN and group.has_control]
         for one in outputs:
             if one.seed is not None and first.setdefault(one.seed, one) is not one:
+                units.add(one.seed)
                 n += 1
                 hits += group.said(first[one.seed]) == group.said(one)
-    return Share(hits, n)
+    return Share(hits, n, len(units))
 
 
 def _repeats_note(group: Group) -> str:

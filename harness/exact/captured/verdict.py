@@ -9,7 +9,7 @@ from harness.exact.captured.matched import ARMS, PLAIN, SPECULATIVE, Group, grou
 from harness.exact.captured.replayed import LocalTarget, explain_arms, refusal
 from harness.exact.captured.sampled import judge_sampled
 from harness.exact.checks import Finding
-from harness.measures.verdicts import GREEN
+from harness.measures.verdicts import GREEN, NOT_TESTED
 
 FALSE_ALARM = 0.01  # the chance that a check calls two deployments of one law different
 
@@ -47,6 +47,8 @@ def judge_captures(captures: Sequence[Capture], target: LocalTarget | None) -> d
 
 
 def _judge(group: Group, captures: Sequence[Capture], target: LocalTarget | None) -> Finding:
+    if not any(group.said(row[arm]) for row in group.rows for arm in (PLAIN, SPECULATIVE)):
+        return Finding(NOT_TESTED, "all outputs of both arms are empty; see that the engine was asked for tokens")
     judge = judge_greedy if group.sampling.greedy else judge_sampled
     if target is None:
         return judge(group, FALSE_ALARM, None, None)
