@@ -17,7 +17,7 @@ from harness.run.prompts import examples_of
 from harness.zoo.cache import DONE
 from tasks import get_task
 from tasks.sources.locate import is_undivided
-from tasks.sources.source import WHOLE, Source
+from tasks.sources.source import HUB, WHOLE, Source
 from tasks.text import MAX_PROMPT_WORDS, is_cut
 
 CUT = (
@@ -40,7 +40,13 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
     """
     source, dataset = Source.of(text), get_task(task).dataset
     source.check(dataset)
-    if not source.is_local() or source.repository is not None:
+    if source.repository is not None:
+        if source.split == "train" and (learner := next((one.name for one in models if _learns_from(one, source.place)), None)):
+            raise UsageError(
+                f"split 'train': {learner} learns from rows of {source.place} that it tests; choose the name of another split"
+            )
+        return text
+    if not source.is_local():
         return text
     undivided = is_undivided(dataset, replace(source, split=""))
     learner = next((model.name for model in models if _learns_from(model, source.place)), None)
@@ -69,7 +75,12 @@ def _learns_from(model: ModelSpec, place: str) -> bool:
         return False
     parts = [facts, facts.get("material")] if isinstance(facts, dict) else []
     told = [part.get("source") for part in parts if isinstance(part, dict)]
-    return place in [Source.of(one).place for one in told if isinstance(one, str)]
+    return _unpinned(place) in [_unpinned(Source.of(one).place) for one in told if isinstance(one, str)]
+
+
+def _unpinned(place: str) -> str:
+    """A place whatever its commit: rows of a data set stay in its splits."""
+    return place.partition("@")[0] if place.startswith(HUB) else place
 
 
 def notes(experiment: Experiment, num_found: int) -> list[str]:

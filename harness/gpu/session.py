@@ -56,8 +56,12 @@ def _run_part(place: Place, part: Part, deadline: float) -> None:
         before = set(documents.read(place, part.name)["items"])
         ended = run_apart(partial(measure_part, place, part, deadline), deadline - time.monotonic())
         document = documents.read(place, part.name)
-        if ended is None or "deadline" in ended or set(document["items"]) == before:
+        lost = next((name for name in document["planned"] if name not in {**document["items"], **document["why"]}), None)
+        if ended is None or "deadline" in ended or (lost is None and set(document["items"]) == before):
             break
+        if lost is not None and set(document["items"]) == before:  # the process died in it, twice where it was not the first
+            document["items"][lost] = {"seconds": 0.0, "failed": ended, "where": "its process"}
+            documents.write(place, document)
         _say(f"{part.name}: {ended}; going on in a new process")
     if ended is not None:
         _say(f"{part.name}: {ended}")

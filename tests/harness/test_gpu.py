@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -232,3 +233,17 @@ def test_properties_hold_of_a_right_kernel_and_find_wrong_ones(monkeypatch: pyte
     for fault, name in expected.items():
         monkeypatch.setitem(KERNELS, "fused", broken(fault))
         assert not properties.check_all("fused", torch.float32, "cpu", "torch")[name], fault
+
+
+def test_an_item_that_kills_its_process_has_failed_and_those_behind_it_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures: dict[str, Callable[[], Any]] = {"a": dict, "b": lambda: os.kill(os.getpid(), signal.SIGKILL), "c": dict}
+    found = [Item(name=name, seconds=1, measure=measure) for name, measure in measures.items()]
+    monkeypatch.setitem(sys.modules, "harness.gpu.dying", SimpleNamespace(items=lambda place: found))
+    part = Part(name="environment", module="dying", title="dies", seconds=1)
+    place = Place(device="cpu", name="none", scale="smallest", code="1", folder=tmp_path, records=tmp_path)
+    session._run_part(place, part, time.monotonic() + 30)
+    items = documents.read(place, "environment")["items"]
+    assert (list(items), "signal 9" in items["b"]["failed"]) == (["a", "b", "c"], True)
+    assert not page.is_right(page.read_folder(tmp_path))

@@ -97,3 +97,9 @@ def test_bad_words_are_refused_in_one_line(
     assert run(models, table, *words) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert expected in line
+
+
+def test_training_rows_of_a_hub_data_set_are_not_tested(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text(json.dumps({"source": f"hub:o/n@{'a' * 40}"}))
+    with pytest.raises(UsageError, match=r"split 'train': .* learns from rows of hub:o/n"):
+        evaluated_source(f"hub:o/n@{'b' * 40}?split=train", "text", [ModelSpec(name=str(tmp_path))])
