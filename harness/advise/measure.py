@@ -68,6 +68,10 @@ class Stages:
         self.plain = plain.replace(replicas=2, replica=1, probes=())
         self.num_checked = 0
         self.available = len(examples_of(pin(self.plain.replace(limit=MOST_EXAMPLES))))
+        if not self.available:
+            raise UsageError(
+                f"data {plain.source}: one prompt; expected 2 or more, since half are looked at and half are tried"
+            )
 
     @property
     def batch_size(self) -> int:

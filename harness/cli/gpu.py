@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 import sys
+from importlib.metadata import distributions
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from harness.gpu.place import Scale
 
 GPU = RESULTS / "gpu"
-MEASURING = ("kernels", "methods", "harness/models", "harness/run", "harness/exact", "harness/zoo")
+ROOMS = ("core", "zoo", "models", "measures", "run", "tables", "exact", "papers")
+MEASURING = ("kernels", "methods", "tasks", *(f"harness/{room}" for room in ROOMS))
+DECIDING = ("torch", "triton", "transformers")  # packages whose version decides what is measured
 PARTS = ("environment", "kernel_checks", "properties", "kernel_times", "shapes", "loops", "tables", "pipeline", "audit")
 CODE = (*MEASURING, *(f"harness/gpu/{name}.py" for name in PARTS))
 INTERPRET = "TRITON_INTERPRET"  # Triton reads it when it is imported
@@ -47,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
         device=device,
         name=name,
         scale=scale,
-        code=hash_code(CODE),
+        code=hash_code(CODE, " ".join(_versions())),
         folder=folder,
         records=RESULTS / "runs" / f"gpu-{kept.name}",
     )
@@ -67,6 +70,10 @@ def execute(args: argparse.Namespace) -> int:
     print(page.summary(results))
     print(f"written: {folder / documents.PAGE}")
     return 0 if page.is_right(results) else 1
+
+
+def _versions() -> list[str]:
+    return sorted({f"{one.name} {one.version}" for one in distributions() if one.name in DECIDING})
 
 
 def _device_name() -> str:

@@ -48,6 +48,13 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
         return text
     if not source.is_local():
         return text
+    for model in models:
+        for learned in _learned_places(model):
+            if _lies_within(learned, source.place) or _lies_within(source.place, learned):
+                raise UsageError(
+                    f"data {source.place}: {model.name} learned from {learned}, where the same rows may lie; give --data "
+                    f"{learned}, of which the part is tested that it left out"
+                )
     undivided = is_undivided(dataset, replace(source, split=""))
     learner = next((model.name for model in models if _learns_from(model, source.place)), None)
     if undivided and source.split == "test":
@@ -68,14 +75,25 @@ def _learns_from(model: ModelSpec, place: str) -> bool:
         return True
     if model.base.startswith(POCKET):
         return model.base.removeprefix(POCKET) in DRAFTS
+    return _unpinned(place) in _learned_places(model)
+
+
+def _learned_places(model: ModelSpec) -> list[str]:
+    """Return the places of the data that a folder's recipe.json says it learned from."""
+    if model.base.startswith((ZOO, POCKET)):
+        return []
     path = Path(expanduser(model.base)) / DONE
     try:
         facts = json.loads(path.read_text(encoding="utf8"))
     except (OSError, ValueError):  # of another program, or damaged, which loading the model says
-        return False
+        return []
     parts = [facts, facts.get("material")] if isinstance(facts, dict) else []
     told = [part.get("source") for part in parts if isinstance(part, dict)]
-    return _unpinned(place) in [_unpinned(Source.of(one).place) for one in told if isinstance(one, str)]
+    return [_unpinned(Source.of(one).place) for one in told if isinstance(one, str)]
+
+
+def _lies_within(inner: str, outer: str) -> bool:
+    return Path(outer) in Path(inner).parents
 
 
 def _unpinned(place: str) -> str:

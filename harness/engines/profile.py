@@ -61,8 +61,8 @@ def _counts(value: Any) -> Counts:
         raise ValueError("field 'acceptance_length_histogram': absent; rates without counts say nothing of how sure they are")
     histogram, gamma = sparse(value, "acceptance_length_histogram", lowest=1), count(value, "num_speculative_tokens")
     rounds, accepted = sum(histogram), weighted(histogram)
-    counted = {"drafting" if value.get("producer") == OURS else "rounds": rounds}
-    found = Counts(request="profile", accepted=accepted, gamma=gamma, histogram=histogram, **counted)
+    all_rounds, drafting = (None, rounds) if value.get("producer") == OURS else (rounds, None)
+    found = Counts(request="profile", accepted=accepted, gamma=gamma, histogram=histogram, rounds=all_rounds, drafting=drafting)
     agree(value, "mean_accept_length", 1 + over(accepted, rounds, 0.0), ROUNDED)
     for name, expected in zip(RATES, reversed(_rates(histogram, gamma)), strict=True):
         stated = numbers(value, name)

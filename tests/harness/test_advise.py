@@ -325,3 +325,12 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
     lines = capsys.readouterr().err.strip().splitlines()
     assert (status, len(lines)) == (2, 1), lines
     assert expected in lines[0]
+
+
+def test_one_prompt_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    data = tmp_path / "one.csv"
+    data.write_text('prompt\n"' + "abc def " * 20 + '"\n', encoding="utf8")
+    status = main(words(tmp_path / "records", "--data", str(data)))
+    [line] = capsys.readouterr().err.splitlines()
+    assert status == 2
+    assert "one prompt; expected 2 or more" in line

@@ -103,3 +103,16 @@ def test_training_rows_of_a_hub_data_set_are_not_tested(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text(json.dumps({"source": f"hub:o/n@{'a' * 40}"}))
     with pytest.raises(UsageError, match=r"split 'train': .* learns from rows of hub:o/n"):
         evaluated_source(f"hub:o/n@{'b' * 40}?split=train", "text", [ModelSpec(name=str(tmp_path))])
+
+
+def test_a_file_inside_a_folder_that_a_draft_learned_from_is_not_tested(tmp_path: Path) -> None:
+    """A folder's training file is trained on whole, so that no part of it is left to test; nor the other way round."""
+    folder, draft = tmp_path / "data", tmp_path / "draft"
+    folder.mkdir()
+    draft.mkdir()
+    for name in ("train", "test"):
+        (folder / f"{name}.txt").write_text("\n".join(PROMPTS), encoding="utf8")
+    for learned, tested in ((folder, folder / "train.txt"), (folder / "train.txt", folder)):
+        (draft / "recipe.json").write_text(json.dumps({"material": {"source": source_of(str(learned))}}), encoding="utf8")
+        with pytest.raises(UsageError, match=r"draft learned from .*data.*, where the same rows may lie"):
+            evaluated_source(source_of(str(tested)), "text", [ModelSpec(name=str(draft))])

@@ -143,7 +143,9 @@ def _found(n: int, level: float, share: float, noise: float) -> float:
     pointing = share + (1 - share) * noise
     right = (share + (1 - share) * noise / 2) / pointing
     chances = _binomial(n, pointing)
-    return float(sum(chances[k] * _binomial(k, right)[_needed(k, level) :].sum() for k in np.flatnonzero(chances > SAME)))
+    return float(
+        sum(chances[k] * _binomial(k, right)[_needed(k, level) :].sum() for k in np.flatnonzero(chances > SAME).tolist())
+    )
 
 
 @lru_cache(maxsize=4096)
