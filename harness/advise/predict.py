@@ -81,7 +81,7 @@ class Cell:
 
 
 class Pilot:
-    """The pilot of one drafter: the seconds of its rounds, and what of the plain arm's text it would have drafted."""
+    """The pilot of one drafter: the seconds of its rounds, and which tokens of the plain arm's text it would have drafted."""
 
     def __init__(self, plain: Sequence[Record], drafted: Sequence[Record], drafter: DrafterSpec, batch_size: int) -> None:
         self.drafter, self.rows = drafter, batch_size

@@ -106,7 +106,8 @@ def in_rounds(rows: Sequence[Record]) -> float:
 def begins(batches: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
     """[n] seconds outside rounds of the plain arm and of the drafted one, the prompt above all.
 
-    What interrupted one of the two is left out: both are the smaller one of the batch times what they are of it in the median.
+    An interruption of one of the two is left out: of each batch the smaller of both counts, times the median over batches of
+    what an arm takes over that smaller one.
     """
     plain, drafted = (
         np.array([max(0.0, wall_s(batch[side]) - in_rounds(batch[side])) for batch in batches]) for side in (0, 1)

@@ -28,6 +28,7 @@ MEASURING = ("kernels", "methods", "tasks", *(f"harness/{room}" for room in ROOM
 DECIDING = ("torch", "triton", "transformers")  # packages whose version decides what is measured
 PARTS = ("environment", "kernel_checks", "properties", "kernel_times", "shapes", "loops", "tables", "pipeline", "audit")
 CODE = (*MEASURING, *(f"harness/gpu/{name}.py" for name in PARTS))
+ANSWER_S = 120  # which a driver may take to begin
 INTERPRET = "TRITON_INTERPRET"  # Triton reads it when it is imported
 
 
@@ -87,6 +88,9 @@ def _device_name() -> str:
     process = context.Process(target=_name, args=(theirs,))
     process.start()
     theirs.close()
+    if not ours.poll(ANSWER_S):
+        process.kill()
+        raise UsageError(f"gpu: CUDA gave no answer in {ANSWER_S} s; see that nvidia-smi answers, and call again")
     try:
         name = ours.recv()
     except EOFError:

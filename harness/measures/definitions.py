@@ -181,8 +181,8 @@ DEFINITIONS = [
     Definition(
         "transformers_n_matches",
         LENGTH,
-        "the same, one less where all drafts stand and the last is the EOS",
-        "transformers, generation/utils.py: n_matches",
+        "the same, one less where a round ends on a draft, at EOS or at the length limit",
+        "transformers 5.23, generation/utils.py: n_matches, which is taken anew behind such a cut",
         pooled(MATCHES),
     ),
     Definition(

@@ -82,8 +82,8 @@ def accepted_per_drafting_step(steps: Iterable[Step]) -> Statistic:
 
 
 def matches_per_step(steps: Iterable[Step]) -> Statistic:
-    """Accepted drafts a round, one less where all drafts stand and the last is a stopping EOS: it counts as the round's own."""
-    return _sums((step.num_accepted - _ends_on_last_draft(step), 1) for step in steps)
+    """Tokens a round but one: its accepted drafts, one less where it ends on one of them, which counts as the round's own."""
+    return _sums((step.emitted - 1, 1) for step in steps)
 
 
 def position_joint(position: int) -> Callable[[Iterable[Step]], Statistic]:
@@ -115,10 +115,6 @@ def _sums(pairs: Iterable[Statistic]) -> Statistic:
     """Return the sums of numerators and denominators."""
     found = list(pairs)
     return float(sum(top for top, _ in found)), float(sum(bottom for _, bottom in found))
-
-
-def _ends_on_last_draft(step: Step) -> bool:
-    return step.stop_reason == "eos" and bool(step.drafted) and step.num_accepted == step.emitted == len(step.drafted)
 
 
 def _num_drafted(step: Step) -> int:

@@ -54,7 +54,7 @@ def law_of_drafts(proposal: Proposal) -> Float[Tensor, "B n V"] | None:
 def carried_ratios(target_probs: Float[Tensor, "B n"], draft_probs: Float[Tensor, "B n"]) -> Float[Tensor, "B n_plus_1"]:
     """Return p_0 = 1 and p_i = min(1, p_{i-1} target / draft) of the drafted tokens, in fp64: the chance that i drafts stand.
 
-    A draft that the target cannot emit makes it 0 for good; one that the draft cannot either makes nothing of 0 / 0 but 0.
+    A draft that the target cannot emit makes it 0 from there on, also where the draft cannot emit it either (0 / 0).
     """
     target, draft = target_probs.double(), draft_probs.double()
     carried = [torch.ones(len(target), dtype=torch.float64, device=target.device)]

@@ -120,7 +120,7 @@ def _keyed(outputs: Sequence[Output], prompt_of: Any, with_seeds: bool) -> dict[
 
 
 def _check_same(captures: Sequence[Capture], sides: Sequence[dict[Hashable, Output]], other: int, prompt_of: Any) -> None:
-    """UsageError, by the first reason of all, unless two captures hold outputs of the same."""
+    """Raise UsageError, for the first reason found, unless both hold outputs of the same prompts, settings and seeds."""
     plain, theirs = sides[PLAIN], sides[other]
     if plain.keys() == theirs.keys():
         return
