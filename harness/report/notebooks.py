@@ -52,9 +52,11 @@ def recorded(item: Table | Figure, folder: str | Path, profile: str | None = Non
 
     Raises:
         UsageError: a profile (but "test") is named and nothing of it is recorded: running it may take hours, so it is for
-            ``make`` to do.
+            ``make`` to do; or it runs nothing of this.
     """
     folder = Path(folder)
+    if profile is not None and not item.plan(usual(profile)):
+        raise UsageError(f"profile {profile!r}: it runs nothing of this table or figure; name another one, such as toy")
     at_hand = {
         state: _Recorded(item, settings, evidence, f"Records of profile {settings.profile!r}, {place}: {state}.")
         for settings, evidence, place in reversed(_at_hand(item, folder, profile or COMMITTED.profile))

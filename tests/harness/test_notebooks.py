@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -11,20 +12,22 @@ from nbformat import NotebookNode
 
 from harness.core.checkout import ROOT
 from harness.core.errors import UsageError
-from harness.papers import get_figure
+from harness.papers import get_figure, get_table
 from harness.report.notebooks import recorded
 from harness.zoo.build import ensure
 
 FOLDER = ROOT / "notebooks"
 FORGET = "%reset_selective -f '^(?!_|In$|Out$|get_ipython$|exit$|quit$|open$)'"  # every name that a notebook gave
 NAMES = ("leviathan", "optimized", "ppd", "specdec", "your_own_pair")
+ON_REAL_MODELS = ("optimized",)  # of profile pocket, whose records are committed
 # What each must end up saying and drawing: a line of its answer, and how many pictures it has at least.
 ANSWERS = {
     "leviathan": (r"eq1 +of tokens_per_step: off by [+-]\d+%", 3),
-    "optimized": (r"the sigmoid accepts \d+%; ROUGE-1 \d", 2),
+    "optimized": (r"the sigmoid accepts \d+%; rouge1 \d", 2),
     "ppd": (r"own heads +match rate \d+%: Theorem 4\.1 promises", 2),
     "specdec": (r"SpecDec: fastest at k = \d+ \(\d", 2),
     "your_own_pair": (r"gamma = \d+: \d+\.\d\d \[|no speed-up may be shown", 1),
+    "optimized, pocket": (r"unfiltered, pocket:whisper-tiny\.en: .* the sigmoid accepts 100%; wer 0\.\d", 2),
 }
 
 
@@ -56,6 +59,10 @@ def outputs(zoo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
             )
         whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
         ends[name] = len(whole.cells)
+    for name in ON_REAL_MODELS:
+        start = f"{FORGET}\nimport os\nos.chdir({str(FOLDER)!r})\ndel os.environ['RECORDS']\nos.environ['PROFILE'] = 'pocket'"
+        whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
+        ends[f"{name}, pocket"] = len(whole.cells)
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in {"IPYTHONDIR": folder / "ipython", "OMP_NUM_THREADS": "1"}.items():
             patch.setenv(variable, str(value))
@@ -71,7 +78,7 @@ def outputs(zoo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ANSWERS)
 def test_it_runs_from_nothing_and_answers(name: str, outputs: dict[str, list[NotebookNode]]) -> None:
     written = outputs[name]
     failed = [output for output in written if output.output_type == "error"]
@@ -89,3 +96,8 @@ def test_a_profile_that_is_named_is_not_run_behind_the_users_back(tmp_path: Path
     with pytest.raises(UsageError, match="profile 'toy': nothing of it is recorded"):
         recorded(get_figure("leviathan-2"), tmp_path, "toy")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_profile_that_runs_nothing_of_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="profile 'pocket': it runs nothing of this"):
+        recorded(replace(get_table(30), plan=lambda settings: []), tmp_path, "pocket")
