@@ -5,7 +5,7 @@ zoo       small models, described by recipes and trained here
 models    from a name to a loaded model
 measures  from records to numbers with intervals
 engines   logs that other engines write, read as counts
-run       from an experiment to records; ``run.ray`` on a cluster
+run       from an experiment to records; ``run.ray`` on a cluster, ``run.replay`` checks what was generated
 tables    what a table, a cell and a figure are, and how one is written
 exact     the exactness audit, and the contracts of parts
 advise    which method and gamma to use: measured, predicted, checked

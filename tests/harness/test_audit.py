@@ -15,9 +15,9 @@ from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.models.fit import Models
-from harness.run import replay as replay_module
 from harness.run.divergence import classify
 from harness.run.prompts import make_prompt, seed_of
+from harness.run.replay import reading
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from methods.parts import RULES
@@ -95,7 +95,7 @@ def test_a_near_tie_needs_a_small_margin_and_agreeing_replays(tmp_path: Path, sh
     tokens = plain.tokens or []
     other = [*tokens[:4], tokens[4] + 1, *tokens[5:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_module, "NEAR_TIE_FLOAT32", 0.0 if shift else 1e9)
+        patch.setattr(reading, "NEAR_TIE_FLOAT32", 0.0 if shift else 1e9)
         found = classify(arms, (tokens, other), prompt, 0, models)
     assert (found.position, found.replays_agree, found.kind) == (4, True, kind)
 

@@ -16,9 +16,9 @@ from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import output_perplexity, speedup
 from harness.measures.statistics import Missing
 from harness.models.loading import load_model
-from harness.run import replay
 from harness.run.comparison import Replay
 from harness.run.prompts import examples_of, make_prompt
+from harness.run.replay import reading
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from kernels.verify import reference
@@ -309,13 +309,13 @@ def test_a_stale_cache_of_an_encoder_decoder_is_found_beyond_64_tokens(
 
 def test_a_text_that_several_arms_write_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy arms write one text an example, sampled ones their own; repeats write it again, later."""
-    read, texts = replay.read_text, list[tuple[int, ...]]()
-    monkeypatch.setattr(replay, "read_text", lambda *given: texts.append(tuple(given[-1])) or read(*given))
+    read, texts = reading.read_text, list[tuple[int, ...]]()
+    monkeypatch.setattr(reading, "read_text", lambda *given: texts.append(tuple(given[-1])) or read(*given))
     greedy, _ = run(tmp_path, 0.0, tokens=12, batch_size=2, repeats=2, which="all")
     assert (greedy["replayed"]["outputs"], len(texts)) == (12, 3)
     sampled, records = run(tmp_path, 1.0, tokens=12, batch_size=2)
     assert (sampled["replayed"]["outputs"], len(texts)) == (6, 3 + len({tuple(one.tokens) for arm in records for one in arm}))
-    monkeypatch.setattr(replay, "KEPT_BYTES", 0)
+    monkeypatch.setattr(reading, "KEPT_BYTES", 0)
     run(tmp_path / "forgetful", 0.0, tokens=12, batch_size=2)
     assert len(texts) == 9 + 3
 
@@ -351,7 +351,7 @@ def test_what_does_not_fit_into_memory_is_not_replayed(tmp_path: Path, monkeypat
     def full(*args: object) -> None:
         raise torch.OutOfMemoryError("no memory left")
 
-    monkeypatch.setattr(replay, "read_text", full)
+    monkeypatch.setattr(reading, "read_text", full)
     found, records = run(tmp_path, 1.0, tokens=8)
     assert found["replayed"]["outputs"] == 0
     assert {record.status for record in records[-1]} == {"ok"}

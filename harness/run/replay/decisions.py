@@ -1,0 +1,130 @@
+"""Every decision of an output, each with its distance from what the readings give: choices, acceptances, draws."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.run.replay.drafts import Drafts, Sampled, decided, rounds_of
+from harness.run.replay.reading import ACCEPT, DRAFT, NEAR_TIE_FLOAT32, SAMPLE, Reading
+from methods.speculative.model import HierarchicalDrafter, ModelDrafter
+from methods.speculative.overlap import teacher_logits
+from methods.speculative.per_row import PerRow
+from methods.types import Drafter, Generation, Inputs
+
+ROWS = 64  # laws that are summed up at a time
+
+
+class Decision(NamedTuple):
+    """A decision at a position of an output: how far it is beyond its border (0: right), and what rounding may move."""
+
+    position: int
+    what: str
+    off: float
+    bound: float
+
+
+def choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decision]:
+    """Yield how much worse each token is than the target's first choice, and how much better a draft is that was rejected."""
+    logits, bounds = reading.logits.double(), reading.margin_bound.tolist()
+    best = logits.topk(min(2, logits.shape[-1])).values
+    tokens = torch.tensor(made.tokens, device=logits.device)
+    worse = (best[:, 0] - logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)).tolist()
+    yield from (Decision(place, "choice", off, bounds[place]) for place, off in enumerate(worse))
+    for start, _, _, step in rounds_of(made.steps) if exact else ():
+        kept, end = step.num_accepted, start + step.num_accepted
+        if any(made.tokens[start + place] != step.drafted[place] for place in range(min(kept, step.emitted))):
+            yield Decision(start, "accepted draft that was not emitted", 1.0, 0.0)
+        if kept < min(len(step.drafted), step.emitted):
+            own = float(logits[end, step.drafted[kept]])
+            yield Decision(end, "rejection", own - float(best[end, -1]) if own == float(best[end, 0]) else 0.0, bounds[end])
+
+
+def first_choices(drafter: Drafter, inputs: Inputs, made: Generation) -> Iterator[Decision]:
+    """Yield how much worse each draft of a model is than that model's first choice; in half precision no bound is known."""
+    if not isinstance(drafter, ModelDrafter | HierarchicalDrafter):
+        return
+    logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
+    places = [one for one in decided(rounds_of(made.steps)) if one.position < len(logits)]
+    if not places or logits.dtype in (torch.float16, torch.bfloat16):
+        return
+    rows = logits[[one.position for one in places]].double()
+    worse = rows.amax(-1) - rows[range(len(places)), [one.token for one in places]]
+    for one, off in zip(places, worse.tolist(), strict=True):
+        yield Decision(one.position, "draft", off, NEAR_TIE_FLOAT32)
+
+
+def acceptances(output: Sampled, drafts: Drafts, exact: bool) -> Iterator[Decision]:
+    """Yield what was decided of drafts, and how far stated probabilities are from what the laws say."""
+    if not (places := decided(output.rounds)):
+        return
+    probs = output.laws[[one.position for one in places], [one.token for one in places]].tolist()
+    accepts, bounds = output.numbers[ACCEPT].tolist(), output.bounds.tolist()
+    for one, prob, law in zip(places, probs, drafts.probs(places), strict=True):
+        step, position, bound = one.step, one.position, bounds[one.position]
+        if one.stands and output.tokens[position] != one.token:
+            yield Decision(position, "accepted draft that was not emitted", 1.0, 0.0)
+        if one.place < len(step.target_probs):
+            yield Decision(position, "target's probability of a draft", abs(step.target_probs[one.place] - prob), bound)
+        if one.place < len(step.draft_probs):
+            stated = step.draft_probs[one.place]
+            over = accepts[one.number] * stated - prob  # at most 0 where the draft stands
+            if exact:
+                yield Decision(position, "acceptance" if one.stands else "rejection", over if one.stands else -over, bound)
+            if law is not None:
+                yield Decision(position, "draft's probability", abs(stated - law), bound)
+
+
+def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
+    """Yield how far every draft that was decided on is from what its law and random number give."""
+    places, drafter = decided(output.rounds), drafts.drafter
+    if isinstance(drafter, PerRow):
+        for one in places:
+            again = drafts.proposal(drafter, one).tokens[0, one.place : one.place + 1].tolist()
+            yield Decision(one.position, "draft", float(again != [one.token]), 0.0)
+    elif isinstance(drafter, ModelDrafter):
+        known, laws = drafts.drawn_from(places)
+        if known:
+            at, numbers = [one.position for one in known], output.numbers[DRAFT][[one.number for one in known]]
+            yield from draws("draft", at, [one.token for one in known], laws, numbers, output.bounds[at])
+
+
+def last_tokens(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
+    """Yield how far the number behind every round's drafts is from what it drew: of the target's law, or of a residual."""
+    ends = [one._replace(place=one.step.num_accepted) for one in output.rounds if one.step.emitted == one.step.num_accepted + 1]
+    whole = [one for one in ends if one.place == len(one.step.drafted)]
+    rejected, taken = drafts.laws_of([one for one in ends if one.place < len(one.step.drafted)])
+    for rounds in (whole, rejected):
+        if rounds:
+            at = [one.position for one in rounds]
+            weights = output.laws[at] if rounds is whole else (output.laws[at] - taken).clamp(min=0)
+            drawn = output.numbers[SAMPLE][[one.first for one in rounds]]
+            yield from draws("drawn token", at, [output.tokens[end] for end in at], weights, drawn, output.bounds[at])
+
+
+def draws(
+    what: str,
+    positions: Sequence[int],
+    tokens: Sequence[int],
+    weights: Float[Tensor, "T V"],
+    numbers: Float[Tensor, " length"],
+    bounds: Float[Tensor, "T"],
+) -> Iterator[Decision]:
+    """Yield how far each number is from its token's share, in weight: so a small residual's rounding is not scaled up."""
+    for first in range(0, len(tokens), ROWS):
+        some = slice(first, first + ROWS)
+        offs = draw_off(weights[some], torch.tensor(tokens[some]), numbers[: len(tokens)][some])
+        for position, off, bound in zip(positions[some], offs.tolist(), bounds[some].tolist(), strict=True):
+            yield Decision(position, what, off, bound)
+
+
+def draw_off(weights: Float[Tensor, "T V"], tokens: Tensor, numbers: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
+    """Return how far a number is from its token's share of the weights, in weight; 0 inside it."""
+    borders = weights.double().cumsum(-1)
+    own = tokens.to(borders.device).unsqueeze(-1)
+    high = borders.gather(-1, own).squeeze(-1)
+    low = high - weights.double().gather(-1, own).squeeze(-1)
+    goal = numbers.to(borders.device) * borders[:, -1]
+    return torch.maximum(low - goal, goal - high).clamp(min=0)

@@ -1,0 +1,140 @@
+"""The rounds of an output, and the laws that its drafts were drawn from, where the text alone says what they were."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.run.replay.reading import DRAFT, Reader
+from methods.speculative.model import HierarchicalDrafter, ModelDrafter
+from methods.speculative.per_row import PerRow, opening
+from methods.steps import Step
+from methods.types import Drafter, Inputs, Proposal
+
+
+class Place(NamedTuple):
+    """A place in a round that began at ``start``, and the position of an output that it stands for.
+
+    ``first`` is the round's first random number in each stream.
+    """
+
+    start: int
+    first: int
+    place: int
+    step: Step
+
+    @property
+    def position(self) -> int:
+        return self.start + self.place
+
+    @property
+    def number(self) -> int:
+        return self.first + self.place
+
+    @property
+    def token(self) -> int:
+        return self.step.drafted[self.place]
+
+    @property
+    def stands(self) -> bool:
+        return self.place < self.step.num_accepted
+
+
+def rounds_of(steps: Sequence[Step], looks_ahead: bool = False) -> list[Place]:
+    """Return the first place of every round. A rule that looks ahead looks at each random number in one round only."""
+    start, first, found = 0, 0, []
+    for step in steps:
+        found.append(Place(start, first, 0, step))
+        start += step.emitted
+        first = first + len(step.drafted) + 1 if looks_ahead else start
+    return found
+
+
+def decided(rounds: Sequence[Place]) -> list[Place]:
+    """Return the drafts that were decided on, each round's up to the first that was rejected: behind it no law is known."""
+    found = []
+    for one in rounds:
+        kept = one.step.num_accepted
+        reached = kept + (kept < min(len(one.step.drafted), one.step.emitted))
+        found += [one._replace(place=place) for place in range(reached)]
+    return found
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A sampled output of drafts as it is replayed: its text, the target's laws, its seed's numbers and its rounds.
+
+    Rounding may move the difference of two probabilities by ``bounds``, and a probability by ``shares`` of it.
+    """
+
+    tokens: Sequence[int]
+    laws: Float[Tensor, "T V"]
+    bounds: Float[Tensor, "T"]
+    shares: Float[Tensor, "T"]
+    numbers: Float[Tensor, "3 length"]
+    rounds: Sequence[Place]
+
+
+class Drafts:
+    """What a drafter's laws were, where its text alone says so: a model's everywhere, a row drafter's by asking it again.
+
+    With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from.
+    """
+
+    def __init__(self, drafter: Drafter, reader: Reader, inputs: Inputs, output: Sampled, as_points: bool) -> None:
+        stack, prompt = reader.target.stack, inputs.prompts[0]
+        pending = stack.start_token if stack.encodes_prompts else prompt[-1]
+        assert pending is not None
+        self.drafter, self.sampling, self.output, self.opening = drafter, reader.sampling, output, opening(prompt, pending)
+        self.as_points, self.vocab_size, self.device = as_points, reader.target.vocab_size, stack.device
+        self.laws: Tensor | None = None
+        self.again: dict[int, Proposal] = {}
+        if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
+            found = list(drafter.teacher_probs(inputs, [pending], output.tokens, reader.sampling))
+            self.laws = torch.cat(found).double() if found else None
+
+    def laws_of(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
+        """Return the places at which the law that the rule took for a draft's is known, behind drafts that stood; and these."""
+        if self.as_points and places:
+            return list(places), _point_masses([one.token for one in places], self.vocab_size, self.device)
+        return self.drawn_from(places)
+
+    def drawn_from(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
+        """Return the places at which the law that a draft was drawn from is known, and these laws."""
+        if isinstance(self.drafter, PerRow) and places:
+            return list(places), torch.stack([self._law(self.drafter, one) for one in places])
+        known = [] if self.laws is None else [one for one in places if one.position < len(self.laws)]
+        if self.laws is None or not known:
+            return [], torch.empty(0)
+        return known, self.laws[[one.position for one in known]]
+
+    def probs(self, places: Sequence[Place]) -> list[float | None]:
+        """Return what its law gives each draft; None where it is not known."""
+        known, laws = self.laws_of(places)
+        found = laws[range(len(known)), [one.token for one in known]].tolist() if known else []
+        by_place = dict(zip(map(id, known), found, strict=True))
+        return [by_place.get(id(one)) for one in places]
+
+    def proposal(self, drafter: PerRow, one: Place) -> Proposal:
+        """Return what a row drafter proposes for a round, asked again."""
+        if one.start not in self.again:
+            count = len(one.step.drafted)
+            numbers = self.output.numbers[DRAFT, one.first : one.first + count]
+            text = [*self.opening, *self.output.tokens[: one.start]]
+            self.again[one.start] = drafter.row_drafter.propose(text, count, numbers, self.sampling)
+        return self.again[one.start]
+
+    def _law(self, drafter: PerRow, one: Place) -> Float[Tensor, "V"]:
+        proposal, vocab_size = self.proposal(drafter, one), drafter.row_drafter.vocab_size
+        if one.place >= proposal.lengths[0]:
+            return torch.zeros(vocab_size, dtype=torch.float64)
+        if proposal.logits is not None:
+            return proposal.sampling.probs(proposal.logits[0, one.place]).double()
+        return _point_masses(proposal.tokens[0, one.place : one.place + 1].tolist(), vocab_size, proposal.tokens.device)[0]
+
+
+def _point_masses(tokens: Sequence[int], vocab_size: int, device: torch.device | str) -> Float[Tensor, "k V"]:
+    return torch.nn.functional.one_hot(torch.tensor(tokens, device=device), vocab_size).double()

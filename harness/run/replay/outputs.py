@@ -1,0 +1,136 @@
+"""Replays of outputs and of records: which methods can be replayed, all decisions of one, and the first that is a fault."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from harness.core.experiment import Experiment
+from harness.core.records import Divergence, Record
+from harness.run.decode import outputs_of
+from harness.run.instruments import ProfiledRule
+from harness.run.prompts import Prompt, seed_of
+from harness.run.replay.blocks import blocks
+from harness.run.replay.decisions import Decision, acceptances, choices, drawn_drafts, draws, first_choices, last_tokens
+from harness.run.replay.drafts import Drafts, Sampled, rounds_of
+from harness.run.replay.reading import MEMORY, SAMPLE, Reader, law_of, numbers_of
+from methods.sampling import Sampling
+from methods.speculative.block_verification import BlockVerification
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.engine_rules import PointMass
+from methods.speculative.rules import KernelRule, SpeculativeSampling
+from methods.steps import Step
+from methods.transformers_generate import TransformersGenerate
+from methods.types import Generation, Inputs, Method, VerifyRule
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How many decisions of an output were replayed, and the first that the target does not give."""
+
+    decisions: int
+    fault: Divergence | None
+
+
+def replay_record(record: Record, experiment: Experiment, method: Method, prompt: Prompt, reader: Reader) -> Record:
+    """Return a record with what the target gives for its text, how many decisions were replayed and the first fault.
+
+    A fault takes the place of a near-tie. Windows of a recording are read one after another. What does not fit into memory,
+    and a recording with a window that says nothing, is not read.
+    """
+    outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
+    rounds = record.steps.rounds(record.stop_reason) if record.steps else []
+    decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
+    try:
+        for window, (inputs, tokens) in enumerate(zip(prompt.windows(), outputs, strict=False)):
+            if not tokens:
+                return record
+            made = Generation(tokens, _taken(rounds, len(tokens)), "length")
+            seed = seed_of(experiment, prompt.example.id, record.repeat, window)
+            found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
+            if found is not None:
+                decisions.append(found.decisions)
+            if found is not None and found.fault is not None and (fault is None or fault.kind != "bug"):
+                fault = dataclasses.replace(found.fault, position=start + found.fault.position)
+            nats += reader.read(inputs, tokens).nats(tokens)
+            start += len(tokens)
+    except MEMORY:
+        return record
+    return dataclasses.replace(record, replayed=sum(decisions) if decisions else None, nats=nats, divergence=fault)
+
+
+def _taken(rounds: list[Step], count: int) -> list[Step]:
+    """Take the rounds that emitted the next ``count`` tokens."""
+    taken = []
+    while count > 0 and rounds:
+        taken.append(rounds.pop(0))
+        count -= taken[-1].emitted
+    return taken
+
+
+@torch.inference_mode()
+def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Replayed | None:
+    """Replay one row's output; None for a method whose tokens are not the target's own choices or draws.
+
+    ``seed`` and ``length`` are those of its ``Uniforms``. Raises RuntimeError where memory does not suffice.
+    """
+    if not is_replayed(method, reader.sampling) or not made.tokens:
+        return None
+    found = sorted(_decisions(method, reader, inputs, made, seed, length), key=lambda one: one.position)
+    fault = next((one for one in found if not one.off <= one.bound), None)
+    return Replayed(len(found), None if fault is None else _divergence(fault))
+
+
+def is_replayed(method: Method, sampling: Sampling) -> bool:
+    """Say whether a method's tokens are the target's first choices, or draws with numbers that can be had again."""
+    if method.guarantee == "lossy" or getattr(method, "num_beams", 1) > 1:
+        return False
+    return sampling.greedy or not isinstance(method, TransformersGenerate)
+
+
+def _divergence(fault: Decision) -> Divergence:
+    margin = min(fault.off, 1e30)  # what JSON can hold
+    return Divergence(
+        position=fault.position, margin=margin, bound=fault.bound, replays_agree=False, kind="bug", what=fault.what
+    )
+
+
+def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Iterator[Decision]:
+    reading, exact = reader.read(inputs, made.tokens), _draws_residuals(method)
+    if reader.sampling.greedy:
+        yield from choices(made, reading, exact)
+        if isinstance(method, DraftAndVerify):
+            yield from first_choices(method.drafter, inputs, made)
+        return
+    laws = law_of(reading.logits, reader.sampling).double()
+    if not isinstance(method, DraftAndVerify):
+        drawn = numbers_of(seed, length)[SAMPLE]
+        yield from draws("drawn token", range(len(laws)), made.tokens, laws, drawn, reading.law_bound)
+        return
+    rule = _rule_of(method)
+    by_block = isinstance(rule, BlockVerification)
+    rounds = rounds_of(made.steps, by_block or method.looks_ahead)
+    numbers = numbers_of(seed, length, max(one.first + len(one.step.drafted) + 1 for one in rounds))
+    shares = 4 * reading.margin_bound / reader.sampling.temperature  # of a probability: of its logit and of the sum, twice
+    output = Sampled(made.tokens, laws, 2 * reading.law_bound, shares, numbers, rounds)
+    drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass))
+    yield from acceptances(output, drafts, exact and not by_block)
+    yield from drawn_drafts(output, drafts)
+    if by_block:
+        yield from blocks(output, drafts)
+    elif exact:
+        yield from last_tokens(output, drafts)
+
+
+def _rule_of(method: DraftAndVerify) -> VerifyRule:
+    return method.rule.rule if isinstance(method.rule, ProfiledRule) else method.rule
+
+
+def _draws_residuals(method: Method) -> bool:
+    """Say whether a method decides by Algorithm 1 of Leviathan et al. or by block verification, which can be replayed."""
+    if not isinstance(method, DraftAndVerify):
+        return False
+    rule = _rule_of(method)
+    exact_kernel = isinstance(rule, KernelRule) and rule.guarantee == "same_distribution"
+    return exact_kernel or isinstance(rule, SpeculativeSampling | BlockVerification)

@@ -1,0 +1,123 @@
+"""What a text and a seed give by a path that shares nothing with ours but the weights: logits, laws and random numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from harness.models.fit import Models
+from harness.models.loading import LoadedModel
+from methods.models.base import Stack
+from methods.sampling import Sampling
+from methods.speculative.overlap import teacher_logits
+from methods.types import Inputs
+
+NEAR_TIE_FLOAT32 = 1e-4  # a difference of two logits, or of two probabilities, that rounding may make in fp32
+WITHIN = 4  # in half precision: typical errors of a law, measured on the same text, that a border may have moved
+MEMORY = (torch.OutOfMemoryError, MemoryError)
+LEAST = -690.0  # log of 1e-300
+DRAFT, ACCEPT, SAMPLE = range(3)  # streams of ``Uniforms``, said again: what confuses them there is found here
+KEPT_BYTES = 2**28  # of readings that are kept for other arms' equal texts; the last one always is
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text as it was read: logits before each of its tokens, and by how much rounding may move a margin and a law there."""
+
+    logits: Float[Tensor, "T V"]
+    margin_bound: Float[Tensor, "T"]
+    law_bound: Float[Tensor, "T"]
+
+    def nats(self, tokens: Sequence[int]) -> float:
+        """Return minus the log-probability of the text, at temperature 1; of a token that cannot be, what JSON can hold."""
+        own = torch.tensor(tokens, device=self.logits.device).unsqueeze(-1)
+        logits = self.logits if self.logits.dtype == torch.float64 else self.logits.float()
+        return -float(logits.log_softmax(-1).gather(-1, own).double().clamp(min=LEAST).sum())
+
+
+@dataclass
+class Reader:
+    """Reads texts through a target by transformers' own forward pass, each distinct one once: exact greedy arms share one."""
+
+    target: LoadedModel
+    sampling: Sampling
+    models: Models
+    known: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
+
+    def read(self, inputs: Inputs, tokens: Sequence[int]) -> Reading:
+        """Return one row's output as it was read, now or before. Raises RuntimeError where memory does not suffice."""
+        heard = None if inputs.features is None else inputs.features.cpu().numpy().tobytes()
+        key = (inputs.prompts, heard, tuple(tokens))
+        self.known[key] = found = self.known.pop(key, None) or self._read(inputs, tokens)
+        while len(self.known) > 1 and sum(one.logits.nbytes for one in self.known.values()) > KEPT_BYTES:
+            del self.known[next(iter(self.known))]  # the one that was asked for longest ago
+        return found
+
+    @torch.inference_mode()
+    def _read(self, inputs: Inputs, tokens: Sequence[int]) -> Reading:
+        """Read a text; in half precision in fp32 too, with the same weights: how far the two part bounds rounding."""
+        target, sampling, stack = self.target, self.sampling, self.target.stack
+        if stack.parts:
+            logits = torch.cat(list(teacher_logits(target.session(), inputs, tokens)[1]))
+        else:
+            logits = read_text(stack, stack.model, inputs, tokens)
+        if logits.dtype not in (torch.float16, torch.bfloat16) or stack.parts:
+            bound = torch.full((len(logits),), NEAR_TIE_FLOAT32, device=logits.device)
+            return Reading(logits, bound, bound)
+        wide = read_text(stack, self.models.widened(target), inputs, tokens)
+        margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
+        if sampling.greedy:
+            return Reading(wide, margin, margin)
+        apart = (sampling.probs(logits) - sampling.probs(wide)).abs().sum(-1) / 2
+        return Reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()))
+
+
+def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
+    """Return the logits before each token of one row's output, by one pass of a transformers model and without a cache."""
+    (prompt,), before, device = inputs.prompts, list(tokens[:-1]), stack.device
+    if stack.encodes_prompts:
+        source = torch.tensor([prompt], device=device)
+        text = torch.tensor([[stack.start_token, *before]], device=device)
+        given: dict[str, Tensor] = {
+            "input_ids": source,
+            "attention_mask": torch.ones_like(source),
+            "decoder_input_ids": text,
+        }
+    elif inputs.features is not None:
+        features = inputs.features.to(device, next(model.parameters()).dtype)
+        given = {"input_features": features, "decoder_input_ids": torch.tensor([[*prompt, *before]], device=device)}
+    else:
+        given = {"input_ids": torch.tensor([[*prompt, *before]], device=device)}
+    logits = model(**given, use_cache=False, return_dict=True).logits[0, -len(tokens) :].clone()
+    never = () if inputs.features is None else model.generation_config.suppress_tokens or ()
+    logits[:, list(never)] = float("-inf")
+    logits[:1, list(stack.begin_suppressed)] = float("-inf")
+    return logits
+
+
+def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T V"]:
+    """Return the laws that logits become by transformers' own processors: nothing of ``Sampling.probs`` is used."""
+    kinds: list[Any] = [TemperatureLogitsWarper(float(sampling.temperature))]
+    kinds += [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
+    kinds += [] if sampling.top_p is None else [TopPLogitsWarper(sampling.top_p)]
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    for kind in kinds:
+        scores = kind(None, scores)
+    return scores.softmax(-1)
+
+
+def numbers_of(seed: int, length: int, count: int = 0) -> Float[Tensor, "3 at_least_count"]:
+    """Return the numbers that belong to a seed, made anew: nothing of ``Uniforms`` is used.
+
+    They come in blocks of ``length``; so many are made that there are ``count``, or one.
+    """
+    key, found = np.array([seed, 0], dtype=np.uint64), []
+    for block in range(max(1, -(-count // length))):
+        counter = np.array([0, block, 0, 0], dtype=np.uint64)
+        found.append(torch.from_numpy(np.random.Generator(np.random.Philox(key=key, counter=counter)).random((3, length))))
+    return torch.cat(found, 1)
