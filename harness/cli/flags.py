@@ -1,161 +1,17 @@
 """The flags of all commands but ``foretoken run``. Imports nothing heavy, so that help and refusals come at once."""
 
 import argparse
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from harness.core.experiment import DTYPES
-from harness.core.settings import PROFILES, RECORDS, REPLICAS, RESULTS
+from harness.cli.flag_types import count_list, layer_list, minutes, path_name, positive
+from harness.cli.shared_flags import COMMON, DATA, add, add_count, add_experiment
+from harness.core.settings import REPLICAS, RESULTS
 from harness.gpu.parts import NAMES as GPU_PARTS
 
-MOST = 2**31 - 1  # what the libraries below can count to
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
-GENERATIONS = 4
-Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
-def positive(text: str, most: int = MOST) -> int:
-    """An argparse type: an integer of at least 1 and at most ``most``."""
-    value = int(text) if text.isdecimal() and len(text) < 20 else 0
-    if not 1 <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected an integer from 1 to {most}")
-    return value
-
-
-def path_name(text: str) -> Path:
-    """An argparse type: a folder or a file. An empty name, which a shell makes of an unset variable, would be this folder."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected the name of a folder or a file")
-    return Path(text)
-
-
-def minutes(text: str) -> float:
-    """An argparse type: a time of more than 0 and at most a week."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 7 * 24 * 60:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected minutes, more than 0 and at most {7 * 24 * 60}")
-    return value
-
-
-def several(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """An argparse type: one value of a kind, or a tuple of different ones that are given with commas between."""
-
-    def read(text: str) -> Any:
-        if "," not in text:
-            return kind(text)
-        try:
-            values = tuple(map(kind, text.split(",")))
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers with commas between, such as 1,2,4") from error
-        if len(set(values)) < len(values):
-            raise argparse.ArgumentTypeError(f"{text!r}: one is given twice; expected different numbers with commas between")
-        return values
-
-    read.__name__ = kind.__name__
-    return read
-
-
-def layer_list(text: str) -> tuple[int, ...]:
-    """An argparse type: different integers with commas between, in order; which of them a model has is seen later."""
-    parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected different numbers with commas between, such as 10,20")
-    return tuple(sorted(map(int, parts)))
-
-
-def count_list(text: str) -> tuple[int, ...]:
-    """An argparse type: different integers of at least 1 with commas between, in order."""
-    found = layer_list(text)
-    if 0 in found:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected integers of at least 1 with commas between, such as 1,8")
-    return found
-
-
-DATA = '"toy", "hub", hub:OWNER/NAME, a folder or a file (default: hub for profiles of public models, else toy)'
-SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as argparse has them
-    "--profile": {
-        "choices": PROFILES,
-        "default": "toy",
-        "help": "which models and sizes (default: toy)",
-    },
-    "--data": {"metavar": "SOURCE", "help": DATA},
-    "--field": {
-        "action": "append",
-        "default": [],
-        "metavar": "FIELD=COLUMN",
-        "help": "the column that stands for a field of the task, such as prompt=story or translation.de=german (repeatable)",
-    },
-    "--config": {"metavar": "NAME", "help": "the configuration of hub:OWNER/NAME"},
-    "--device": {"default": "cpu", "help": "cpu, cuda or cuda:N (default: cpu)"},
-    "--dtype": {"choices": DTYPES, "default": "float32", "help": "weights and arithmetic (default: float32)"},
-    "--limit": {"type": positive, "metavar": "N", "help": "how many examples"},
-    "--seed": {"type": int, "default": 0, "help": "of data order and sampling (default: 0)"},
-    "--records": {"type": path_name, "default": RECORDS, "metavar": "FOLDER", "help": "where records are kept"},
-    "--quiet": {"action": "store_true", "help": "no progress bars"},
-    "--dry-run": {"action": "store_true", "help": "say what would run, its size and its cost, and run nothing"},
-    "--plugin": {
-        "action": "append",
-        "default": [],
-        "metavar": "FILE",
-        "help": "also know what this Python file offers (repeatable)",
-    },
-    "--again": {
-        "action": "store_true",
-        "help": "record anew what was refused because the machine's speed drifted or arms ran in different processes",
-    },
-    "--replay": {
-        "choices": ("all", "sample", "none"),
-        "default": "sample",
-        "help": "replay recorded outputs through transformers' own forward pass: all, 20 to 50 examples of every arm (sample, "
-        "the default), or none",
-    },
-    # torch starts as many threads as it is told, or dies of it
-    "--threads": {"type": partial(positive, most=1024), "help": "CPU threads of torch (default: all cores)"},
-    "--json": {"action": "store_true", "help": "print one JSON document instead of lines"},
-    "--replicas": {
-        "type": positive,
-        "metavar": "N",
-        "help": "processes that share the examples of what is timed, or compared between models trained by as many seeds "
-        f"(default: 1; {REPLICAS} in what is committed)",
-    },
-    "--reproduce": {"action": "store_true", "help": "run what is missing first"},
-}
-COMMON = (
-    "--profile", "--data", "--device", "--dtype", "--limit", "--seed", "--records", "--quiet", "--dry-run", "--plugin",
-)  # fmt: skip
-
-
-def add(parser: Parser, *flags: str, **changes: Any) -> None:
-    """Add shared flags, with what is different about them here."""
-    for flag in flags:
-        parser.add_argument(flag, **(SHARED[flag] | changes))
-
-
-def add_count(parser: Parser, flag: str, text: str, default: int | None = None, **more: Any) -> None:
-    """Add a flag for an integer of at least 1."""
-    shown = text if default is None else f"{text} (default: {default})"
-    parser.add_argument(flag, type=positive, default=default, help=shown, **more)
-
-
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """Add what every command takes that makes records, perhaps on a cluster."""
-    add(parser, *COMMON, "--again", "--replay")
-    engine = parser.add_argument_group("engine")
-    engine.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="one process (local, the default) or workers"
-    )
-    add_count(engine, "--workers", "of engine ray: at most this many (default: what has room)", metavar="N")
-    engine.add_argument(
-        "--address", metavar="ADDR", help="of engine ray: a running cluster's, or auto (default: start one on this machine)"
-    )
-
-
-def _catalogue(parser: argparse.ArgumentParser) -> None:
+def _add_catalogue(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", default=[], metavar="ROLE=MODEL", help="replace a model of the profile")
     parser.add_argument("--fixed-length", action="store_true", help="go on behind EOS to the length that a paper names (PPD)")
     add(parser, "--replicas")
@@ -164,14 +20,14 @@ def _catalogue(parser: argparse.ArgumentParser) -> None:
 def table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, help="as in the catalogue: `foretoken tables` lists them")
     add(parser, "--reproduce")
-    _catalogue(parser)
+    _add_catalogue(parser)
     add_experiment(parser)
 
 
 def figure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="as in the catalogue, such as leviathan-2")
     add(parser, "--reproduce")
-    _catalogue(parser)
+    _add_catalogue(parser)
     add_experiment(parser)
 
 
@@ -183,7 +39,7 @@ def reproduce(parser: argparse.ArgumentParser) -> None:
 
 def tables(parser: argparse.ArgumentParser) -> None:
     add(parser, "--json")
-    _catalogue(parser)
+    _add_catalogue(parser)
     add(parser, *COMMON)
 
 
@@ -292,11 +148,12 @@ def bench(parser: argparse.ArgumentParser) -> None:
     add(parser, "--threads", "--records", "--quiet")
     add(parser, "--dry-run", help="say what would be timed, and which models are cached")
     add(parser, "--again", help="record anew what was refused because the machine's speed drifted")
-    _kernels(parser.add_argument_group("kernels only (--gamma, --repeats and --threads count there too)"))
+    _add_kernels(parser.add_argument_group("kernels only (--gamma, --repeats and --threads count there too)"))
 
 
-def _kernels(group: argparse._ArgumentGroup) -> None:
-    flag, drafts = group.add_argument, 'sum of min(p, q) of the models, or "all" where every draft stands'
+def _add_kernels(group: argparse._ArgumentGroup) -> None:
+    flag = group.add_argument
+    drafts = 'sum of min(p, q) of the models, or "all" where every draft stands'
     flag("--batch", type=positive, nargs="+", default=[1], help="rows of a batch (default: 1)")
     sizes = [2048, 32000, 51865, 151936]
     flag("--vocab", type=positive, nargs="+", default=sizes, help=f"vocabularies (default: {' '.join(map(str, sizes))})")
@@ -325,21 +182,8 @@ def advise(parser: argparse.ArgumentParser) -> None:
     flag("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
     flag("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
     flag("--split", metavar="NAME", help="which rows of the data, as in `foretoken run`")
-    add(
-        parser,
-        "--profile",
-        "--data",
-        "--field",
-        "--config",
-        "--device",
-        "--dtype",
-        "--threads",
-        "--seed",
-        "--records",
-        "--quiet",
-        "--dry-run",
-    )
-    add(parser, "--plugin", "--again")
+    add(parser, "--profile", "--data", "--field", "--config", "--device", "--dtype", "--threads", "--seed", "--records")
+    add(parser, "--quiet", "--dry-run", "--plugin", "--again")
     add(parser, "--replay", default="none", help="replay outputs as `foretoken run` does (default: none, which costs no time)")
 
 
@@ -430,7 +274,7 @@ def report(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
     flag("--results", type=path_name, default=RESULTS, metavar="FOLDER", help="where tables/ and figures/ lie")
     flag("--output", type=path_name, default=RESULTS / "report", metavar="FOLDER", help="the site; replaced as a whole")
-    add_count(parser, "--generations", "generations shown an experiment", GENERATIONS, metavar="N")
+    add_count(parser, "--generations", "generations shown an experiment", 4, metavar="N")
     add(parser, "--records", "--plugin")
 
 

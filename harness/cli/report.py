@@ -2,9 +2,9 @@
 
 import argparse
 
-from harness.cli.flags import RECORDS
 from harness.core import plugins
 from harness.core.errors import UsageError
+from harness.core.settings import RECORDS
 from harness.report.items import ledger_text, table_items
 from harness.report.relation import REPEATED, tally
 from harness.report.site import collect, write_site

@@ -6,7 +6,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple
 
-from harness.cli.flags import add, add_count, add_experiment, layer_list, positive, several
+from harness.cli.flag_types import layer_list, positive, several
+from harness.cli.shared_flags import add, add_count, add_experiment
 from harness.core import plugins
 from harness.core.errors import UsageError
 from methods.options import Part, options_class
