@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
-from harness.core.files import made, parsed
+from harness.core.files import checksum_of, made, parsed
 from methods.steps import Steps
 
 Unit = tuple[str, str]  # (replica, example)
@@ -195,7 +195,7 @@ class Record:
 
 def text_hash(tokens: list[int] | None) -> str:
     """Return what a probe's record remembers of the tokens that it measured."""
-    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+    return checksum_of(tokens)
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:

@@ -189,12 +189,6 @@ def ranks_of(record: Record, head: str, layer: int) -> list[int] | None:
     return None
 
 
-def matches(record: Record, head: str, layer: int, k: int) -> list[bool] | None:
-    """Say whether each emitted token was among the k likeliest of the layer, in order; None if not measured."""
-    ranks = ranks_of(record, head, layer)
-    return None if ranks is None else [rank < k for rank in ranks]
-
-
 def match_rate(records: Sequence[Record], head: str, layer: int, k: int, positions: range | None = None) -> Estimate | None:
     """Matches over tokens in percent, all outputs pooled; ``positions`` (from 0) restricts it to a part of every output.
 

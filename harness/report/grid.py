@@ -32,7 +32,6 @@ PANELS_A_ROW = 3
 FROM_METRICS = (
     "speedup", "alpha_overlap", "tokens_per_step", "tokens_per_s", "ms_per_token", "baseline_ms_per_token",
 )  # fmt: skip
-FROM_COSTS = ("predicted_theorem", "predicted_costs", "cost_ratio")
 HEADS = {
     "speedup": "speed",
     "predicted_theorem": "Theorem 3.8",

@@ -32,6 +32,7 @@ from harness.report.items import (
 )
 from harness.report.relation import REASONS, Judged, tally
 from harness.tables.coloured import COLOURS, MEANINGS
+from harness.tables.finding import capitalized
 from harness.tables.layout import RAN, Grid, column_heads, measured_text, published_text, ran_by_row
 
 MARKER = ".foretoken-report"
@@ -286,11 +287,6 @@ def papers_of(tables: Sequence[TableItem]) -> dict[str, str]:
     """Return every paper's title: those of the catalogue, and those that tables of plug-ins belong to."""
     known = {name: str(paper.TITLE) for name, paper in PAPERS.items()}
     return known | {table.paper: table.paper for table in tables if table.paper not in known}
-
-
-def capitalized(text: str) -> str:
-    """Capitalize the first letter alone, so that "PPD" and "SQuAD" keep the rest."""
-    return text[:1].upper() + text[1:]
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -44,7 +44,6 @@ from methods.transformers_assisted import Assistance, check_early_exit, lend_ear
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
 
-Value = TypeVar("Value")
 ON_ONE_DEVICE = ("ppd", "transformers")  # methods with caches of their own
 
 

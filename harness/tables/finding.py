@@ -38,7 +38,7 @@ def finding(table: Table, cells: Sequence[Cell]) -> str:
         return f"Nothing can be said: {_why_nothing(cells)}."
     others = sorted(said[1:], key=lambda one: (not one.contradicts, not one.decides))
     chosen = sorted([said[0], *others][:SENTENCES], key=lambda one: not one.contradicts)
-    return " ".join(f"{_capitalized(one.text)}." for one in chosen)
+    return " ".join(f"{capitalized(one.text)}." for one in chosen)
 
 
 def _why_nothing(cells: Sequence[Cell]) -> str:
@@ -54,7 +54,8 @@ def _why_nothing(cells: Sequence[Cell]) -> str:
     return "no two numbers here answer one question, and the paper's are lost or of something else"
 
 
-def _capitalized(text: str) -> str:
+def capitalized(text: str) -> str:
+    """Capitalize the first letter alone, so that "PPD" and "SQuAD" keep the rest."""
     return text[:1].upper() + text[1:]
 
 

@@ -40,10 +40,10 @@ class _Law:
         self.common = (self.probs * self.each).sum(-1) + unit * depth
         if known_sum:
             self.common = self.common + unit * 2 * (self.scaled.logsumexp(-1).abs() + top.squeeze(-1).abs())
-        self.near_cut = _near_cut(logits.double(), self.scaled, sampling, unit)
+        self.near_cut = _near_cut(logits.double(), sampling, unit)
 
 
-def _near_cut(logits: Tensor, scaled: Tensor, sampling: Sampling, unit: float) -> Bool[Tensor, "B n"]:
+def _near_cut(logits: Tensor, sampling: Sampling, unit: float) -> Bool[Tensor, "B n"]:
     """Rows in which rounding may move the filters' cut: a near-tie at the k-th logit, or a nucleus that ends at top_p."""
     near = torch.zeros(logits.shape[:-1], dtype=torch.bool)
     vocab_size = logits.shape[-1]

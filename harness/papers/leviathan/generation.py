@@ -136,9 +136,9 @@ def draw_trace(settings: Settings, evidence: Evidence, folder: Path) -> list[Pat
     with style.look():
         figure = style.new_figure(10, 3.6)
         axes = figure.subplots()
-        for lane, (label, arm) in enumerate(records.items()):
+        for lane, arm in enumerate(records.values()):
             _draw_lane(axes, -lane, arm[key])
-            _write_caption(axes, -lane, label, arm[key])
+            _write_caption(axes, -lane, arm[key])
         _label_axes(axes, list(records))
         style.footnote(
             figure,
@@ -155,7 +155,7 @@ def _draw_lane(axes: "Axes", height: float, record: Record) -> None:
         axes.broken_barh(bars, (height - 0.3, 0.6), facecolors=colour, edgecolor="white", linewidth=0.4)
 
 
-def _write_caption(axes: "Axes", height: float, label: str, record: Record) -> None:
+def _write_caption(axes: "Axes", height: float, record: Record) -> None:
     wall_ms, steps = (record.wall_s or 0.0) * 1e3, record.steps
     runs = len(steps.drafted) if steps else 0
     text = f"{len(record.tokens or ())} tokens, {runs} runs, {wall_ms:.0f} ms"

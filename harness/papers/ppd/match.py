@@ -35,7 +35,6 @@ from harness.tables.published import Published
 from kernels.inputs import SamplingSpec
 from methods.ppd.theory import PAPER_DEPTH, scaled_layer
 
-Lines = Sequence[published.Row]
 TOTAL = "Total"
 COLUMNS_A_LINE = 3
 
