@@ -28,8 +28,8 @@ from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of
 from harness.models.gguf import converted, gguf_file, gguf_revision
-from harness.models.pocket import fetched, revision_of
-from harness.zoo.cache import is_complete, model_folder, quiet, verify
+from harness.models.pocket import DRAFTS, fetched, revision_of
+from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
 from kernels.native import cache_folder
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
@@ -120,6 +120,18 @@ def converted_folder(spec: ModelSpec) -> Path | None:
         return folder
     file = gguf_file(spec.base)
     return None if file is None else converted(file)
+
+
+def weights_of(spec: ModelSpec) -> str | None:
+    """Say what the weights of a public model, of a draft for one or of a GGUF file were made of; None for other names."""
+    folder = converted_folder(spec)
+    if folder is None:
+        return None
+    facts = read_facts(folder)
+    if spec.base.removeprefix(POCKET) not in DRAFTS:
+        return str(facts["weights"])
+    material = facts["material"]
+    return f"distilled from {material['target']['name']}, {facts['num_texts']} texts of {', '.join(material['tasks'])}"
 
 
 def converted_revision(spec: ModelSpec) -> str | None:

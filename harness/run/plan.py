@@ -18,13 +18,13 @@ from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Missing
-from harness.models.files import converted_folder
+from harness.models.files import weights_of
 from harness.models.fit import estimate
 from harness.models.names import is_ngram_table
 from harness.run.build import heads_of, specs_of
 from harness.run.prompts import examples_of
 from harness.run.runner import Runner, ensure_models, fetch_models, note_facts, pin
-from harness.zoo.cache import is_complete, model_folder, read_facts
+from harness.zoo.cache import is_complete, model_folder
 from harness.zoo.recipes import recipe_hash, scale_of
 from tasks.base import DataError
 
@@ -194,8 +194,7 @@ def _model_line(spec: ModelSpec, arm: Experiment) -> str:
     elif is_ngram_table(spec):
         state = "local"
     else:
-        folder = converted_folder(spec)
-        state = "" if folder is None else read_facts(folder)["weights"]
+        state = weights_of(spec) or ""
     if is_ngram_table(spec):
         return f"model {spec.name}: counted n-grams, {state}"
     if spec in heads_of(arm):

@@ -26,7 +26,7 @@ from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.pairing import out_of_turn, torn
 from harness.models.fetch import fetch
-from harness.models.files import converted_folder, layers_of, load_config, zoo_model_folder
+from harness.models.files import layers_of, load_config, weights_of, zoo_model_folder
 from harness.models.fit import Models, estimate
 from harness.models.loading import check_rounding, load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
@@ -216,8 +216,8 @@ def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
     model that was fetched or converted also its layers, and what its weights were made of.
     """
     facts: dict[str, Any] = {"num_parameters": _num_parameters(spec, arm)}
-    if (folder := converted_folder(spec)) is not None:
-        facts |= {"weights": read_facts(folder)["weights"], "layers": layers_of(load_config(spec))}
+    if (weights := weights_of(spec)) is not None:
+        facts |= {"weights": weights, "layers": layers_of(load_config(spec))}
     recipe = recipe_named(spec, arm.profile, arm.source)
     if isinstance(recipe, PairRecipe) and arm.source not in ("toy", "hub"):
         folder = folder_of(recipe.corpus, arm.source)

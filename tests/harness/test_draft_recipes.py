@@ -62,6 +62,15 @@ def test_a_plan_that_names_a_draft_makes_it_once(cache: Path, capsys: pytest.Cap
     assert not list(cache.glob("*.partial"))
 
 
+def test_a_run_with_a_draft_says_what_it_learned(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    fetch_models([planned("pocket:tiny")])
+    words = ["run", "--task", "squad", "--data", "toy", "--target", "pocket:smollm2", "--draft", "pocket:tiny", "--method"]
+    words += ["speculative", "--limit", "1", "--max-new-tokens", "4", "--chat-template", "--records", str(tmp_path / "records")]
+    for more in (["--dry-run"], []):
+        assert main([*words, *more]) == 0
+        assert "distilled from pocket:smollm2, 24 texts of squad" in capsys.readouterr().out
+
+
 def test_a_damaged_draft_is_refused(cache: Path) -> None:
     fetch_models([planned("pocket:tiny")])
     weights = fetched("pocket:tiny") / "model.safetensors"
