@@ -1,4 +1,4 @@
 """Kernels, a folder an operation: ``verify``, each next to its reference; ``products``; whole ``layers``.
 
-``native`` compiles C++ sources; ``numbers.h`` is what they share.
+``native`` compiles C++ sources; ``numbers.h`` is what they share; ``capture`` makes CUDA graphs.
 """

@@ -126,11 +126,7 @@ class ModelSession:
             return
         used = max(max(lengths) for lengths in self.lengths)
         chosen = self._cache[:, :, :used].index_select(1, to_device(rows, self.device))
-        if len(rows) <= batch:
-            self._cache = self._cache[:, : len(rows)]
-        else:
-            shape = (self.num_layers, len(rows), *self._cache.shape[2:])
-            self._cache = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
+        self._cache = self._cache[:, : len(rows)] if len(rows) <= batch else self._with_rows(len(rows))
         self._cache[:, :, :used].copy_(chosen)
         self.lengths = _map_same(lambda lengths: tuple(lengths[row] for row in rows), self.lengths)
         if self._source is not None:
@@ -149,29 +145,43 @@ class ModelSession:
         shape = (self.num_layers, batch, 0, 2 * self.stack.num_kv_heads, self.stack.head_dim)
         return torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
 
-    def _frame(self, new: Tensor, first: int, last: int) -> Frame:
-        batch, num_new = new.shape[0], new.shape[1]
+    def _with_rows(self, count: int) -> Float[Tensor, "L B capacity H2 head_dim"]:
+        """Return a cache of more rows, whatever it holds."""
+        shape = (self.num_layers, count, *self._cache.shape[2:])
+        return torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
+
+    def _lengths_for(self, batch: int, num_new: int, first: int, last: int) -> tuple[int, ...]:
+        """Return the cached lengths of some layers. InputError where they differ, or the new tokens do not fit."""
         lengths = self.lengths[first]
         if self.lengths[first:last].count(lengths) != last - first:
             raise InputError(f"layers {first} to {last - 1}: their cached lengths differ, run them one by one")
-        longest = max(lengths)
-        end = longest + num_new
-        limit = self.position_limit
-        if limit is not None and (end if batch == 1 else longest + 1) > limit:
+        longest, limit = max(lengths), self.position_limit
+        if limit is not None and (longest + num_new if batch == 1 else longest + 1) > limit:
             raise InputError(
                 f"position limit {limit}: {longest} tokens are cached and {num_new} more do not fit; "
                 "lower max_new_tokens or shorten the prompt"
             )
+        return lengths
+
+    def _views(self, region: Float[Tensor, "L B S H2 head_dim"]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return a key and a value [B, kv_heads, S, head_dim] a layer."""
+        cached, heads = region.transpose(2, 3), self.stack.num_kv_heads
+        return cached[:, :, :heads].unbind(0), cached[:, :, heads:].unbind(0)
+
+    def _frame(self, new: Tensor, first: int, last: int) -> Frame:
+        batch, num_new = new.shape[0], new.shape[1]
+        lengths = self._lengths_for(batch, num_new, first, last)
+        longest = max(lengths)
+        end = longest + num_new
         start = longest if batch == 1 or min(lengths) == longest else None
         positions = _Positions(lengths, num_new, self.device)
         if first == last:
             return Frame(batch, num_new, start, end, positions, (), (), (), Tensor.copy_)
         self._reserve(end)
-        region, heads = self._cache[first:last], self.stack.num_kv_heads
-        cached = region[:, :, :end].transpose(2, 3)
-        keys, values = cached[:, :, :heads].unbind(0), cached[:, :, heads:].unbind(0)
+        region = self._cache[first:last]
+        keys, values = self._views(region[:, :, :end])
         if start is None:
-            store, slots = _scatter(positions()), region.unbind(0)
+            store, slots = scatter(positions()), region.unbind(0)
         else:
             store, slots = Tensor.copy_, region[:, :, start:end].unbind(0)
         source = self._source
@@ -266,7 +276,7 @@ def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], I
     return torch.tensor(padded, device=device), mask
 
 
-def _scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
+def scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
     """Append to rows of different lengths, by row and position."""
     rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
 

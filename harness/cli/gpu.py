@@ -26,7 +26,9 @@ GPU = RESULTS / "gpu"
 ROOMS = ("core", "zoo", "models", "measures", "run", "tables", "exact", "papers")
 MEASURING = ("kernels", "methods", "tasks", *(f"harness/{room}" for room in ROOMS))
 DECIDING = ("torch", "triton", "transformers")  # packages whose version decides what is measured
-PARTS = ("environment", "kernel_checks", "properties", "kernel_times", "shapes", "loops", "tables", "pipeline", "audit")
+PARTS = (
+    "environment", "kernel_checks", "properties", "kernel_times", "shapes", "times", "loops", "tables", "pipeline", "audit",
+)  # fmt: skip
 CODE = (*MEASURING, *(f"harness/gpu/{name}.py" for name in PARTS))
 ANSWER_S = 120  # which a driver may take to begin
 INTERPRET = "TRITON_INTERPRET"  # Triton reads it when it is imported

@@ -64,6 +64,7 @@ def _arms(args: argparse.Namespace, source: str) -> Comparison:
         device=checked_device(args.device, args.engine),
         dtype=args.dtype,
         num_threads=args.threads,
+        graphs=args.graphs == "on",
     )
     if args.method == "autoregressive":
         return Comparison((base,))

@@ -22,6 +22,7 @@ POCKET = "pocket:"  # and with this where a public model that `foretoken get` fe
 FOLDER = "folder"  # the source of what is committed of a folder's data, wherever it lies: fingerprints say what was in it
 TRANSLATED = ("tli", "slem")  # kinds of drafters whose model has another vocabulary than the target
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
+LATER = ("graphs",)  # fields that experiments did not always have: at its default such a one is not written down
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
 
@@ -328,7 +329,8 @@ class Experiment:
     ``source_fingerprint`` pins the data. ``comparison`` names what an arm is timed beside (``comparison_id``): times of two
     arms are compared only where they took turns, so arms of different comparisons are recorded apart; it is empty where nobody
     reads the times. ``num_threads`` counts those of this process; None is all cores. A pipeline divides them among its
-    processes while it decodes. ``plugins`` are the identities of those that it names (harness.core.plugins), filled in when it
+    processes while it decodes. With ``graphs`` sessions have fixed shapes (methods.static), on CUDA passes are graphs.
+    ``plugins`` are the identities of those that it names (harness.core.plugins), filled in when it
     is pinned.
 
     The examples of an experiment with ``replicas`` are divided: each replica is an experiment of its own (``divided``) that
@@ -356,6 +358,7 @@ class Experiment:
     device: str = "cpu"
     dtype: str = "float32"
     num_threads: int | None = None
+    graphs: bool = False
     plugins: tuple[str, ...] = ()
     replicas: int = 1
     replica: int | None = None
@@ -418,7 +421,8 @@ class Experiment:
 
     def to_json(self) -> str:
         """Canonical: keys sorted, floats at full precision. Probes describe themselves beside their own records."""
-        return written(self.replace(probes=()))
+        unchanged = [one.name for one in fields(self) if one.name in LATER and getattr(self, one.name) == one.default]
+        return written(self.replace(probes=()), without=unchanged)
 
     @property
     def signed(self) -> Self:

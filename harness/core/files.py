@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
@@ -176,8 +176,13 @@ def plain(thing: Any) -> Any:
     return [plain(one) for one in thing] if isinstance(thing, list | tuple) else thing
 
 
-def written(thing: Any) -> str:
-    """Canonical JSON: keys sorted, floats at full precision, an integer where a float is declared as that float."""
+def written(thing: Any, without: Collection[str] = ()) -> str:
+    """Canonical JSON: keys sorted, floats at full precision, an integer where a float is declared as that float.
+
+    Of a dataclass, fields ``without`` are left out.
+    """
     import msgspec
 
-    return msgspec.json.encode(plain(made(type(thing), plain(thing))), order="sorted").decode()
+    values = plain(made(type(thing), plain(thing)))
+    kept = {name: value for name, value in values.items() if name not in without} if without else values
+    return msgspec.json.encode(kept, order="sorted").decode()

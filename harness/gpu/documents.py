@@ -22,15 +22,17 @@ def path_of(folder: Path, part: str) -> Path:
 def new(place: Place, part: str) -> Document:
     """Return the document of a part of which nothing is there.
 
-    ``planned`` names its items; ``items`` holds those that were measured, or failed; ``why`` says why others were not.
+    ``planned`` names its items; ``items`` holds those that were measured, or failed; ``why`` says why others were not; ``last``
+    names those that ended the process of an earlier call.
     """
-    return {"part": part, "identity": place.identity, "planned": [], "items": {}, "why": {}}
+    return {"part": part, "identity": place.identity, "planned": [], "items": {}, "why": {}, "last": []}
 
 
 def read(place: Place, part: str) -> Document:
     """Return a part's document; a new one where it was made on another device, at another code, or with other sizes."""
     found = stored(place.folder, part)
-    return found if found is not None and found["identity"] == place.identity else new(place, part)
+    made = new(place, part)
+    return made | found if found is not None and found["identity"] == place.identity else made
 
 
 def stored(folder: Path, part: str) -> Document | None:

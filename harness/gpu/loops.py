@@ -2,7 +2,8 @@
 
 Weights are random, so drafts are accepted as chance has it; what is measured does not depend on that: a run of the target over
 n tokens, one of the draft (over the target's: the paper's c), what a round costs besides, tokens a second of plain loops, the
-peak of memory. From these, alpha and gamma as a paper printed them, Theorem 3.8 and the whole account predict a speed-up.
+peak of memory. From these, alpha and gamma as a paper printed them, Theorem 3.8 and the whole account predict a speed-up. What
+can be captured is measured again with CUDA graphs, in items of their own.
 """
 
 import gc
@@ -16,27 +17,26 @@ import torch
 
 from harness.gpu.place import Item, Measured, Place
 from harness.gpu.shapes import PAIRS, Pair, build
-from harness.run.instruments import clock_for, num_waits, with_peak
+from harness.gpu.times import Row, drafted_row, fixed, growing, pass_seconds, plain_row, timed
+from harness.run.instruments import with_peak
 from harness.tables import published
 from methods.autoregressive import Autoregressive
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.model import ModelDrafter
+from methods.speculative.model import MOST_UNSEEN, ModelDrafter
 from methods.speculative.rules import KernelRule
 from methods.speculative.schedules import Constant
 from methods.speculative.theory import expected_tokens, predicted_speedup, walltime_factor
-from methods.steps import Step
 from methods.transformers_assisted import lend_model
 from methods.transformers_generate import TransformersGenerate
-from methods.types import Clock, Generation, Inputs, Method, Stop
+from methods.types import Inputs, Stop
 
 DTYPE = {"device": "float16", "whole": "bfloat16", "smallest": "bfloat16"}  # a CPU's fp16 is slow
-PASSES, WARM_UP = 12, 3  # of each number of tokens
-DRAWN = Sampling(temperature=1.0)
 STATIC = {"cache_implementation": "static", "disable_compile": True}
 COMPILED = {"cache_implementation": "static"}  # transformers compiles its forward pass for such a cache, on CUDA
+CAPTURED = ("llama", "gpt2")  # families of shapes whose sessions can have fixed shapes
 PUBLISHED = {"T5-XXL": "table_4", "GPT-like (97M)": "table_3"}  # of Leviathan et al.; the second prints alpha alone
 USUAL_GAMMA = 5  # where the paper prints none
 
@@ -51,32 +51,61 @@ class Costs:
 
 
 def items(place: Place) -> Sequence[Item]:
-    pairs = PAIRS if place.sizes.real_models else [pair.tiny for pair in (PAIRS if place.scale == "whole" else PAIRS[:1])]
-    found = [Item(name=pair.name, seconds=60, measure=partial(measure_pair, place, pair)) for pair in pairs]
-    compiled = [
-        Item(name=f"{pair.name}, compiled", seconds=90, measure=partial(measure_compiled, place, pair)) for pair in pairs[1:2]
+    pairs = PAIRS if place.sizes.real_models else [pair.tiny for pair in PAIRS]
+    graphed = [pair for pair in pairs if pair.target.family in CAPTURED]
+    few = 1 if place.scale == "smallest" else len(pairs)
+    compiled = pairs[1:2] if few > 1 else []
+    chosen = [
+        *((pair, pair.name, 60, measure_pair) for pair in pairs[:few]),
+        *((pair, f"{pair.name}, graphs", 60, measure_graphs) for pair in graphed[:few]),
+        *((pair, f"{pair.name}, compiled", 90, measure_compiled) for pair in compiled),
     ]
-    return [*found, *compiled]
+    return [Item(name=name, seconds=seconds, measure=partial(measure, place, pair)) for pair, name, seconds, measure in chosen]
 
 
 def measure_pair(place: Place, pair: Pair) -> Measured:
-    """Passes, rounds and loops of a target with each of its drafts."""
+    """Passes, rounds and loops of a target with each of its drafts: ours, launched one by one, and transformers'."""
     target, held = with_peak(place.device, partial(build, pair.target, place.device, DTYPE[place.scale]))
-    inputs = inputs_of(place, target)
-    verify_s = {n: pass_seconds(place, target, inputs, n) for n in range(1, pair.gamma + 2)}
-    facts = _facts(pair.target.name, target, held) | {f"a run over {n} tokens, ms": one * 1e3 for n, one in verify_s.items()}
-    rows, predicted = [_plain_row(place, target, inputs, verify_s[1])], list[dict[str, Any]]()
+    inputs, gamma, session = inputs_of(place, target), pair.gamma, ModelSession(target)
+    verify_s = {n: pass_seconds(place, session, inputs, n) for n in range(1, gamma + 2)}
+    facts = _facts(pair.target.name, target, held) | _passes(verify_s)
+    rows = [plain_row(place, Autoregressive(), session, inputs, verify_s[1], "plain, ours")]
     rows += _generate_rows(place, target, inputs, {"dynamic cache": None, "static cache": STATIC})
+    predicted = list[Row]()
     for shape in pair.drafts:
         draft = build(shape, place.device, DTYPE[place.scale], seed=1)
-        costs, more = _drafted_rows(place, target, draft, inputs, pair.gamma, verify_s, shape.name)
-        rows += more
-        facts |= {f"c of {shape.name}": costs.draft_s / verify_s[1], f"a run of {shape.name}, ms": costs.draft_s * 1e3}
-        facts[f"a round with {shape.name} besides, ms"] = costs.round_s * 1e3
+        name = f"{shape.name} drafts {gamma}"
+        row, costs = _drafted(place, session, ModelSession(draft), inputs, gamma, verify_s, f"{name}, ours")
+        theirs = TransformersGenerate(assistance=partial(lend_model, draft=draft, gamma=gamma))
+        rows += [row, drafted_row(place, theirs, session, inputs, f"{name}, transformers")[0]]
+        facts |= _shares(shape.name, costs)
         predicted += predictions(pair.name, shape.name, costs)
-        del draft
+        del draft, theirs
         gc.collect()
     return {"facts": facts, "rows": rows, "predicted": predicted, "notes": _notes(place, pair)}
+
+
+def measure_graphs(place: Place, pair: Pair) -> Measured:
+    """The same of our loops with sessions of fixed shapes, whose passes are CUDA graphs.
+
+    It is right where both ways give the same tokens, of a tiny pair in fp32: in half precision near-ties part them.
+    """
+    target, new_session, gamma = build(pair.target, place.device, DTYPE[place.scale]), fixed(place), pair.gamma
+    inputs, session = inputs_of(place, target), new_session(target, gamma + 1)
+    verify_s = {n: pass_seconds(place, session, inputs, n) for n in range(1, gamma + 2)}
+    facts, predicted = _passes(verify_s), list[Row]()
+    rows = [plain_row(place, Autoregressive(), session, inputs, verify_s[1], "plain, ours, graphs")]
+    for shape in pair.drafts:
+        draft = new_session(build(shape, place.device, DTYPE[place.scale], seed=1), MOST_UNSEEN)
+        name = f"{shape.name} drafts {gamma}, ours, graphs"
+        row, costs = _drafted(place, session, draft, inputs, gamma, verify_s, name)
+        rows.append(row)
+        facts |= _shares(shape.name, costs)
+        predicted += predictions(pair.name, shape.name, costs)
+    same = gives_same_tokens(place, pair.tiny)
+    facts["tokens of a tiny pair in fp32, with graphs and without"] = "the same" if same else "DIFFERENT"
+    notes = _notes(place, pair) + (["rehearsed with fixed shapes, nothing captured"] if place.is_rehearsal else [])
+    return {"facts": facts, "rows": rows, "predicted": predicted, "notes": notes, "passed": same}
 
 
 def measure_compiled(place: Place, pair: Pair) -> Measured:
@@ -96,109 +125,58 @@ def inputs_of(place: Place, stack: Stack) -> Inputs:
     return Inputs((tuple(tokens.tolist()),))
 
 
-def pass_seconds(place: Place, stack: Stack, inputs: Inputs, num_new: int) -> float:
-    """Seconds of one forward pass over ``num_new`` tokens behind the prompt: the median of PASSES."""
-    session, clock, times = ModelSession(stack), clock_for(place.device), list[float]()
-    session.prefill(inputs)
-    tokens = torch.full((1, num_new), 3, device=stack.device)
-    for number in range(WARM_UP + PASSES):
-        start = clock()
-        session.extend(tokens)
-        if number >= WARM_UP:
-            times.append(clock() - start)
-        else:
-            clock()
-        session.rewind([num_new])
-    return float(np.median(times))
+def gives_same_tokens(place: Place, pair: Pair) -> bool:
+    """Say whether ordinary sessions and those of fixed shapes draw the same tokens in fp32, plain and drafted."""
+    target, draft = (build(shape, place.device, "float32", seed) for seed, shape in enumerate((pair.target, pair.drafts[0])))
+    inputs, num_new = inputs_of(place, target), place.sizes.new_tokens
+    stop, texts = Stop(max_new_tokens=num_new), list[list[int]]()
+    for new_session in (growing, fixed(place)):
+        session = new_session(target, pair.gamma + 1)
+        for method in (Autoregressive(), _ours(new_session(draft, MOST_UNSEEN), pair.gamma)):
+            numbers = Uniforms([0], num_new, place.device)
+            texts.append(method.generate(session, inputs, Sampling(temperature=1.0), numbers, stop)[0].tokens)
+    return texts[:2] == texts[2:]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """``seconds`` of a text, the median; the texts; the peak of memory; and the rounds of one more text, timed part by part."""
-
-    seconds: float
-    texts: Sequence[Generation]
-    peak: int | None
-    steps: Sequence[Step]
+def _ours(session: ModelSession, gamma: int) -> DraftAndVerify:
+    return DraftAndVerify(ModelDrafter(session), KernelRule("fused"), partial(Constant, gamma))
 
 
-def timed(place: Place, method: Method, stack: Stack, inputs: Inputs) -> Timed:
-    """Decode ``prompts`` texts after one that warms up. They have no clock inside, at which each part of a round would wait."""
-    num_new, clock, session = place.sizes.new_tokens, clock_for(place.device), ModelSession(stack)
-    stop, times, texts = Stop(max_new_tokens=num_new), list[float](), list[Generation]()
-
-    def decode(seed: int, inside: Clock | None) -> Generation:
-        return method.generate(session, inputs, DRAWN, Uniforms([seed], num_new, place.device), stop, inside)[0]
-
-    _, peak = with_peak(place.device, partial(decode, 0, None))
-    for seed in range(1, place.sizes.prompts + 1):
-        start = clock()
-        texts.append(decode(seed, None))
-        times.append(clock() - start)
-    return Timed(seconds=float(np.median(times)), texts=texts, peak=peak, steps=decode(1, clock).steps)
-
-
-def waits_a_round(place: Place, method: Method, stack: Stack, inputs: Inputs) -> float | None:
-    """How often the host waits for the device in one text, over its rounds, without a clock; None in a rehearsal."""
-    num_new, session, texts = place.sizes.new_tokens, ModelSession(stack), list[Generation]()
-
-    def decode() -> None:
-        texts.extend(
-            method.generate(session, inputs, DRAWN, Uniforms([0], num_new, place.device), Stop(max_new_tokens=num_new))
-        )
-
-    count = num_waits(decode, place.device)
-    return None if place.is_rehearsal else count / num_rounds(texts)
+def _drafted(
+    place: Place,
+    target: ModelSession,
+    draft: ModelSession,
+    inputs: Inputs,
+    gamma: int,
+    verify_s: Mapping[int, float],
+    name: str,
+) -> tuple[Row, Costs]:
+    """Rounds of our loop with one draft, and their costs."""
+    row, steps = drafted_row(place, _ours(draft, gamma), target, inputs, name)
+    whole = [step.round_s for step in steps if len(step.drafted) == gamma]
+    draft_s = pass_seconds(place, draft, inputs, 1)
+    round_s = float(np.median(whole)) - gamma * draft_s - verify_s[gamma + 1] if whole else float("nan")
+    return row, Costs(verify_s=verify_s, draft_s=draft_s, round_s=max(0.0, round_s))
 
 
-def _plain_row(place: Place, target: Stack, inputs: Inputs, pass_s: float) -> dict[str, Any]:
-    found = timed(place, Autoregressive(), target, inputs)
-    typical = float(np.median([step.round_s for step in found.steps[1:]]))
-    return _row("plain, ours", found) | {"a token, ms": typical * 1e3, "of a pass": typical / pass_s}
+def _passes(verify_s: Mapping[int, float]) -> dict[str, Any]:
+    return {f"a run over {n} tokens, ms": one * 1e3 for n, one in verify_s.items()}
 
 
-def _generate_rows(
-    place: Place, target: Stack, inputs: Inputs, caches: Mapping[str, Mapping[str, Any] | None]
-) -> list[dict[str, Any]]:
+def _shares(draft: str, costs: Costs) -> dict[str, Any]:
+    return {
+        f"c of {draft}": costs.draft_s / costs.verify_s[1],
+        f"a run of {draft}, ms": costs.draft_s * 1e3,
+        f"a round with {draft} besides, ms": costs.round_s * 1e3,
+    }
+
+
+def _generate_rows(place: Place, target: Stack, inputs: Inputs, caches: Mapping[str, Mapping[str, Any] | None]) -> list[Row]:
     return [
-        _row(f"plain, transformers, {name}", timed(place, TransformersGenerate(cache=cache), target, inputs))
+        {"loop": f"plain, transformers, {name}"}
+        | timed(place, TransformersGenerate(cache=cache), ModelSession(target), inputs).row
         for name, cache in caches.items()
     ]
-
-
-def _drafted_rows(
-    place: Place, target: Stack, draft: Stack, inputs: Inputs, gamma: int, verify_s: Mapping[int, float], name: str
-) -> tuple[Costs, list[dict[str, Any]]]:
-    """Rounds of ours and of transformers' assisted generation with one draft, and the costs of ours."""
-    drafter = ModelDrafter(ModelSession(draft))
-    ours = DraftAndVerify(drafter, KernelRule("fused"), partial(Constant, gamma))
-    theirs = TransformersGenerate(assistance=partial(lend_model, draft=draft, gamma=gamma))
-    rows, steps = list[dict[str, Any]](), list[Step]()
-    for label, method in (("ours", ours), ("transformers", theirs)):
-        found = timed(place, method, target, inputs)
-        round_s = found.seconds * len(found.texts) / num_rounds(found.texts)
-        waits = waits_a_round(place, method, target, inputs)
-        row = _row(f"{name} drafts {gamma}, {label}", found)
-        rows.append(row | {"a round, ms": round_s * 1e3, "waits a round": waits})
-        steps = steps or [step for step in found.steps if len(step.drafted) == gamma]
-    draft_s = pass_seconds(place, draft, inputs, 1)
-    whole = float(np.median([step.round_s for step in steps])) if steps else float("nan")
-    costs = Costs(verify_s=verify_s, draft_s=draft_s, round_s=max(0.0, whole - gamma * draft_s - verify_s[gamma + 1]))
-    return costs, rows
-
-
-def num_rounds(texts: Sequence[Generation]) -> int:
-    return max(1, sum(len(text.steps) for text in texts))
-
-
-def _row(name: str, found: Timed) -> dict[str, Any]:
-    tokens = sum(len(text.tokens) for text in found.texts)
-    return {
-        "loop": name,
-        "tokens a second": tokens / len(found.texts) / found.seconds,
-        "tokens a round": tokens / num_rounds(found.texts),
-        "peak, MB": None if found.peak is None else found.peak / 1e6,
-    }
 
 
 def predictions(pair: str, draft: str, costs: Costs) -> list[dict[str, Any]]:

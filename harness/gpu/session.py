@@ -48,7 +48,10 @@ def run(place: Place, only: Sequence[str], minutes: float) -> None:
 
 
 def _run_part(place: Place, part: Part, deadline: float) -> None:
-    """Measure a part; where an item broke the device, go on behind it in a new process."""
+    """Measure a part; where an item broke the device, go on behind it in a new process.
+
+    An item in which the process died, or which was at work at the deadline, is the last one of every later call.
+    """
     document = documents.read(place, part.name)
     document["items"] = {name: item for name, item in document["items"].items() if "failed" not in item}
     documents.write(place, document)
@@ -61,12 +64,14 @@ def _run_part(place: Place, part: Part, deadline: float) -> None:
             break
         if lost is not None and set(document["items"]) == before:  # the process died in it, twice where it was not the first
             document["items"][lost] = {"seconds": 0.0, "failed": ended, "where": "its process"}
+            document["last"] = [*document["last"], lost]
             documents.write(place, document)
         _say(f"{part.name}: {ended}; going on in a new process")
     if ended is not None:
         _say(f"{part.name}: {ended}")
-        left = [name for name in document["planned"] if name not in document["items"]] or [part.name]
+        left = [name for name in document["planned"] if name not in {**document["items"], **document["why"]}] or [part.name]
         document["why"] |= {name: NO_TIME for name in left} | {left[0]: ended}
+        document["last"] = [*document["last"], left[0]]
         documents.write(place, document)
 
 
@@ -74,11 +79,12 @@ def measure_part(place: Place, part: Part, deadline: float) -> None:
     """Measure the items of a part that are not in its file yet."""
     document = documents.read(place, part.name)
     try:
-        items: Sequence[Item] = import_module(f"harness.gpu.{part.module}").items(place)
+        found: Sequence[Item] = import_module(f"harness.gpu.{part.module}").items(place)
     except ModuleNotFoundError as error:
         document |= {"planned": document["planned"] or [part.name], "why": {part.name: _lacking(error)}}
         documents.write(place, document)
         return
+    items = sorted(found, key=lambda item: item.name in document["last"])
     document |= {"planned": [item.name for item in items], "why": {}}
     documents.write(place, document)
     for number, item in enumerate(items, start=1):

@@ -54,7 +54,8 @@ def label_of(method: MethodSpec, numbers: bool = True) -> str:
 
 
 def place_of(experiment: Experiment) -> str:
-    """Return where a method ran: the family of a model of the zoo or another model's name, the kind of device, the dtype.
+    """Return where a method ran: the family of a model of the zoo or another model's name, the kind of device, the dtype,
+    and whether shapes were fixed.
 
     The device decides the backend of kernels: Triton on CUDA, on a CPU the compiled loop or PyTorch, which are both audited.
     """
@@ -63,7 +64,7 @@ def place_of(experiment: Experiment) -> str:
     if target.base.startswith(ZOO_MODEL):
         recipe = recipe_for(target.base.removeprefix(ZOO_MODEL), scale_of(experiment.profile), experiment.source)
         family = SAME_STACK.get(recipe.family, recipe.family)
-    return f"{family} on {device} / {experiment.dtype}"
+    return f"{family} on {device} / {experiment.dtype}" + (", graphs" if experiment.graphs else "")
 
 
 def key_of(experiment: Experiment) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
-from methods.speculative.model import ModelDrafter
+from methods.speculative.model import MOST_UNSEEN, ModelDrafter
 from methods.speculative.translation import TranslatedSession, Translation
 from methods.transformers_assisted import Assistance, check_early_exit, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
@@ -74,7 +74,7 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
             "new_session": draft.session,
             "translation": translation,
         }
-    return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": draft.session()}
+    return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": models.session(draft, MOST_UNSEEN)}
 
 
 def _translation(spec: DrafterSpec, target: LoadedModel, draft: LoadedModel, models: Models) -> Translation:

@@ -24,6 +24,7 @@ from harness.run.record import Arm, decoded_again, forced, generated, profile_ru
 from harness.run.refusals import check_tokens, overload_of
 from harness.run.replay import Reader, replay_record
 from methods.sampling import Sampling
+from methods.session import ModelSession
 from tasks import get_task
 from tasks.base import Example
 
@@ -102,7 +103,8 @@ class Prepared:
         self.task, self.target = get_task(first.task), models.get(first.target)
         examples = examples_of(first)
         self.arms = [self._arm(arm, first, examples) for arm in comparison.arms]
-        self.session = self.target.session()
+        self.session = self.target.session()  # that reads; the other one decodes
+        self.decoding = self._decoding() if first.graphs else self.session
         self._is_warm = False
         self.replayed, self.reader = (
             _replayed(examples, replay, first),
@@ -116,7 +118,7 @@ class Prepared:
         _check_drafts(experiment, prompts, target, models)
         if warning := overload_of(experiment.method):
             print(f"foretoken: warning: {warning}", file=sys.stderr)
-        method = build_method(experiment.method, target, models)
+        method = build_method(experiment.method, target, _with_room(models, experiment, prompts))
         overlaps = [one for one in experiment.probes if isinstance(one, OverlapProbe)]
         drafters = {one: build_drafter(one.drafter, target, models) for one in overlaps}
         heads = {one: early_reader(one, target) for one in experiment.early}
@@ -124,6 +126,13 @@ class Prepared:
         if RuleTimesProbe() in experiment.probes:
             profile_rule(arm)
         return arm
+
+    def _decoding(self) -> ModelSession:
+        """Return the session of fixed shapes that all arms decode with; it has steps for the most drafts of any of them."""
+        first, most_drafts = self.arms[0], max(arm.experiment.method.gamma for arm in self.arms)
+        if self.models.device == "cpu":
+            print("foretoken: note: graphs on a CPU: passes have fixed shapes, nothing is captured", file=sys.stderr)
+        return _with_room(self.models, first.experiment, first.prompts).session(self.target, most_drafts + 1)
 
     def run(self, chunk: Chunk) -> list[list[Record]]:
         """Return the records of each arm that are new or have more probes than before."""
@@ -149,7 +158,7 @@ class Prepared:
 
     def _warm_up(self) -> None:
         for arm in () if self._is_warm else self.arms:
-            warm_up(arm, self.target, self.session)
+            warm_up(arm, self.target, self.decoding)
         self._is_warm = True
 
     def _generate(self, index: int, chunk: Chunk) -> list[Record]:
@@ -160,12 +169,12 @@ class Prepared:
         self._warm_up()
         prompts = [arm.prompts[row] for row in chunk.rows]
         self._note_conversions(readable(prompts)[0])
-        records = generated(arm, prompts, self.task, self.target, self.session, chunk.repeat, self.facts)
+        records = generated(arm, prompts, self.task, self.target, self.decoding, chunk.repeat, self.facts)
         return [known.get(record.key, record) for record in records]
 
     def _decode_again(self, index: int, chunk: Chunk) -> list[Record]:
         """Decode a batch under a probe; memory finds nothing there that the batch before it left."""
-        arm, probe, session = self.arms[index], self.decoded_for, self.session
+        arm, probe, session = self.arms[index], self.decoded_for, self.decoding
         assert probe is not None
         self._warm_up()
         if isinstance(probe, MemoryProbe):
@@ -230,6 +239,14 @@ class Prepared:
 
 def _with(record: Record, found: dict[str, ProbeRecord]) -> Record:
     return replace(record, probes=record.probes | found)
+
+
+def _with_room(models: Models, experiment: Experiment, prompts: Sequence[Prompt]) -> Models:
+    """Return the same models; with graphs their sessions are laid out for these prompts and their outputs."""
+    if not experiment.graphs:
+        return models
+    longest = max(len(prompt.tokens) for prompt in prompts)
+    return replace(models, room=(experiment.batch_size, longest + experiment.max_new_tokens))
 
 
 def _environment(experiment: Experiment, folder: Path) -> str:

@@ -19,6 +19,7 @@ from transformers.generation.utils import _speculative_sampling
 
 from harness.measures.statistics import Estimate, median, ratio_of_totals
 from harness.run.instruments import num_waits
+from kernels.capture import capture
 from kernels.verify.check import DTYPES, Report, check, random_cases
 from kernels.verify.reference import adjusted_logits, inverse_cdf
 from kernels.verify.registry import KERNELS
@@ -226,7 +227,7 @@ def time_on_device(
     runs = [[_launched(call, index, per_run) for index in range(num_rounds)] for call in calls]
     if captured and device.startswith("cuda"):
         runs = [
-            own if num_waits(partial(call, 0), device) else [_captured(run) for run in own]
+            own if num_waits(partial(call, 0), device) else [capture(run, torch.cuda.Stream(device)) for run in own]
             for call, own in zip(calls, runs, strict=True)
         ]
     cache = torch.empty(_cache_numbers(device) if flushed else 0, device=device)
@@ -254,19 +255,6 @@ def _launched(call: Callable[[int], object], index: int, per_run: int) -> Callab
 
     call(index)
     return run
-
-
-def _captured(run: Callable[[], object]) -> Callable[[], object]:
-    """Return the replay of a CUDA graph of calls in which nothing waits for the host."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def num_launches(call: Callable[[int], object], device: str) -> int | None:

@@ -92,7 +92,7 @@ def _decoded(
                 draft_encode_s=_share(generation.draft_encode_s, len(prompts)),
                 on_processor_frac=watched,
                 steps=Steps.of(generation.steps),
-                statistics=_statistics(arm.experiment, task, prompt, generation, target, session),
+                statistics=_statistics(arm.experiment, task, prompt, generation, target),
                 **facts,
             )
             for prompt, generation in zip(prompts, generations, strict=True)
@@ -262,16 +262,14 @@ def _share(seconds: float, num_rows: int) -> float | None:
     return None if math.isnan(seconds) else seconds / num_rows
 
 
-def _statistics(
-    experiment: Experiment, task: Task, prompt: Prompt, generation: Generation, target: LoadedModel, session: Session
-) -> dict | None:
+def _statistics(experiment: Experiment, task: Task, prompt: Prompt, generation: Generation, target: LoadedModel) -> dict | None:
     """Return the task's numbers of an output; None where they are of a reference that the example lacks."""
     score: ReferenceScore | None = None
     if task.scores_reference and not prompt.example.references:
         return None
     if task.scores_reference:
         text = prompt.example.references[0]
-        score = score_reference(session, prompt.tokens, target.encode_continuation(text), text)
+        score = score_reference(target.session(), prompt.tokens, target.encode_continuation(text), text)
     return dict(task.statistics(prompt.example, text_of(experiment, prompt, generation.tokens, target), score))
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.core import plugins
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO, DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec
 from harness.core.records import Key, Record
 from harness.models.fit import check_role, foreign_heads, no_block_heads
-from harness.models.names import recipe_named
+from harness.models.names import is_encoder_decoder, recipe_named
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import AnyRecipe
 from methods.cores import num_cores
@@ -25,6 +25,11 @@ PARTS_OF_OTHERS = {  # by family: what it is, and which flag takes it
     "ngram": ("a table of counted n-grams", "--draft names it"),
     "heads": ("trained early heads", "--heads names them"),
     "blockwise": ("blockwise heads", "they draft with --drafter blockwise"),
+}
+STATIC = {  # what decodes with graphs, by field: sessions that were built for it, and numbers of drafts that do not grow
+    "method": ("autoregressive", "speculative"),
+    "drafter": ("model", "copy", "random", "unigram", "bigram"),
+    "schedule": ("constant", "sweep"),
 }
 THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has
 
@@ -45,6 +50,22 @@ def check_names(spec: MethodSpec) -> None:
         plugins.choose("drafter", spec.drafter.kind, DRAFTERS)
         if spec.name == "drafter-alone" and (encoder := spec.values.get("encoder", "own")) != "own":
             raise UsageError(f"encoder {encoder!r}: a drafter that decodes alone has its own only; expected encoder own")
+
+
+def check_graphs(experiment: Experiment) -> None:
+    """UsageError for an experiment with graphs that has no static form."""
+    if not experiment.graphs:
+        return
+    values = experiment.method.values
+    for name, known in STATIC.items():
+        if (chosen := values.get(name, known[0])) not in known:
+            raise UsageError(f"graphs: {name} {chosen!r} has no static form; expected {', '.join(known)}, or --graphs off")
+    if experiment.target.device_map is not None:
+        raise UsageError(f"graphs: device_map {experiment.target.device_map!r}; expected one device, or --graphs off")
+    if is_encoder_decoder(experiment.target, experiment.profile, experiment.source):
+        raise UsageError(f"graphs: target {experiment.target.name} is an encoder-decoder; expected a decoder-only one")
+    if MemoryProbe() in experiment.probes:
+        raise UsageError("graphs: a static cache is laid out before anything is decoded, no peak has it; leave --memory out")
 
 
 def check_assisted(spec: MethodSpec) -> None:

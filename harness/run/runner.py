@@ -36,7 +36,7 @@ from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
 from harness.run.draft_recipes import distilled
 from harness.run.instruments import quick_collection
 from harness.run.prompts import examples_of
-from harness.run.refusals import check_names, check_planned, check_recipes
+from harness.run.refusals import check_graphs, check_names, check_planned, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.descriptions import PairRecipe
@@ -53,6 +53,7 @@ def pin(experiment: Experiment) -> Experiment:
     task = get_task(experiment.task)
     check_names(experiment.method)
     check_recipes(experiment)
+    check_graphs(experiment)
     heads, where = heads_of(experiment), (experiment.profile, experiment.source)
     for spec in specs_of(experiment):
         check_rounding(spec, experiment.dtype)

@@ -7,11 +7,12 @@ where there is one, and PyTorch.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.inputs import InputError, NotFiniteError
@@ -29,7 +30,8 @@ class Proposal:
 
     ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
     ``sampling`` is what the tokens were drawn with, which may differ from the target's. A drafter that knows the log-sum-exp of
-    its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it.
+    its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it. ``has_nan`` is of
+    logits that no rule sees, on CUDA: whoever brings the verdict to the host refuses those rows (``nan_rows``).
     """
 
     tokens: Int[Tensor, "B n"]
@@ -37,6 +39,7 @@ class Proposal:
     logits: Float[Tensor, "B n V"] | None
     sampling: Sampling
     log_sum_exp: Float[Tensor, "B n"] | None = None
+    has_nan: Bool[Tensor, "B"] | None = None
 
     @classmethod
     def nothing(cls, num_rows: int, sampling: Sampling, device: torch.device) -> "Proposal":
@@ -159,8 +162,22 @@ def refuse_nan(logits: Float[Tensor, "B V"]) -> None:
     was NaN once stays in its cache."""
     rows = logits.isnan().any(-1)
     if rows.any():
+        refuse_rows(rows.tolist())
+
+
+def nan_rows(logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B"] | None:
+    """Say on CUDA which rows hold NaN, without a wait. On a CPU such rows are refused at once, and nothing is left to say."""
+    if logits.is_cuda:
+        return logits.isnan().any(-1)
+    refuse_nan(logits)
+    return None
+
+
+def refuse_rows(has_nan: Sequence[bool]) -> None:
+    """NotFiniteError, naming the first of these rows that holds NaN."""
+    if any(has_nan):
         raise NotFiniteError(
-            f"logits of row {int(rows.int().argmax())}: hold NaN; look at the model's weights (fp16 overflows above 65504)"
+            f"logits of row {has_nan.index(True)}: hold NaN; look at the model's weights (fp16 overflows above 65504)"
         )
 
 

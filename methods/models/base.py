@@ -75,6 +75,7 @@ class Stack(ABC):
 
     is_encoder_decoder = False
     can_exit_early = False  # the transformers class heeds num_hidden_layers while it runs
+    can_be_static = False  # a pass by positions alone: it waits for nothing and chooses nothing by what tensors hold
     feature_shape: tuple[int, int] | None = None
     begin_suppressed: tuple[int, ...] = ()
     start_token: int | None = None

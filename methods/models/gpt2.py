@@ -14,6 +14,8 @@ from methods.models.weights import Product
 
 
 class Gpt2Stack(Stack):
+    can_be_static = True
+
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         super().__init__(model, choice)
         config, body = model.config, model.transformer

@@ -18,6 +18,7 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 class LlamaStack(Stack):
     can_exit_early = True
+    can_be_static = True
 
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         super().__init__(model, choice)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from kernels.transfer import to_device
-from kernels.verify.interface import refuse_nan, refuse_token
+from kernels.verify.interface import refuse_nan, refuse_rows, refuse_token
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step
 from methods.types import (
@@ -149,13 +149,18 @@ class DraftAndVerify:
 
 
 def _to_host(proposal: Proposal, verdict: Verdict) -> list[_Decided]:
-    """Bring a round's results to the host. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24."""
+    """Bring a round's results to the host. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24.
+
+    NotFiniteError where the draft's logits hold NaN.
+    """
     columns = [verdict.num_accepted, verdict.next_token, proposal.tokens, verdict.target_probs, verdict.draft_probs]
-    columns += [] if verdict.choices is None else [verdict.choices]
+    columns += [one for one in (verdict.choices, proposal.has_nan) if one is not None]
     if proposal.tokens.is_cuda:  # to join them on a CPU would take five times as long as to read them one by one
         wide = [column.unsqueeze(1) if column.dim() == 1 else column for column in columns]
         parts = torch.cat(wide, 1).cpu().split([column.shape[1] for column in wide], 1)
         columns = [part.reshape(column.shape).to(column.dtype) for part, column in zip(parts, columns, strict=True)]
+    if proposal.has_nan is not None:
+        refuse_rows(columns.pop().tolist())
     return [_Decided(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

@@ -8,12 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.transfer import to_device
-from kernels.verify.interface import refuse_nan
+from kernels.verify.interface import nan_rows, refuse_rows
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
 from methods.types import Inputs, Outcome, Proposal, TextSession
+
+MOST_UNSEEN = 2  # tokens that a draft model may not have seen when a round begins: the last draft that stood, the pending one
 
 
 class _DraftCache:
@@ -99,8 +101,8 @@ class ModelDrafter:
             probs.append(prob)
         drafted = torch.cat(tokens, 1)
         if sampling.greedy:
-            refuse_nan(logits[-1])  # a verify rule never sees them; what is NaN once stays in the cache
-            return Proposal(drafted, lengths, None, sampling)
+            # A verify rule never sees these logits; what is NaN once stays in the cache.
+            return Proposal(drafted, lengths, None, sampling, has_nan=nan_rows(logits[-1]))
         drawn = torch.stack(logits, 1)
         known = None if sampling.filters else _log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
         return Proposal(drafted, lengths, drawn, sampling, known)
@@ -186,6 +188,8 @@ class HierarchicalDrafter:
         proposal = self.inner.propose([max(0, min(self.inner_draft, count - 1)) for count in left], starts, sampling)
         fed, rows = self._feed(proposal, left)
         verdict = self.rule.verify(proposal, rows, sampling, self.uniforms.verify(starts, proposal.tokens.shape[1]))
+        if proposal.has_nan is not None:
+            refuse_rows(proposal.has_nan.tolist())
         accepted, following = verdict.num_accepted.tolist(), verdict.next_token.tolist()
         self.inner.commit(Outcome(tuple(accepted), tuple(following)))
         drafts = proposal.tokens.tolist()

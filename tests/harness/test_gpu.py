@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -247,3 +248,36 @@ def test_an_item_that_kills_its_process_has_failed_and_those_behind_it_are_measu
     items = documents.read(place, "environment")["items"]
     assert (list(items), "signal 9" in items["b"]["failed"]) == (["a", "b", "c"], True)
     assert not page.is_right(page.read_folder(tmp_path))
+
+
+def test_what_ended_a_process_is_tried_last_at_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One dies, one hangs to the deadline, one fails: only the last is as good as any. Before, the first hid all others."""
+    begun = tmp_path / "begun"
+
+    def named(name: str, then: Callable[[], Any]) -> Item:
+        def measure() -> Any:
+            with begun.open("a", encoding="utf8") as file:
+                file.write(f"{name} ")
+            return then()
+
+        return Item(name=name, seconds=1, measure=measure)
+
+    def fail() -> None:
+        raise RuntimeError("not yet")
+
+    ways = {"dies": lambda: os.kill(os.getpid(), signal.SIGKILL), "fails": fail, "hangs": partial(time.sleep, 60), "good": dict}
+    found = [named(*pair) for pair in ways.items()]
+    monkeypatch.setitem(sys.modules, "harness.gpu.dying", SimpleNamespace(items=lambda place: found))
+    part = Part(name="environment", module="dying", title="dies", seconds=1)
+    place = Place(device="cpu", name="none", scale="smallest", code="1", folder=tmp_path / "out", records=tmp_path)
+    place.folder.mkdir()
+    orders = []
+    for seconds in (2.5, 2.5):
+        begun.unlink(missing_ok=True)
+        session._run_part(place, part, time.monotonic() + seconds)
+        orders.append(begun.read_text(encoding="utf8").split())
+    assert list(dict.fromkeys(orders[0])) == ["dies", "fails", "hangs"]
+    assert orders[1][:2] == ["fails", "good"]
+    document = documents.read(place, "environment")
+    assert "failed" not in document["items"]["good"]
+    assert "deadline" in document["why"].get("hangs", "") or "hangs" not in document["items"]

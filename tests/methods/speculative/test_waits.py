@@ -6,7 +6,7 @@ kin, ``tolist``, ``cpu``, ``nonzero``, truth values, and tensors made of a Pytho
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from methods.errors import NotFiniteError
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -100,13 +101,21 @@ def waits_a_round(sampling: Sampling, rows: int, same: bool) -> Counter[str]:
     return rounds
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("same", [False, True], ids=["few drafts stand", "all drafts stand"])
-def test_a_sampled_round_waits_once(rows: int, same: bool) -> None:
-    """The verdict's way to the host. Found before: the pending token's copy behind the drafts, and one read a full accept."""
-    assert waits_a_round(Sampling(temperature=1.0), rows, same) == {"cpu": 1}
+def test_a_round_waits_once(temperature: float, rows: int, same: bool) -> None:
+    """The verdict's way to the host. Found before: the pending token's copy behind the drafts, one read a full accept, and of a
+    greedy round a look at the draft's logits for NaN, which no rule would see."""
+    assert waits_a_round(Sampling(temperature=temperature), rows, same) == {"cpu": 1}
 
 
-def test_a_greedy_round_looks_at_the_drafts_logits_too() -> None:
-    """For NaN, which no rule would see: the second wait of a round."""
-    assert waits_a_round(Sampling(temperature=0.0), 1, False) == {"cpu": 1, "__bool__": 1}
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_draft_that_turns_nan_is_refused_with_that_one_wait(on_device: bool) -> None:
+    """On a CPU at once, on a device when the verdict is on the host. Drafts of NaN would only be rejected, and slow."""
+    target, draft = llama(0), llama(1)
+    draft.project.weight.fill_(float("nan"))
+    method = DraftAndVerify(ModelDrafter(ModelSession(draft)), SpeculativeSampling(), partial(Constant, GAMMA))
+    inputs, stop = Inputs(((1, 5, 7), (1, 6))), Stop(max_new_tokens=TOKENS)
+    with counted(Counter()) if on_device else nullcontext(), pytest.raises(NotFiniteError, match="logits of row 0: hold NaN"):
+        method.generate(ModelSession(target), inputs, Sampling(), Uniforms(range(2), TOKENS), stop)

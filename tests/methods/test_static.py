@@ -1,0 +1,193 @@
+"""Sessions of fixed shapes: the logits of transformers, the tokens of ordinary sessions, and nothing captured while decoding.
+
+No device captures here. A graph is played by an object that keeps to its rules: its work is done once when it is captured, its
+results lie at fixed places from then on, and a launch of one leaves rubbish in those of the others.
+"""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.capture import capture_for
+from methods import static
+from methods.autoregressive import Autoregressive
+from methods.errors import InputError
+from methods.models import stack_for
+from methods.models.base import Frame, Stack
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.model import MOST_UNSEEN, ModelDrafter
+from methods.speculative.per_row import CopyDrafter, PerRow
+from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.schedules import Constant
+from methods.static import MULTIPLE, StaticSession
+from methods.types import Generation, Inputs, Method, Session, Stop
+
+FAMILIES = ("llama", "llama-gqa", "mistral-window", "qwen2", "gemma", "gpt2")
+GAMMA, TOKENS, ROWS = 3, 24, 3
+PROMPTS = Inputs(((1, 5, 7, 9, 5, 7), (1, 6), (1, 5, 7, 9, 11, 5, 7, 9)))
+
+
+class Graphs:
+    """Stands for a device that captures."""
+
+    def __init__(self) -> None:
+        self.captured, self.launched = 0, 0
+        self.results: list[tuple[Tensor, ...]] = []
+
+    def __call__(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        self.captured += 1
+        made = work()
+        self.results.append(made)
+
+        def launch() -> Any:
+            self.launched += 1
+            now = work()
+            for other in self.results:
+                for tensor in other:
+                    tensor.fill_(float("nan"))
+            for place, new in zip(made, now, strict=True):
+                place.copy_(new)
+            return made
+
+        return launch
+
+
+def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> None:
+    """Random passes, rewinds and changes of rows; every logit is that of transformers' uncached pass over the row's text."""
+    generator = random.Random(seed)
+    session = StaticSession(stack, capacity=60, most_new=3, rows=ROWS, capture=capture)
+    for lengths in ([4, 1, 6], [9]):  # a second text finds the first one's numbers behind its own
+        pending = session.prefill(tiny.source_for(stack, lengths))
+        texts = [list(prompt[:-1]) for prompt in tiny.source_for(stack, lengths).prompts]
+        new = [[token] for token in pending]
+        for _ in range(6):
+            logits = session.extend(torch.tensor(new))
+            for row, tokens in enumerate(new):
+                texts[row] += tokens
+                expected = tiny.reference_logits(stack.model, texts[row], ())[-len(tokens) :]
+                torch.testing.assert_close(logits[row], expected, rtol=0, atol=1e-9)
+            counts = [generator.randrange(len(new[0]) + 1) for _ in texts]
+            session.rewind(counts)
+            texts = [text[: len(text) - count] for text, count in zip(texts, counts, strict=True)]
+            rows = generator.choices(range(len(texts)), k=generator.randint(1, ROWS))
+            session.select(rows)
+            texts = [list(texts[row]) for row in rows]
+            width = generator.choice([1, 2, 3, 5])  # 5: more than there is a step for
+            new = [[generator.randrange(3, 40) for _ in range(width)] for _ in texts]
+        assert session.lengths == [tuple(map(len, texts))] * session.num_layers
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_passes_rewinds_and_rows_give_transformers_logits(tiny: Any, family: str, seed: int) -> None:
+    walk(tiny, stack_for(tiny.build(family)), seed, Graphs())
+
+
+def test_a_stale_place_that_is_not_masked_is_found(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three faults: a mask that shows one place more, keys that are stored one place on, and lengths that are not rewound."""
+    stack = stack_for(tiny.build("llama"))
+    walk(tiny, stack, 0)
+    mask = stack.mask
+
+    def shows_more(frame: Frame) -> Any:
+        positions = frame.positions
+        frame.positions = lambda: positions() + 1
+        made = mask(frame)
+        frame.positions = positions
+        return made
+
+    faults: tuple[tuple[Any, str, Any], ...] = (
+        (stack, "mask", shows_more),
+        (StaticSession, "rewind", lambda self, counts: None),
+        (static, "scatter", lambda positions: partial(_store, positions + 1)),
+    )
+    for where, name, fault in faults:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, fault)
+            with pytest.raises(AssertionError):
+                walk(tiny, stack, 0)
+
+
+def _store(positions: Tensor, slot: Tensor, new: Tensor) -> None:
+    slot[torch.arange(len(positions)).unsqueeze(1), positions] = new
+
+
+def test_numbers_that_are_none_do_not_outlive_their_text(tiny: Any) -> None:
+    """A mask of minus infinity does not hide NaN: 0 times NaN is NaN."""
+    stack = stack_for(tiny.build("gpt2"))
+    session = StaticSession(stack, 30, 1)
+    with torch.inference_mode():
+        session._laid_out.fill_(float("nan"))
+    pending = session.prefill(Inputs(((1, 5, 7),)))
+    expected = tiny.reference_logits(stack.model, (1, 5, 7), ())[-1:]
+    torch.testing.assert_close(session.extend(torch.tensor([pending]))[0], expected, rtol=0, atol=1e-9)
+
+
+def decoded(method: Method, session: Session, sampling: Sampling) -> list[Generation]:
+    uniforms, stop = Uniforms([11, 12, 13], TOKENS), Stop(max_new_tokens=TOKENS, token_ids=frozenset([2, 17]))
+    return method.generate(session, PROMPTS, sampling, uniforms, stop)
+
+
+def rounds(made: list[Generation]) -> list[tuple[list[int], int]]:
+    return [(step.drafted, step.num_accepted) for one in made for step in one.steps]
+
+
+def method_of(kind: str, draft: Session) -> Method:
+    if kind == "plain":
+        return Autoregressive()
+    drafter = ModelDrafter(draft) if kind == "model" else PerRow(CopyDrafter(48))
+    return DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, GAMMA))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["plain", "copy", "model"])
+def test_tokens_are_those_of_ordinary_sessions_and_every_shape_is_captured_once(
+    tiny: Any, kind: str, temperature: float
+) -> None:
+    """Rows of different lengths, which end one by one. All captures come before the first text, and no pass goes without."""
+    target, draft = (stack_for(tiny.build("llama-gqa", spread=spread)) for spread in (0.4, 0.3))
+    sampling, graphs = Sampling(temperature=temperature), Graphs()
+    expected = decoded(method_of(kind, ModelSession(draft)), ModelSession(target), sampling)
+    longest = max(map(len, PROMPTS.prompts)) + TOKENS
+    session = StaticSession(target, longest, GAMMA + 1, ROWS, graphs)
+    method = method_of(kind, StaticSession(draft, longest, MOST_UNSEEN, ROWS, graphs))
+    captured = graphs.captured
+    assert captured == GAMMA + 1 + MOST_UNSEEN
+    for _ in range(2):
+        before = graphs.launched
+        found = decoded(method, session, sampling)
+        assert [(one.tokens, one.stop_reason) for one in found] == [(one.tokens, one.stop_reason) for one in expected]
+        assert rounds(found) == rounds(expected)
+        assert graphs.launched - before >= max(len(one.steps) for one in found)
+    assert graphs.captured == captured
+    assert sum(len(one.tokens) for one in expected) > 2 * ROWS
+    if kind != "plain":
+        assert any(step.num_accepted for one in expected for step in one.steps)
+
+
+def test_what_has_no_static_form_or_no_room_is_refused_in_one_line(tiny: Any) -> None:
+    for family in ("t5", "bart"):
+        with pytest.raises(InputError, match=r"^graphs of model type '\w+': it has no static form; expected .* or graphs off$"):
+            StaticSession(stack_for(tiny.build(family)), 10, 1)
+    session = StaticSession(stack_for(tiny.build("gpt2")), 10, 2, rows=1)
+    with pytest.raises(InputError, match="2 rows; the static cache was laid out for 1"):
+        session.prefill(Inputs(((1, 5), (1, 6))))
+    session.prefill(Inputs(((1,) * 10,)))
+    with pytest.raises(InputError, match="select: 2 rows"):
+        session.select([0, 0])
+    with pytest.raises(InputError, match=f"do not fit into the {MULTIPLE} that it was laid out for"):
+        session.extend(torch.ones(1, MULTIPLE, dtype=torch.long))
+
+
+def test_a_cpu_runs_the_work_itself() -> None:
+    def work() -> int:
+        return 1
+
+    assert capture_for(torch.device("cpu"))(work) is work
