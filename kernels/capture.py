@@ -26,8 +26,8 @@ def capture_for(device: torch.device) -> Capture:
     return partial(capture, stream=torch.cuda.Stream(device), pool=torch.cuda.graph_pool_handle())
 
 
-def capture(work: Callable[[], Made], stream: torch.cuda.Stream, pool: Any = None) -> Callable[[], Made]:
-    """Capture some work on a stream of its own; return the launch of that graph, whose results lie where the capture put them.
+def capture(work: Callable[[], Made], stream: Any, pool: Any = None) -> Callable[[], Made]:
+    """Capture some work on a CUDA stream of its own; return the launch of that graph, whose results stay where they are.
 
     ``pool``: memory that it shares with other graphs of this stream; None: it has its own.
 

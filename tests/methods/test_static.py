@@ -62,13 +62,14 @@ class Graphs:
 def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> None:
     """Random passes, rewinds and changes of rows; every logit is that of transformers' uncached pass over the row's text."""
     generator = random.Random(seed)
-    session = StaticSession(stack, capacity=60, most_new=3, rows=ROWS, capture=capture)
+    session, kept = StaticSession(stack, capacity=60, most_new=3, rows=ROWS, capture=capture), list[tuple[Tensor, Tensor]]()
     for lengths in ([4, 1, 6], [9]):  # a second text finds the first one's numbers behind its own
         pending = session.prefill(tiny.source_for(stack, lengths))
         texts = [list(prompt[:-1]) for prompt in tiny.source_for(stack, lengths).prompts]
         new = [[token] for token in pending]
         for _ in range(6):
             logits = session.extend(torch.tensor(new))
+            kept.append((session.hidden, logits))
             for row, tokens in enumerate(new):
                 texts[row] += tokens
                 expected = tiny.reference_logits(stack.model, texts[row], ())[-len(tokens) :]
@@ -82,6 +83,9 @@ def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> None:
             width = generator.choice([1, 2, 3, 5])  # 5: more than there is a step for
             new = [[generator.randrange(3, 40) for _ in range(width)] for _ in texts]
         assert session.lengths == [tuple(map(len, texts))] * session.num_layers
+    for hidden, logits in kept:  # no later pass has written over what an earlier one gave
+        with torch.inference_mode():
+            torch.testing.assert_close(stack.head(hidden), logits, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
