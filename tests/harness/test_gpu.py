@@ -250,34 +250,43 @@ def test_an_item_that_kills_its_process_has_failed_and_those_behind_it_are_measu
     assert not page.is_right(page.read_folder(tmp_path))
 
 
+class _Ended(BaseException):
+    """How a process ended, in the place of its end."""
+
+
 def test_what_ended_a_process_is_tried_last_at_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One dies, one hangs to the deadline, one fails: only the last is as good as any. Before, the first hid all others."""
-    begun = tmp_path / "begun"
+    """One dies, one fails, one hangs to the deadline, one is behind them. Before, each call began with those that end it."""
+    begun: list[str] = []
 
-    def named(name: str, then: Callable[[], Any]) -> Item:
-        def measure() -> Any:
-            with begun.open("a", encoding="utf8") as file:
-                file.write(f"{name} ")
-            return then()
+    def run_here(work: Callable[[], None], seconds: float) -> str | None:
+        try:
+            work()
+        except _Ended as ended:
+            return str(ended)
+        return None
 
-        return Item(name=name, seconds=1, measure=measure)
+    def measure(name: str, error: BaseException | None) -> dict[str, Any]:
+        begun.append(name)
+        if error is not None:
+            raise error
+        return {}
 
-    def fail() -> None:
-        raise RuntimeError("not yet")
-
-    ways = {"dies": lambda: os.kill(os.getpid(), signal.SIGKILL), "fails": fail, "hangs": partial(time.sleep, 60), "good": dict}
-    found = [named(*pair) for pair in ways.items()]
+    ways = {
+        "dies": _Ended("its process ended with signal 9"), "fails": RuntimeError("not yet"),
+        "hangs": _Ended("ended at its deadline, after 5 s"), "good": None,
+    }  # fmt: skip
+    found = [Item(name=name, seconds=1, measure=partial(measure, name, error)) for name, error in ways.items()]
+    monkeypatch.setattr(session, "run_apart", run_here)
     monkeypatch.setitem(sys.modules, "harness.gpu.dying", SimpleNamespace(items=lambda place: found))
     part = Part(name="environment", module="dying", title="dies", seconds=1)
-    place = Place(device="cpu", name="none", scale="smallest", code="1", folder=tmp_path / "out", records=tmp_path)
-    place.folder.mkdir()
-    orders = []
-    for seconds in (2.5, 2.5):
-        begun.unlink(missing_ok=True)
-        session._run_part(place, part, time.monotonic() + seconds)
-        orders.append(begun.read_text(encoding="utf8").split())
-    assert list(dict.fromkeys(orders[0])) == ["dies", "fails", "hangs"]
-    assert orders[1][:2] == ["fails", "good"]
-    document = documents.read(place, "environment")
-    assert "failed" not in document["items"]["good"]
-    assert "deadline" in document["why"].get("hangs", "") or "hangs" not in document["items"]
+    place = place_in(tmp_path, scale="smallest")
+    hung = {"hangs": "ended at its deadline, after 5 s"}
+    for expected, why in (
+        (["dies", "fails", "hangs"], hung | {"good": session.NO_TIME}),
+        (["fails", "good", "dies", "dies", "hangs"], hung),
+    ):
+        begun.clear()
+        session._run_part(place, part, time.monotonic() + 600)
+        assert begun == expected
+        assert documents.read(place, "environment")["why"] == why
+    assert set(documents.read(place, "environment")["items"]) == {"dies", "fails", "good"}
