@@ -25,10 +25,11 @@ from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.model import MOST_UNSEEN, ModelDrafter
+from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import KernelRule
 from methods.speculative.schedules import Constant
 from methods.speculative.theory import expected_tokens, predicted_speedup, walltime_factor
+from methods.speculative.translation import UNSEEN
 from methods.transformers_assisted import lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Inputs, Stop
@@ -96,7 +97,7 @@ def measure_graphs(place: Place, pair: Pair) -> Measured:
     facts, predicted = {"laid out for the target, MB": None if held is None else held / 1e6} | _passes(verify_s), list[Row]()
     rows = [plain_row(place, Autoregressive(), session, inputs, verify_s[1], "plain, ours, graphs")]
     for shape in pair.drafts:
-        draft = new_session(build(shape, place.device, DTYPE[place.scale], seed=1), MOST_UNSEEN)
+        draft = new_session(build(shape, place.device, DTYPE[place.scale], seed=1), UNSEEN)
         name = f"{shape.name} drafts {gamma}, ours, graphs"
         row, costs = _drafted(place, session, draft, inputs, gamma, verify_s, name)
         rows.append(row)
@@ -132,7 +133,7 @@ def gives_same_tokens(place: Place, pair: Pair) -> bool:
     stop, texts = Stop(max_new_tokens=num_new), list[list[int]]()
     for new_session in (growing, fixed(place)):
         session = new_session(target, pair.gamma + 1)
-        for method in (Autoregressive(), _ours(new_session(draft, MOST_UNSEEN), pair.gamma)):
+        for method in (Autoregressive(), _ours(new_session(draft, UNSEEN), pair.gamma)):
             numbers = Uniforms([0], num_new, place.device)
             texts.append(method.generate(session, inputs, Sampling(temperature=1.0), numbers, stop)[0].tokens)
     return texts[:2] == texts[2:]

@@ -38,8 +38,8 @@ from methods.specdec.stack import BlockStack
 from methods.speculative.beam import SpeculativeBeamSearch
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
-from methods.speculative.model import MOST_UNSEEN, ModelDrafter
-from methods.speculative.translation import TranslatedSession, Translation
+from methods.speculative.model import ModelDrafter
+from methods.speculative.translation import UNSEEN, TranslatedSession, Translation
 from methods.transformers_assisted import Assistance, check_early_exit, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Method, Schedule, VerifyRule
@@ -67,6 +67,11 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
     draft = models.draft(model, target, drafts_blocks=spec.model_kind == "block", translated=translated)
     if spec.kind == "slem" and target.listener is not None:
         raise UsageError(f"drafter slem: {target.name} hears, and a text alone does not say what; expected tli")
+    if kept_tokens(draft) and models.room is not None:
+        raise UsageError(
+            f"graphs: draft {draft.name} knows a part of the vocabulary alone, and reads other tokens in pieces; expected a "
+            "draft that knows all, or --graphs off"
+        )
     if translated or kept_tokens(draft):
         translation = _translation(spec, target, draft, models)
         return {
@@ -74,7 +79,7 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
             "new_session": draft.session,
             "translation": translation,
         }
-    return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": models.session(draft, MOST_UNSEEN)}
+    return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": models.session(draft, UNSEEN)}
 
 
 def _translation(spec: DrafterSpec, target: LoadedModel, draft: LoadedModel, models: Models) -> Translation:

@@ -15,8 +15,6 @@ from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
 from methods.types import Inputs, Outcome, Proposal, TextSession
 
-MOST_UNSEEN = 2  # tokens that a draft model may not have seen when a round begins: the last draft that stood, the pending one
-
 
 class _DraftCache:
     """A draft session and, per row, the text's last tokens that it has not seen yet (at least the pending one).

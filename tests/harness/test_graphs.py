@@ -65,6 +65,15 @@ def test_what_has_no_static_form_is_refused_in_one_line(
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
+def test_a_draft_that_reads_tokens_in_pieces_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes have any number of tokens: most would not be captured."""
+    monkeypatch.setattr("harness.run.build.kept_tokens", lambda draft: [1, 2, 3])
+    assert main(["run", *RUN, *DRAFTED, "--graphs", "on", "--records", str(tmp_path)]) == 2
+    assert "graphs: draft zoo:gpt-draft knows a part of the vocabulary alone" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_description_without_graphs_is_what_it_always_was() -> None:
     """Signatures of what was recorded before there were graphs stay; verdicts are never shared."""
     drafter = DrafterSpec(kind="copy")

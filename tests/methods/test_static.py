@@ -22,10 +22,11 @@ from methods.models.base import Frame, Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.model import MOST_UNSEEN, ModelDrafter
+from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import CopyDrafter, PerRow
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
+from methods.speculative.translation import UNSEEN
 from methods.static import MULTIPLE, StaticSession
 from methods.types import Generation, Inputs, Method, Session, Stop
 
@@ -161,9 +162,9 @@ def test_tokens_are_those_of_ordinary_sessions_and_every_shape_is_captured_once(
     expected = decoded(method_of(kind, ModelSession(draft)), ModelSession(target), sampling)
     longest = max(map(len, PROMPTS.prompts)) + TOKENS
     session = StaticSession(target, longest, GAMMA + 1, ROWS, graphs)
-    method = method_of(kind, StaticSession(draft, longest, MOST_UNSEEN, ROWS, graphs))
+    method = method_of(kind, StaticSession(draft, longest, UNSEEN, ROWS, graphs))
     captured = graphs.captured
-    assert captured == GAMMA + 1 + MOST_UNSEEN
+    assert captured == GAMMA + 1 + UNSEEN
     for _ in range(2):
         before = graphs.launched
         found = decoded(method, session, sampling)
