@@ -17,7 +17,7 @@ from harness.papers import FIGURES, TABLES, command_of
 from harness.report.relation import Judged, judge
 from harness.tables.base import Cell, Figure, Table
 from harness.tables.evidence import Evidence
-from harness.tables.finding import finding
+from harness.tables.finding import opening
 
 LEDGER = (
     "catalogue", "paper", "table", "row", "ran", "column", "published", "printed", "origin", "place", "measured", "low", "high",
@@ -153,7 +153,7 @@ def _table_item(table: Table, folder: Path) -> TableItem:
         blocks=table.blocks,
         judged=tuple(judge(cells, settings)),
         notes=tuple(table.notes(settings)),
-        finding=finding(table, cells),
+        finding=opening(table, settings, cells),
         arms=table.arms(settings),
     )
 
@@ -185,7 +185,7 @@ def read_table(table: Table, file: Path) -> TableItem:
             environment=header["environment"],
             record_files=tuple(header["record_files"]),
             audits=tuple(header.get("audits", ())),
-            finding=finding(table, cells),
+            finding=opening(table, settings, cells),
             file=file,
             arms=table.arms(settings),
         )

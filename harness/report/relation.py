@@ -25,7 +25,7 @@ REPEATED = "repeated"  # a published number that stands beside another of ours t
 
 REASONS = {
     "toy models": "models of the same family as the paper's, far smaller, trained here; their numbers need not be the paper's",
-    "stand-in models": "public models stand in for the paper's",
+    "stand-in models": "public models, or ones trained here on real data, stand in for the paper's",
     "replaced models": "the command put other models in the place of the profile's",
     "hardware": "a time or a ratio of times, on another machine than the paper's, and of kernels in another language",
     "other measure": "the memory of a process here, of a device there: two quantities that share a name",

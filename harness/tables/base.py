@@ -117,7 +117,8 @@ class Table:
     ``blocks`` are its columns, printed a block below the other where one line cannot hold them. ``notes`` say what differs
     from the paper under the given settings. ``appendix`` is what is to be read below its cells. ``paper`` names files,
     ``paper_title`` titles. ``scores`` names those that a model gives outputs when records are made ("comet"). ``findings`` are
-    what harness.tables.finding says on top of it. ``is_committed`` is False of a table that has neither a number beside a
+    what harness.tables.finding says on top of it, behind ``data``: a sentence about the data that stand in for the paper's,
+    empty where none do. ``is_committed`` is False of a table that has neither a number beside a
     published one nor a finding that decides anything: the default run leaves it out, and it can be made.
     """
 
@@ -134,6 +135,7 @@ class Table:
     scores: tuple[str, ...] = ()
     paper_title: str = ""
     findings: tuple[Finding, ...] = ()
+    data: Callable[[Settings], str] = lambda settings: ""
     is_committed: bool = True
 
     @property

@@ -189,12 +189,14 @@ def table(
     last_notes: Callable[[Settings, Sequence[Experiment]], Sequence[str]] = lambda settings, arms: [],
     appendix: Callable[[Settings, Evidence], Appendix] | None = None,
     findings: Sequence[Finding] = (),
+    data: Callable[[Settings, Sequence[Experiment]], str] = lambda settings, arms: "",
     is_committed: bool = True,
 ) -> Table:
     """A table whose cells are the ``columns`` named in ``blocks`` (default: all, in one block) of every row of ``sections``.
 
     ``published`` looks up the paper's numbers; by default a row's key is a line of a CSV file, and a column's ``published``
     its head. Notes are ``first_notes``, those of the columns in the order of ``columns``, and ``last_notes`` of the arms.
+    ``data`` says which data of the arms stand in for the paper's.
     """
     blocks = blocks or (tuple(column.title for column in columns),)
     titles = [title for block in blocks for title in block]
@@ -203,11 +205,14 @@ def table(
     def plan(settings: Settings) -> list[Comparison]:
         return plan_of(section.arms for section in sections(settings))
 
+    def planned(settings: Settings) -> list[Experiment]:
+        return [arm for comparison in plan(settings) for arm in comparison.arms]
+
     def cells(settings: Settings, evidence: Evidence) -> list[Cell]:
         return [cell for section in sections(settings) for cell in section_cells(section, shown, titles, published, evidence)]
 
     def notes(settings: Settings) -> list[str]:
-        arms = [arm for comparison in plan(settings) for arm in comparison.arms]
+        arms = planned(settings)
         own = (column.note() if callable(column.note) else column.note for column in shown)
         divided = replicas_note(arms, plan(replace(settings, replicas=REPLICAS)))
         return [*first_notes(settings), *dict.fromkeys(filter(None, own)), *last_notes(settings, arms), *divided]
@@ -224,6 +229,7 @@ def table(
         notes=notes,
         appendix=appendix,
         findings=tuple(findings),
+        data=lambda settings: data(settings, planned(settings)),
         is_committed=is_committed,
     )
 

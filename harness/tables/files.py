@@ -18,7 +18,7 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.tables.base import RATIO, Appendix, Cell, Table
 from harness.tables.evidence import Evidence
-from harness.tables.finding import finding
+from harness.tables.finding import opening
 from harness.tables.layout import latex_table, markdown_page, title
 
 NOTHING_RUN = "none: nothing was run"
@@ -113,7 +113,7 @@ def json_text(table: Table, settings: Settings, cells: list[Cell], header: Heade
         "name": table.name,
         "title": title(table),
         "settings": asdict(settings),
-        "finding": finding(table, cells),
+        "finding": opening(table, settings, cells),
         "header": asdict(header),
         "row_heads": table.row_heads,
         "columns": table.columns,

@@ -15,6 +15,7 @@ The first finding that a table declares is its own question. It is always answer
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from harness.core.settings import Settings
 from harness.measures.statistics import DESCRIPTIVE
 from harness.tables.base import Cell, Finding, Said, Table
 
@@ -29,6 +30,11 @@ Parts = tuple[str, ...]
 Where = Callable[[Parts], bool]
 Sign = int | str | None  # 1, -1, 0 where intervals meet, one of LACKS, None of what is not in the total
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def opening(table: Table, settings: Settings, cells: Sequence[Cell]) -> str:
+    """Write what stands on top of a table: which data stand in for the paper's, if any do, then the finding."""
+    return " ".join(filter(None, (table.data(settings), finding(table, cells))))
 
 
 def finding(table: Table, cells: Sequence[Cell]) -> str:

@@ -13,7 +13,7 @@ from harness.core.text import markdown_lines
 from harness.measures.statistics import DESCRIPTIVE, ENOUGH
 from harness.tables import models
 from harness.tables.base import Cell, Table
-from harness.tables.finding import finding
+from harness.tables.finding import opening
 from harness.tables.published import PAPER
 
 WIDTH = 160
@@ -199,7 +199,7 @@ def markdown_table(table: Table, cells: list[Cell]) -> str:
 
 def terminal_table(table: Table, settings: Settings, cells: list[Cell]) -> str:
     """Write what ``foretoken table`` prints: title, finding, table, footnotes, notes."""
-    head = f"Table {table.number}. {title(table)}\n\n{_paragraph(finding(table, cells))}\n"
+    head = f"Table {table.number}. {title(table)}\n\n{_paragraph(opening(table, settings, cells))}\n"
     return f"{head}\n{markdown_table(table, cells)}\n{_notes(table, settings, cells)}\n"
 
 
@@ -208,7 +208,7 @@ def markdown_page(table: Table, settings: Settings, cells: list[Cell], made: str
     legend = "\n".join(map(_paragraph, LEGEND))
     return (
         f"# {title(table)}\n\n"
-        f"{_paragraph(f'**{finding(table, cells)}**')}\n\n"
+        f"{_paragraph(f'**{opening(table, settings, cells)}**')}\n\n"
         f"{markdown_table(table, cells)}\n"
         f"{legend}\n\n"
         f"{_notes(table, settings, cells)}\n\n"

@@ -65,7 +65,7 @@ def specdec_recipes(scale: str) -> list[PairRecipe]:
     if scale == "pinned":
         return models
     if scale == "captions":  # its teacher translates well: what it writes is worth learning from
-        return [*models, *_ablations(base), *_as_printed(base)]
+        return [*models, *_ablations(base), *_as_printed(base), *_one_shape(base, "alike")]
     return [*models, *_variants(base)]
 
 
@@ -176,10 +176,10 @@ def _one_shape(base: _Scale, name: str) -> list[PairRecipe]:
     """
     if not (changes := base.changes(name)) and name == "alike":
         return []
-    verifier = base.shorter(base.verifier)
-    verifier = replace(verifier, name=f"specdec-{name}-verifier", **(shape_of(base.drafter) | changes))
+    verifier, group = base.shorter(base.verifier), base.teacher.corpus.name
+    verifier = replace(verifier, name=f"{group}-{name}-verifier", **(shape_of(base.drafter) | changes))
     initial = None if base.drafter.initial is None else verifier
-    drafter = replace(base.shorter_drafter(), name=f"specdec-{name}-drafter", verifier=verifier, initial=initial)
+    drafter = replace(base.shorter_drafter(), name=f"{group}-{name}-drafter", verifier=verifier, initial=initial)
     return [verifier, replace(drafter, **shape_of(verifier))]
 
 

@@ -27,11 +27,13 @@ from harness.papers.specdec.setup import (
     ALONE,
     BEAM,
     BIG,
+    CAPTIONS_ALONE,
     CNNDM,
     EN_DE,
     GREEDY,
     HIGH_EFFICIENCY,
     HIGH_QUALITY,
+    NOT_DEVELOPED,
     PAIRS,
     QUALITY,
     ROLES,
@@ -48,6 +50,7 @@ from harness.tables import published
 from harness.tables.base import Cell, Table
 from harness.tables.engine import Known, Row
 from harness.tables.evidence import Evidence, stored_evidence
+from harness.tables.finding import opening
 from harness.tables.published import NOT_RECOVERED
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.recipes import RECIPES, folder_of, recipe_for
@@ -59,6 +62,8 @@ from tasks.sources.read import read_examples
 NUMBERS = {12: 1, 13: 2, 14: 3, 15: 4, 16: 5, 17: 6, 18: 8, 19: 9, 20: 10, 21: 11, 22: 12, 23: 13}
 MADE = {number: table for number in NUMBERS if isinstance(table := TABLES[number], Table)}
 FEW = Settings(limit=6, repeats=2)
+POCKET = Settings(profile="pocket", source="a/folder")
+ALL = {number: table for number, table in TABLES.items() if isinstance(table, Table) and table.paper == "specdec"}
 RecordsOf = Callable[[Experiment], list[Record]]
 SECONDS = {"autoregressive": 0.01, "beam": 0.03, "transformers": 0.05}
 
@@ -251,9 +256,10 @@ def test_trainings_are_compared_on_real_captions_too_all_for_one_verifier() -> N
 
 def test_a_pair_of_one_shape_stands_beside_ours_as_the_papers_does() -> None:
     """The paper's verifier and drafter have 6 + 6 layers both; ours of Table 1 have 2 + 24 and 2 + 2."""
-    for name in ("specdec-alike-verifier", "specdec-alike-drafter"):
-        recipe = RECIPES["toy"][name]
-        assert (recipe.num_encoder_layers, recipe.num_layers, recipe.width) == (6, 6, 64)
+    for scale, group, width in (("toy", "specdec", 64), ("pocket", "specdec-multi30k", 96)):
+        for name in ("verifier", "drafter"):
+            recipe = RECIPES[scale][f"{group}-alike-{name}"]
+            assert (recipe.num_encoder_layers, recipe.num_layers, recipe.width) == (6, 6, width)
     rows = {cell.row: cell.ran for cell in MADE[12].cells(Settings(), Evidence(nothing)) if cell.column == "over greedy"}
     assert rows["AT verifier / b = 1"] == "Marian, 2+24"
     assert rows["SpecDec / k = 8"] == "Marian, 2+24; block drafter, 2+2"
@@ -312,6 +318,44 @@ def test_without_public_checkpoints_every_cell_says_why() -> None:
         assert table.plan(Settings(profile="small")) == []
         cells = table.cells(Settings(profile="small"), Evidence(nothing))
         assert {cell.status for cell in cells} == {f"no model: {ROLES['small']['verifier'].why}"}
+
+
+def test_profile_pocket_translates_captions_by_pairs_that_its_recipes_train() -> None:
+    """Whatever a table plans: no news, no model without a recipe, no drafter of another verifier or of other blocks."""
+    for number, table in ALL.items():
+        for arm in table.arms(POCKET):
+            assert arm.task == "multi30k-en-de", number
+            target = recipe_for(arm.target.name.removeprefix("zoo:"), "pocket", POCKET.source)
+            assert {part.task for part in target.corpus.parts} == {"multi30k-en-de"}, arm.target
+            if arm.method.drafter is not None:
+                drafter = recipe_for(arm.method.drafter.model.name.removeprefix("zoo:"), "pocket", POCKET.source)
+                assert drafter.verifier == target, (number, drafter.name)
+                assert drafter.block_size == arm.method.gamma, (number, drafter.name)
+    assert not any("multi30k-multi30k" in name for name in RECIPES["pocket"])
+
+
+def test_profile_pocket_has_all_of_table_1_and_says_of_other_tables_why_not() -> None:
+    empty = {number: table.cells(POCKET, Evidence(nothing)) for number, table in ALL.items() if table.is_committed}
+    assert {cell.status for cell in empty[12]} == {"not run"}
+    reasons = {f"no model: {why.why}" for why in (CAPTIONS_ALONE, NOT_DEVELOPED)}
+    assert {cell.status for cells in empty.values() for cell in cells} == {"not run", *reasons}
+    assert {cell.status for number in (13, 14) for cell in empty[number]} == {f"no model: {NOT_DEVELOPED.why}"}
+    assert {cell.status for number in (17, 18) for cell in empty[number]} == {f"no model: {CAPTIONS_ALONE.why}"}
+    ran = {cell.row: cell.ran for cell in empty[12] if cell.column == "BLEU"}
+    assert ran["AT, no Seq-KD / b = 5"] == ran["AT verifier / b = 1"] == "Marian, 2+24"
+    assert ran["SpecDec / k = 8"] == "Marian, 2+24; block drafter, 2+2"
+    assert ran["6 + 6, alike: SpecDec / k = 8"] == "Marian, 6+6; block drafter, 6+6"
+
+
+def test_a_table_of_captions_begins_with_what_they_are() -> None:
+    """Neither the paper's news, nor tables without a model, nor the captions beside news in profile toy are called so."""
+
+    def begins(number: int, settings: Settings) -> bool:
+        return opening(ALL[number], settings, ALL[number].cells(settings, Evidence(nothing))).startswith("Of image captions")
+
+    assert all(begins(number, POCKET) for number in (12, 16, 20, 24, 26, 28))
+    assert not any(begins(number, POCKET) for number in (13, 17, 18))
+    assert not any(begins(number, Settings(source="a/folder")) for number in (12, 16))
 
 
 def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:

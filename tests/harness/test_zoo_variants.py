@@ -81,7 +81,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
 def test_real_text_has_the_toy_models_names_roles_and_block_sizes_but_not_their_hashes() -> None:
     """The catalogue's roles, gammas and notes hold for either; data that is generated keeps the toy recipes."""
     roles = ("teacher", "verifier", "drafter", "verifier-raw", "drafter-raw", "drafter-glancing")
-    roles += ("drafter-printed", "drafter-printed-plain")
+    roles += ("drafter-printed", "drafter-printed-plain", "alike-verifier", "alike-drafter")
     captions = {f"specdec-multi30k-{role}" for role in roles}
     assert set(REAL) - captions == {name for name in RECIPES["toy"] if name.startswith("specdec-")}
     for name in sorted(set(REAL) - captions):

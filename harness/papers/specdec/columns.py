@@ -9,7 +9,7 @@ from harness.measures import of_run as measures
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.measures import heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
-from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM
+from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM, data_of
 from harness.tables import published
 from harness.tables.base import Finding, Table
 from harness.tables.engine import (
@@ -254,6 +254,7 @@ def table_of(
         first_notes=lambda settings: [*source_notes(name), *first_notes(settings)],
         last_notes=arm_notes,
         findings=findings,
+        data=data_of,
         is_committed=bool(findings),
     )
 

@@ -200,6 +200,7 @@ def _held_table(number: int, paper_number: int, title: str, setting: setup.Setup
         first_notes=partial(_held_notes, setting),
         last_notes=arm_notes,
         findings=(side("extra decoding", 0, "the memory of SpecDec++", ("larger", "smaller"), "than AT's", "batch sizes"),),
+        data=setup.data_of,
         is_committed=setting == setup.EN_DE,
     )
 
@@ -315,6 +316,7 @@ def _timed_table(number: int, paper_number: int, title: str, setting: setup.Setu
             side("over greedy", 1, setup.STRICT, FASTER, "than greedy decoding", "batch sizes", _is(setup.STRICT)),
             side("speed", 1, setup.STRICT, FASTER, "than beam search", "batch sizes", _is(setup.STRICT)),
         ),
+        data=setup.data_of,
         is_committed=setting == setup.EN_DE,
     )
 

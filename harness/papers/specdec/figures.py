@@ -197,7 +197,7 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
     refused = {arm: reason for _, reasons in measured.values() for arm, reason in reasons.items()}
     if not found:
         raise style.none_to_show("specdec-5", refused)
-    largest = max(setup.SIZES[settings.profile].batches)
+    largest, task = max(setup.SIZES[settings.profile].batches), setup.task_of(settings, setup.EN_DE)
     with style.look():
         figure = style.new_figure(1.2 + 4.4 * len(found), 6.6)
         grid = figure.subplots(2, len(found), squeeze=False, sharex=True)
@@ -214,7 +214,7 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
         grid[0][-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.02))
         style.footnote(
             figure,
-            f"k = {setup.gamma_of(settings, setup.EN_DE)}, SpecDec++ with {setup.EFFICIENCY}; {setup.EN_DE.task}, "
+            f"k = {setup.gamma_of(settings, setup.EN_DE)}, SpecDec++ with {setup.EFFICIENCY}; {task}, "
             f"{style.data_of(settings)}. Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
             f"one after another. Below, 1 is the faster of our beam search and transformers'.{style.not_shown(refused)}",
             evidence.ran([arm for arm in arms_at(settings, setup.EN_DE, largest).values() if isinstance(arm, Experiment)]),

@@ -12,7 +12,7 @@ from harness.measures.pairing import succeeded
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.columns import SPECULATIVE, arm_notes, speed_over
 from harness.papers.specdec.measures import MODULES, module_shares
-from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, drafter_of, gamma_of, greedy, relaxed
+from harness.papers.specdec.setup import EFFICIENCY, EN_DE, GREEDY, PAPER, data_of, drafter_of, gamma_of, greedy, relaxed
 from harness.tables import published
 from harness.tables.base import TIME_SHARE
 from harness.tables.engine import Column, Known, Result, Row, Section, of_records, table
@@ -97,6 +97,7 @@ PROFILE = table(
     published=_printed,
     first_notes=notes,
     last_notes=arm_notes,
+    data=data_of,
     findings=(
         order(
             by_columns("NAT decoder", "AT decoder", lambda parts: parts[0] == OWN),

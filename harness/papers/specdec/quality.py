@@ -228,11 +228,16 @@ def drafter_sections(settings: Settings) -> list[Section]:
     """Table 5: drafters of three sizes serve one verifier; and what the base drafter's training is worth, which is ours. The
     latter also on real captions, where there are any: there a teacher writes otherwise than people do."""
     found = [_drafters(settings, setup.EN_DE, SIZED | _trainings(settings, TRAINED, setup.EN_DE))]
-    if settings.profile in ("toy", "pocket") and settings.source != "toy":
+    if _has_captions_beside(settings):
         printed = f"{setup.CAPTIONS.drafter}-printed"  # with the paper's loss, where glancing helps
         as_printed = {PRINTED_LOSS: printed, f"{PRINTED_LOSS}, no glancing": f"{printed}-plain"}
         found.append(_drafters(settings, setup.CAPTIONS, _trainings(settings, ON_CAPTIONS, setup.CAPTIONS) | as_printed))
     return found
+
+
+def _has_captions_beside(settings: Settings) -> bool:
+    """Tell whether the profile has models of news and, on real data, of captions too."""
+    return settings.profile == "toy" and settings.source != "toy"
 
 
 def _trainings(settings: Settings, name: str, setting: setup.Setup) -> dict[str, str]:
@@ -260,7 +265,7 @@ def drafter_notes(settings: Settings) -> list[str]:
         f"Table 1 and, below it, what becomes of it "
         f"{'without' if setup.glancing_in(settings) else 'with'} the glancing curriculum, or on the data's own translations in "
         "place of the teacher's; all three had equal numbers of updates.",
-        *([CAPTIONS_NOTE] if settings.source != "toy" else []),
+        *([CAPTIONS_NOTE] if _has_captions_beside(settings) else []),
         *([GLANCING_NOTE] if settings.source == "toy" and not setup.glancing_in(settings) else []),
     ]
 

@@ -5,6 +5,7 @@ beam search by us and by transformers (the faster is the paper's baseline), then
 comparison share its records.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -70,7 +71,12 @@ PAIRS = {
 }
 
 PUBLIC = Missing("no checkpoint is public; use profile toy or paper, or name a model for every role")
-CAPTIONS_ALONE = Missing("this profile has models of captions alone; use profile toy, or name a model for every role")
+CAPTIONS_ALONE = Missing(
+    "this profile's models learn from captions, and none in this role; use profile toy, or name one for it"
+)
+NOT_DEVELOPED = Missing("this profile translates captions, and no task here has their development set; use profile toy")
+# What a profile translates in place of the paper's news.
+TASKS: dict[str, dict[str, str | Missing]] = {"pocket": {EN_DE.task: CAPTIONS.task, DEVELOPMENT.task: NOT_DEVELOPED}}
 ZOO: dict[str, str | Missing] = {
     **{
         role: f"zoo:specdec-{role}"
@@ -86,6 +92,11 @@ ZOO: dict[str, str | Missing] = {
 ON_CAPTIONS: dict[str, str | Missing] = {
     role: f"zoo:specdec-{role}"
     for role in (CAPTIONS.verifier, *(CAPTIONS.drafter + of for of in ("", "-glancing", "-raw", "-printed", "-printed-plain")))
+}
+# Models of captions in the roles of those that translate news.
+OF_CAPTIONS: dict[str, str | Missing] = {
+    **{role: f"zoo:specdec-multi30k-{role}" for setting in (EN_DE, RAW, ALIKE) for role in (setting.verifier, setting.drafter)},
+    **{role: f"zoo:specdec-multi30k-{role}" for role in ("teacher", "drafter-glancing")},
 }
 T5: dict[str, str | Missing] = {"t5-large": "google-t5/t5-large"}  # of Tables 16 and 17
 
@@ -131,7 +142,7 @@ ROLES: Roles = {
     "test": _roles("test"),
     "paper": _roles("paper"),
     "small": dict.fromkeys(_roles("paper"), PUBLIC) | T5,
-    "pocket": dict.fromkeys(_roles("toy"), CAPTIONS_ALONE) | ON_CAPTIONS,
+    "pocket": dict.fromkeys(_roles("toy"), CAPTIONS_ALONE) | OF_CAPTIONS,
 }
 
 # Groups of comparisons that share a setting.
@@ -216,15 +227,27 @@ def block_sizes(settings: Settings) -> tuple[int, ...]:
     return BLOCK_SIZES[_scale(settings)]
 
 
+def task_of(settings: Settings, setup: Setup) -> str | Missing:
+    """Return the task of a setting as a profile has it."""
+    return TASKS.get(settings.profile, {}).get(setup.task, setup.task)
+
+
+def data_of(settings: Settings, arms: Sequence[Experiment]) -> str:
+    """Say which data stand in for the paper's news in a table of these arms; empty where none do."""
+    if not any(arm.task == task_of(settings, EN_DE) != EN_DE.task for arm in arms):
+        return ""
+    return "Of image captions (Multi30k's test2016), where the paper has news (WMT14)."
+
+
 def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing:
     """Return greedy decoding by the verifier at batch 1; its times belong to the comparison that ``group`` names."""
-    target, sizes = model_of(settings, setup.verifier), SIZES[settings.profile]
-    if isinstance(target, Missing):
-        return target
-    summarizes = setup.task == CNNDM.task
+    target, task, sizes = model_of(settings, setup.verifier), task_of(settings, setup), SIZES[settings.profile]
+    if isinstance(target, Missing) or isinstance(task, Missing):
+        return target if isinstance(target, Missing) else task
+    summarizes = task == CNNDM.task
     return plain_decoding(
         settings,
-        task=setup.task,
+        task=task,
         target=ModelSpec(name=target),
         limit=settings.limit or sizes.limit or (setup.limit if settings.source == "toy" else setup.real_limit),
         repeats=settings.repeats or 1,

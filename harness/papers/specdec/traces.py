@@ -219,5 +219,6 @@ TRACES = table(
     first_notes=notes,
     last_notes=arm_notes,
     appendix=appendix,
+    data=setup.data_of,
     is_committed=False,
 )
