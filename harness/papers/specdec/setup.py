@@ -236,7 +236,7 @@ def data_of(settings: Settings, arms: Sequence[Experiment]) -> str:
     """Say which data stand in for the paper's news in a table of these arms; empty where none do."""
     if not any(arm.task == task_of(settings, EN_DE) != EN_DE.task for arm in arms):
         return ""
-    return "Of image captions (Multi30k's test2016), where the paper has news (WMT14)."
+    return "Image captions are translated here (Multi30k's test2016), news in the paper (WMT14)."
 
 
 def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing:
