@@ -242,8 +242,10 @@ def data_of(settings: Settings, arms: Sequence[Experiment]) -> str:
 def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing:
     """Return greedy decoding by the verifier at batch 1; its times belong to the comparison that ``group`` names."""
     target, task, sizes = model_of(settings, setup.verifier), task_of(settings, setup), SIZES[settings.profile]
-    if isinstance(target, Missing) or isinstance(task, Missing):
-        return target if isinstance(target, Missing) else task
+    if isinstance(target, Missing):
+        return target
+    if isinstance(task, Missing):
+        return task
     summarizes = task == CNNDM.task
     return plain_decoding(
         settings,
