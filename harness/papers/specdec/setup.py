@@ -93,11 +93,6 @@ ON_CAPTIONS: dict[str, str | Missing] = {
     role: f"zoo:specdec-{role}"
     for role in (CAPTIONS.verifier, *(CAPTIONS.drafter + of for of in ("", "-glancing", "-raw", "-printed", "-printed-plain")))
 }
-# Models of captions in the roles of those that translate news.
-OF_CAPTIONS: dict[str, str | Missing] = {
-    **{role: f"zoo:specdec-multi30k-{role}" for setting in (EN_DE, RAW, ALIKE) for role in (setting.verifier, setting.drafter)},
-    **{role: f"zoo:specdec-multi30k-{role}" for role in ("teacher", "drafter-glancing")},
-}
 T5: dict[str, str | Missing] = {"t5-large": "google-t5/t5-large"}  # of Tables 16 and 17
 
 
@@ -112,6 +107,12 @@ def _roles(scale: Scale) -> dict[str, str | Missing]:
     large = T5 if scale == "paper" else {"t5-large": "zoo:t5-large"}
     switched = {"drafter-glancing": f"zoo:specdec-drafter-{'plain' if glances(scale) else 'glancing'}"}
     return ZOO | alike | sizes | switched | {"drafter-sized": f"zoo:specdec-drafter-k{block_size(scale, BIG.drafter)}"} | large
+
+
+def _of_captions(role: str) -> str | Missing:
+    """Return the model of captions in the role of one of news."""
+    name = f"specdec-multi30k-{role}"
+    return f"zoo:{name}" if name in RECIPES["pocket"] else CAPTIONS_ALONE
 
 
 def block_size(scale: Scale, role: str) -> int:
@@ -142,7 +143,7 @@ ROLES: Roles = {
     "test": _roles("test"),
     "paper": _roles("paper"),
     "small": dict.fromkeys(_roles("paper"), PUBLIC) | T5,
-    "pocket": dict.fromkeys(_roles("toy"), CAPTIONS_ALONE) | OF_CAPTIONS,
+    "pocket": {role: _of_captions(role) for role in _roles("toy")},
 }
 
 # Groups of comparisons that share a setting.
