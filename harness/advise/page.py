@@ -48,6 +48,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "refused": answer.refused,
         "survival": {name: [one.as_dict() for one in curve] for name, curve in answer.curves.items()},
         "predicted": [_cell(one) for one in answer.cells],
+        "intervals_hold_for": len(answer.checked),
         "checked": [
             {
                 "method": one.cell.name,
@@ -88,7 +89,11 @@ def draw(answers: Sequence[Answer], folder: Path, name: str) -> list[Path]:
             style.legend_line(color="black", ls="--", lw=1, label="one alpha (Eq. 1)"),
         ]
         style.legends_beside(figure, rows[0][1], ("drafter", handles), ("", marks))
-        style.footnote(figure, "Bands and bars: 95 % intervals over examples, of the pilot or of the check.")
+        style.footnote(
+            figure,
+            "Bands: 95 % intervals over examples of the pilot, each of its own.\n"
+            "Bars: of the check; they hold for all that ran at a batch size at once.",
+        )
         return style.save(figure, folder, name)
 
 

@@ -15,7 +15,10 @@ EVEN = 1.0  # plain decoding over itself
 
 @dataclass(frozen=True)
 class Checked:
-    """A prediction that was run: its speed-up over all examples of the check, and over those that the pilot did not see."""
+    """A prediction that was run: its speed-up over all examples of the check, and over those that the pilot did not see.
+
+    The intervals hold for all predictions of a check at once.
+    """
 
     cell: Cell
     achieved: Estimate | Missing
@@ -51,7 +54,11 @@ class Answer:
 
     @property
     def chosen(self) -> Checked | None:
-        """Return what to use: the fastest, if its interval lies above plain decoding; else None."""
+        """Return what to use: the fastest, if its interval lies above plain decoding; else None.
+
+        The intervals of all that ran hold at once (``statistics.tail_among``): where none is faster than plain decoding, the
+        best of them seems to be with a chance of at most 2.5 %.
+        """
         best = self.best
         return best if best is not None and (_low(best) or 0.0) > EVEN else None
 
@@ -118,6 +125,8 @@ def verdict(answer: Answer) -> list[str]:
     few = best.achieved.shown.low is None
     if few:
         reached += ", too few to say more than of these: give more --minutes"
+    if len(answer.checked) > 1 and best.achieved.low is not None:
+        reached += f"; its interval holds for the best of the {len(answer.checked)} that ran"
     if chosen is not None:
         return [f"{'this seems to pay' if few else f'use {best.cell.name}'}: {reached}"]
     slower = best.achieved.high is not None and best.achieved.high < EVEN
@@ -130,22 +139,34 @@ def changes(answer: Answer) -> list[str]:
     best = answer.best
     if best is None:
         return []
-    cell, found = best.cell, list[str]()
+    cell = best.cell
     at = acceptance_for(cell.costs, EVEN)
-    now = "unknown" if cell.alpha is None else f"{cell.alpha:.2f}"
     if at is not None:
-        found.append(f"{cell.name} is as fast as plain decoding at an acceptance of {at:.2f} (here {now})")
+        found = [f"{cell.name} is as fast as plain decoding at an acceptance of {at:.2f} (here {_here(cell)})"]
     elif cell.costs.speed(1.0) < EVEN:
-        found.append(f"{cell.name} would not pay if every draft stood: {cell.costs.speed(1.0):.2f}")
+        found = [f"{cell.name} would not pay if every draft stood: {cell.costs.speed(1.0):.2f}"]
+    else:
+        found = [f"{cell.name} would pay at any acceptance: at least {cell.costs.speed(0.0):.2f}"]
     mark = max(cell.speed.value, EVEN)
-    for other in answer.fastest:
-        if other.drafter != cell.drafter:
-            needed = acceptance_for(other.costs, mark)
-            here = "unknown" if other.alpha is None else f"{other.alpha:.2f}"
-            best_case = f"would not win at any acceptance: at most {other.costs.speed(1.0):.2f}"
-            said = best_case if needed is None else f"would win from an acceptance of {needed:.2f} on (here {here})"
-            found.append(f"{other.name} {said}")
-    return found
+    others = [other for other in answer.fastest if other.drafter != cell.drafter]
+    return [*found, *(f"{other.name} {_against(other, mark, answer)}" for other in others)]
+
+
+def _against(other: Cell, mark: float, answer: Answer) -> str:
+    """Say at which acceptance a drafter is faster than ``mark``, which is what was predicted of the best, or plain decoding."""
+    if other.costs.speed(1.0) < mark:
+        return f"would not win at any acceptance: at most {other.costs.speed(1.0):.2f}"
+    needed = acceptance_for(other.costs, mark)
+    from_there = "at any acceptance" if needed is None else f"from an acceptance of {needed:.2f} on"
+    if other.speed.value < mark:
+        return f"would win {from_there} (here {_here(other)})"
+    ran = any(one.cell == other and isinstance(one.achieved, Estimate) for one in answer.checked)
+    instead = "it was slower when it ran" if ran else "it was not run, or its times were refused: give more --minutes"
+    return f"was predicted to win, as it would {from_there} (here {_here(other)}): {instead}"
+
+
+def _here(cell: Cell) -> str:
+    return "unknown" if cell.alpha is None else f"{cell.alpha:.2f}"
 
 
 def over_batches(answers: Sequence[Answer]) -> list[str]:

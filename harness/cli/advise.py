@@ -103,13 +103,14 @@ def _checked(stages: Stages, cells: Sequence[Cell], piloted: Arms) -> list[Check
     arms = stages.check(cells, len(piloted.plain))
     fresh = unseen(arms, piloted)
     return [
-        Checked(cell, _speed(arms, index), _speed(fresh, index, arms.refusal(index)))
+        Checked(cell, achieved(arms, index, len(cells)), achieved(fresh, index, len(cells), arms.refusal(index)))
         for index, cell in enumerate(cells, start=1)
     ]
 
 
-def _speed(arms: Arms, index: int, refused: Missing | None = None) -> Estimate | Missing:
-    found = refused or speedup(arms.plain, arms.records[index])
+def achieved(arms: Arms, index: int, among: int, refused: Missing | None = None) -> Estimate | Missing:
+    """Return the speed-up of an arm, with an interval that holds for all ``among`` of them at once."""
+    found = refused or speedup(arms.plain, arms.records[index], among)
     return Missing("no example was decoded by both") if found is None else found
 
 

@@ -18,8 +18,8 @@ from harness.measures.statistics import (
     Estimate,
     Missing,
     interval,
-    of_sums,
     ratio_of_examples,
+    resampled,
     share_of_examples,
     weights,
     widened,
@@ -113,26 +113,30 @@ def operations_factor(records: Sequence[Record]) -> Estimate | None:
     return ratio_of_examples(rows, "x")
 
 
-def speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Missing | None:
+def speedup(baseline: Sequence[Record], method: Sequence[Record], among: int | None = None) -> Estimate | Missing | None:
     """Return the baseline's seconds per token over the method's, totals over examples that both arms completed.
 
     Where both emit the same tokens this is exactly the ratio of total times. With sampling, or a lossy rule, their lengths
-    differ and only time per token compares like with like. Refused as pairing.incomparable says.
+    differ and only time per token compares like with like. Refused as pairing.incomparable says. ``among``: of how many
+    methods the best is chosen, which widens the interval (``statistics.tail_among``).
     """
     if refusal := incomparable(baseline, method):
         return refusal
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan, len(record.tokens or ())))
     if rows is None:
         return None
-    return _ratio_of_rates(rows)
+    return _ratio_of_rates(rows, among)
 
 
-def _ratio_of_rates(rows: Paired) -> Estimate | None:
+def _ratio_of_rates(rows: Paired, among: int | None = None) -> Estimate:
     """Return the first arm's sum of its first value over that of its second, over the same of the second arm."""
     (top, below), (other_top, other_below) = rows.first, rows.second
-    sums = {"top": top, "below": below, "other_top": other_top, "other_below": other_below}
-    rates = lambda total, n: (total["top"] / total["below"]) / (total["other_top"] / total["other_below"])  # noqa: E731
-    return of_sums(sums, rates, "x", rows.replicas)
+
+    def rates(counts: np.ndarray) -> np.ndarray:
+        return np.asarray((counts @ top / (counts @ below)) / (counts @ other_top / (counts @ other_below)))
+
+    value = float((top.sum() / below.sum()) / (other_top.sum() / other_below.sum()))
+    return resampled(value, rates, len(top), "x", rows.replicas, among=among)
 
 
 def tokens_per_s(records: Sequence[Record]) -> Estimate | None:

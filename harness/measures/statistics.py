@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, exp, floor, inf, lgamma, log, pi, sqrt, tan
+from statistics import NormalDist
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from harness.core.records import Unit
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+TAIL = (1 - CONFIDENCE) / 2
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
 ENOUGH = 100  # of fewer, it is marked as approximate
 SAME = 1e-9  # draws that differ by less, relatively, are one number and its rounding
@@ -49,6 +51,11 @@ class Estimate:
     def shown(self) -> "Estimate":
         """The estimate as tables and figures show it: of too few examples without an interval, so that nothing is concluded."""
         return self if self.exact or self.n >= DESCRIPTIVE else replace(self, low=None, high=None)
+
+    @property
+    def is_approximate(self) -> bool:
+        """Say whether an interval of it is marked as approximate."""
+        return not self.exact and self.n < ENOUGH
 
     def mapped(self, change: Callable[[float], float], unit: str = "") -> "Estimate":
         """A function of it that only rises or only falls: percentile intervals follow any such change."""
@@ -78,23 +85,35 @@ def weights(n: int, resamples: int = RESAMPLES) -> np.ndarray:
     return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
 
 
-def interval(draws: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the percentile interval of bootstrap draws; None where none is finite, or all are one number."""
+def interval(draws: np.ndarray, tail: float = TAIL) -> tuple[float | None, float | None]:
+    """Return the percentile interval of bootstrap draws, with a share ``tail`` of them beyond each end.
+
+    None where none is finite, or all are one number.
+    """
     draws = draws[np.isfinite(draws)]
     if draws.size == 0 or np.ptp(draws) <= SAME * np.abs(draws).max():
         return None, None
-    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
 
 @lru_cache(maxsize=32)
-def student_quantile(freedom: int) -> float:
-    """Return how many standard errors an interval of CONFIDENCE reaches to each side with so many degrees of freedom."""
+def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Return how many standard errors an interval of ``confidence`` reaches to each side with so many degrees of freedom."""
     angles = np.linspace(0, pi / 2, 100_001)
     density = np.cos(angles) ** (freedom - 1)  # of arctan(t / sqrt(freedom))
     below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return sqrt(freedom) * tan(float(np.interp(CONFIDENCE, below / below[-1], angles)))
+    return sqrt(freedom) * tan(float(np.interp(confidence, below / below[-1], angles)))
+
+
+def tail_among(among: int, n: int) -> float:
+    """Return the ``tail`` with which the intervals of ``among`` numbers hold at once, so that of the best of them holds too.
+
+    Each has its part of what may be missed (Bonferroni). Percentiles of resampled examples lie too close for few of them:
+    these are as far apart as Student's interval of a mean of ``n`` (expanded percentiles, Hesterberg 2015).
+    """
+    reach = student_quantile(n - 1, 1 - 2 * TAIL / among)
+    return NormalDist().cdf(-sqrt(n / (n - 1)) * reach)
 
 
 def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whole: float | None = None) -> Estimate:
@@ -124,10 +143,9 @@ def exact_interval(hits: float, n: int) -> tuple[float, float]:
 
     The lower end is the share at which so many hits or more have a chance of 2.5 %, the upper one that of so many or fewer.
     """
-    tail = (1 - CONFIDENCE) / 2
     fewest, most = floor(hits + SAME), ceil(hits - SAME)
-    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - at_most(fewest - 1, n, share) < tail)
-    high = 1.0 if most >= n else _halved(lambda share: at_most(most, n, share) > tail)
+    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - at_most(fewest - 1, n, share) < TAIL)
+    high = 1.0 if most >= n else _halved(lambda share: at_most(most, n, share) > TAIL)
     return low, high
 
 
@@ -229,8 +247,6 @@ def of_sums(
     if n == 0:
         return None
     value = float(from_sums({name: values.sum(0) for name, values in statistics.items()}, n))
-    if n == 1:
-        return Estimate(value, None, None, 1, unit)
 
     def metrics(counts: np.ndarray) -> np.ndarray:
         sums = {name: counts @ values for name, values in statistics.items()}
@@ -238,8 +254,27 @@ def of_sums(
             [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
         )
 
-    found = Estimate(value, *interval(metrics(weights(n, 500))), n, unit)
-    return widened(found if whole is None else bounded(found, whole), replicas, metrics, whole)
+    return resampled(value, metrics, n, unit, replicas, whole)
+
+
+def resampled(
+    value: float,
+    statistic: Statistic,
+    n: int,
+    unit: str = "",
+    replicas: Sequence[str] = (),
+    whole: float | None = None,
+    among: int | None = None,
+) -> Estimate:
+    """Give the ``value`` of a statistic of ``n`` examples its interval; ``replicas`` and ``whole`` as in ``of_sums``.
+
+    ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``).
+    """
+    if n == 1:
+        return Estimate(value, None, None, 1, unit)
+    draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
+    found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
+    return widened(found if whole is None else bounded(found, whole), replicas, statistic, whole)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:

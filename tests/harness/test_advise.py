@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,13 @@ from harness.advise import measure
 from harness.advise.commands import commands
 from harness.advise.predict import Cell, Costs, Pilot, acceptance_for, best_three, replayed, survival
 from harness.advise.recommendation import Answer, Checked, changes, crossing, verdict
+from harness.cli.advise import achieved
 from harness.cli.main import main, parser
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import Record
 from harness.measures import of_run
 from harness.measures.pairing import overlap_of
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Estimate, Missing, tail_among
 from harness.report.items import advice_items
 from harness.run.runner import Runner, pin
 from methods.speculative.schedules import Sweep, swept
@@ -206,6 +208,59 @@ def test_what_would_have_to_change() -> None:
     assert f"as fast as plain decoding at an acceptance of {at:.2f}" in found[0]
     assert f"t5-small, gamma 2 would win from an acceptance of {win:.2f} on" in found[1]
     assert "random, gamma 2 would not win at any acceptance: at most 1.00" in found[2]
+
+
+def timed(arm: str, seconds: np.ndarray) -> list[Record]:
+    """Records of one token whose only content is how long they took."""
+    return [
+        Record(signature=arm, example=str(n), repeat=0, status="ok", tokens=[7], stop_reason="length", wall_s=second)
+        for n, second in enumerate(seconds.tolist())
+    ]
+
+
+def test_where_nothing_pays_the_best_of_three_is_seldom_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 checks of three drafters as fast as plain decoding, 30 examples, 25 % noise each: 10 expected, 18 or more have a
+    chance of 1 %. Fault: the best one's own interval recommends it 37 times.
+    """
+    monkeypatch.setattr(of_run, "incomparable", lambda *_: None)
+    generator, cell = np.random.default_rng(7), cell_of(COPY, 3, 1.3)
+    used = 0
+    for _ in range(400):
+        plain, *others = np.exp(0.25 * generator.standard_normal((4, 30)))
+        arms = measure.Arms((), (timed("plain", plain), *(timed("m", one) for one in others)))
+        checked = [Checked(cell, achieved(arms, index, 3), Missing("none")) for index in (1, 2, 3)]
+        used += answer([cell], checked).chosen is not None
+    assert used < 18
+
+
+def test_the_best_of_three_has_its_interval_for_all_three() -> None:
+    """By hand: of 30 examples Student's quantile of 29 degrees of freedom at 1 - 0.05 / 3, 2.541, times sqrt(30 / 29)."""
+    assert tail_among(3, 30) == pytest.approx(NormalDist().cdf(-2.541 * (30 / 29) ** 0.5), rel=2e-3)
+    assert tail_among(1, 10**4) == pytest.approx(0.025, rel=2e-3)
+    cell = cell_of(COPY, 3, 1.3)
+    one = Checked(cell, Estimate(1.2, 1.1, 1.3, 40, "x"), Missing("none"))
+    assert verdict(answer([cell], [one] * 3))[0].endswith("8 examples; its interval holds for the best of the 3 that ran")
+    assert "holds for" not in verdict(answer([cell], [one]))[0]
+
+
+def test_who_wins_already_is_not_said_never_to_win() -> None:
+    """By hand: drafts that are free, of a target that verifies in half of a token's time, are never less than twice as fast."""
+    best = cell_of(COPY, 3, 1.2)
+    slower = Checked(best, Estimate(1.2, 1.1, 1.3, 40, "x"), Missing("none"))
+    costs = Costs(gamma=1, rows=1, ar_s=2.0, begin_s=0.0, draft_s=0.0, verify_s=1.0, rest_s=0.0)
+    always = Cell(DRAFT, costs, Estimate(3.0, 2.9, 3.1, 40, "x"), 0.5)
+    [_, said] = changes(answer([best, always], [slower]))
+    assert said == (
+        "t5-small, gamma 1 was predicted to win, as it would at any acceptance (here 0.50): "
+        "it was not run, or its times were refused: give more --minutes"
+    )
+    faster = cell_of(DRAFT, 2, 1.4)
+    lost = Checked(faster, Estimate(1.1, 1.0, 1.2, 40, "x"), Missing("none"))
+    [_, said] = changes(answer([best, faster], [slower, lost]))
+    assert said.startswith("t5-small, gamma 2 was predicted to win, as it would from an acceptance of ")
+    assert said.endswith(": it was slower when it ran")
+    [said] = changes(answer([always], [Checked(always, Estimate(3.0, 2.9, 3.1, 40, "x"), Missing("none"))]))
+    assert said == "t5-small, gamma 1 would pay at any acceptance: at least 2.00"
 
 
 def test_the_crossing_lies_on_a_line_over_the_logarithm_of_the_batch() -> None:
