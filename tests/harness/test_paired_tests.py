@@ -1,11 +1,12 @@
 """Tests of pairs against enumeration of all signs, a published example and hand-worked numbers."""
 
+import time
 from itertools import product
 
 import numpy as np
 import pytest
 
-from harness.measures.paired_tests import at_least, holm, signed_rank
+from harness.measures.paired_tests import _doubled_ranks, all_signs, at_least, holm, normal_tail, signed_rank
 from harness.report.baseline import FALSE_ALARM
 
 # Hollander & Wolfe (1973), p. 29: depression scores of nine patients before and after; one-sided exact p 0.01953 (V = 40)
@@ -47,6 +48,28 @@ def test_of_all_signs_no_more_than_the_stated_share_alarm() -> None:
     ]
     for level in (0.004, 0.01, 0.05, 0.2):
         assert np.mean(np.array(found) <= level) <= level
+
+
+@pytest.mark.parametrize(("n", "within"), [(50, 0.003), (200, 0.001)])
+@pytest.mark.parametrize("num_sizes", [1, 7, 200])
+def test_beyond_a_number_of_differences_their_law_is_normal(n: int, within: float, num_sizes: int) -> None:
+    """Ties or none, against the law of all signs. Faults: no half step, or half a rank with one size, which is off by 0.05."""
+    generator = np.random.default_rng(n + num_sizes)
+    ranks = _doubled_ranks(generator.integers(1, num_sizes + 1, n).astype(float))
+    for share in np.linspace(0.3, 0.5, 20):
+        positive = int(ranks[generator.random(n) < share].sum())
+        exact, normal = all_signs(ranks, positive), normal_tail(ranks, positive)
+        assert normal == pytest.approx(min(0.5, exact), abs=within)  # the middle sum counts on both sides
+        assert normal > 0.98 * min(0.5, exact)
+
+
+def test_many_differences_take_no_time() -> None:
+    """3,000 differences: the law of all signs would add up 2.7e10 numbers, a minute. Fault: no limit to it."""
+    differences = np.random.default_rng(2).standard_normal(3000)
+    before = time.process_time()
+    assert 0.0 < signed_rank(differences.tolist()) <= 1.0
+    assert signed_rank((differences + 1).tolist()) < 1e-100
+    assert time.process_time() - before < 2.0
 
 
 def test_examples_that_all_move_one_way_stand_out_at_the_rate_that_baselines_state() -> None:
