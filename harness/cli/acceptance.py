@@ -24,7 +24,9 @@ from harness.measures.counts import Counted, Told
 from harness.measures.definitions import Definition, definitions_of
 from harness.measures.logs import AnyLog, Log
 from harness.measures.pairing import num_failed, overlap_of
+from harness.measures.statistics import DESCRIPTIVE, ENOUGH, Estimate
 from harness.tables.files import write_whole
+from harness.tables.layout import APPROXIMATE
 
 OURS = b'{"signature":'  # how a line of our records begins
 
@@ -135,11 +137,15 @@ def _described(log: AnyLog) -> str:
 
 def _row(definition: Definition, logs: Sequence[AnyLog]) -> dict[str, Any]:
     found = [(log, definition.estimate(log)) for log in logs]
-    columns = [
-        {"status": definition.reason(log)} if one is None else {"status": "measured", **one.as_dict()} for log, one in found
-    ]
+    columns = [{"status": definition.reason(log)} if one is None else _column(one) for log, one in found]
     fields = ("name", "group", "meaning", "source")
     return {name: getattr(definition, name) for name in fields} | {"columns": columns}
+
+
+def _column(found: Estimate) -> dict[str, Any]:
+    """Return a number as it is shown: of few examples without an interval, of not so few with a mark."""
+    shown = found.shown
+    return {"status": "measured", **shown.as_dict(), "approximate": shown.low is not None and shown.is_approximate}
 
 
 def _lines(definitions: Sequence[Definition], rows: list[dict[str, Any]]) -> list[str]:
@@ -166,7 +172,7 @@ def _shown(column: dict[str, Any], reasons: list[str]) -> str:
             reasons.append(column["status"])
         return f"unknown ({reasons.index(column['status']) + 1})"
     spread = "" if column["low"] is None else f" [{column['low']:.3f}, {column['high']:.3f}]"
-    return f"{column['value']:.3f}{spread}"
+    return f"{column['value']:.3f}{spread}{APPROXIMATE if column['approximate'] else ''}"
 
 
 def _told(logs: Sequence[AnyLog]) -> list[str]:
@@ -185,10 +191,13 @@ def _value(told: Told) -> str:
 
 def _remarks(logs: Sequence[AnyLog]) -> list[str]:
     """What the intervals are over, and why some columns have none."""
-    lines = ["value [low, high]: 95 % over examples or requests."]
+    lines = [
+        f"value [low, high]: 95 % over examples or requests; with {APPROXIMATE} of fewer than {ENOUGH}, so approximate.",
+        f"A number of fewer than {DESCRIPTIVE} describes these alone; it has no interval, but for shares of whole examples.",
+    ]
     if any(isinstance(log, Log) for log in logs):
-        lines[0] += " Drafts accepted behind a stopping EOS, which vLLM and Spec-Bench count,"
-        lines.append("are not in a record; theirs are computed without. Failed runs are in no number.")
+        lines.append("Drafts accepted behind a stopping EOS, which vLLM and Spec-Bench count, are not in a record; theirs are")
+        lines.append("computed without. Failed runs are in no number.")
     totals = [f"[{number}]" for number, log in enumerate(logs, start=1) if isinstance(log, Counted) and log.is_total]
     if totals:
         lines.append(f"{', '.join(totals)}: no interval; a total tells no requests apart, so that nothing can be resampled.")

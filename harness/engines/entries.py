@@ -11,6 +11,8 @@ from harness.core.errors import UsageError
 
 Made = TypeVar("Made")
 LARGEST = 10**15  # no counter of a log goes so far
+DATA = "data:"
+EVENTS = (DATA, "event:", "id:", "retry:", ":")  # begins of a line of server-sent events; others than DATA hold no entry
 ROUNDING = 1e-9  # of what an engine writes as double precision
 
 
@@ -43,15 +45,16 @@ def entries_of(path: Path) -> list[Entry]:
         UsageError: it cannot be read, is empty, or a line of JSON Lines is no JSON.
     """
     try:
-        text = path.read_bytes().decode("utf8")
+        text = path.read_bytes().decode("utf-8-sig")  # with a byte order mark or without
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(f"log {path}: cannot be read ({reason}); expected a text file that an engine wrote") from error
     if not text.strip():
         raise UsageError(f"log {path}: empty; expected what an engine wrote")
     lines = [(f"line {number}", line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if lines[0][1].startswith("data:"):
-        lines = [(place, line.removeprefix("data:").strip()) for place, line in lines if line != "data: [DONE]"]
+    if lines[0][1].startswith(EVENTS) and any(line.startswith(DATA) for _, line in lines):
+        events = [(place, line.removeprefix(DATA).strip()) for place, line in lines if line.startswith(DATA)]
+        lines = [(place, line) for place, line in events if line != "[DONE]"]
     elif lines[0][1][0] not in "[{":
         return [Entry(path, place, line) for place, line in lines]
     elif (document := _document(text)) is not None:

@@ -92,7 +92,7 @@ def profile_of(
         UsageError: nothing was measured, or the log has no histogram.
     """
     if histograms is None:
-        raise UsageError("profile: the log does not count rounds by accepted drafts; expected one with a histogram")
+        raise UsageError("profile: the log does not count rounds by accepted drafts of a chain; expected one with a histogram")
     pooled = added(histograms)
     rounds, gamma = sum(pooled), max(gamma, most(pooled))
     if not rounds or not gamma:
@@ -149,7 +149,7 @@ def _validation(mean: float, marginal: Sequence[float]) -> dict[str, Any]:
 
 
 def _intervals(histograms: Sequence[Histogram], gamma: int) -> dict[str, Any]:
-    """Return the 95 % intervals of the mean length and of the marginal rates over requests; null where there is none."""
+    """Return the 95 % intervals of the mean length and of the marginal rates over requests; null of too few requests."""
     rows = np.array([padded(one, gamma + 1) for one in histograms], dtype=float)
     rounds = rows.sum(1)
     mean = ratio_of_totals(rows @ np.arange(1, gamma + 2), rounds)
@@ -158,6 +158,6 @@ def _intervals(histograms: Sequence[Histogram], gamma: int) -> dict[str, Any]:
 
 
 def _ends(found: Estimate | None) -> list[float] | None:
-    if found is None or found.low is None or found.high is None:
+    if found is None or found.shown.low is None or found.shown.high is None:
         return None
-    return _rounded([found.low, found.high])
+    return _rounded([found.shown.low, found.shown.high])

@@ -7,14 +7,19 @@ the names ``spec_num_correct_drafts``, ``spec_num_proposed_drafts``, ``spec_corr
 Off by one, twice: ``spec_accept_length`` is completion_tokens / spec_verify_ct. It counts the bonus token, and also the first
 token, which the prompt's pass emits: one token a request more than ``tokens_per_step``. ``spec_accept_rate`` and the histogram
 leave both out. A server's ``avg_spec_accept_length`` counts the bonus token only.
+
+Drafts may be a tree (``speculative_eagle_topk`` above 1): then the drafts made are all its nodes, of which those of one path
+may stand, and a histogram counts these. A request does not say so. A line with the server's ``/server_info`` in the same file
+does; without it a chain is believed where in some round all drafts stand, which those of a tree do only where it has one path.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from harness.engines.entries import Entry, agree, count, count_or_none, counts, left_out, number, over, part
-from harness.measures.counts import Counted, Counts, Told, added
+from harness.measures.counts import Counted, Counts, Told, added, most
 
 REQUESTS = "SGLang, meta_info of each request"
 SERVER = "SGLang, server info"
@@ -46,6 +51,9 @@ def read_requests(entries: Sequence[Entry]) -> Counted:
     for entry in entries:
         found += entry.made(partial(_requests, entry.place))
     kept, num_left_out = left_out(found)
+    known = [one for entry in entries if (one := entry.made(_has_branches)) is not None]
+    whole = any(one.histogram is not None and most(one.histogram) == one.gamma for one in kept)
+    kept = [replace(one, is_tree=any(known) if known else not whole) for one in kept]
     return Counted(
         format=REQUESTS,
         source="python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py at 9155cf0",
@@ -56,8 +64,10 @@ def read_requests(entries: Sequence[Entry]) -> Counted:
 
 
 def _requests(place: str, value: Any) -> list[Counts | None]:
-    """Return the counts of each choice; a streamed piece before its last has none yet."""
+    """Return the counts of each choice; a streamed piece before its last has none yet, nor has a server's description."""
     found = _metas(value)
+    if not found and is_server(value):
+        return []
     if not found and part(value, "error") is None:
         raise ValueError("no meta_info with spec_verify_ct; expected a response of a server that speculates")
     ended = [meta for meta in found if meta.get("finish_reason", True) is not None]
@@ -87,6 +97,17 @@ def _request(name: str, meta: Mapping[str, Any]) -> Counts | None:
     if tokens is not None:
         agree(meta, LENGTH, tokens / rounds)
     return found
+
+
+def _has_branches(value: Any) -> bool | None:
+    """Say whether a server's description has trees drafted; None of anything else, or where it does not say."""
+    if not is_server(value):
+        return None
+    names = ("speculative_eagle_topk", "speculative_num_steps", "speculative_num_draft_tokens")
+    topk, steps, nodes = (count_or_none(value, name) for name in names)
+    if topk is not None:
+        return topk > 1
+    return None if steps is None or nodes is None else nodes > steps + 1
 
 
 def _first(meta: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -130,7 +151,12 @@ def is_server(value: Any) -> bool:
 
 
 def read_server(entries: Sequence[Entry]) -> Counted:
-    """Read the average that each scheduler of a server keeps since its start; it says no counts, so several have no average."""
+    """Read the average that each scheduler of a server keeps since its start; it says no counts, so several have no average.
+
+    Beside requests it only says how they were drafted.
+    """
+    if any(is_request(entry.value) for entry in entries):
+        return read_requests(entries)
     found = [average for entry in entries for average in entry.made(_averages)]
     return _averaged(SERVER, "python/sglang/bench_serving.py at 50a6136", found, "of one scheduler since the server's start")
 

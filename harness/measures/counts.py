@@ -10,6 +10,7 @@ from methods.speculative.acceptance import Statistic
 
 OfCounts = Callable[["Counts"], Statistic | None]
 Histogram = tuple[int, ...]
+TREE = "its drafts are, or may be, a tree: alpha by place is unknown"
 LONGEST = 1000  # drafts of a round: none has so many
 
 
@@ -20,6 +21,7 @@ class Counts:
     ``accepted`` are drafts that stand; the token that the target adds to each round is in none of these but ``emitted``.
     ``rounds`` are all rounds of decoding, ``drafting`` those that drafted, ``gamma`` the most drafts a round may have.
     ``histogram[j]`` are the rounds in which exactly j drafts stand, ``by_length[k][j]`` those of them that drafted k.
+    ``is_tree``: drafts are, or may be, a tree, of which one path is counted: at no place does a draft follow the one before.
 
     Raises:
         ValueError: the counts contradict one another, so that no run can have left them.
@@ -34,6 +36,7 @@ class Counts:
     gamma: int | None = None
     histogram: Histogram | None = None
     by_length: Mapping[int, Histogram] | None = None
+    is_tree: bool = False
 
     def __post_init__(self) -> None:
         steps = self.rounds if self.drafting is None else self.drafting
@@ -75,7 +78,9 @@ class Counts:
 
     @property
     def lengths(self) -> Mapping[int, Histogram] | None:
-        """Histograms by how many tokens a round drafted: as counted, or known because every round drafted gamma."""
+        """Histograms by how many tokens a round drafted: as counted, or known because every round drafted gamma in a chain."""
+        if self.is_tree:
+            return None
         if self.by_length is not None or self.histogram is None or self.gamma is None:
             return self.by_length
         return {self.gamma: self.histogram} if self.drafted == self.gamma * sum(self.histogram) else None
@@ -92,7 +97,7 @@ class Counts:
 
     def joint(self, position: int) -> Statistic | None:
         """Rounds whose first ``position`` drafts stand, over all of the histogram; None where none may draft so many."""
-        if self.histogram is None or (self.gamma is not None and position > self.gamma):
+        if self.is_tree or self.histogram is None or (self.gamma is not None and position > self.gamma):
             return None
         return float(sum(self.histogram[position:])), float(sum(self.histogram))
 
@@ -132,7 +137,8 @@ class Counted:
 
     @property
     def gamma(self) -> int | None:
-        gammas = {one.gamma for one in self.requests}
+        """Return how many tokens every round may draft in a chain; None where that differs, or there is no chain."""
+        gammas = {None if one.is_tree else one.gamma for one in self.requests}
         return gammas.pop() if len(gammas) == 1 else None
 
     @property
@@ -150,12 +156,13 @@ class Counted:
 
     @property
     def lacking(self) -> str:
-        return f"not counted in this log ({self.format})"
+        tree = f"; {TREE}" if any(one.is_tree for one in self.requests) else ""
+        return f"not counted in this log ({self.format}){tree}"
 
     @property
     def histograms(self) -> list[Histogram] | None:
-        """The histogram of each request; None where they are not counted."""
-        found = [one.histogram for one in self.requests if one.histogram is not None]
+        """The histogram of each request by place in a chain; None where they are not counted."""
+        found = [one.histogram for one in self.requests if one.histogram is not None and not one.is_tree]
         return found if len(found) == len(self.requests) else None
 
     def rows(self, of_counts: OfCounts) -> list[tuple[str, float, float]] | None:

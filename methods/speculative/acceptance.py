@@ -17,7 +17,7 @@ def alpha_ratio(steps: Iterable[Step]) -> Statistic:
     """Mean of min(1, target / draft) over the drafts up to and including the first rejection: an alpha of the drafts."""
     pairs = ((step.target_probs, step.draft_probs, _num_verified(step)) for step in steps)
     drafted = (pair for target, draft, count in pairs for pair in zip(target[:count], draft[:count], strict=True))
-    return _sums((min(1.0, target / draft) if draft else 1.0, 1) for target, draft in drafted)
+    return _sums((_carried(1.0, pair), 1) for pair in drafted)
 
 
 def alpha_point_mass(steps: Iterable[Step]) -> Statistic:
@@ -54,7 +54,7 @@ def expected_token_wise(steps: Iterable[Step]) -> Statistic:
 
     i drafts or more stand with the product of their min(1, target / draft). Steps must satisfy ``has_all_probs``.
     """
-    return _sums((sum(itertools.accumulate((min(1.0, ratio) for ratio in ratios), mul)), 1) for ratios in _ratios(steps))
+    return _sums((sum(itertools.accumulate((_carried(1.0, pair) for pair in pairs), mul)), 1) for pairs in _probs(steps))
 
 
 def expected_blocks(steps: Iterable[Step]) -> Statistic:
@@ -62,8 +62,8 @@ def expected_blocks(steps: Iterable[Step]) -> Statistic:
 
     That is so given i drafts, whatever is drafted behind them (Sun et al. 2024, Algorithm 2).
     """
-    carried = (itertools.accumulate(ratios, lambda p, ratio: min(1.0, p * ratio), initial=1.0) for ratios in _ratios(steps))
-    return _sums((sum(one) - 1, 1) for one in carried)
+    carried = ([*itertools.accumulate(pairs, _carried, initial=1.0)] for pairs in _probs(steps))
+    return _sums((sum(one[1:]), 1) for one in carried)
 
 
 def has_all_probs(steps: Iterable[Step]) -> bool:
@@ -104,11 +104,22 @@ def position_conditional(position: int) -> Callable[[Iterable[Step]], Statistic]
     return statistic
 
 
-def _ratios(steps: Iterable[Step]) -> Iterator[list[float]]:
-    """Yield target / draft of the drafts of every round."""
+def _probs(steps: Iterable[Step]) -> Iterator[list[Statistic]]:
+    """Yield (target, draft), the probabilities of the drafts of every round."""
     for step in steps:
-        pairs = zip(step.target_probs, step.draft_probs, strict=True)
-        yield [target / draft if draft else float(target > 0) for target, draft in pairs]
+        yield list(zip(step.target_probs, step.draft_probs, strict=True))
+
+
+def _carried(before: float, probs: Statistic) -> float:
+    """Return min(1, before target / draft), the chance that a draft stands too.
+
+    A draft of target probability 0 never stands; any other one does where its draft probability is 0, or so small that the
+    ratio is infinite: neither is a product with 0 or infinity.
+    """
+    target, draft = probs
+    if not before or not target:
+        return 0.0
+    return min(1.0, before * (target / draft)) if draft else 1.0
 
 
 def _sums(pairs: Iterable[Statistic]) -> Statistic:

@@ -408,10 +408,69 @@ def test_streamed_events_are_read(tmp_path: Path) -> None:
     line = (SAMPLES / "vllm_requests.jsonl").read_text().splitlines()[0]
     piece = '{"object": "chat.completion.chunk", "choices": [{"delta": {"content": "a"}}]}'
     path = tmp_path / "stream.txt"
-    path.write_text(f"data: {piece}\n\ndata: {line}\n\ndata: [DONE]\n")
-    assert len(entries_of(path)) == 2
+    for begin in ("", "event: message\nid: 1\n", ": ping\n\n", "\ufeffevent:x\r\n"):
+        path.write_text(f"{begin}data: {piece}\n\nevent: message\ndata:{line}\n\ndata: [DONE]\n", encoding="utf8")
+        assert len(entries_of(path)) == 2
+        log = formats.read(path)
+        assert (len(log.requests), log.num_left_out) == (1, 0)
+
+
+def sglang_request(stand: list[int], nodes: int) -> dict[str, Any]:
+    """A request whose rounds each drafted ``nodes`` tokens, of which so many stood."""
+    histogram = [stand.count(number) for number in range(max(stand) + 1)]
+    counts = {"spec_verify_ct": len(stand), "spec_num_correct_drafts": sum(stand)}
+    return {"meta_info": {**counts, "spec_num_proposed_drafts": nodes * len(stand), "spec_correct_drafts_histogram": histogram}}
+
+
+def sglang_server(topk: int | None, steps: int, nodes: int) -> dict[str, Any]:
+    settings = {"speculative_num_steps": steps, "speculative_num_draft_tokens": nodes + 1, "internal_states": [{}]}
+    return settings if topk is None else {**settings, "speculative_eagle_topk": topk}
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_tree"),
+    [
+        ([sglang_request([2, 1, 3], 7)], True),  # no round has all seven stand: perhaps a tree of three steps
+        ([sglang_request([2, 1, 3], 3)], False),
+        ([sglang_request([2, 1, 3], 7), sglang_server(4, 3, 7)], True),
+        ([sglang_server(None, 3, 7), sglang_request([2, 1, 3], 7)], True),
+        ([sglang_request([2, 1, 3], 7), sglang_server(1, 7, 7)], False),
+        ([sglang_request([2, 1, 3], 3), sglang_server(2, 5, 3)], True),
+    ],
+)
+def test_a_tree_is_not_read_as_a_chain(entries: list[dict[str, Any]], is_tree: bool, tmp_path: Path) -> None:
+    """Fault: seven nodes of three steps are a chain of seven, of which draft 4 never stands and alpha is far too low."""
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in entries))
     log = formats.read(path)
-    assert (len(log.requests), log.num_left_out) == (1, 0)
+    found = values(log)
+    of_a_chain = {"accepted_over_verified", "alpha_eq1", "sglang_accept_rate", "position 1, joint", "position 1, conditional"}
+    assert of_a_chain & found.keys() == (set() if is_tree else of_a_chain - {"alpha_eq1"})  # no tokens are told
+    assert found["sglang_accept_length"] == 3.0
+    place = next(one for one in definitions_of([log]) if one.name == "position 2, joint")
+    assert ("a tree: alpha by place is unknown" in place.reason(log)) == is_tree
+    assert (log.histograms is None) == is_tree
+
+
+@pytest.mark.parametrize(("num_requests", "shown"), [(29, "2.000 "), (30, "]~ "), (99, "]~ "), (100, "] ")])
+def test_intervals_of_few_requests(num_requests: int, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path, out = tmp_path / "log.jsonl", tmp_path / "out.json"
+    requests = [sglang_request([number % 3, 1, 2 - number % 3], 2) for number in range(num_requests)]
+    requests[0] = sglang_request([0, 0, 0], 2)
+    requests[1] = sglang_request([2, 2, 2], 2)
+    path.write_text("".join(json.dumps(one) + "\n" for one in requests))
+    assert main(["acceptance", str(path), "--json", str(out)]) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("sglang_accept_length"))
+    assert shown in line
+    rows = {row["name"]: row["columns"][0] for row in json.loads(out.read_text())["definitions"]}
+    assert (rows["sglang_accept_length"]["low"] is None) == (num_requests < 30)
+
+
+@pytest.mark.parametrize("name", ["vllm_requests.jsonl", "vllm_metrics.txt", "tensorrt_llm_perf_metrics.json"])
+def test_byte_order_marks_and_line_ends_of_windows_are_read(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\xef\xbb\xbf" + (SAMPLES / name).read_bytes().replace(b"\n", b"\r\n"))
+    assert formats.read(path) == formats.read(SAMPLES / name)
 
 
 def test_schedulers_that_differ_are_not_averaged(tmp_path: Path) -> None:
@@ -429,7 +488,7 @@ def test_the_command_prints_both_and_says_why_a_total_has_no_interval(tmp_path: 
     shown = capsys.readouterr().out
     lines = {line.removeprefix("    ").split("  ")[0]: line for line in shown.splitlines() if line.strip()}
     assert "vLLM, acceptance of each request, gamma 3; 2 requests, 2 left out" in shown
-    assert "1.267 [1.233, 2.000]" in lines["vllm_mean_acceptance_length"]
+    assert lines["vllm_mean_acceptance_length"].split()[1] == "1.267"  # of two requests without an interval
     assert "1.2325581395348837" in lines["Mean acceptance length"]
     assert "vllm_mean_acceptance_length: bonus counted" in lines["Mean acceptance length"]
     assert "[2]: no interval; a total tells no requests apart" in shown
@@ -449,8 +508,7 @@ def test_a_profile_is_written_and_read_again(tmp_path: Path) -> None:
     assert written["marginal_accept_rates"] == [round(n / 45, 6) for n in (5, 4, 3)]
     assert written["conditional_accept_rates"] == [round(n, 6) for n in (5 / 45, 4 / 5, 3 / 4)]
     assert all(check["passed"] for check in written["validation"].values())
-    low, high = written["measurement_conditions"]["intervals"]["mean_accept_length"]
-    assert low < written["mean_accept_length"] < high
+    assert written["measurement_conditions"]["intervals"]["mean_accept_length"] is None  # two requests are too few
     again = formats.read(path)
     assert {one.name: one.value for one in again.told}["mean_accept_length"] == written["mean_accept_length"]
     assert again.requests[0].histogram == (40, 1, 1, 3)

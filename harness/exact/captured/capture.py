@@ -3,6 +3,7 @@
 Names of fields are those that engines and their clients use; what is not known here is passed over.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def read_capture(path: Path) -> Capture:
     """Read a file of outputs. UsageError, naming the line and the field, for what is no output."""
     outputs, facts = [], {name: set[str]() for name in FACTS}
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
     except OSError as error:
         raise UsageError(f"captured {path}: {error.strerror}; expected a file of JSON Lines, an output a line") from error
     for number, line in enumerate(lines, 1):
