@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed import kill_at
 
 from harness.cli.main import main
 
@@ -19,13 +20,17 @@ SIZE = ("--prompts=4", "--samples=8", "--max-new-tokens=30", "--timeout=1", "--q
 
 
 class Engine(ThreadingHTTPServer):
-    """Completes by a table: words drawn by prompt and seed. ``fault`` is done instead of the answer number ``at``."""
+    """Completes by a table: words drawn by prompt and seed. ``fault`` is done instead of the answer number ``at``.
+
+    ``ids``: what becomes of a question for token ids, "given", "ignored" or "refused". ``pause_s``: before each answer.
+    """
 
     daemon_threads = True
 
     def __init__(self, fault: Callable[[BaseHTTPRequestHandler], None] | None = None, at: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.fault, self.at, self.asked = fault, at, list[dict[str, Any]]()
+        self.ids, self.pause_s = "ignored", 0.0
 
     @property
     def url(self) -> str:
@@ -41,10 +46,17 @@ class Answer(BaseHTTPRequestHandler):
         if engine.fault is not None and len(engine.asked) > engine.at:
             engine.fault(self)
             return
+        time.sleep(engine.pause_s)
+        if engine.ids == "refused" and "return_token_ids" in question:
+            send(self, '{"error": "extra fields not permitted: return_token_ids"}', 400)
+            return
         greedy = question["temperature"] == 0 or question["model"] == "frozen"
         key = (question["prompt"], None if greedy else question["seed"], None if greedy else question["model"] == "plain")
-        text = " ".join(random.Random(repr(key)).choices(WORDS, k=question["max_tokens"]))
-        send(self, json.dumps({"choices": [{"text": text}]}))
+        ids = random.Random(repr(key)).choices(range(len(WORDS)), k=question["max_tokens"])
+        choice: dict[str, Any] = {"text": " ".join(WORDS[one] for one in ids)}
+        if engine.ids == "given" and question["return_token_ids"]:
+            choice |= {"token_ids": ids, "prompt_token_ids": [len(question["prompt"])]}
+        send(self, json.dumps({"choices": [choice]}))
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -114,6 +126,56 @@ def test_a_model_that_does_not_sample(served: Callable[..., Engine], tmp_path: P
     assert main(words(served().url, tmp_path, "frozen")) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "FAILED: identical, biased"
+
+
+def test_token_ids_are_asked_for_and_compared(
+    served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    engine = served()
+    engine.ids = "given"
+    assert main(words(engine.url, tmp_path)) == 0
+    assert "texts are compared" not in capsys.readouterr().out
+    lines = [line for rows in recorded(tmp_path).values() for line in rows]
+    assert all(len(line["output_token_ids"]) == 30 and len(line["prompt_token_ids"]) == 1 for line in lines)
+    assert len(engine.asked) == 108
+
+
+@pytest.mark.parametrize(("ids", "asked"), [("ignored", 108), ("refused", 110)])
+def test_a_server_without_token_ids_is_compared_by_texts(
+    ids: str, asked: int, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Each of two models that refuse them is asked once with that field, and then without."""
+    engine = served()
+    engine.ids = ids
+    assert main(words(engine.url, tmp_path)) == 0
+    assert capsys.readouterr().out.count("texts are compared: not all outputs have token ids\n") == 1
+    assert not any("output_token_ids" in line for rows in recorded(tmp_path).values() for line in rows)
+    assert len(engine.asked) == asked
+
+
+def test_a_question_that_is_refused_either_way_ends_in_its_own_error(
+    served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    engine = served(lambda answer: send(answer, '{"error": "prompt too long"}', 400))
+    assert main(words(engine.url, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert 'status 400 ({"error": "prompt too long"})' in line
+    assert [("return_token_ids" in one) for one in engine.asked] == [True, False]
+
+
+def test_a_recording_that_was_killed_goes_on(served: Callable[..., Engine], tmp_path: Path, zoo_cache: Path) -> None:
+    """Killed with SIGKILL: what is in the files is not asked again, what was on its way is. Fault: files written at the end."""
+    engine = served()
+    engine.pause_s = 0.01
+    kill_at(40, tmp_path, "captured-*/*.jsonl", ["-m", "harness", *words(engine.url, tmp_path)], zoo_cache)
+    kept = sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("captured-*/*.jsonl"))
+    before, engine.pause_s = len(engine.asked), 0.0
+    assert 40 <= kept < 108
+    assert before - kept <= 1
+    assert main(words(engine.url, tmp_path)) == 0
+    assert len(engine.asked) - before == 108 - kept
+    for rows in recorded(tmp_path).values():
+        assert len({(line["prompt"], line["temperature"], line["seed"]) for line in rows}) == len(rows) == 36
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 Every answer is on the disk before the next question. The arms take turns, so that what drifts drifts in all. A server that is
 down, slow or answers something else ends the recording in one line; the same command goes on behind what was recorded.
+
+Token ids are asked for by ``return_token_ids``, to which vLLM (``vllm/entrypoints/openai/completion/protocol.py`` at 002032e)
+and SGLang (pull request 30917) answer with ``token_ids`` and ``prompt_token_ids`` in each choice. Other servers pass over the
+field, or refuse it (status 400 or 422) and are asked again without: what they answer are texts.
 """
 
 import json
@@ -26,6 +30,12 @@ from harness.exact.captured.matched import ARMS
 SAMPLED = 1.0  # the temperature of sampled outputs
 MOST_BYTES, PIECE = 1 << 24, 1 << 16
 QUOTED = 80  # characters of an answer that cannot be read
+IDS = {"token_ids": "output_token_ids", "prompt_token_ids": "prompt_token_ids"}  # of a choice, and of a line that is recorded
+REFUSED = (400, 422)  # statuses of a question that a server does not take as it is
+
+
+class Refusal(UsageError):
+    """The error of a server that does not take a question as it is."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +57,18 @@ class Endpoint:
         return dict(zip(ARMS, (self.plain, self.speculative, self.plain), strict=True))
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Return an answer's text and, where the server gives them, its token ids. UsageError for anything else."""
+        """Return an answer's text and, where the server gives them, token ids. UsageError for anything else."""
         where = f"endpoint {self.url}, model {question['model']}"
         try:
             answer = parsed(self._post(json.dumps(question).encode()))
             choice = answer["choices"][0]
-            text, ids = choice["text"], choice.get("token_ids")
-            if not isinstance(text, str) or not isinstance(ids, list | None):
+            text = choice["text"]
+            if not isinstance(text, str):
                 raise TypeError(f"text {str(text)[:QUOTED]!r}")
-            if odd := [one for one in ids or () if type(one) is not int or one < 0]:
-                raise TypeError(f"token_ids hold {str(odd[0])[:QUOTED]!r}")
+            found = {field: ids for name, field in IDS.items() if (ids := _ids(choice, name)) is not None}
         except HTTPError as error:
-            raise UsageError(f"{where}: status {error.code} ({_said(error)})") from error
+            kind = Refusal if error.code in REFUSED else UsageError
+            raise kind(f"{where}: status {error.code} ({_said(error)})") from error
         except TimeoutError as error:
             raise UsageError(
                 f"{where}: no answer within {self.timeout_s:g} s; give --timeout, or fewer --max-new-tokens"
@@ -68,7 +78,7 @@ class Endpoint:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:QUOTED]}"
             raise UsageError(f"{where}: the answer is no completion ({reason}); expected choices[0].text") from error
-        return {"text": text} | ({} if ids is None else {"output_token_ids": ids})
+        return {"text": text, **found}
 
     def _post(self, body: bytes) -> bytes:
         """Return the answer's bytes. TimeoutError behind ``timeout_s``, also of one that comes drop by drop."""
@@ -89,6 +99,15 @@ class Endpoint:
         return found
 
 
+def _ids(choice: dict[str, Any], name: str) -> list[int] | None:
+    ids = choice.get(name)
+    if not isinstance(ids, list | None):
+        raise TypeError(f"{name} {str(ids)[:QUOTED]!r}")
+    if odd := [one for one in ids or () if type(one) is not int or one < 0]:
+        raise TypeError(f"{name} hold {str(odd[0])[:QUOTED]!r}")
+    return ids
+
+
 def _said(error: HTTPError) -> str:
     """Return the begin of what an error says; nothing if that does not come."""
     try:
@@ -106,6 +125,18 @@ def questions_of(prompts: Sequence[str], samples: int, length: int) -> Iterator[
             yield {"prompt": prompt, "max_tokens": length, "temperature": SAMPLED, "seed": seed}
 
 
+def ask_with_ids(endpoint: Endpoint, question: dict[str, Any], refusing: set[str]) -> dict[str, Any]:
+    """Ask for token ids too, but of a model that is among those ``refusing`` to give them, or is found to be."""
+    if question["model"] not in refusing:
+        try:
+            return endpoint.ask({**question, "return_token_ids": True})
+        except Refusal:
+            answer = endpoint.ask(question)
+            refusing.add(question["model"])
+            return answer
+    return endpoint.ask(question)
+
+
 def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path, quiet: bool) -> list[Path]:
     """Record the answers of all arms, behind what is recorded already; return the files plain, speculative and control.
 
@@ -119,7 +150,7 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
     with ExitStack() as stack:
         files = [stack.enter_context(LineFile(path)) for path in paths]
         done = [len(read_capture(path).outputs) if path.stat().st_size else 0 for path in paths]
-        whole, recorded = len(paths) * len(questions), sum(done)
+        whole, recorded, refusing = len(paths) * len(questions), sum(done), set[str]()
         if recorded:
             told = f"foretoken: {recorded} of {whole} answers are of an earlier recording in {folder}; remove it to ask again"
             print(told, file=sys.stderr)
@@ -129,7 +160,7 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
                 if number < kept:
                     continue
                 try:
-                    answer = endpoint.ask({"model": model, **question})
+                    answer = ask_with_ids(endpoint, {"model": model, **question}, refusing)
                 except UsageError as error:
                     raise UsageError(
                         f"{error}; {recorded} of {whole} answers are kept in {folder}, and the same command goes on from there"

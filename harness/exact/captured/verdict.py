@@ -31,6 +31,7 @@ def judge_captures(captures: Sequence[Capture], target: LocalTarget | None) -> d
             for arm, capture in zip(ARMS, captures, strict=False)
         ],
         "stated_dtypes_differ": len(stated) > 1,
+        "by_ids": all(group.by_ids for group in groups),
         "false_alarm": FALSE_ALARM,
         "settings": [
             {
@@ -65,6 +66,8 @@ def lines_of(document: dict[str, Any]) -> list[str]:
     for arm in document["arms"]:
         facts = ", ".join(f"{name} {arm[name]}" for name in ("model", "dtype", "engine") if name in arm)
         lines.append(f"{arm['arm']}: {arm['file']}, {arm['outputs']} outputs" + (f", {facts}" if facts else ""))
+    if not document["by_ids"]:
+        lines.append("texts are compared: not all outputs have token ids")
     if document["stated_dtypes_differ"]:
         lines.append("stated dtypes of plain and speculative differ, which alone parts greedy outputs at near-ties")
     for one in document["settings"]:
