@@ -4,10 +4,12 @@
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from tasks.base import DataError, Task
 from tasks.conversations import Conversations
 from tasks.sources import locate
+from tasks.sources.source import Source
 from tasks.speech import CLEAN, COMMON_VOICE, OTHER, TEDLIUM, Speech
 from tasks.squad import Squad
 from tasks.summarization import CNNDM, XSUM, Summarization
@@ -64,4 +66,13 @@ def fingerprint(name: str, source: str) -> str:
     return locate.fingerprint(get_training_task(name).dataset, source)
 
 
-__all__ = ["BROKEN", "TASKS", "TRAINING_ONLY", "Task", "fingerprint", "get_task", "get_training_task"]
+def training_files(names: Iterable[str], source: str) -> list[dict[str, Any]]:
+    """Return, as JSON, what training on tasks reads: for each the sha256 of its files, and whether a part of them is tested.
+
+    Nothing of rows that are generated or the Hub's. ``locate.contents`` of a copy is the same.
+    """
+    found = [locate.contents(get_training_task(name).dataset, Source.of(source)) for name in names]
+    return [{"files": sorted(one.train), "undivided": one.undivided} for one in found if one is not None]
+
+
+__all__ = ["BROKEN", "TASKS", "TRAINING_ONLY", "Task", "fingerprint", "get_task", "get_training_task", "training_files"]

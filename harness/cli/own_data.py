@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os.path import expanduser
 from pathlib import Path
+from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import POCKET, ZOO, Experiment, ModelSpec
@@ -16,7 +17,8 @@ from harness.models.pocket import DRAFTS
 from harness.run.prompts import examples_of
 from harness.zoo.cache import DONE
 from tasks import get_task
-from tasks.sources.locate import is_undivided
+from tasks.base import Dataset
+from tasks.sources.locate import Contents, contents, is_undivided
 from tasks.sources.source import HUB, WHOLE, Source
 from tasks.text import MAX_PROMPT_WORDS, is_cut
 
@@ -49,14 +51,10 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
     if not source.is_local():
         return text
     for model in models:
-        for learned in _learned_places(model):
-            if _lies_within(learned, source.place) or _lies_within(source.place, learned):
-                raise UsageError(
-                    f"data {source.place}: {model.name} learned from {learned}, where the same rows may lie; give --data "
-                    f"{learned}, of which the part is tested that it left out"
-                )
+        _refuse_shared(model, source)
+        _refuse_copied(model, source, dataset)
     undivided = is_undivided(dataset, replace(source, split=""))
-    learner = next((model.name for model in models if _learns_from(model, source.place)), None)
+    learner = next((one.name for one in models if _learns_from(one, source.place) or _copied(one, source, dataset)), None)
     if undivided and source.split == "test":
         source = replace(source, split="")
     elif undivided and not source.split and learner is None:
@@ -70,7 +68,7 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
 
 
 def _learns_from(model: ModelSpec, place: str) -> bool:
-    """Say whether a model is trained here on these data, or was by what its recipe.json says."""
+    """Say whether a model is trained here on these data, or was on data of this place by what its recipe.json says."""
     if model.base.startswith(ZOO):
         return True
     if model.base.startswith(POCKET):
@@ -78,18 +76,71 @@ def _learns_from(model: ModelSpec, place: str) -> bool:
     return _unpinned(place) in _learned_places(model)
 
 
+def _refuse_shared(model: ModelSpec, source: Source) -> None:
+    for learned in _learned_places(model):
+        if _lies_within(learned, source.place) or _lies_within(source.place, learned):
+            raise UsageError(
+                f"data {source.place}: {model.name} learned from {learned}, where the same rows may lie; give --data "
+                f"{learned}, of which the part is tested that it left out"
+            )
+
+
+def _refuse_copied(model: ModelSpec, source: Source, dataset: Dataset) -> None:
+    """Refuse copies of files that a model learned from, but of a whole set of which training left a part out."""
+    if _copied(model, source, dataset) and not _leaves_out_a_part(model, source, dataset):
+        raise UsageError(
+            f"data {source.place}: {model.name} learned from a file with the same content, whatever it was called; test other "
+            "rows, or the data as a whole that it learned from, of which a part was left out"
+        )
+
+
+def _copied(model: ModelSpec, source: Source, dataset: Dataset) -> bool:
+    """Say whether files that are tested are, byte for byte, such as a model learned from."""
+    learned = _learned(model)
+    found = contents(dataset, _as_tested(source)) if learned else None  # which reads them whole
+    return found is not None and any(found.test & one.train for one in learned)
+
+
+def _leaves_out_a_part(model: ModelSpec, source: Source, dataset: Dataset) -> bool:
+    """Say whether the data, or copies of all of them, are one set that a hash parts into trained and tested rows."""
+    found = contents(dataset, _as_tested(source))
+    assert found is not None
+    shared = [learned for learned in _learned(model) if found.test & learned.train]
+    return found.undivided and all(learned.undivided and learned.train == found.train for learned in shared)
+
+
+def _as_tested(source: Source) -> Source:
+    """Return the source whose files are tested: one set of rows is the same files, however it is divided."""
+    return replace(source, split="") if source.split in ("test", WHOLE) else source
+
+
 def _learned_places(model: ModelSpec) -> list[str]:
     """Return the places of the data that a folder's recipe.json says it learned from."""
-    if model.base.startswith((ZOO, POCKET)):
-        return []
-    path = Path(expanduser(model.base)) / DONE
-    try:
-        facts = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError):  # of another program, or damaged, which loading the model says
-        return []
-    parts = [facts, facts.get("material")] if isinstance(facts, dict) else []
-    told = [part.get("source") for part in parts if isinstance(part, dict)]
+    facts = _facts(model)
+    told = [part.get("source") for part in (facts, facts.get("material")) if isinstance(part, dict)]
     return [_unpinned(Source.of(one).place) for one in told if isinstance(one, str)]
+
+
+def _learned(model: ModelSpec) -> list[Contents]:
+    """Return the files that a folder's recipe.json says it learned from; recipes of before they were noted say only where."""
+    told = _facts(model).get("learned")
+    sets = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    return [
+        Contents(frozenset(map(str, one["files"])), frozenset(), one.get("undivided") is True)
+        for one in sets
+        if isinstance(one.get("files"), list)
+    ]
+
+
+def _facts(model: ModelSpec) -> dict[str, Any]:
+    """Return what a folder's recipe.json says; nothing of one of another program, or damaged, which loading the model says."""
+    if model.base.startswith((ZOO, POCKET)):
+        return {}
+    try:
+        facts = json.loads((Path(expanduser(model.base)) / DONE).read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _lies_within(inner: str, outer: str) -> bool:

@@ -21,6 +21,7 @@ import transformers
 from jaxtyping import Float, Int
 from torch import Tensor
 
+import tasks
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO
 from harness.core.files import replace_file
@@ -282,6 +283,7 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
     facts = {
         **asdict(job),
         "identity": job.identity,
+        "learned": tasks.training_files(job.material.tasks, job.material.source),
         "num_kept": len(kept),
         "num_texts": len(readings),
         "num_tokens": sum(len(one.likely) for one in readings),

@@ -110,6 +110,7 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
 def _facts(job: Job, data: HeadData, device: str) -> dict[str, Any]:
     return {
         "identity": job.identity,
+        "learned": tasks.training_files([job.task], job.source),
         "base": {"name": job.target.name, "revision": job.target.revision},
         **{name: value for name, value in asdict(job).items() if name != "target"},
         "num_documents": len(data[0]),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.base import DataError, Dataset, Row
 from tasks.sources.files import ROW_FORMATS, is_saved_to_disk, rows_of, saved_splits
 from tasks.sources.hub import commit_of
-from tasks.sources.source import WHOLE, Source
+from tasks.sources.source import OWN, WHOLE, Source
 
 TOY_VERSION = "1"  # raise it when any generated row of tasks/world changes: caches are keyed with it
 
@@ -57,6 +57,34 @@ def locate(dataset: Dataset, source: Source) -> Files:
     if split not in ("", "test") and path.is_file():
         raise DataError(f"split '{split}': {source.place} is one file; expected whole or test")
     return found
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The sha256 of every file of rows that is trained on, and of every one that is tested.
+
+    ``undivided``: both are the same files, whose rows are parted by a hash.
+    """
+
+    train: frozenset[str]
+    test: frozenset[str]
+    undivided: bool
+
+
+def contents(dataset: Dataset, source: Source) -> Contents | None:
+    """Read the files of a source, whatever they are called and wherever they lie; None where it has none on this machine."""
+    if source.place in OWN or source.repository is not None:
+        return None
+    found = locate(dataset, source)
+    train, test = (
+        frozenset(_sha256(file) for _, path in ranked for file in _row_files(path)) for ranked in (found.train, found.test)
+    )
+    return Contents(train, test, found.pooled)
+
+
+def _row_files(path: Path) -> list[Path]:
+    """Return a file, or the files of rows in a folder of ``save_to_disk``, whose others may be alike in any data set."""
+    return sorted(path.rglob("*.arrow")) if path.is_dir() else [path]
 
 
 def is_undivided(dataset: Dataset, source: Source) -> bool:
@@ -135,8 +163,12 @@ def _named(dataset: Dataset, paths: list[Path], source: Source) -> list[Path]:
 
 
 def _digest_of_file(path: Path) -> str:
-    stat = path.stat()
-    return f"{path.name}:{stat.st_size}:{_content_hash(path.absolute(), stat.st_size, stat.st_mtime_ns)}"
+    return f"{path.name}:{path.stat().st_size}:{_sha256(path)}"
+
+
+def _sha256(path: Path) -> str:
+    found = path.stat()
+    return _content_hash(path.absolute(), found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=1024)
