@@ -59,7 +59,7 @@ class Part:
     """A part by name: its options are known at once, its class is imported when it is first made.
 
     ``path`` is "module:name". ``options`` None reads them off the signature, as for a plug-in, which imports the module.
-    ``reads`` is what a drafter's model is: a "language" model (or an n-gram table), a "block" drafter or trained "heads".
+    ``reads`` is what a drafter's model is: a "language" model (or an n-gram table), a "block" drafter, trained "heads", "none".
     """
 
     path: str

@@ -44,8 +44,10 @@ def several(kind: Callable[[str], Any]) -> Callable[[str], Any]:
             values = tuple(map(kind, text.split(",")))
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{text!r}: expected numbers with commas between, such as 1,2,4") from error
+        if "" in values:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected names with commas between, such as model,copy")
         if len(set(values)) < len(values):
-            raise argparse.ArgumentTypeError(f"{text!r}: one is given twice; expected different numbers with commas between")
+            raise argparse.ArgumentTypeError(f"{text!r}: one is given twice; expected different ones with commas between")
         return values
 
     read.__name__ = kind.__name__

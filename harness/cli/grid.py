@@ -1,7 +1,7 @@
-"""``foretoken run`` with several values of gamma or of how tokens are sampled: a table, a CSV file and a figure of all of them.
+"""``foretoken run`` with several gammas, drafters, rules or ways of sampling: a table, a CSV file and a figure of all of them.
 
-For each way of sampling plain decoding and the method at every gamma are the arms of one comparison, so that they take turns
-example by example. Each arm has a record file of its own.
+For each way of sampling plain decoding and the method with every drafter, rule and gamma are the arms of one comparison, so
+that they take turns example by example. Each arm has a record file of its own.
 """
 
 import argparse
@@ -20,8 +20,10 @@ from harness.papers.leviathan.speed import account
 from harness.report.grid import Point, write
 from harness.run.plan import print_plan
 from harness.run.runner import Runner, pin
+from methods.parts import DRAFTERS
 
 FOLDER = "grids"  # beside the records
+PARTS = ("drafter", "rule", "gamma")  # of AXES, those of a method; the others are of how tokens are sampled
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -50,13 +52,26 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _by_sampling(args: argparse.Namespace) -> Iterator[Iterator[Comparison]]:
-    """Yield the comparisons of a way of sampling, one a gamma, for each way in turn."""
+    """Yield the comparisons of a way of sampling, one for each drafter, rule and gamma, for each way in turn."""
     asked = {name: value for name in AXES if (value := getattr(args, name, None)) is not None}
     given = {name: value if isinstance(value, tuple) else (value,) for name, value in asked.items()}
-    gammas = [{"gamma": gamma} for gamma in given.pop("gamma", ())] or [{}]
+    parts = {name: given.pop(name) for name in PARTS if name in given}
+    methods = [_parts(args, dict(zip(parts, chosen, strict=True))) for chosen in product(*parts.values())]
+    if args.draft is not None and all("draft" in method for method in methods):
+        raise UsageError(f"--draft {args.draft}: none of --drafter {','.join(args.drafter)} reads it; leave it out")
     for chosen in product(*given.values()):
         sampling = vars(args) | dict(zip(given, chosen, strict=True))
-        yield (_one(argparse.Namespace(**sampling | gamma)) for gamma in gammas)
+        yield (_one(argparse.Namespace(**sampling | method)) for method in methods)
+
+
+def _parts(args: argparse.Namespace, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags of one method of a grid; of several drafters those without a model leave --draft to the others."""
+    if not isinstance(args.drafter, tuple):
+        return chosen
+    reads = getattr(DRAFTERS.get(chosen["drafter"]), "reads", "")
+    if reads not in ("", "none") and args.draft is None:
+        raise UsageError(f"drafter {chosen['drafter']!r}: expected --draft MODEL, which it reads; name one, or leave it out")
+    return chosen | ({"draft": None, "draft_revision": None} if reads == "none" else {})
 
 
 def _one(args: argparse.Namespace) -> Comparison:
@@ -68,10 +83,16 @@ def _one(args: argparse.Namespace) -> Comparison:
 
 
 def _merged(parts: Sequence[Comparison]) -> Comparison:
-    """Return one comparison: the plain arms that the parts share, and the method of each part."""
+    """Return one comparison: the plain arms that the parts share, with the probes of all, and the method of each part."""
     methods = [part.arms[-1].method for part in parts]
+    if again := next((one for place, one in enumerate(methods) if one in methods[:place]), None):
+        raise UsageError(
+            f"method {again.name!r}: two values make the same one, as of --rule where --lenience chooses it; give one"
+        )
     together = comparison_id("run", methods[0].name, *methods)
-    arms = (*parts[0].arms[:-1], *(part.arms[-1] for part in parts))
+    probes = tuple(dict.fromkeys(probe for part in parts for probe in part.arms[0].probes))
+    plain, *others = parts[0].arms[:-1]
+    arms = (plain.replace(probes=probes), *others, *(part.arms[-1] for part in parts))
     return Comparison(tuple(arm.replace(comparison=together) for arm in arms))
 
 

@@ -15,8 +15,8 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 
 REGISTRIES = {"method": METHODS, "schedule": SCHEDULES, "rule": RULES, "drafter": DRAFTERS}
 PARTS = ("drafter", "rule", "schedule", "heads")
-AXES = ("temperature", "top_k", "top_p", "gamma")  # flags of which several values make a grid
-GRID = "several, as 1,2,4, make a grid that ends in a table and a figure"
+AXES = ("temperature", "top_k", "top_p", "gamma", "drafter", "rule")  # flags of which several values make a grid
+GRID = "several, with commas between, make a grid that ends in a table and a figure"
 THEIRS = "of transformers also prompt-lookup and early-exit"
 
 
@@ -102,8 +102,10 @@ def _add_method(flag: Callable[..., Any]) -> None:
     peers = "run transformers' own loop in turns with it: generate, assistant, prompt-lookup or early-exit:N (repeatable)"
     layers = "measure PPD's match rate at these layers as well"
     flag("--method", default="autoregressive", help=f"{', '.join(METHODS)} (its own generate); default: autoregressive")
-    flag("--drafter", help=f"{', '.join(DRAFTERS)} (model, tli, slem, block and blockwise with --draft); {THEIRS}")
-    flag("--rule", default="speculative-sampling", help=f"{', '.join(RULES)}; default: speculative-sampling")
+    drafters = f"{', '.join(DRAFTERS)} (model, tli, slem, block and blockwise with --draft); {THEIRS}; {GRID}"
+    flag("--drafter", type=several(str), help=drafters)
+    rules = f"{', '.join(RULES)}; default: speculative-sampling; {GRID}"
+    flag("--rule", type=several(str), default="speculative-sampling", help=rules)
     flag(
         "--schedule",
         default="constant",

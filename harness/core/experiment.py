@@ -115,7 +115,7 @@ class DrafterSpec:
 
     @property
     def model_kind(self) -> str:
-        """Say what ``model`` names: a "language" model (or an n-gram table), a "block" drafter or trained "heads"."""
+        """Say what ``model`` names: a "language" model (or an n-gram table), a "block" drafter, trained "heads" or "none"."""
         return getattr(DRAFTERS.get(self.kind), "reads", "language")
 
     @property

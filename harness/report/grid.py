@@ -1,5 +1,7 @@
 """The table, the CSV file and the figure of a method at several gammas and ways of sampling (``foretoken run --gamma 1,2,4``).
 
+A method with another drafter or rule stands in other rows and panels of it.
+
 The curve is Theorem 3.8 of Leviathan et al. at the alpha and the cost ratio c that were measured beside it: c is the median
 over the gammas. It takes verifying gamma + 1 tokens to cost no more than one and a round to have no fixed cost; "from costs" is
 the speed of the tokens that a round emitted at what draft, verification and the rest of a round cost here.
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "grid"
 PANELS_A_ROW = 3
+PARTS = ("drafter", "rule")  # told where there are several
 FROM_METRICS = (
     "speedup", "alpha_overlap", "tokens_per_step", "tokens_per_s", "ms_per_token", "baseline_ms_per_token",
 )  # fmt: skip
@@ -62,6 +65,13 @@ class Point:
     @property
     def gamma(self) -> int:
         return self.experiment.method.gamma
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Return the names of its drafter and rule."""
+        method = self.experiment.method
+        named = {"drafter": method.drafter and method.drafter.label, "rule": method.rule and method.rule.name}
+        return {name: value for name, value in named.items() if value}
 
     @property
     def sampling(self) -> dict[str, float | int]:
@@ -109,7 +119,15 @@ def write(points: Sequence[Point], folder: Path) -> str:
 
 
 def _axes_of(points: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(name for point in points for name in point.sampling))
+    """Return what tells points apart besides gamma: drafter and rule where there are several, and all of how is sampled."""
+    several = [name for name in PARTS if len({point.parts.get(name) for point in points}) > 1]
+    return [*several, *dict.fromkeys(name for point in points for name in point.sampling)]
+
+
+def _values(point: Point, names: Sequence[str]) -> dict[str, str]:
+    """Return a point's values on axes, those that it has."""
+    known = {**point.parts, **{name: f"{value:g}" for name, value in point.sampling.items()}}
+    return {name: known[name] for name in names if name in known}
 
 
 def _table(points: Sequence[Point]) -> tuple[list[str], list[list[str]], list[str]]:
@@ -119,8 +137,8 @@ def _table(points: Sequence[Point]) -> tuple[list[str], list[list[str]], list[st
         shown = {name: _shown(point.value(name)) for name in HEADS}
         for name, why in point.lacking.items():
             shown[name] = f"({reasons.setdefault(why, len(reasons) + 1)})"
-        sampling = [f"{point.sampling[name]:g}" if name in point.sampling else "" for name in names]
-        rows.append([*sampling, str(point.gamma), *shown.values(), point.verdict])
+        values = _values(point, names)
+        rows.append([*(values.get(name, "") for name in names), str(point.gamma), *shown.values(), point.verdict])
     heads = [*(name.replace("_", "-") for name in names), "gamma", *HEADS.values(), "audit"]
     few = any(estimate != estimate.shown for point in points for estimate in point.metrics.values())
     notes = ["value [low, high]: 95 % over examples" + ("; of fewer than 30 examples there is none" if few else "") + "."]
@@ -144,23 +162,29 @@ def csv_text(points: Sequence[Point]) -> str:
         values = [point.value(name) for name in HEADS]
         ends = [end for one in values for end in ((None, None, None) if one is None else (one.value, one.low, one.high))]
         n = max((one.n for one in values if one is not None), default=0)
-        sampling = [point.sampling.get(name, "") for name in names]
+        told = {**point.parts, **point.sampling}
+        axes = [told.get(name, "") for name in names]
         numbers = ["" if end is None else f"{end:.6g}" for end in ends]
-        writer.writerow([*sampling, point.gamma, *numbers, n, point.verdict, point.refused or "", point.experiment.signature])
+        writer.writerow([*axes, point.gamma, *numbers, n, point.verdict, point.refused or "", point.experiment.signature])
     return out.getvalue()
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    """Draw speed against gamma, a panel for each way of sampling, with Theorem 3.8 and with the costs of rounds."""
-    panels: dict[str, list[Point]] = {}
+    """Draw speed against gamma, a panel for each drafter, rule and way of sampling, with Theorem 3.8 and costs of rounds."""
+    names, panels = _axes_of(points), dict[str, list[Point]]()
     for point in points:
-        title = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in point.sampling.items())
+        values = _values(point, names)
+        title = "\n".join(
+            ", ".join(f"{name.replace('_', '-')} {value}" for name, value in values.items() if name in row)
+            for row in (("drafter",), ("rule",), tuple(point.sampling))
+            if set(row) & set(values)
+        )
         panels.setdefault(title, []).append(point)
     columns = min(len(panels), PANELS_A_ROW)
     rows = -(-len(panels) // columns)
     with style.look():
         figure = style.new_figure(1.6 + 3.6 * columns, 3.6 * rows)
-        figure.subplots_adjust(hspace=0.45, wspace=0.25)
+        figure.subplots_adjust(hspace=0.45 + 0.12 * sum(name in names for name in PARTS), wspace=0.25)
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
         for axes, (title, shown) in zip(grid, panels.items(), strict=False):
             _panel(axes, title, shown)
@@ -218,7 +242,8 @@ def _legend(points: Sequence[Point]) -> list:
 
 def _provenance(points: Sequence[Point]) -> str:
     first = points[0].experiment
-    drafter = "" if first.method.drafter is None else f" with {first.method.drafter.label}"
+    labels = dict.fromkeys(point.parts["drafter"] for point in points if "drafter" in point.parts)
+    drafter = f" with {' or '.join(labels)}" if labels else ""
     speeds = [speed for point in points if (speed := point.value("speedup")) is not None]
     bars = (
         "bars are 95 % intervals over examples" if any(speed.shown.low is not None for speed in speeds) else "too few for bars"

@@ -119,6 +119,26 @@ def test_a_grid_takes_turns_and_ends_in_one_document(
     assert all(float(row["ms_per_token"]) > 0 and float(row["tokens_per_s"]) > 0 for row in rows)
 
 
+def test_a_grid_of_drafters_and_rules(models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One comparison, whose plain arm has the overlaps of both drafters; copying does not carry the other's model."""
+    parts = ("--drafter", "model,copy", "--rule", "speculative-sampling,block-verification", "--gamma", "2")
+    words = ("--method", "speculative", "--draft", models["draft"], "--temperature", "1", *parts)
+    assert main(command(models, tmp_path, *words)) == 0
+    out, _ = capsys.readouterr()
+    documents = json.loads(out.splitlines()[-1])
+    arms = [load_experiment(Path(one["records"])) for one in documents]
+    assert [(arm.method.drafter.kind, arm.method.rule.name) for arm in arms if arm.method.drafter and arm.method.rule] == [
+        (drafter, rule) for drafter in ("model", "copy") for rule in ("speculative-sampling", "block-verification")
+    ]
+    assert [arm.method.drafter.model is None for arm in arms if arm.method.drafter] == [False, False, True, True]
+    assert len({arm.comparison for arm in arms}) == len({one["baseline_records"] for one in documents}) == 1
+    assert all("alpha_overlap" in one["metrics"] for one in documents)
+    [folder] = (tmp_path / "records" / "grids").iterdir()
+    rows = list(csv.DictReader(io.StringIO((folder / "grid.csv").read_text(encoding="utf8"))))
+    assert [row["rule"] for row in rows] == ["speculative-sampling", "block-verification"] * 2
+    assert len({row["drafter"] for row in rows}) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -131,6 +151,12 @@ def test_a_grid_takes_turns_and_ends_in_one_document(
         (("--gamma", "1,2", "--peer", "generate"), "peer 'generate': a grid has none"),
         (("--gamma", "1,2", "--method", "autoregressive"), "--gamma 1: method 'autoregressive' does not read it"),
         (("--temperature", "0,1", "--method", "autoregressive"), "method 'autoregressive': it has no gamma, by which a grid"),
+        (("--rule", "speculative-sampling,poetry"), "rule 'poetry': "),
+        (("--rule", "typical,"), "argument --rule: 'typical,': expected names with commas between, such as model,copy"),
+        (("--rule", "speculative-sampling,lenience", "--lenience", "0.5"), "two values make the same one"),
+        (("--rule", "speculative-sampling,typical", "--epsilon", "0.2"), "--epsilon 0.2: rule 'speculative-sampling' does not"),
+        (("--drafter", "copy,random", "--draft", "x"), "--draft x: none of --drafter copy,random reads it; leave it out"),
+        (("--drafter", "copy,model"), "drafter 'model': expected --draft MODEL, which it reads"),
         (("--gamma", "1,2", "--method", "ppd"), "--gamma 1: method 'ppd' does not read it"),
     ],
 )

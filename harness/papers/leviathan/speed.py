@@ -113,7 +113,7 @@ def memory_access_factor_eq1(experiment: Experiment, found: Mapping[str, Estimat
     rule, drafter = method.values.get("rule"), method.drafter
     lenient = rule == "lenience" and method.values["lenience"] != 1
     exact = rule in ("speculative-sampling", *EXACT_KERNELS) or (rule == "lenience" and not lenient)
-    if drafter is None or drafter.model_kind != "language" or not method.has_constant_gamma or not (exact or lenient):
+    if drafter is None or drafter.model_kind in ("block", "heads") or not method.has_constant_gamma or not (exact or lenient):
         return None
     alpha = found.get("alpha_overlap_lenient" if lenient else "alpha_overlap")
     if alpha is None or (lenient and greedy):
