@@ -17,7 +17,16 @@ from harness.core.errors import UsageError
 from harness.report.baseline import update, write
 from harness.report.holding import hold
 from harness.report.pinned import pinned_set
-from harness.report.regress import Move, false_alarms, measure, moves, read_baseline, update_baseline
+from harness.report.regress import (
+    SCORED,
+    Move,
+    false_alarms,
+    measure,
+    measure_texts,
+    moves,
+    read_baseline,
+    update_baseline,
+)
 from harness.run.runner import Runner
 
 UNREAD = (  # flags of `run` that nothing here reads: a baseline is run from nothing, in this process, and holds no times
@@ -86,7 +95,7 @@ def _execute_pinned(args: argparse.Namespace) -> int:
         print(f"regress: on {args.repeats} other seeds, one thread beside two, {sum(map(bool, alarms))} moved anything")
         return int(any(alarms))
     with TemporaryDirectory() as folder:
-        measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set())
+        measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set()) | {SCORED: measure_texts()}
     changed = [] if baseline is None else moves(baseline, measured)
     if args.update is not None:
         update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)

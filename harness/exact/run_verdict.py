@@ -51,16 +51,16 @@ def judge_run(comparison: Comparison, records: list[list[Record]], with_models: 
 
 
 def _with_replays(finding: Finding, records: Sequence[Record]) -> Finding:
-    """Return the finding with the size of the replay, or a bug where the replay found one in any arm."""
+    """Return the finding with the size of the replay, or a bug where an output of any arm is none that can be."""
     replayed = [record for record in records if record.replayed is not None]
     decisions = sum(record.replayed or 0 for record in replayed)
-    faults = [record.divergence for record in replayed if record.divergence is not None and record.divergence.what]
+    faults = [record.divergence for record in records if record.divergence is not None and record.divergence.what]
     evidence = {**finding.evidence, "replayed": {"outputs": len(replayed), "decisions": decisions, "faults": len(faults)}}
     if not faults:
         done = f"{len(replayed)} of {len(records)} outputs replayed ({decisions} decisions), each as the target gives it"
         return Finding(finding.verdict, f"{finding.note}; {done if replayed else 'none replayed'}", evidence)
     what = ", ".join(sorted({fault.what for fault in faults}))
-    note = f"replayed, {len(faults)} of {len(replayed)} outputs are not what target and random numbers give: {what}"
+    note = f"{len(faults)} of {len(records)} outputs are not what target, random numbers and limits give: {what}"
     return Finding("bug", f"{note}; {finding.note}", evidence)
 
 

@@ -2,13 +2,15 @@
 
 The metrics are acceptance, match counts, quality, rounds, the tokens themselves and exactness verdicts, never wall-clock.
 Weights are committed and decode in fp64, so that every processor and number of threads gives the same values: a number moved
-if any example's differs by more than rounding, a verdict or a hash (of weights, of an output) if it differs at all. A change
-that draws other random numbers moves numbers too, and its author says so (``--update``).
+if any example's differs by more than rounding, a verdict or a hash (of weights, of an output) if it differs at all. Where no
+example's moved, what all examples together give must be the same too, with its interval: how they are added up is held as
+well. Texts of known scores are scored too, for what toy models never say. A change that draws other random numbers moves
+numbers too, and its author says so (``--update``).
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,19 +18,23 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.files import parsed
+from harness.core.files import checksum_of, parsed
 from harness.core.records import Record
 from harness.exact.run_verdict import judge_run
 from harness.measures import pipelines
-from harness.measures.of_run import measure_run
+from harness.measures.of_run import measure_run, of_task
+from harness.measures.statistics import Estimate
 from harness.models.files import files_hash
 from harness.report.pinned import pinned_set
+from harness.report.scored import TEXTS, scored
 from harness.run.build import specs_of
 from harness.run.runner import Runner, pin
 
+SCORED = "scored-texts"  # stands beside the pinned comparisons
 TOLERANCE = 1e-5  # of a value of order 1, relative to a larger one: recordings are heard in fp32
 TIMED = frozenset(pipelines.UNITS) - frozenset(pipelines.UNTIMED)
-WHOLE = ("verdict", "weights")  # what a comparison has besides its examples and their pooled metrics
+WHOLE = ("verdict", "weights")  # what a comparison has besides its examples and what they give together
+POOLED = {"metrics": "pooled", "intervals": "interval"}  # how a move of them is called
 Measured = dict[str, dict[str, Any]]
 
 
@@ -48,7 +54,7 @@ class Move:
 
 
 def measure(runner: Runner, comparisons: Mapping[str, Comparison]) -> Measured:
-    """Run what is missing: comparison -> its "verdict", "weights", pooled "metrics", and those of each of its "examples"."""
+    """Run what is missing: comparison -> its "verdict", "weights", pooled "metrics" with their "intervals", and "examples"."""
     measured = {}
     for name, comparison in comparisons.items():
         pinned = Comparison(tuple(pin(arm) for arm in comparison.arms))
@@ -56,25 +62,48 @@ def measure(runner: Runner, comparisons: Mapping[str, Comparison]) -> Measured:
     return measured
 
 
+def measure_texts() -> dict[str, Any]:
+    """Score the texts of known scores, in the shape of a comparison: what a metric's own settings give, without a model."""
+    pooled, examples = dict[str, Estimate](), dict[str, dict[str, float]]()
+    for name, (task, records) in scored().items():
+        pooled |= {f"{metric} of {name}": one for metric, one in of_task(task, records).items()}
+        examples |= {record.example: _values(of_task(task, [record])) for record in records}
+    return {"verdict": "scored", "weights": checksum_of(TEXTS), **_pooled(pooled), "examples": examples}
+
+
 def measure_pair(runner: Runner, pinned: Comparison, name: str) -> dict[str, Any]:
-    """Run what is missing of one comparison: its "verdict", pooled "metrics", and those of each of its "examples"."""
+    """Run what is missing of one comparison: its "verdict", pooled "metrics" with their "intervals" (low, high and n), and the
+    metrics of each of its "examples"."""
     runner.run(pinned, name)
     records = [runner.records(arm) for arm in pinned.arms]
+    pooled = _estimates(pinned, records)
     return {
         "verdict": judge_run(pinned, records, runner.with_models)["verdict"],
-        "metrics": _metrics(pinned, records),
+        **_pooled(pooled),
         "examples": {
-            example: _metrics(pinned, [[one for one in arm if one.example == example] for arm in records])
+            example: _values(_estimates(pinned, [[one for one in arm if one.example == example] for arm in records]))
             | {"output": "; ".join(_output(one) for arm in records for one in arm if one.example == example)}
             for example in dict.fromkeys(one.example for one in records[0])
         },
     }
 
 
-def _metrics(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, float]:
+def _estimates(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, Estimate]:
     """Return what is measured without a clock."""
-    found = measure_run(comparison, records)
-    return {name: round(one.value, 9) for name, one in found.items() if name not in TIMED}
+    return {name: one for name, one in measure_run(comparison, records).items() if name not in TIMED}
+
+
+def _pooled(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    intervals = {name: [_rounded(one.low), _rounded(one.high), one.n] for name, one in estimates.items()}
+    return {"metrics": _values(estimates), "intervals": intervals}
+
+
+def _values(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    return {name: round(one.value, 9) for name, one in estimates.items()}
+
+
+def _rounded(end: float | None) -> float | None:
+    return None if end is None else round(end, 9)
 
 
 def _output(record: Record) -> str:
@@ -99,7 +128,19 @@ def moves(baselines: Measured, measured: Measured) -> list[Move]:
             found.append(Move(name, "all", "absent" if old is None else "present", "absent" if new is None else "present"))
         else:
             found += [Move(name, key, old[key], new[key]) for key in WHOLE if old[key] != new[key]]
-            found += moved_metrics(name, old, new)
+            apart = moved_metrics(name, old, new)
+            found += apart + _moved_pooled(name, old, new, {move.metric for move in apart})
+    return found
+
+
+def _moved_pooled(name: str, old: dict[str, Any], new: dict[str, Any], apart: Collection[str]) -> list[Move]:
+    """List what all examples together give otherwise than before, and intervals, of metrics that moved in none of them."""
+    found = []
+    for key in POOLED if old["examples"].keys() == new["examples"].keys() else ():
+        for metric in sorted((old[key].keys() | new[key].keys()) - set(apart)):
+            was, now = old[key].get(metric), new[key].get(metric)
+            if not same(was, now):
+                found.append(Move(name, f"{metric}, {POOLED[key]}", _text(was), _text(now)))
     return found
 
 
@@ -117,14 +158,18 @@ def moved_metrics(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[M
     return found
 
 
-def same(before: float | str | None, after: float | str | None) -> bool:
-    """Say whether two values are one, but for rounding in their last digits."""
+def same(before: Any, after: Any) -> bool:
+    """Say whether two values, or lists of them, are one, but for rounding in their last digits."""
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(same, before, after))
     if isinstance(before, float | int) and isinstance(after, float | int):
         return abs(after - before) <= TOLERANCE * max(1.0, abs(before))
     return before == after
 
 
-def _text(value: float | None) -> str:
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_text, value))
     return "-" if value is None else f"{value:.5g}"
 
 
@@ -139,10 +184,11 @@ def read_baseline(folder: Path) -> Measured:
 def _baseline(file: Path) -> dict[str, Any]:
     try:
         found = dict(parsed(file.read_text(encoding="utf8")))
-        if not {*WHOLE, "metrics", "examples"} <= found.keys():
-            raise ValueError("no verdict, weights, metrics and examples")
-        if not all(isinstance(one, dict) for one in (found["metrics"], found["examples"], *found["examples"].values())):
-            raise ValueError("metrics and examples are not tables")
+        if not {*WHOLE, *POOLED, "examples"} <= found.keys():
+            raise ValueError("no verdict, weights, metrics, intervals and examples")
+        tables = [found["examples"], *(found[key] for key in POOLED), *found["examples"].values()]
+        if not all(isinstance(one, dict) for one in tables):
+            raise ValueError("metrics, intervals and examples are not tables")
         return found
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"baseline {file}: cannot be read ({error}); expected JSON, as --update writes it") from error

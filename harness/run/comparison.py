@@ -22,7 +22,7 @@ from harness.run.divergence import classify
 from harness.run.prompts import Prompt, examples_of, make_prompt
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
 from harness.run.refusals import check_tokens, overload_of
-from harness.run.replay import Reader, replay_record
+from harness.run.replay import Reader, replay_record, with_end
 from methods.sampling import Sampling
 from methods.session import ModelSession
 from tasks import get_task
@@ -203,7 +203,7 @@ class Prepared:
         return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models)
 
     def _replayed(self, chunk: Chunk, records: Sequence[Sequence[Record]]) -> list[list[Record]]:
-        """Return all arms' records, new ones of the chosen examples with what their replay found.
+        """Return all arms' records, new ones with what is wrong at their ends, those of the chosen examples replayed.
 
         Row by row: what several arms say of an example is mostly one text, and is read once.
         """
@@ -211,9 +211,20 @@ class Prepared:
         for key, row in zip(chunk.keys, chunk.rows, strict=True):
             for arm, known, own in zip(self.arms, chunk.known, found, strict=True):
                 for place, record in enumerate(own):
-                    if record.key == key and key in self.replayed and key not in known and record.status == "ok":
-                        own[place] = replay_record(record, arm.experiment, arm.method, arm.prompts[row], self.reader)
+                    if record.key == key and key not in known and record.status == "ok":
+                        own[place] = self._looked_at(arm, record, arm.prompts[row])
         return found
+
+    def _looked_at(self, arm: Arm, record: Record, prompt: Prompt) -> Record:
+        """Return a record with what is wrong at its end, or, of a chosen one, in its replay.
+
+        Of an example that was not chosen no recording is heard once more.
+        """
+        chosen = record.key in self.replayed
+        if prompt.listener is not None and not chosen:
+            return record
+        found = with_end(record, arm.experiment, prompt, self.target)
+        return replay_record(record, arm.experiment, arm.method, prompt, self.reader) if chosen and found is record else found
 
     def _measured(self, arm: Arm, chunk: Chunk, own: Sequence[Record]) -> list[Record]:
         """Records with what teacher-forced probes find over their text, as far as it is not recorded yet."""

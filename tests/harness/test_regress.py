@@ -7,7 +7,7 @@ import pytest
 
 from harness.core.errors import UsageError
 from harness.report.pinned import pinned_set
-from harness.report.regress import Move, moves, read_baseline, update_baseline
+from harness.report.regress import SCORED, Move, moves, read_baseline, update_baseline
 
 
 def measured(
@@ -15,7 +15,8 @@ def measured(
 ) -> dict:
     examples = {f"e{number}": {"alpha": value, "output": output} for number, value in enumerate(values)}
     mean = {"alpha": sum(values) / len(values)}
-    return {"pair": {"verdict": verdict, "weights": weights, "metrics": mean, "examples": examples}}
+    spread = {"alpha": [min(values), max(values), len(values)]}
+    return {"pair": {"verdict": verdict, "weights": weights, "metrics": mean, "intervals": spread, "examples": examples}}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,21 @@ def measured(
 )
 def test_a_number_moves_where_any_example_does(now: dict[str, Any], moved: list[tuple[str, str]]) -> None:
     assert [(move.metric, move.count) for move in moves(measured(), now)] == moved
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "moved"),
+    [
+        ("metrics", 0.61, ("alpha, pooled", "0.6", "0.61")),
+        ("intervals", [0.55, 0.65, 2], ("alpha, interval", "0.5 0.7 2", "0.55 0.65 2")),
+        ("intervals", [None, None, 2], ("alpha, interval", "0.5 0.7 2", "- - 2")),
+        ("intervals", [0.5, 0.7 + 1e-7, 2], None),
+    ],
+)
+def test_how_examples_are_added_up_is_held_too(key: str, value: object, moved: tuple[str, str, str] | None) -> None:
+    now = measured()
+    now["pair"][key]["alpha"] = value
+    assert [(one.metric, one.baseline, one.now) for one in moves(measured(), now)] == ([moved] if moved else [])
 
 
 def test_update_writes_baselines_and_the_reason(tmp_path: Path) -> None:
@@ -57,7 +73,8 @@ def test_no_baseline_is_refused(tmp_path: Path) -> None:
 
 def test_pinned_set_is_what_the_committed_baselines_cover() -> None:
     committed = read_baseline(Path(__file__).resolve().parents[2] / "results" / "baselines")
-    assert set(committed) == set(pinned_set())
+    assert set(committed) == {*pinned_set(), SCORED}
+    del committed[SCORED]
     assert {one["verdict"] for one in committed.values()} <= {"identical", "near-tie", "same distribution", "lossy"}
     assert all(len(one["examples"]) >= 16 for one in committed.values())
     assert sum(len(one["metrics"]) for one in committed.values()) > 100

@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from rouge_score.rouge_scorer import RougeScorer
 
 from harness.core import products
+from harness.measures import of_run, statistics
 from harness.models.loading import LoadedModel
 from harness.report.pinned import CHECKPOINTS, pinned_set
-from harness.report.regress import Move, measure, moves, read_baseline
+from harness.report.regress import POOLED, SCORED, Move, measure, measure_texts, moves, read_baseline
 from harness.run.runner import Runner
 from kernels.verify import reference, sigmoid
 from methods.beam import BeamState
@@ -26,6 +29,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import CopyDrafter
 from methods.speculative.rules import Lenience, SpeculativeSampling
 from methods.types import Outcome, Stop
+from tasks import speech, squad, summarization, translation
 
 BASELINES, NUM_EXAMPLES = CHECKPOINTS.parent, 4
 Patch = pytest.MonkeyPatch
@@ -42,6 +46,7 @@ def changes(folder: Path, *names: str) -> list[Move]:
         known = measured[name]["examples"]
         assert len(known) == NUM_EXAMPLES
         one["examples"] = {example: values for example, values in one["examples"].items() if example in known}
+        one |= {key: measured[name][key] for key in POOLED}  # the committed ones are of more examples
     return moves(committed, measured)
 
 
@@ -186,6 +191,93 @@ def test_a_fault_turns_regress_red(
 def test_nothing_moves_without_a_fault(tmp_path: Path) -> None:
     """On this processor's rounding, whichever it is."""
     assert changes(tmp_path, "de-greedy", "news-sampled", "blocks-relaxed-batch", "speech-exact") == []
+
+
+def averaged_examples(patch: Patch) -> None:
+    """An acceptance rate is the mean of every example's own instead of a ratio of totals."""
+    whole = of_run.ratio_of_examples
+
+    def ratio(rows: Sequence[tuple[Any, float, float]], *given: Any, **named: Any) -> Any:
+        return whole([(name, top / below, 1.0) for name, top, below in rows if below], *given, **named)
+
+    patch.setattr(of_run, "ratio_of_examples", ratio)
+
+
+def resampled_tokens(patch: Patch) -> None:
+    """Intervals as if forty times as many examples had been drawn: those of tokens instead of texts."""
+    whole = statistics.weights
+    patch.setattr(statistics, "weights", lambda n, k=500: np.stack([part.mean(0) for part in np.split(whole(n, 40 * k), k)]))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], list[Move]]:
+    """One whole pinned comparison, decoded once: measures its records anew and holds them against the committed values."""
+    name, runner = "squad-copy", Runner(tmp_path_factory.mktemp("recorded"), quiet=True)
+
+    def measured_anew() -> list[Move]:
+        return moves({name: read_baseline(BASELINES)[name]}, measure(runner, {name: pinned_set()[name]}))
+
+    return measured_anew
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (None, set()),
+        (averaged_examples, {"accepted_over_drafted, pooled", "accepted_over_drafted, interval"}),
+        (resampled_tokens, {"accepted_over_drafted, interval"}),
+    ],
+)
+def test_how_examples_are_added_up_is_watched(
+    recorded: Callable[[], list[Move]],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Patch], None] | None,
+    expected: set[str],
+) -> None:
+    """In no example alone does such a fault show."""
+    monkeypatch.setenv(products.VARIABLE, "torch")
+    if fault is not None:
+        fault(monkeypatch)
+    found = {move.metric for move in recorded()}
+    assert found >= expected
+    assert bool(found) == bool(expected)
+
+
+def unstemmed(patch: Patch) -> None:
+    patch.setattr(summarization, "_scorer", lambda names: RougeScorer(list(names), use_stemmer=False))
+
+
+def international_tokens(patch: Patch) -> None:
+    patch.setitem(translation.SETTINGS, "sacrebleu", {"tokenize": "intl", "smooth_method": "exp"})
+    for name, made in list(vars(translation).items()):
+        if hasattr(made, "__wrapped__"):
+            patch.setattr(translation, name, made.__wrapped__)
+
+
+def kept_case(patch: Patch) -> None:
+    patch.setattr(squad, "normalise", str)
+
+
+def bare_words(patch: Patch) -> None:
+    patch.setattr(speech, "normalise", str.lower)
+
+
+@pytest.mark.parametrize(
+    ("fault", "moved"),
+    [
+        (unstemmed, "rouge1"),
+        (international_tokens, "sacrebleu"),
+        (kept_case, "exact_match"),
+        (bare_words, "wer"),
+    ],
+)
+def test_a_metric_of_other_settings_moves_the_texts_of_known_scores(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[Patch], None], moved: str
+) -> None:
+    committed = {SCORED: read_baseline(BASELINES)[SCORED]}
+    assert moves(committed, {SCORED: measure_texts()}) == []
+    fault(monkeypatch)
+    assert moved in {move.metric for move in moves(committed, {SCORED: measure_texts()})}
 
 
 def test_the_scores_that_are_watched_are_not_zero() -> None:

@@ -56,8 +56,11 @@ def first_choices(drafter: Drafter, inputs: Inputs, made: Generation) -> Iterato
         yield Decision(one.position, "draft", off, NEAR_TIE_FLOAT32)
 
 
-def acceptances(output: Sampled, drafts: Drafts, exact: bool) -> Iterator[Decision]:
-    """Yield what was decided of drafts, and how far stated probabilities are from what the laws say."""
+def acceptances(output: Sampled, drafts: Drafts, lenience: float | None) -> Iterator[Decision]:
+    """Yield what was decided of drafts, and how far stated probabilities are from what the laws say.
+
+    Without a ``lenience`` the decisions are a rule's own, and are not looked at.
+    """
     if not (places := decided(output.rounds)):
         return
     probs = output.laws[[one.position for one in places], [one.token for one in places]].tolist()
@@ -70,8 +73,8 @@ def acceptances(output: Sampled, drafts: Drafts, exact: bool) -> Iterator[Decisi
             yield Decision(position, "target's probability of a draft", abs(step.target_probs[one.place] - prob), bound)
         if one.place < len(step.draft_probs):
             stated = step.draft_probs[one.place]
-            over = accepts[one.number] * stated - prob  # at most 0 where the draft stands
-            if exact:
+            if lenience is not None:
+                over = lenience * accepts[one.number] * stated - prob  # at most 0 where the draft stands
                 yield Decision(position, "acceptance" if one.stands else "rejection", over if one.stands else -over, bound)
             if law is not None:
                 yield Decision(position, "draft's probability", abs(stated - law), bound)

@@ -8,7 +8,8 @@ import torch
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
-from harness.run.decode import outputs_of
+from harness.models.loading import LoadedModel
+from harness.run.decode import misended, outputs_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt, seed_of
 from harness.run.replay.blocks import blocks
@@ -18,11 +19,13 @@ from harness.run.replay.reading import MEMORY, SAMPLE, Reader, law_of, numbers_o
 from methods.sampling import Sampling
 from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
-from methods.speculative.engine_rules import PointMass
-from methods.speculative.rules import KernelRule, SpeculativeSampling
+from methods.speculative.engine_rules import PointMass, TargetGreedy, Typical
+from methods.speculative.rules import KernelRule, Lenience, SpeculativeSampling
 from methods.steps import Step
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Method, VerifyRule
+
+STATE_LAW = (Lenience, Typical, TargetGreedy)  # lossy rules whose probabilities of drafts are the target's own
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,18 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
     return dataclasses.replace(record, replayed=sum(decisions) if decisions else None, nats=nats, divergence=fault)
 
 
+def with_end(record: Record, experiment: Experiment, prompt: Prompt, target: LoadedModel) -> Record:
+    """Return a record, with a fault where its text does not end where a stopping token or the limit ends it.
+
+    So it is of any method. Such a text need not fit its rounds, and is not to be replayed.
+    """
+    found = misended(experiment, prompt, record.tokens or [], target)
+    if found is None:
+        return record
+    position, what = found
+    return dataclasses.replace(record, divergence=_divergence(Decision(position, what, 1.0, 0.0)))
+
+
 def _taken(rounds: list[Step], count: int) -> list[Step]:
     """Take the rounds that emitted the next ``count`` tokens."""
     taken = []
@@ -71,7 +86,7 @@ def _taken(rounds: list[Step], count: int) -> list[Step]:
 
 @torch.inference_mode()
 def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Replayed | None:
-    """Replay one row's output; None for a method whose tokens are not the target's own choices or draws.
+    """Replay one row's output; None for a method of which nothing can be replayed.
 
     ``seed`` and ``length`` are those of its ``Uniforms``. Raises RuntimeError where memory does not suffice.
     """
@@ -83,9 +98,15 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
 
 
 def is_replayed(method: Method, sampling: Sampling) -> bool:
-    """Say whether a method's tokens are the target's first choices, or draws with numbers that can be had again."""
-    if method.guarantee == "lossy" or getattr(method, "num_beams", 1) > 1:
+    """Say whether a method's tokens are the target's first choices, or draws with numbers that can be had again.
+
+    Of some lossy rules that sample, what they state of drafts is the target's law, and of lenience every decision follows.
+    """
+    if getattr(method, "num_beams", 1) > 1:
         return False
+    if method.guarantee == "lossy":
+        states_law = isinstance(method, DraftAndVerify) and isinstance(_rule_of(method), STATE_LAW)
+        return states_law and not sampling.greedy
     return sampling.greedy or not isinstance(method, TransformersGenerate)
 
 
@@ -97,9 +118,9 @@ def _divergence(fault: Decision) -> Divergence:
 
 
 def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Iterator[Decision]:
-    reading, exact = reader.read(inputs, made.tokens), _draws_residuals(method)
+    reading, lenience = reader.read(inputs, made.tokens), _lenience_of(method)
     if reader.sampling.greedy:
-        yield from choices(made, reading, exact)
+        yield from choices(made, reading, lenience is not None)
         if isinstance(method, DraftAndVerify):
             yield from first_choices(method.drafter, inputs, made)
         return
@@ -115,11 +136,11 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     shares = 4 * reading.margin_bound / reader.sampling.temperature  # of a probability: of its logit and of the sum, twice
     output = Sampled(made.tokens, laws, 2 * reading.law_bound, shares, numbers, rounds)
     drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass))
-    yield from acceptances(output, drafts, exact and not by_block)
+    yield from acceptances(output, drafts, None if by_block else lenience)
     yield from drawn_drafts(output, drafts)
     if by_block:
         yield from blocks(output, drafts)
-    elif exact:
+    elif lenience is not None:
         yield from last_tokens(output, drafts)
 
 
@@ -127,10 +148,15 @@ def _rule_of(method: DraftAndVerify) -> VerifyRule:
     return method.rule.rule if isinstance(method.rule, ProfiledRule) else method.rule
 
 
-def _draws_residuals(method: Method) -> bool:
-    """Say whether a method decides by Algorithm 1 of Leviathan et al. or by block verification, which can be replayed."""
+def _lenience_of(method: Method) -> float | None:
+    """Return what Algorithm 1 of Leviathan et al. multiplies a draft's probability by (A.5): 1 of a lossless rule.
+
+    So it is of block verification, whose decisions can be replayed too. None of a method that decides otherwise.
+    """
     if not isinstance(method, DraftAndVerify):
-        return False
+        return None
     rule = _rule_of(method)
+    if isinstance(rule, Lenience):
+        return rule.lenience
     exact_kernel = isinstance(rule, KernelRule) and rule.guarantee == "same_distribution"
-    return exact_kernel or isinstance(rule, SpeculativeSampling | BlockVerification)
+    return 1.0 if exact_kernel or isinstance(rule, SpeculativeSampling | BlockVerification) else None

@@ -1,0 +1,175 @@
+"""A run sees faults by itself: of texts' ends by any method, and of lossy rules by the laws that they state.
+
+The models are those of `make regress`, in fp64. Faults that exact methods' replays find: test_replay.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from harness.core.experiment import Comparison, MethodSpec
+from harness.core.record_files import read_records
+from harness.exact.controls import CONTROLS
+from harness.exact.run_verdict import judge_run
+from harness.measures.of_run import speedup
+from harness.measures.statistics import Missing
+from harness.report.pinned import drafted_by, pinned_set
+from harness.run import decode as run_decode
+from harness.run.replay import is_replayed
+from harness.run.runner import Runner, pin
+from methods.beam import BeamSearch
+from methods.sampling import Sampling
+from methods.speculative import decode
+from methods.speculative.decode import DraftAndVerify
+from methods.speculative.per_row import PerRow, RandomDrafter
+from methods.speculative.rules import Lenience, SigmoidRule
+from methods.speculative.schedules import Constant
+from methods.types import Proposal, Stop, Verdict
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def judged(folder: Path, name: str, method: MethodSpec | None = None, **fields: object) -> tuple[dict[str, Any], Comparison]:
+    """Run the first examples of a pinned comparison, perhaps by another method, and return the verdict on it."""
+    plain, arm = (one.replace(probes=(), **fields) for one in pinned_set(num_examples=4)[name].arms)
+    comparison = Comparison((pin(plain), pin(arm if method is None else arm.replace(method=method))))
+    runner = Runner(folder, quiet=True, replay="all")
+    runner.run(comparison)
+    records = [runner.records(one) for one in comparison.arms]
+    found = judge_run(comparison, records, runner.with_models)
+    assert found["verdict"] != "bug" or isinstance(speedup(*records), Missing)
+    return found, comparison
+
+
+def looks_at_the_last_token(patch: pytest.MonkeyPatch) -> None:
+    """An end of text among the accepted drafts ends nothing."""
+
+    def cut(self: Stop, tokens: list[int], room: int) -> tuple[list[int], str | None]:
+        emitted = tokens[:room]
+        if emitted[-1] in self.token_ids:
+            return emitted, "eos"
+        return emitted, "length" if len(emitted) >= room else None
+
+    patch.setattr(Stop, "cut", cut)
+
+
+def ends_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """A text that needs more than 30 tokens is cut there, and says that it reached its limit."""
+    whole = Stop.budgets
+    patch.setattr(Stop, "budgets", lambda self, target: [min(30, room) for room in whole(self, target)])
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "method", "expected"),
+    [
+        (looks_at_the_last_token, "news-sampled", None, "token behind the end of the text"),
+        (ends_too_soon, "text-lenient", None, "end before a stopping token and the limit"),
+        (ends_too_soon, "de-beam", None, "end before a stopping token and the limit"),
+        (ends_too_soon, "ppd-sampled", None, "end before a stopping token and the limit"),
+    ],
+)
+def test_a_text_that_does_not_end_where_it_must_turns_a_run_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, name: str, method: MethodSpec | None, expected: str
+) -> None:
+    assert judged(tmp_path / "right", name, method)[0]["verdict"] != "bug"
+    fault(monkeypatch)
+    found = judged(tmp_path / "wrong", name, method)[0]
+    assert found["verdict"] == "bug"
+    assert expected in found["summary"]
+
+
+def rounds_without_drafts(patch: pytest.MonkeyPatch) -> None:
+    stamp = decode._stamp
+    patch.setattr(decode, "_stamp", lambda rows, draft_s, verify_s, round_s: stamp(rows, draft_s, verify_s, round_s - draft_s))
+
+
+def prefill_untimed(patch: pytest.MonkeyPatch) -> None:
+    """The clock of a batch begins behind the prefill of target and draft."""
+    begin, late_s = DraftAndVerify._begin, [0.0]
+
+    def begun(self: DraftAndVerify, target: Any, inputs: Any, uniforms: Any, clock: Any) -> Any:
+        found = begin(self, target, inputs, uniforms, clock)
+        late_s[0] += found[1] + found[2]
+        return found
+
+    clock_for = run_decode.clock_for
+    patch.setattr(run_decode, "clock_for", lambda device: lambda: clock_for(device)() - late_s[0])
+    patch.setattr(DraftAndVerify, "_begin", begun)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [(rounds_without_drafts, "clock: a round took"), (prefill_untimed, "clock: a batch took")],
+)
+def test_times_that_do_not_nest_are_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, expected: str
+) -> None:
+    fault(monkeypatch)
+    _, comparison = judged(tmp_path, "text-lenient")
+    drafted = list(read_records(tmp_path / f"{comparison.arms[-1].signature}.jsonl"))
+    assert {one.status for one in drafted} == {"failed"}
+    assert all(expected in (one.error or "") for one in drafted)
+
+
+def by_rule(rule: str, **options: object) -> MethodSpec:
+    return MethodSpec.of("speculative", drafter=drafted_by("llama-draft"), gamma=3, rule=rule, **options)  # type: ignore[arg-type]
+
+
+LENIENT, TYPICAL, GREEDY = by_rule("lenience", lenience=0.3), by_rule("typical"), by_rule("target-greedy")
+
+
+def stale(patch: pytest.MonkeyPatch) -> None:
+    """The target keeps rejected drafts in its cache."""
+    patch.setattr("harness.models.loading.ModelSession", CONTROLS["stale cache"].session)
+
+
+def doubly_lenient(patch: pytest.MonkeyPatch) -> None:
+    whole = Lenience.verify
+    patch.setattr(Lenience, "verify", lambda self, *given: whole(Lenience(self.lenience**2), *given))
+
+
+def drawn_from_the_target(patch: pytest.MonkeyPatch) -> None:
+    """What follows a rejection is drawn from the target itself."""
+    whole = Lenience.verify
+
+    def verify(self: Lenience, proposal: Proposal, logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        verdict = whole(self, proposal, logits, sampling, uniforms)
+        wrong = sampling.draw(logits[range(len(logits)), verdict.num_accepted], uniforms[:, -1])
+        return replace(verdict, next_token=wrong)
+
+    patch.setattr(Lenience, "verify", verify)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault", "expected"),
+    [
+        (LENIENT, stale, "target's probability of a draft"),
+        (LENIENT, doubly_lenient, "acceptance"),
+        (by_rule("lenience", lenience=0.9), drawn_from_the_target, "drawn token"),
+        (TYPICAL, stale, "target's probability of a draft"),
+        (GREEDY, stale, "target's probability of a draft"),
+    ],
+)
+def test_what_a_lossy_rule_states_and_decides_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: MethodSpec, fault: Fault, expected: str
+) -> None:
+    found = judged(tmp_path / "right", "text-lenient", method)[0]
+    assert found["verdict"] == "lossy"
+    assert found["replayed"]["outputs"] == 8
+    fault(monkeypatch)
+    found = judged(tmp_path / "wrong", "text-lenient", method)[0]
+    assert found["verdict"] == "bug"
+    assert expected in found["summary"]
+
+
+def test_nothing_is_replayed_of_beams_and_of_rules_that_state_no_law() -> None:
+    greedy, sampled = Sampling(temperature=0.0), Sampling(temperature=1.0)
+    sigmoid, lenient = (
+        DraftAndVerify(PerRow(RandomDrafter(9)), rule, lambda: Constant(1)) for rule in (SigmoidRule(), Lenience(0.5))
+    )
+    assert is_replayed(lenient, sampled)
+    assert not any(is_replayed(*one) for one in ((lenient, greedy), (sigmoid, sampled), (BeamSearch(2), greedy)))
