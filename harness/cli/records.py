@@ -31,6 +31,8 @@ from tasks import get_task
 def execute_show(args: argparse.Namespace) -> int:
     path, chosen = _address(args.record)
     experiment, records, number = load_experiment(path), load_records(path), chosen or 1
+    if not records:
+        raise UsageError(f"record {args.record!r}: its file holds none; expected one of a run that has recorded something")
     if not 1 <= number <= len(records):
         raise UsageError(f"record {args.record!r}: expected a number from 1 to {len(records)} after the colon")
     if args.trace is not None:

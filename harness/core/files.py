@@ -74,10 +74,16 @@ def digest_of(path: Path) -> str:
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # of a pipe, say, there is no end
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+    found = regular(path)
     return _digest_of(path, found.st_size, found.st_mtime_ns)
+
+
+def regular(path: Path) -> os.stat_result:
+    """Return what is known of a file. OSError where it is no regular one: of a pipe or a device, say, there is no end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -104,7 +110,12 @@ def readable(what: str, remedy: str) -> Iterator[None]:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file; a last one without a newline, which a killed process left, is not among them."""
+    """Yield the lines of a file; a last one without a newline, which a killed process left, is not among them.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    regular(path)
     with path.open("rb") as file:
         yield from (line for line in file if line.endswith(b"\n"))
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, Probe, RuleTimesProbe
-from harness.core.files import LineFile, parsed, replace_file, whole_lines
+from harness.core.files import LineFile, parsed, regular, replace_file, whole_lines
 from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
 
 PROBES, REPLACED = "probes", "replaced"
@@ -180,13 +180,21 @@ def load_records(path: str | Path) -> list[Record]:
 
 
 def load_experiment(path: Path) -> Experiment:
-    """Return the description that lies beside a record file."""
+    """Return the description that lies beside a record file, which is named by what it describes."""
     if path.suffix != ".jsonl" or not path.is_file():
         raise UsageError(f"records {path}: no record file; expected a .jsonl file, as a run leaves in its folder of records")
+    description = path.with_suffix(".json")
     try:
-        return Experiment.from_dict(parsed(path.with_suffix(".json").read_text(encoding="utf8")))
+        regular(description)
+        found = Experiment.from_dict(parsed(description.read_text(encoding="utf8")))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"experiment of {path}: cannot be read ({error}); its .json is written beside its records") from error
+    if SIGNATURE.fullmatch(path.stem) and found.signature != path.stem:
+        raise UsageError(
+            f"experiment of {path}: its .json describes {found.signature}, another; expected that which the file is named by: "
+            "put it back, or use the version of Foretoken that wrote it"
+        )
+    return found
 
 
 DATE = "date"  # in an environment: the day on which its records were begun (UTC), absent from those of older versions

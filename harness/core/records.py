@@ -18,6 +18,10 @@ Unit = tuple[str, str]  # (replica, example)
 CHECKSUM = ',"checksum":"'  # before a line's last field
 Key = tuple[str, int]
 LONGEST_S = 1e7  # of one example: four months
+MOST_DRAFTS = 2**14  # of a round; with many more, what counts by position takes for ever
+MOST_NATS = 700  # a token; minus the logarithm of 1e-300 is less
+MOST_SUM = 1e100  # of a statistic: sums of more overflow
+MOST_TOKEN = 2**31 - 1  # no vocabulary is larger, and a tokenizer ends a program that asks it for more
 ROUNDING = 0.01  # of probabilities that half precision adds up
 MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
 
@@ -237,14 +241,17 @@ def _check_numbers(record: Record) -> None:
         raise ValueError("error: null, of an example that failed; expected its message")
     if record.status == "ok" and record.error is not None:
         raise ValueError(f"status 'ok', but error {record.error!r}")
-    for name in ("prompt_tokens", "truncated_tokens", "on_processor_frac", "replayed", "nats"):
+    for name in ("prompt_tokens", "truncated_tokens", "on_processor_frac", "replayed"):
         _check_range(name, [getattr(record, name)])
+    _check_range("nats", [record.nats], most=MOST_NATS * len(record.tokens or ()))
+    for name, value in (record.statistics or {}).items():
+        _check_range(f"statistics.{name}", value if isinstance(value, list) else [value], -MOST_SUM, MOST_SUM)
     for name in ("wall_s", "encode_s", "draft_encode_s"):
         _check_range(name, [getattr(record, name)], most=LONGEST_S)
     if record.wall_s == 0 and record.tokens:
         raise ValueError(f"wall_s: 0, of {len(record.tokens)} tokens; expected the seconds that they took")
     _check_range("num_rows", [record.num_rows], least=1)
-    _check_range("tokens", record.tokens or [])
+    _check_range("tokens", record.tokens or [], most=MOST_TOKEN)
     if record.divergence is not None:
         _check_range("divergence.position", [record.divergence.position], most=len(record.tokens or ()))
     _check_found(record)
@@ -253,7 +260,8 @@ def _check_numbers(record: Record) -> None:
 def _check_found(record: "Record | ProbeRecord") -> None:
     """Check what probes find; seconds and ranks are not negative, overlaps are probabilities."""
     for overlap in record.overlap:
-        for values in overlap.by_lenience.values():
+        for lenience, values in overlap.by_lenience.items():
+            _check_range("overlap.by_lenience", [float(lenience)])
             _check_range("overlap", values, most=1 + ROUNDING)
     for early in record.early:
         _check_range("early.ranks", early.ranks)
@@ -287,7 +295,10 @@ def _check_rounds(record: Record) -> None:
     for name in ("target_probs", "draft_probs"):
         _check_range(f"steps.{name}", chain.from_iterable(getattr(steps, name)), most=1 + ROUNDING)
     for name in ("drafted", "choices", "candidates"):
-        _check_range(f"steps.{name}", chain.from_iterable(getattr(steps, name)))
+        _check_range(f"steps.{name}", chain.from_iterable(getattr(steps, name)), most=MOST_TOKEN)
+    _check_range("steps.drafted, in a round", map(len, steps.drafted), most=MOST_DRAFTS)
+    if any(len(drafted) < len(probs) for drafted, probs in zip(steps.drafted, steps.target_probs, strict=False)):
+        raise ValueError("steps: a round has more target_probs than drafts")
     for drafted, accepted, emitted in zip(steps.drafted, steps.num_accepted, steps.emitted, strict=True):
         if drafted and not (accepted <= len(drafted) and emitted <= accepted + 1):
             raise ValueError(

@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 
+from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
 from harness.measures.pairing import Paired, incomparable, overlap_of, paired, steps_of, succeeded
@@ -199,6 +200,11 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
     statistics = [record.statistics for record in counted if record.statistics is not None]
     if not statistics:
         return {}
+    if odd := next((one for one in counted if one.statistics and one.statistics.keys() != statistics[0].keys()), None):
+        raise UsageError(
+            f"record {odd.signature}, example {odd.example!r}: its statistics are not those of example "
+            f"{counted[0].example!r}; remove the line that was edited, and it is run again"
+        )
     n, found = len(statistics), {}
     draws = task.resample(statistics, weights(n)) if n > 1 else {}
     for name, metric in task.aggregate(statistics).items():

@@ -67,6 +67,8 @@ def local_folder(name: str) -> Path | None:
             raise UsageError(
                 f"model folder {path}: it has no config.json; expected a folder written by save_pretrained, or with a GGUF file"
             )
+        if odd := next((one for one in sorted(path.iterdir()) if one.exists() and not (one.is_file() or one.is_dir())), None):
+            raise UsageError(f"model folder {path}: {odd.name} is no regular file, and reading it may never end; remove it")
         return path
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UsageError(

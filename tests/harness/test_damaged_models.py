@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_a_config_of_another_depth_drops_no_layer(
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"n_layer": num_layers}))
     assert expected in refusal(tmp_path / "model", capfd)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "generation_config.json", "chat_template.jinja"])
+def test_a_pipe_in_the_place_of_a_file_hangs_nothing(whole: dict[str, Path], tmp_path: Path, file: str) -> None:
+    shutil.copytree(whole["target"], tmp_path / "model")
+    (tmp_path / "model" / file).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "model" / file)
+    with pytest.raises(UsageError, match=f"{file} is no regular file, and reading it may never end; remove it"):
+        load(tmp_path / "model")
 
 
 def test_weights_that_half_precision_cannot_hold_are_refused(

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -396,3 +397,46 @@ def test_damaged_baselines_and_tables_are_named(tmp_path: Path, content: str) ->
 def test_a_probability_rounded_to_zero_does_not_divide() -> None:
     step = Step(drafted=[1], num_accepted=1, emitted=1, target_probs=[0.5], draft_probs=[0.0])
     assert alpha_ratio([step]) == (1.0, 1.0)
+
+
+def test_statistics_of_another_task_in_one_record_are_refused(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+    own = stored.lines[stored.plain.signature]
+    edited = without(own[1], lambda values: values.update(statistics={"zzz": 1.0}))
+    path, _ = write(stored, stored.lines | {stored.plain.signature: [own[0], edited, *own[2:]]})
+    assert main(["compare", str(path), str(path)]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "its statistics are not those of" in said
+
+
+def test_a_file_without_records_has_none_to_show(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+    path, _ = write(stored, stored.lines | {stored.plain.signature: []})
+    assert main(["show", str(path)]) == 2
+    assert "its file holds none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"dtype": "float16"}, {"seed": 5}, {"limit": 3}])
+def test_a_description_of_another_experiment_is_refused(stored: SimpleNamespace, change: dict[str, Any]) -> None:
+    """How many examples were asked for is no part of what a file is named by."""
+    path, _ = write(stored, plain=stored.plain.replace(**change).to_json().encode())
+    if "limit" in change:
+        assert load_experiment(path).limit == 3
+        return
+    with pytest.raises(UsageError, match="another; expected that which the file is named by"):
+        load_experiment(path)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize("command", ["acceptance", "show"])
+def test_a_pipe_in_the_place_of_a_file_hangs_nothing(stored: SimpleNamespace, command: str, suffix: str) -> None:
+    _, path = write(stored)
+    path.with_suffix(suffix).unlink()
+    os.mkfifo(path.with_suffix(suffix))
+    assert main([command, str(path)]) == 2
+
+
+def test_a_lenience_that_is_no_number_is_no_record(stored: SimpleNamespace) -> None:
+    path = stored.folder / "x.jsonl"
+    overlap = {"drafter": "d", "by_lenience": {"x": [0.5]}}
+    path.write_bytes(without(stored.lines[stored.plain.signature][0], lambda values: values.update(overlap=[overlap])))
+    with pytest.raises(UsageError, match="could not convert string to float: 'x'"):
+        list(read_records(path))

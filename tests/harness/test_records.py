@@ -85,6 +85,7 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"repeat": -1}, "repeat: -1"),
         ({"num_rows": 0}, "num_rows: 0; expected 1 or more"),
         ({"tokens": [1, -2]}, "tokens: -2"),
+        ({"tokens": [1, 2**63]}, "tokens: 9223372036854775808; expected 0 to 2.14748e+09"),
         ({"error": "but it worked"}, "status 'ok', but error 'but it worked'"),
         ({"status": "failed"}, "error: null, of an example that failed"),
         ({"steps": {"num_accepted": [99]}}, "drafted 2, accepted 99 and emitted 2 tokens"),
@@ -93,6 +94,11 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"steps": {"draft_probs": [[-0.5, 0.1]]}}, "steps.draft_probs: -0.5"),
         ({"steps": {"round_s": [-0.5]}}, "steps.round_s: -0.5"),
         ({"steps": {"drafted": [[1, -7]]}}, "steps.drafted: -7"),
+        ({"steps": {"drafted": [[1] * 16385]}}, "steps.drafted, in a round: 16385; expected 0 to 16384"),
+        ({"steps": {"drafted": [[1]], "num_accepted": [1]}}, "a round has more target_probs than drafts"),
+        ({"nats": 1e308}, "nats: 1e+308; expected 0 to 1400"),
+        ({"statistics": {"log_prob": -1e308}}, "statistics.log_prob: -1e+308; expected -1e+100 to 1e+100"),
+        ({"steps": {"drafted": [[1, 10**30]]}}, "steps.drafted: 1000000000000000000000000000000; expected 0 to"),
     ],
 )
 def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
