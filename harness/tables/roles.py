@@ -10,6 +10,8 @@ from harness.measures.statistics import Missing
 
 Roles = Mapping[str, Mapping[str, str | Missing]]
 
+CAPTIONS_FOR_NEWS = "Image captions are translated here (Multi30k's test2016), news in the paper (WMT14)."
+
 
 class UnknownRole(UsageError):
     """A role was filled that this table or figure does not have."""

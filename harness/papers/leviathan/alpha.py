@@ -14,6 +14,7 @@ from harness.papers.leviathan.setup import (
     PAPER,
     ROLES,
     autoregressive,
+    data_of,
     drafter,
     drafters,
     model_notes,
@@ -197,6 +198,7 @@ ALPHA = table(
     sections=sections,
     published=_printed,
     last_notes=_last_notes,
+    data=data_of,
     findings=(
         order(by_head("alpha", 2, "0", "1", _is_neural), "alpha", "at temperature 0", "at 1", "neural pairs"),
         order(by_head("alpha", 1, "T5-large", "T5-small"), "alpha", "with draft T5-large", "with T5-small", "settings"),

@@ -1,6 +1,6 @@
 """The models, data and sizes that each profile has in place of Leviathan et al.'s, and the experiments made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from harness.core.experiment import DrafterSpec, Experiment, ModelSpec, OverlapP
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
 from harness.tables import published
-from harness.tables.roles import needed_model, plain_decoding, role_model, with_draft
+from harness.tables.roles import CAPTIONS_FOR_NEWS, needed_model, plain_decoding, role_model, with_draft
 from kernels.inputs import SamplingSpec
 
 PAPER = "leviathan"
@@ -145,6 +145,12 @@ SIZES = {
 def setup_of(settings: Settings, key: str) -> _Setup:
     """Return a setting of the paper as a profile has it."""
     return (POCKET_SETUPS if settings.profile == "pocket" else SETUPS)[key]
+
+
+def data_of(settings: Settings, arms: Sequence[Experiment]) -> str:
+    """Say which data stand in for the paper's news in a table of these arms; empty where none do."""
+    captions = POCKET_SETUPS["EnDe"].task
+    return CAPTIONS_FOR_NEWS if any(arm.task == captions for arm in arms) else ""
 
 
 model_of = partial(role_model, ROLES)  # (settings, role) -> the name of the model that fills it, or why none does

@@ -30,6 +30,7 @@ from harness.papers.leviathan.setup import (
     PAPER,
     TARGET,
     autoregressive,
+    data_of,
     drafter,
     drafters,
     model_notes,
@@ -356,6 +357,7 @@ SPEED = table(
     ),
     sections=sections,
     last_notes=_last_notes,
+    data=data_of,
     findings=(
         side("speed", 1, "speculative decoding", FASTER, "than the target alone", "pairs"),
         # Counted tokens and Equation 1's are of the same examples: the residual pairs them, and has their difference's sign.
@@ -386,6 +388,7 @@ EXPECTED = table(
     ),
     sections=partial(sections, name="table_4"),
     last_notes=_last_notes,
+    data=data_of,
     findings=(
         side("Emp", 1, "speculative decoding", FASTER, "than the target alone", "pairs"),
         order(by_columns("Emp", "Exp"), "the speed-up", "as measured (Emp)", "as expected (Exp)", "pairs"),

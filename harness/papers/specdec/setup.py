@@ -12,7 +12,7 @@ from functools import partial
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, comparison_id
 from harness.core.settings import Settings
 from harness.measures.statistics import Missing
-from harness.tables.roles import Roles, plain_decoding, role_model, with_draft
+from harness.tables.roles import CAPTIONS_FOR_NEWS, Roles, plain_decoding, role_model, with_draft
 from harness.zoo.descriptions import DrafterRecipe, PairRecipe
 from harness.zoo.recipes import RECIPES, Scale, scale_of
 from harness.zoo.specdec import BLOCK_SIZES
@@ -237,7 +237,7 @@ def data_of(settings: Settings, arms: Sequence[Experiment]) -> str:
     """Say which data stand in for the paper's news in a table of these arms; empty where none do."""
     if not any(arm.task == task_of(settings, EN_DE) != EN_DE.task for arm in arms):
         return ""
-    return "Image captions are translated here (Multi30k's test2016), news in the paper (WMT14)."
+    return CAPTIONS_FOR_NEWS
 
 
 def greedy(settings: Settings, setup: Setup, group: str) -> Experiment | Missing:
