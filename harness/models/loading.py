@@ -180,7 +180,8 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
             round_weights(model, spec.rounding)
             model.to(getattr(torch, dtype))
         stack = _stack(spec, model, config, device, bool(placed))
-        _check_ends(spec, eos_token_ids := eos_ids(model.generation_config, config), stack.vocab_size)
+        ends = [eos_ids(model.generation_config), eos_ids(config)]
+        _check_ends(spec, (*ends[0], *ends[1]), stack.vocab_size)
         parameters = list(model.parameters())
         loaded = LoadedModel(
             name=spec.name,
@@ -188,7 +189,8 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
             stack=stack,
             tokenizer=tokenizer,
             is_encoder_decoder=bool(config.is_encoder_decoder),
-            eos_token_ids=eos_token_ids,
+            # As transformers' own loop; a config that was written without any has its class's, a word of many a vocabulary.
+            eos_token_ids=ends[0] or ends[1],
             num_parameters=sum(p.numel() for p in parameters),
             size_bytes=sum(p.numel() * p.element_size() for p in parameters),
             listener=None if extractor is None else Listener(extractor, spec.name),
@@ -338,12 +340,10 @@ def share_vocabulary(target: ModelSpec, draft: ModelSpec) -> bool:
     return len(pair) < 2 or load_tokenizer(target).get_vocab() == load_tokenizer(draft).get_vocab()
 
 
-def eos_ids(*sources: Any) -> tuple[int, ...]:
-    """All end-of-text ids that generation config and config name, in order, each once. Nobody has checked them yet."""
-    found: list[Any] = []
-    for source in sources:
-        ids = getattr(source, "eos_token_id", None)
-        found += [] if ids is None else ids if isinstance(ids, list) else [ids]
+def eos_ids(source: Any) -> tuple[int, ...]:
+    """Return the ids of the end of text that a generation config or a config names, in order, each once, unchecked."""
+    ids = getattr(source, "eos_token_id", None)
+    found = [] if ids is None else ids if isinstance(ids, list) else [ids]
     return tuple(one for index, one in enumerate(found) if one not in found[:index])
 
 

@@ -205,6 +205,14 @@ def test_all_end_tokens_count(copied: Path) -> None:
     assert load_model(ModelSpec(name=str(copied))).eos_token_ids == (7, 1)
 
 
+def test_the_generation_configs_ends_count_alone_as_in_transformers(copied: Path) -> None:
+    """GPT-2's class ends at 50256, Llama's at 2, where config.json says nothing."""
+    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
+    model = load_model(ModelSpec(name=str(copied)))
+    assert model.eos_token_ids == (7,)
+    assert model.stack.model.config.eos_token_id not in (None, 7)
+
+
 def test_pairs_of_one_group_match(gpt: LoadedModel) -> None:
     check_pair(gpt, from_zoo("gpt-draft"))
 
