@@ -51,8 +51,8 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-regress: $(STAMP) ## compare a small pinned set of metrics with results/baselines; fails where one moved
-	$(FORETOKEN) regress
+regress: $(STAMP) ## compare metrics with results/baselines (PROFILE=pocket: those of real models); fails where one moved
+	$(if $(filter pocket,$(PROFILE)),status=0; for one in results/baselines/pocket/*.json; do $(FORETOKEN) regress --baseline $$one || status=$$?; done; exit $$status,$(FORETOKEN) regress)
 
 reproduce: $(STAMP) ## run what all tables and figures still lack, after a plan, then write them with their evidence and the ledger
 	$(FORETOKEN) reproduce $(OPTIONS) $(RECORDING)

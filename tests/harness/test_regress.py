@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UsageError
+from harness.measures.statistics import DESCRIPTIVE
+from harness.report.baseline import read
 from harness.report.pinned import pinned_set
 from harness.report.regress import SCORED, Move, moves, read_baseline, update_baseline
 
@@ -78,3 +80,13 @@ def test_pinned_set_is_what_the_committed_baselines_cover() -> None:
     assert {one["verdict"] for one in committed.values()} <= {"identical", "near-tie", "same distribution", "lossy"}
     assert all(len(one["examples"]) >= 16 for one in committed.values())
     assert sum(len(one["metrics"]) for one in committed.values()) > 100
+
+
+def test_baselines_of_real_models_are_whole_and_long_enough_to_find_something() -> None:
+    """`make regress PROFILE=pocket` holds each of them; an edited file is refused as it is read."""
+    files = sorted((Path(__file__).resolve().parents[2] / "results" / "baselines" / "pocket").glob("*.json"))
+    assert files
+    for baseline in map(read, files):
+        assert {arm.target.name for arm in baseline.comparison.arms} == {"pocket:smollm2"}
+        assert {arm.source for arm in baseline.comparison.arms} == {"toy"}, "of data that every machine has"
+        assert len(baseline.measured["examples"]) >= DESCRIPTIVE
