@@ -1,7 +1,7 @@
 """How a table is printed: its finding, one line a row, the published number beside ours, footnotes; as Markdown and as LaTeX.
 
 The Markdown is aligned, so that it reads as well in a terminal as on a page, and no line is longer than WIDTH: columns that do
-not fit stand in a table of their own below. The LaTeX needs booktabs.
+not fit stand in a table of their own below, and long names of what ran in footnotes. The LaTeX needs booktabs.
 """
 
 from collections.abc import Sequence
@@ -95,9 +95,9 @@ def _grids(
         if cell.remark:
             marks.mark(cell.remark)  # footnotes are numbered row by row
     firsts: Lines = list(zip(row_heads, *heads.values(), strict=True))
-    units = [[(RAN, *ran_by_row(cells).values())]] if is_first and any(cell.ran for cell in cells) else []
-    units += [_columns(column, rows, [cell for cell in cells if cell.column == column], marks) for column in columns]
     lasts: Lines = [("n", *(_count(cells, row) for row in rows))] if any(cell.n is not None for cell in cells) else []
+    units = [[_ran(cells, [*firsts, *lasts], marks)]] if is_first and any(cell.ran for cell in cells) else []
+    units += [_columns(column, rows, [cell for cell in cells if cell.column == column], marks) for column in columns]
     found: list[Lines] = []
     for unit in units:
         if found and _width([*firsts, *found[-1], *unit, *lasts]) <= WIDTH:
@@ -105,6 +105,14 @@ def _grids(
         else:
             found.append(list(unit))
     return [_grid(firsts, lines, lasts, footnotes) for lines in found]
+
+
+def _ran(cells: list[Cell], others: Lines, marks: Grid) -> tuple[str, ...]:
+    """The column of the models that ran; in footnotes where their names do not fit beside ``others``."""
+    names = ran_by_row(cells).values()
+    if _width([*others, (RAN, *names)]) <= WIDTH:
+        return (RAN, *names)
+    return (RAN, *(f"({marks.mark(name)})" if name else "" for name in names))
 
 
 def _grid(firsts: Lines, lines: Lines, lasts: Lines, footnotes: list[str]) -> Grid:

@@ -53,8 +53,7 @@ def _size(spec: ModelSpec, arm: Experiment, facts: Facts) -> str:
     known, recipe = facts.get(spec.name, {}), recipe_of(spec, arm)
     count, weights = known.get("num_parameters"), known.get("weights")
     layers = f", {known['layers']}" if "layers" in known else _layers(recipe)
-    made = f", {weights.partition(' from ')[0]}" if weights else ""  # what a draft was distilled from stands in its notes
-    return (f" {_rounded(count)}" if count else "") + layers + made
+    return (f" {_rounded(count)}" if count else "") + layers + (f", {weights}" if weights else "")
 
 
 def _layers(recipe: AnyRecipe | None) -> str:

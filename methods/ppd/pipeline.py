@@ -120,10 +120,10 @@ def overload(execution: Execution, num_candidates: int, cores: int) -> str | Non
     processes = num_processes(execution, num_candidates)
     if processes <= cores:
         return None
+    remedy = f"use --execution batched or at most {cores - 1} candidates" if cores > 1 else "give it two cores or more"
     return (
         f"candidates {num_candidates}: {processes} processes share {cores} cores, so they block instead of spinning and wait "
-        f"for each other; expect rounds up to {processes / cores:.1f} times as long, and no speed-up: use --execution batched "
-        f"or at most {max(cores - 1, 0)} candidates"
+        f"for each other; expect rounds up to {processes / cores:.1f} times as long, and no speed-up: {remedy}"
     )
 
 

@@ -60,8 +60,8 @@ class Graphs:
         return launch
 
 
-def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> None:
-    """Random passes, rewinds and changes of rows; every logit is that of transformers' uncached pass over the row's text."""
+def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> int:
+    """Random passes, rewinds and changes of rows; every logit is that of transformers' uncached pass. Return their number."""
     generator = random.Random(seed)
     session, kept = StaticSession(stack, capacity=60, most_new=3, rows=ROWS, capture=capture), list[tuple[Tensor, Tensor]]()
     for lengths in ([4, 1, 6], [9]):  # a second text finds the first one's numbers behind its own
@@ -87,12 +87,15 @@ def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> None:
     for hidden, logits in kept:  # no later pass has written over what an earlier one gave
         with torch.inference_mode():
             torch.testing.assert_close(stack.head(hidden), logits, rtol=0, atol=1e-9)
+    return len(kept)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_passes_rewinds_and_rows_give_transformers_logits(tiny: Any, family: str, seed: int) -> None:
-    walk(tiny, stack_for(tiny.build(family)), seed, Graphs())
+    graphs = Graphs()
+    assert walk(tiny, stack_for(tiny.build(family)), seed, graphs) == 12
+    assert graphs.launched > 0
 
 
 def test_a_stale_place_that_is_not_masked_is_found(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

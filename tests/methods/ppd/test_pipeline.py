@@ -341,4 +341,6 @@ def test_more_processes_than_cores_are_told_what_it_costs() -> None:
     assert overload("simulated", 5, 1) is None
     assert "4 processes share 2 cores" in (overload("process", 3, 2) or "")
     assert "up to 2.0 times as long" in (overload("process", 3, 2) or "")
+    assert (overload("process", 3, 2) or "").endswith("use --execution batched or at most 1 candidates")
+    assert (overload("batched", 3, 1) or "").endswith("give it two cores or more"), "one core has room for none of them"
     assert [num_processes(execution, 3) for execution in EXECUTIONS] == [4, 2, 1]
