@@ -57,7 +57,7 @@ class Answer:
         """Return what to use: the fastest, if its interval lies above plain decoding; else None.
 
         The intervals of all that ran hold at once (``statistics.tail_among``): where none is faster than plain decoding, the
-        best of them seems to be with a chance of at most 2.5 %.
+        best of them seems to be with a chance of about 2.5 %.
         """
         best = self.best
         return best if best is not None and (_low(best) or 0.0) > EVEN else None
