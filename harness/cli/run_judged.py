@@ -9,7 +9,7 @@ from harness.core.experiment import Comparison, Experiment, MethodSpec
 from harness.core.notes import Notes
 from harness.core.records import Record
 from harness.exact.run_verdict import judge_run
-from harness.measures.of_run import measure_run, ms_per_token, tokens_per_s
+from harness.measures.of_run import decode_speedup, measure_run, ms_per_token, tokens_per_s
 from harness.measures.pairing import incomparable
 from harness.measures.statistics import Estimate
 from harness.measures.verdicts import NOT_KEPT
@@ -26,6 +26,8 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
     refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
     if incomparable(records[0], records[-1]) is None:
         metrics |= _rates(records)
+        rounds_alone = decode_speedup(records[0], records[-1]) if len(records) > 1 else None
+        metrics |= {"decode_speedup": rounds_alone} if isinstance(rounds_alone, Estimate) else {}
     facts = Notes(runner.folder)
     document: dict[str, Any] = {
         "signature": method.signature,

@@ -15,7 +15,7 @@ from harness.models.files import num_weights
 from harness.models.names import pin_model
 from harness.models.pocket import EVERY, TABLE, draft_folder, folder_for, known
 from harness.run import draft_training, head_training
-from harness.run.draft_laws import Material
+from harness.run.draft_material import Material
 from harness.run.draft_recipes import distilled, job_of
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts

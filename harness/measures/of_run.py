@@ -13,7 +13,7 @@ import numpy as np
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record
-from harness.measures.pairing import Paired, incomparable, overlap_of, paired, steps_of, succeeded
+from harness.measures.pairing import Paired, incomparable, overlap_of, paired, rounds_s, steps_of, succeeded
 from harness.measures.pipelines import Account, account, match_rate, untimed
 from harness.measures.statistics import (
     Estimate,
@@ -127,6 +127,20 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record], among: int | N
     if rows is None:
         return None
     return _ratio_of_rates(rows, among)
+
+
+def decode_speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Missing | None:
+    """Return the speed-up of the rounds alone: encoders and prompts, which both arms read alike, are in neither's seconds.
+
+    What ``speedup`` tends to as outputs grow, and what theory predicts. None where an arm's rounds were not timed, or were a
+    batch's, which end with its last row. Refused as ``speedup`` is.
+    """
+    if refusal := incomparable(baseline, method):
+        return refusal
+    rows = paired(baseline, method, lambda record: (rounds_s(record), len(record.tokens or ())))
+    if rows is None or not np.isfinite([*rows.first, *rows.second]).all():
+        return None
+    return _ratio_of_rates(rows)
 
 
 def _ratio_of_rates(rows: Paired, among: int | None = None) -> Estimate:

@@ -41,6 +41,13 @@ def steps_of(record: Record) -> list[Step]:
     return [] if record.steps is None else record.steps.rounds(record.stop_reason)
 
 
+def rounds_s(record: Record) -> float:
+    """Return the seconds of an output's rounds, without encoder and prompt; NaN where they are unknown or those of a batch."""
+    if record.steps is None or record.num_rows not in (None, 1):
+        return np.nan
+    return sum(record.steps.round_s) or np.nan
+
+
 def disturbed(records: Sequence[Record]) -> Missing | None:
     """Refuse an arm's times if something else had a part in them: another program, a clock rate that moved, a pause.
 

@@ -13,7 +13,7 @@ import numpy as np
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Record
 from harness.measures.of_run import num_tokens, tokens_per_step
-from harness.measures.pairing import incomparable, num_near_ties, paired, succeeded
+from harness.measures.pairing import incomparable, num_near_ties, paired, rounds_s, succeeded
 from harness.measures.statistics import Estimate, Missing, of_sums
 from harness.models.fit import Models
 from harness.papers.leviathan.speed import account
@@ -223,11 +223,6 @@ def num_rounds(records: Records) -> int:
 
 def wall_s(record: Record) -> float:
     return record.wall_s or np.nan
-
-
-def rounds_s(record: Record) -> float:
-    """Seconds of a record's rounds, without what is outside of them (prefill)."""
-    return float(np.sum(record.steps.round_s)) if record.steps is not None and record.steps.round_s else np.nan
 
 
 def ratio(

@@ -33,10 +33,11 @@ NAME = "grid"
 PANELS_A_ROW = 3
 PARTS = ("drafter", "rule")  # told where there are several
 FROM_METRICS = (
-    "speedup", "alpha_overlap", "tokens_per_step", "tokens_per_s", "ms_per_token", "baseline_ms_per_token",
+    "speedup", "decode_speedup", "alpha_overlap", "tokens_per_step", "tokens_per_s", "ms_per_token", "baseline_ms_per_token",
 )  # fmt: skip
 HEADS = {
     "speedup": "speed",
+    "decode_speedup": "rounds alone",
     "predicted_theorem": "Theorem 3.8",
     "predicted_costs": "from costs",
     "alpha_overlap": "alpha",
@@ -141,7 +142,10 @@ def _table(points: Sequence[Point]) -> tuple[list[str], list[list[str]], list[st
         rows.append([*(values.get(name, "") for name in names), str(point.gamma), *shown.values(), point.verdict])
     heads = [*(name.replace("_", "-") for name in names), "gamma", *HEADS.values(), "audit"]
     few = any(estimate != estimate.shown for point in points for estimate in point.metrics.values())
-    notes = ["value [low, high]: 95 % over examples" + ("; of fewer than 30 examples there is none" if few else "") + "."]
+    notes = [
+        "value [low, high]: 95 % over examples" + ("; of fewer than 30 examples there is none" if few else "") + ".",
+        "rounds alone: the speed without encoders and prompts, which both arms read alike; it is what theory predicts.",
+    ]
     return heads, rows, [*notes, *(f"({number}) {why}" for why, number in reasons.items())]
 
 

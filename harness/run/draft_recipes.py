@@ -8,7 +8,7 @@ from harness.core.experiment import POCKET, ModelSpec
 from harness.models.fetch import fetch
 from harness.models.names import pin_model
 from harness.models.pocket import DRAFTS, draft_folder
-from harness.run.draft_laws import Material
+from harness.run.draft_material import Material
 from harness.run.draft_training import Job, train
 from harness.zoo.cache import is_complete, make, verify
 

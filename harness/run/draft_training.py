@@ -2,7 +2,7 @@
 
 A draft of the target's own width begins as some of the target's layers; a narrower one is a Llama whose embeddings, which are
 its head too, begin as the target's by principal components. It learns the target's likeliest tokens at every place of prompts
-and of what the target answered (harness.run.draft_laws), in the end of the answers alone. It may know the most frequent part
+and of what the target answered (harness.run.draft_material), in the end of the answers alone. It may know the most frequent part
 of the vocabulary: what it lacks has probability 0 in the draft, so that any exact rule stays exact; all of it is read as one
 token.
 """
@@ -26,7 +26,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ZOO
 from harness.core.files import replace_file
 from harness.models.loading import LoadedModel, load_model
-from harness.run.draft_laws import ROWS, Material, Reading, collect
+from harness.run.draft_material import ROWS, Material, Reading, collect
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, locked, quiet, read_facts, unreadable
 from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, run_steps

@@ -20,8 +20,8 @@ from harness.cli.main import main
 from harness.core.experiment import Experiment, MethodSpec, ModelSpec
 from harness.models.loading import load_model
 from harness.models.names import pin_model
-from harness.run import draft_laws, draft_training
-from harness.run.draft_laws import Material, collect
+from harness.run import draft_material, draft_training
+from harness.run.draft_material import Material, collect
 from harness.run.prompts import make_prompt
 from harness.zoo.build import ensure
 from harness.zoo.state import CHECKPOINT
@@ -122,7 +122,7 @@ def test_drafts_of_other_sizes_learn_from_the_same_laws(
     def never(*given: Any) -> Any:
         raise AssertionError("its laws are in the cache")
 
-    monkeypatch.setattr(draft_laws, "_write_and_read", never)
+    monkeypatch.setattr(draft_material, "_write_and_read", never)
     assert make(target, tmp_path / "narrow", "--width", "64") == 0
     assert facts(tmp_path / "narrow")["num_texts"] == facts(draft)["num_texts"]
 
@@ -132,7 +132,7 @@ def test_prompts_are_those_of_a_run_and_their_laws_the_targets(target: str) -> N
     model = load_model(material.target)
     [first, *others] = collect(material, model, 16, lambda: True)
     task = get_task("squad")
-    example = next(iter(read_examples(task, "toy", "train", draft_laws.MOST_EXAMPLES, 0)))
+    example = next(iter(read_examples(task, "toy", "train", draft_material.MOST_EXAMPLES, 0)))
     asked = Experiment(
         task="squad", source="toy", target=material.target, method=MethodSpec(name="autoregressive"), max_input_tokens=160
     )
@@ -143,7 +143,7 @@ def test_prompts_are_those_of_a_run_and_their_laws_the_targets(target: str) -> N
     for one in (first, *others):
         with torch.no_grad():
             laws = whole(one.tokens[None, :-1]).logits[0].softmax(-1)
-        assert one.likely.shape == (len(one.tokens) - 1, draft_laws.LIKELIEST)
+        assert one.likely.shape == (len(one.tokens) - 1, draft_material.LIKELIEST)
         assert torch.allclose(one.probs.float(), laws.gather(-1, one.likely.long()), atol=1e-3)
         assert one.is_greedy
         assert torch.equal(laws[one.num_prompt - 1 :].argmax(-1), one.tokens[one.num_prompt :])

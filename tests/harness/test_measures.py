@@ -106,6 +106,21 @@ def test_speedup_compares_time_per_token_where_lengths_differ(synthetic: SimpleN
     assert value(measures.speedup(plain, drafted)) == pytest.approx(0.01 / seconds)
 
 
+def test_the_speedup_of_rounds_alone_leaves_prompts_out(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Prompts take 7 s here and outputs tenths of one: the whole gains nothing, the rounds 1.5 times."""
+    plain = [synthetic.plain(arms.plain, name, 30, ar_s=0.01, start_s=7.0) for name in "ab"]
+    times = {"verify_s": 0.01, "fixed_s": 0.004, "draft_s": 0.002, "start_s": 7.0}
+    drafted = [synthetic.drafted(arms.drafted, name, 30, (3,), **times) for name in "ab"]
+    assert value(measures.decode_speedup(plain, drafted)) == pytest.approx(0.01 * 30 / (0.02 * 8))
+    assert value(measures.speedup(plain, drafted)) == pytest.approx(7.3 / 7.16)
+    together = [replace(record, num_rows=2) for record in drafted]
+    untimed = [replace(record, steps=None) for record in plain]
+    assert measures.decode_speedup(plain, together) is None
+    assert measures.decode_speedup(untimed, drafted) is None
+    elsewhere = [replace(record, run="another") for record in drafted]
+    assert isinstance(measures.decode_speedup(plain, elsewhere), Missing)
+
+
 def test_speedup_pairs_by_example_and_repeat_and_leaves_failures_out(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [
         synthetic.plain(arms.plain, "a", repeat=0),

@@ -61,7 +61,8 @@ def outputs(zoo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
         ends[name] = len(whole.cells)
     for name in ON_REAL_MODELS:
-        start = f"{FORGET}\nimport os\nos.chdir({str(FOLDER)!r})\nos.environ.pop('RECORDS', None)\nos.environ['PROFILE'] = 'pocket'"
+        start = f"{FORGET}\nimport os\nos.chdir({str(FOLDER)!r})\nos.environ.pop('RECORDS', None)"
+        start += "\nos.environ['PROFILE'] = 'pocket'"
         whole.cells += [nbformat.v4.new_code_cell(start), *nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells]
         ends[f"{name}, pocket"] = len(whole.cells)
     with pytest.MonkeyPatch.context() as patch:
