@@ -3,8 +3,8 @@
 A draft of the target's own width begins as some of the target's layers; a narrower one is a Llama whose embeddings, which are
 its head too, begin as the target's by principal components. It learns the target's likeliest tokens at every place of prompts
 and of what the target answered (harness.run.draft_material), in the end of the answers alone. It may know the most frequent
-part of the vocabulary: what it lacks has probability 0 in the draft, so that any exact rule stays exact; all of it is read as one
-token.
+part of the vocabulary: what it lacks has probability 0 in the draft, so that any exact rule stays exact; all of it is read as
+one token.
 """
 
 import copy
