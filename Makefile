@@ -1,4 +1,4 @@
-# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT REPLICAS TARGET DRAFT DEVICE DTYPE FIXED_LENGTH AGAIN PYTHON.
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT REPLICAS TARGET DRAFT SAMPLES DEVICE DTYPE FIXED_LENGTH AGAIN PYTHON.
 
 PYTHON ?= python3
 PROFILE ?= toy
@@ -70,7 +70,7 @@ figure-%: $(STAMP) ## draw figure % from stored records, running nothing
 	$(FORETOKEN) figure $* $(OPTIONS)
 
 audit: $(STAMP) ## check that what claims to be exact is (TARGET= DRAFT= for your own pair); fails where it is not
-	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE)
+	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) $(if $(SAMPLES),--samples $(SAMPLES)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE)
 
 tables: $(STAMP) ## show the catalogue of tables and figures with the state of each
 	$(FORETOKEN) tables $(OPTIONS)

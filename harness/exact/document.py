@@ -85,13 +85,18 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     heads = ("control", "what is wrong", "check", "caught", "by")
     controls = document["controls"]
     lines += markdown_lines(
-        heads, [(one["name"], one["what"], one["check"], "yes" if one["caught"] else "NO", _caught_by(one)) for one in controls]
+        heads, [(one["name"], one["what"], _checks(one), "yes" if one["caught"] else "NO", _caught_by(one)) for one in controls]
     )
     return "\n".join([*lines, "", *_explanation(document), ""])
 
 
 def _as_text(value: Any) -> str:
     return ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+def _checks(control: Mapping[str, Any]) -> str:
+    """Name the check of a control, and before it the one that missed it."""
+    return f"{control['missed_by']} missed it, {control['check']}" if "missed_by" in control else str(control["check"])
 
 
 def _caught_by(control: Mapping[str, Any]) -> str:
@@ -126,7 +131,8 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
         "equal and neighbouring positions, rows and levels; plain sampling's subjects have these tests.",
         "",
         f"Replay: outputs of up to {LONG} tokens of every exact method, greedy and sampled, are read by transformers' own "
-        "forward pass; every token, acceptance and recorded probability must be what logits and the seed's numbers give.",
+        "forward pass; every token, acceptance and recorded probability must be what logits and the seed's numbers give. A "
+        "control that samples miss on this pair is replayed, as subjects are.",
         "",
         "Lossy, sampled: total variation and KL (nats) of a round's emitted law from the target's, mean over places. Lossy, "
         "greedy: share of emitted tokens that are not the target's first choice behind the same text, and log-probability "
