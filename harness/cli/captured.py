@@ -56,7 +56,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _questions(args: argparse.Namespace) -> list[dict[str, object]]:
-    task, count = get_task(args.task), args.prompts or PROMPTS
+    task, count = get_task(args.task or "text"), args.prompts or PROMPTS
     examples = islice(read_examples(task, source_of(args.data), "test", count, args.seed), count)
     prompts = list(dict.fromkeys(task.prompt(example, "instruction") for example in examples))
     return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens))

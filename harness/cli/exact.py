@@ -15,12 +15,14 @@ import harness.papers  # noqa: F401 - whose tables plug-ins add to
 from harness.cli.captured import execute_captured
 from harness.core import environment, plugins
 from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.core.text import text_table
 from harness.exact.contracts import check_entry, find_entries
 from harness.exact.document import build_document, summarise, write_document
 from harness.exact.run import audit, hash_audited_code, models_of
 from harness.exact.subjects import SIZES, own_subjects, zoo_subjects
+from harness.models.names import hears
 
 
 def execute_audit(args: argparse.Namespace) -> int:
@@ -32,6 +34,8 @@ def execute_audit(args: argparse.Namespace) -> int:
         )
     if (args.target is None) != (args.draft is None):
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
+    if args.task is None:
+        args.task = "librispeech-clean" if args.target and hears(ModelSpec(name=model_name(args.target))) else "text"
     source, where = source_of(args.data), {"device": checked_device(args.device), "dtype": args.dtype}
     usual = SIZES["own" if args.target else args.scale]
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
@@ -45,7 +49,7 @@ def execute_audit(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(subject.name for subject in subjects))
         return 0
-    name = Path(args.target).name if args.target else f"zoo-{args.scale}"
+    name = Path(args.target).name.replace(":", "-") if args.target else f"zoo-{args.scale}"  # of files on any system
     name += "".join(f"-{one}" for one, usual in ((args.device.split(":")[0], "cpu"), (args.dtype, "float32")) if one != usual)
     models, code = models_of(subjects), hash_audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)

@@ -206,7 +206,7 @@ def audit(parser: argparse.ArgumentParser) -> None:
     flag("--scale", choices=("toy", "test"), default="toy", help="which zoo is audited (default: toy)")
     flag("--target", metavar="MODEL", help="audit your own pair instead: a folder or a Hub id; with --draft")
     flag("--draft", metavar="MODEL", help="what drafts for it")
-    flag("--task", default="text", help="whose prompts your own pair is given (default: text)")
+    flag("--task", help="whose prompts your own pair is given (default: text, of a model that hears librispeech-clean)")
     flag("--only", metavar="WORDS", help="subjects whose name holds these words; writes no report")
     flag("--output", type=path_name, default=RESULTS / "audit", metavar="FOLDER", help="where the report is written")
     add_count(

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig, WhisperConfig
 
 from harness.cli import exact
 from harness.cli.main import main
@@ -194,6 +195,16 @@ def test_the_report_is_small_the_same_each_time_and_names_the_test(done: dict, t
     assert len(data) < 6000 * len(done["subjects"])
     for words in ("passed: 7 subjects", "Bonferroni", "| no residual", "total variation"):
         assert words in page
+
+
+def test_a_model_that_hears_is_audited_on_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make audit TARGET=pocket:whisper-base DRAFT=...` gave it texts to read."""
+    asked: list[str] = []
+    monkeypatch.setattr(exact, "own_subjects", lambda target, draft, task, *others: asked.append(task) or [])
+    for config in (WhisperConfig(), LlamaConfig()):
+        config.save_pretrained(tmp_path / config.model_type)
+        assert main(["audit", "--target", str(tmp_path / config.model_type), "--draft", "zoo:gpt-draft"]) == 2
+    assert asked == ["librispeech-clean", "text"]
 
 
 def test_the_command_lists_refuses_and_reports_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
