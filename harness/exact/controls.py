@@ -300,8 +300,9 @@ def _until_round_of(row: Generation, stop: Stop) -> Generation:
 class _Control:
     """A control: what is wrong, in words; the check that must find it; and the wrong parts.
 
-    With ``stops``, outputs end at a token that plain decoding emits, and the target drafts for itself, so that the token falls
-    inside accepted blocks. ``dtype`` is the target's.
+    With ``drafts_itself`` the target drafts for itself, so that all drafts stand: with a draft that is nearly always refused
+    the fault would never happen. With ``stops``, outputs end at a token that plain decoding emits, which then falls inside
+    accepted blocks. ``dtype`` is the target's.
     """
 
     what: str
@@ -311,6 +312,7 @@ class _Control:
     session: Callable[..., Session] | None = None
     uniforms: Callable[..., Uniforms] = Uniforms
     loop: Callable[..., Method] = DraftAndVerify
+    drafts_itself: bool = False
     stops: bool = False
     dtype: str = "float32"
 
@@ -350,7 +352,11 @@ CONTROLS = {
         what="where all drafts before it stand, the last draft is emitted unverified", check="samples", rule=_DraftedBonus
     ),
     "tokens after EOS kept": _Control(
-        what="what a round emitted behind a stopping token stays", check="greedy", loop=_KeepsOn, stops=True
+        what="what a round emitted behind a stopping token stays",
+        check="greedy",
+        loop=_KeepsOn,
+        drafts_itself=True,
+        stops=True,
     ),
     "neighbouring token": _Control(
         what="the target's own token is replaced by its neighbour in the vocabulary", check="greedy", rule=_NextDoor
@@ -369,7 +375,10 @@ CONTROLS = {
         what="rejected drafts stay in a cache of more than 64 tokens", check="replay", session=_StaleBeyond
     ),
     "positions shifted": _Control(
-        what="positions are one too far in the round after one whose drafts all stood", check="replay", session=_Shifted
+        what="positions are one too far in the round after one whose drafts all stood",
+        check="replay",
+        session=_Shifted,
+        drafts_itself=True,
     ),
     "lost update in bfloat16": _Control(
         what="once in twenty rounds the logits are those of the round before, in half precision",
@@ -429,7 +438,7 @@ def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> F
 
 
 def _by_replay(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
-    method = _method(control, _session_of(ground, draft))
+    method = _method(control, _drafting(control, ground, draft))
     session = control.session(ground.target.stack) if control.session else None
     limit = ground.target.stack.position_limit
     longest = max(len(prompt) for inputs in ground.prefixes for prompt in inputs.prompts)
@@ -444,7 +453,7 @@ def _by_streams(ground: ModelGround, control: _Control, draft: DrafterSpec) -> F
 def _by_outputs(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     """Compare outputs with plain decoding's; a divergence at a small margin is a near-tie."""
     target, plain = ground.target, ground.plain
-    drafting = ModelSession(target.stack) if control.stops else _session_of(ground, draft)
+    drafting = _drafting(control, ground, draft)
     session = control.session(target.stack) if control.session else target.session()
     if control.stops:
         target = _stopping(ground)
@@ -474,6 +483,10 @@ def _stopping(ground: ModelGround) -> LoadedModel:
 
 def _method(control: _Control, drafting: TextSession) -> Method:
     return control.loop(control.drafter(drafting), control.rule(), partial(Constant, NUM_DRAFT))
+
+
+def _drafting(control: _Control, ground: ModelGround, draft: DrafterSpec) -> TextSession:
+    return ModelSession(ground.target.stack) if control.drafts_itself else _session_of(ground, draft)
 
 
 def _session_of(ground: ModelGround, draft: DrafterSpec) -> TextSession:

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.measures.verdicts import label_of, shown_sampling
+from harness.models.fit import knows_all_tokens
 from harness.models.loading import share_vocabulary
 from harness.models.names import hears, is_encoder_decoder, num_layers
 from harness.run.refusals import EXIT, LOOKUP
@@ -90,6 +91,7 @@ class _Pair:
     """A target with its drafters, the first of which is mostly a draft model.
 
     ``early_layer`` is the layer behind which the target drafts for itself in transformers' loop; None in families that cannot.
+    ``lends``: transformers' loop can draft with the first of the drafters.
     """
 
     name: str
@@ -97,6 +99,7 @@ class _Pair:
     plain: Experiment
     drafters: tuple[DrafterSpec, ...]
     early_layer: int | None = None
+    lends: bool = True
 
     def greedy(self, *methods: MethodSpec, batch: int = 1, against: MethodSpec = PLAIN) -> Iterator[Subject]:
         return self._subjects(methods, self.plain.replace(method=against, batch_size=batch))
@@ -113,7 +116,7 @@ class _Pair:
 
     def transformers_methods(self) -> list[MethodSpec]:
         """Return transformers' assisted generation with everything that can draft there."""
-        drafters = [self.drafters[0], DrafterSpec(kind=LOOKUP)]
+        drafters = [*([self.drafters[0]] if self.lends else []), DrafterSpec(kind=LOOKUP)]
         methods = [GENERATE.change(drafter=drafter, gamma=GAMMA) for drafter in drafters]
         exits = DrafterSpec(kind=EXIT)
         early = [] if self.early_layer is None else [GENERATE.change(drafter=exits, gamma=GAMMA, early_layer=self.early_layer)]
@@ -247,7 +250,8 @@ def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, 
     free = (DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
     drafters = (model, *([stacked] if one_vocabulary else [DrafterSpec(kind="slem", model=model.model)]), *free)
     session = ENCODER_DECODER if both else DECODER
-    pair = _Pair(name=spec.short, session=session, plain=plain, drafters=drafters)
+    lends = knows_all_tokens(ModelSpec(name=draft))
+    pair = _Pair(name=spec.short, session=session, plain=plain, drafters=drafters, lends=lends)
     if both:
         return whole(pair)
     return [*whole(pair), *pipelines(pair, -(-num_layers(spec, "toy") // 2))]

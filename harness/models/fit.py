@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
-from harness.models.files import converted_folder, hub_size, local_folder, model_path, num_weights, one_line, zoo_model_folder
+from harness.models.files import (
+    converted_folder,
+    hub_size,
+    load_config,
+    local_folder,
+    model_path,
+    num_weights,
+    one_line,
+    zoo_model_folder,
+)
 from harness.models.loading import LoadedModel, load_model
 from harness.models.translation import part_of, translation_of
 from harness.zoo.cache import read_facts
@@ -86,6 +95,11 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
 def kept_tokens(model: LoadedModel) -> list[int]:
     """Return the target's tokens that a draft knows, in its order; empty for a model that knows all of its tokenizer's."""
     return list(getattr(model.stack.model.config, KEPT_TOKENS, None) or ())
+
+
+def knows_all_tokens(draft: ModelSpec) -> bool:
+    """Tell a draft that knows all of its tokenizer's tokens by its config alone; models of the zoo do."""
+    return draft.base.startswith(ZOO) or not getattr(load_config(draft), KEPT_TOKENS, None)
 
 
 def check_kinds(target: LoadedModel, draft: LoadedModel) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from harness.papers import TABLES
 from harness.run.refusals import THEIRS
 from harness.tables.base import cell_of
 from harness.tables.evidence import Evidence, stored_evidence
+from harness.zoo.build import ensure
 from kernels.verify.registry import EXACT, KERNELS
+from methods.models.checkpoint import KEPT_TOKENS
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.ppd.options import EXECUTIONS
 from methods.sampling import Sampling
@@ -73,6 +76,18 @@ def test_a_users_pair_needs_no_training(shared: Path) -> None:
     assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "random", "prompt-lookup"}
     assert {subject.method.values.get("rule") for subject in found} >= set(KERNELS)
     assert "ppd" in {subject.method.name for subject in found}
+
+
+def test_transformers_is_not_asked_to_draft_with_a_part_of_the_vocabulary(zoo_cache: Path, tmp_path: Path) -> None:
+    """The audit of SmolLM2 with its distilled draft ended there: such a draft's tokens are not numbered as the target's."""
+    target, draft = ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0).values()
+    shutil.copytree(draft, tmp_path / "draft")
+    config = json.loads((draft / "config.json").read_text(encoding="utf8"))
+    (tmp_path / "draft" / "config.json").write_text(json.dumps({**config, KEPT_TOKENS: [1, 2, 3]}), encoding="utf8")
+    for folder, lent in ((draft, True), (tmp_path / "draft", False)):
+        found = own_subjects(str(target), str(folder), "text", "toy", SIZES["own"])
+        theirs = [one.method.drafter.kind for one in found if one.method.name == "transformers" and one.method.drafter]
+        assert theirs == ["model", "prompt-lookup"][not lent :]
 
 
 def speculative(temperature: float = 0.0, target: str = "zoo:t5-xxl", **fields: object) -> Experiment:
