@@ -142,7 +142,8 @@ def _raise_failure(name: str, error: BaseException | None) -> None:
         raise error
     if isinstance(error, BrokenProcessPool):
         raise UsageError(
-            f"{name}: its process was killed (out of memory?); run the command again, it goes on from what was kept"
+            f"{name}: its process, or one beside it, was killed (out of memory?) or crashed; run the command again, it goes on "
+            "from what was kept"
         ) from error
     if error is not None:
         raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error

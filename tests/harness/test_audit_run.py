@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import LlamaConfig, WhisperConfig
 
 from harness.cli import exact
 from harness.cli.main import main
 from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
 from harness.exact import checks, controls
 from harness.exact import document as documents
 from harness.exact import run as audit_run
@@ -18,11 +20,14 @@ from harness.exact.document import build_document
 from harness.exact.run import audit, read_findings, work_on
 from harness.exact.subjects import SIZES, Subject, zoo_subjects
 from harness.measures.verdicts import verdict_of
+from harness.models.loading import load_model
 from harness.zoo.build import ensure
 from kernels.products.few_rows import Choice
 from methods.parts import RULES
 from methods.sampling import Uniforms
+from methods.session import MIN_CAPACITY
 from methods.speculative.rules import SpeculativeSampling
+from methods.types import Inputs
 
 SIZE = replace(SIZES["test"], samples=1000, new_tokens=10, prompts=2)
 FACTS = {"command": "foretoken audit", "code": "0", "seed": 0, "environment": {}, "models": {}}
@@ -181,6 +186,16 @@ def test_a_fault_that_samples_miss_is_replayed(name: str, done: dict, tmp_path: 
     assert (control["caught"], control["check"], control["missed_by"]) == (True, "replay", "samples")
     assert f"| {name} " in documents.as_markdown({**done, "controls": [{"name": name, **control}]})
     assert "samples missed it, replay" in documents.as_markdown({**done, "controls": [{"name": name, **control}]})
+
+
+def test_shifted_positions_stay_within_the_cache(zoo_cache: Path) -> None:
+    """They wrote a place behind it where it was full, and the audit of SmolLM2 died of that much later."""
+    folder = ensure(("llama-target",), "test", "toy", workers=0)["llama-target"]
+    session = controls._Shifted(load_model(ModelSpec(name=str(folder))).stack)
+    session.prefill(Inputs(((3,) * (MIN_CAPACITY - 1),)))
+    session.rewind([0])
+    session.extend(torch.tensor([[5, 6]]))
+    assert session._cache.shape[2] > MIN_CAPACITY == max(session.lengths[0])
 
 
 def test_a_control_without_a_fault_is_caught_by_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

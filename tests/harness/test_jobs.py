@@ -24,7 +24,7 @@ def _die(position: int) -> None:
 def test_failing_workers_speak_in_the_parent() -> None:
     with pytest.raises(RuntimeError, match="a-model: ValueError: the reason"):
         run({1: Job("a-model", frozenset(), 0.0, _fail)}, workers=1)
-    with pytest.raises(UsageError, match="a-model: its process was killed"):
+    with pytest.raises(UsageError, match="a-model: its process, or one beside it, was killed"):
         run({1: Job("a-model", frozenset(), 0.0, _die)}, workers=1)
 
 
