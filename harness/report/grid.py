@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 NAME = "grid"
 PANELS_A_ROW = 3
 PARTS = ("drafter", "rule")  # told where there are several
+SPEEDS = ("speedup", "decode_speedup")
 FROM_METRICS = (
-    "speedup", "decode_speedup", "alpha_overlap", "tokens_per_step", "tokens_per_s", "ms_per_token", "baseline_ms_per_token",
+    *SPEEDS, "alpha_overlap", "tokens_per_step", "tokens_per_s", "ms_per_token", "baseline_ms_per_token",
 )  # fmt: skip
 HEADS = {
     "speedup": "speed",
@@ -84,7 +85,7 @@ class Point:
     def value(self, name: str) -> Estimate | None:
         """Return one of HEADS; theory only where Eq. 1 holds for the method, and no speed where times are refused."""
         if name in FROM_METRICS:
-            return None if name == "speedup" and self.refused else self.metrics.get(name)
+            return None if name in SPEEDS and self.refused else self.metrics.get(name)
         if name == "predicted_theorem" and not self.follows_theory:
             return None
         return self.costs.get(name) if isinstance(self.costs, Mapping) else None
@@ -144,7 +145,7 @@ def _table(points: Sequence[Point]) -> tuple[list[str], list[list[str]], list[st
     few = any(estimate != estimate.shown for point in points for estimate in point.metrics.values())
     notes = [
         "value [low, high]: 95 % over examples" + ("; of fewer than 30 examples there is none" if few else "") + ".",
-        "rounds alone: the speed without encoders and prompts, which both arms read alike; it is what theory predicts.",
+        "rounds alone: the speed without encoders and prompts, and without a draft's reading of them; it is what theory predicts.",
     ]
     return heads, rows, [*notes, *(f"({number}) {why}" for why, number in reasons.items())]
 

@@ -58,10 +58,12 @@ def test_theory_is_shown_only_where_it_holds_and_no_speed_that_is_refused(synthe
     assert curve([first, second]) == (pytest.approx(ALPHA), pytest.approx(0.2))
     lossy = replace(first, metrics={"speedup": first.metrics["speedup"], "alpha_overlap": first.metrics["alpha_overlap"]})
     assert curve([lossy]) is None
-    refused = replace(second, refused="refused: its audit is red")
+    alone = {"decode_speedup": second.metrics["speedup"]}
+    refused = replace(second, refused="refused: its audit is red", metrics={**second.metrics, **alone})
     rows = list(csv.DictReader(io.StringIO(csv_text([lossy, refused]))))
     assert [bool(row["predicted_theorem"]) for row in rows] == [False, True]
     assert [bool(row["speedup"]) for row in rows] == [True, False]
+    assert not any(row["decode_speedup"] for row in rows)
     unexplained = replace(first, costs=Missing("refused: the costs leave half unexplained"))
     said = write([lossy, refused, unexplained], tmp_path)
     assert "(1) refused: its audit is red" in said
