@@ -130,7 +130,7 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record], among: int | N
 
 
 def decode_speedup(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | Missing | None:
-    """Return the speed-up of the rounds alone: encoders and prompts are in neither arm's seconds, nor is a draft's reading of them.
+    """Return the speed-up of the rounds alone: the time of encoders and prompts, a draft's too, is in neither arm's.
 
     What ``speedup`` tends to as outputs grow, and what theory predicts. None where an arm's rounds were not timed, or were a
     batch's, which end with its last row. Refused as ``speedup`` is.

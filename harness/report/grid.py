@@ -145,7 +145,7 @@ def _table(points: Sequence[Point]) -> tuple[list[str], list[list[str]], list[st
     few = any(estimate != estimate.shown for point in points for estimate in point.metrics.values())
     notes = [
         "value [low, high]: 95 % over examples" + ("; of fewer than 30 examples there is none" if few else "") + ".",
-        "rounds alone: the speed without encoders and prompts, and without a draft's reading of them; it is what theory predicts.",
+        "rounds alone: the speed without the time of encoders and prompts, a draft's too; it is what theory predicts.",
     ]
     return heads, rows, [*notes, *(f"({number}) {why}" for why, number in reasons.items())]
 
