@@ -189,13 +189,12 @@ class _Shifted(ModelSession):
         self.all_stood = max(counts) == 0
 
     def _frame(self, new: Tensor, first: int, last: int) -> Frame:
-        # The compiled layers store a token at its position: the last one's must lie in the cache and have an angle, too.
-        end = max(self.lengths[first]) + new.shape[1] + 1
-        self._reserve(end)
-        self.stack.rotary(end)
+        lengths = self.lengths
+        if self.all_stood:  # the frame of a cache of one token more: room, angles and attention go as far as the positions
+            self.lengths = [tuple(length + 1 for length in row) for row in lengths]
         frame = super()._frame(new, first, last)
-        positions = frame.positions
-        return replace(frame, start=None, positions=lambda: positions() + 1) if self.all_stood else frame
+        self.lengths = lengths
+        return frame
 
 
 class _LosesUpdates(ModelSession):

@@ -25,7 +25,7 @@ from harness.zoo.build import ensure
 from kernels.products.few_rows import Choice
 from methods.parts import RULES
 from methods.sampling import Uniforms
-from methods.session import MIN_CAPACITY
+from methods.session import MIN_CAPACITY, ModelSession
 from methods.speculative.rules import SpeculativeSampling
 from methods.types import Inputs
 
@@ -196,6 +196,23 @@ def test_shifted_positions_stay_within_the_cache(zoo_cache: Path) -> None:
     session.rewind([0])
     session.extend(torch.tensor([[5, 6]]))
     assert session._cache.shape[2] > MIN_CAPACITY == max(session.lengths[0])
+    frame = session._frame(torch.tensor([[7, 8, 9]]), 0, session.num_layers)
+    assert int(frame.positions()[0, 0]) == MIN_CAPACITY + 1
+    assert int(frame.positions().max()) < frame.end == frame.keys[0].shape[2]  # attention has room for what it sees
+
+
+def test_shifted_positions_are_one_too_far(zoo_cache: Path) -> None:
+    """The round after one whose drafts all stood computes other logits; the rounds before and behind it are the target's."""
+    folder = ensure(("llama-target",), "test", "toy", workers=0)["llama-target"]
+    stack = load_model(ModelSpec(name=str(folder))).stack
+    wrong, right = controls._Shifted(stack), ModelSession(stack)
+    for session in (wrong, right):
+        session.prefill(Inputs(((3, 4, 5, 6),)))
+    assert torch.equal(*(session.extend(torch.tensor([[7, 8]])) for session in (wrong, right)))
+    for session in (wrong, right):
+        session.rewind([0])
+    assert wrong.lengths == right.lengths
+    assert not torch.allclose(*(session.extend(torch.tensor([[9, 10]])) for session in (wrong, right)), atol=1e-4)
 
 
 def test_a_control_without_a_fault_is_caught_by_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
