@@ -56,8 +56,8 @@ class Answer:
     def chosen(self) -> Checked | None:
         """Return what to use: the fastest, if its interval lies above plain decoding; else None.
 
-        The intervals of all that ran hold at once (``statistics.tail_among``): where none is faster than plain decoding, the
-        best of them seems to be with a chance of about 2.5 %.
+        The intervals of all that ran hold at once (``statistics.tail_among``), and fewer than six or seven examples have none:
+        where none is faster than plain decoding, the best of them seems to be with a chance of 2 to 4 %.
         """
         best = self.best
         return best if best is not None and (_low(best) or 0.0) > EVEN else None
@@ -115,7 +115,7 @@ def _table(answer: Answer) -> list[str]:
 
 
 def verdict(answer: Answer) -> list[str]:
-    """Say what to use, or that nothing pays."""
+    """Say what to use, that nothing pays, or that too little was measured to say either."""
     best, chosen = answer.best, answer.chosen
     if best is None:
         reasons = dict.fromkeys(one.achieved.why for one in answer.checked if isinstance(one.achieved, Missing))
@@ -129,6 +129,8 @@ def verdict(answer: Answer) -> list[str]:
         reached += f"; its interval holds for the best of the {len(answer.checked)} that ran"
     if chosen is not None:
         return [f"{'this seems to pay' if few else f'use {best.cell.name}'}: {reached}"]
+    if best.achieved.low is None:
+        return [f"no recommendation: {reached}"]
     slower = best.achieved.high is not None and best.achieved.high < EVEN
     why = "the best is slower" if slower else "the best is not clear of plain decoding"
     return [f"do not use it: {why}: {reached}"]

@@ -268,10 +268,11 @@ def resampled(
 ) -> Estimate:
     """Give the ``value`` of a statistic of ``n`` examples its interval; ``replicas`` and ``whole`` as in ``of_sums``.
 
-    ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``).
+    ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``). So
+    few examples that all favour one side by chance more often than such an interval may miss have none: no resampling shows it.
     """
-    if n == 1:
-        return Estimate(value, None, None, 1, unit)
+    if n == 1 or (among is not None and 0.5**n > TAIL / among):
+        return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
     found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
     return widened(found if whole is None else bounded(found, whole), replicas, statistic, whole)
