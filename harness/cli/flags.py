@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.cli.flag_types import count_list, layer_list, minutes, path_name, positive
 from harness.cli.shared_flags import COMMON, DATA, add, add_count, add_experiment
 from harness.core.settings import REPLICAS, RESULTS
 from harness.gpu.parts import NAMES as GPU_PARTS
+
+if TYPE_CHECKING:
+    from harness.models.pocket import PocketLearner
 
 KERNEL_NAMES = ("transformers", "baseline", "exact", "sigmoid", "sigmoid-released", "fused")
 
@@ -79,17 +83,23 @@ def heads(parser: argparse.ArgumentParser) -> None:
         "Heads of the zoo's own model are trained by `foretoken zoo llama-deep-heads`; those of a Hub model or a folder "
         "(profiles small and paper) by this command, whose output folder --heads then names."
     )
+    from harness.models.pocket import PocketHeads
+
     flag = parser.add_argument
-    flag("--target", required=True, metavar="MODEL", help="a local folder, a Hub id, or zoo:NAME; stays as it is")
+    _add_recipe(parser, "heads", PocketHeads)
+    flag("--target", metavar="MODEL", help="a local folder, a Hub id, pocket:NAME or zoo:NAME; stays as it is")
     flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
     flag("--task", default="conversations", help="whose training split to learn from (default: conversations, as the paper)")
+    add_count(
+        parser, "--answers", "of the target to prompts of the task, from which to learn in place of its texts", metavar="N"
+    )
+    _add_answers(parser)
     layers = "default: the paper's fractions of depth, 10,20,30,35,37 of 40"
     flag("--layers", type=layer_list, metavar="L,L,...", help=layers)
     flag("--labels", help="the text's next tokens (next) or the final layer's choices (final); default: paper next, toy final")
     flag(
         "--output",
         type=path_name,
-        required=True,
         metavar="FOLDER",
         help="for heads.safetensors and recipe.json; resumed if killed",
     )
@@ -102,12 +112,26 @@ def heads(parser: argparse.ArgumentParser) -> None:
     add(parser, "--dry-run", help="say what would be trained")
 
 
+def _add_recipe(parser: argparse.ArgumentParser, what: str, kind: "type[PocketLearner]") -> None:
+    from harness.models.pocket import recipes_for  # here: it needs msgspec, which not every command does
+
+    fixed = f"{what} of the profile pocket, whose flags stand fixed but for --data and --threads; goes into the cache"
+    parser.add_argument("--recipe", metavar="NAME", help=f"{fixed}: {', '.join(recipes_for(kind))}")
+
+
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    add_count(parser, "--max-input-tokens", "of a prompt, whose longest field is cut", 512, metavar="N")
+    add_count(parser, "--max-new-tokens", "of what the target answers", 96, metavar="N")
+    parser.add_argument(
+        "--chat-template", action="store_true", help="prompts are turns of a chat model's template, as in its runs"
+    )
+
+
 def draft(parser: argparse.ArgumentParser) -> None:
-    from harness.models.pocket import DRAFTS  # here: it needs msgspec, which not every command does
+    from harness.models.pocket import PocketDraft
 
     flag = parser.add_argument
-    recipe = "a draft of the profile pocket, whose flags stand fixed but for --data and --threads; goes into the cache"
-    flag("--recipe", metavar="NAME", help=f"{recipe}: {', '.join(DRAFTS)}")
+    _add_recipe(parser, "a draft", PocketDraft)
     flag("--target", metavar="MODEL", help="a local folder, a Hub id, pocket:NAME or zoo:NAME; stays as it is")
     flag("--target-revision", metavar="COMMIT", help="pins a Hub id")
     flag("--task", action="append", help="whose training part to learn from (repeatable; default: cnndm)")
@@ -115,12 +139,10 @@ def draft(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--layers", "of the draft", 4, metavar="L")
     add_count(parser, "--width", "of the draft, a multiple of 64 (default: its layers begin as the target's)", metavar="D")
     add_count(parser, "--vocabulary", "how many tokens it knows, those that the target uses most (default: all)", metavar="N")
-    add_count(parser, "--max-input-tokens", "of a prompt, whose longest field is cut", 512, metavar="N")
-    add_count(parser, "--max-new-tokens", "of what the target answers", 96, metavar="N")
+    _add_answers(parser)
     add_count(parser, "--texts", "how many the target answers and reads (default: what the time allows)")
     add_count(parser, "--steps", "of the training (default: what the time allows)")
     flag("--learning-rate", type=float, default=1e-3, metavar="RATE", help="the peak (default: 0.001)")
-    flag("--chat-template", action="store_true", help="prompts are turns of a chat model's template, as in its runs")
     flag(
         "--output",
         type=path_name,

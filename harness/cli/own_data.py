@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import POCKET, ZOO, Experiment, ModelSpec
-from harness.models.pocket import DRAFTS
+from harness.models.pocket import TRAINED
 from harness.run.prompts import examples_of
 from harness.zoo.cache import DONE
 from tasks import get_task
@@ -72,7 +72,7 @@ def _learns_from(model: ModelSpec, place: str) -> bool:
     if model.base.startswith(ZOO):
         return True
     if model.base.startswith(POCKET):
-        return model.base.removeprefix(POCKET) in DRAFTS
+        return model.base.removeprefix(POCKET) in TRAINED
     return _unpinned(place) in _learned_places(model)
 
 

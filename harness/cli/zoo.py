@@ -13,10 +13,21 @@ from harness.core.settings import checked_device, model_name, source_of
 from harness.models.fetch import fetch
 from harness.models.files import num_weights
 from harness.models.names import pin_model
-from harness.models.pocket import EVERY, TABLE, draft_folder, folder_for, known
+from harness.models.pocket import (
+    EVERY,
+    TABLE,
+    PocketDraft,
+    PocketHeads,
+    PocketLearner,
+    folder_for,
+    known,
+    recipes_for,
+    trained_folder,
+)
 from harness.run import draft_training, head_training
 from harness.run.draft_material import Material
-from harness.run.draft_recipes import distilled, job_of
+from harness.run.pocket_recipes import job_of, trained
+from harness.zoo import early_heads
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
 from harness.zoo.recipes import recipe_for, recipe_hash, recipes_of
@@ -65,13 +76,16 @@ def execute_get(args: argparse.Namespace) -> int:
 
 def execute_heads(args: argparse.Namespace) -> int:
     source = source_of(args.data, args.profile, args.field, args.config)
+    if args.recipe is not None:
+        return _execute_recipe(args, source, PocketHeads)
+    if args.target is None or args.output is None:
+        raise UsageError("heads: expected --recipe NAME, or --target MODEL and --output FOLDER")
     spec = pin_model(
         ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision), args.profile, source
     )
     job = head_training.Job(
         target=spec,
-        task=get_training_task(args.task).name,
-        source=source,
+        texts=_head_texts(args, spec, source),
         layers=head_training.checked_layers(spec, args.profile, args.layers),
         training=head_training.training_for(args.profile, args.labels, args.limit, source),
         seed=args.seed,
@@ -82,7 +96,8 @@ def execute_heads(args: argparse.Namespace) -> int:
         print(
             f"would train heads of layers {', '.join(map(str, job.layers))} of {spec.name} ({spec.revision}) in {args.output}"
         )
-        print(f"on {args.task} ({source}): {job.training}")
+        own = "" if args.answers is None else f"{args.answers} answers of its own to prompts of "
+        print(f"on {own}{args.task} ({source}): {job.training}")
         return 0
     device = checked_device(args.device)
     torch.set_num_threads(args.threads)
@@ -91,10 +106,26 @@ def execute_heads(args: argparse.Namespace) -> int:
     return 0
 
 
+def _head_texts(args: argparse.Namespace, target: ModelSpec, source: str) -> head_training.TaskTexts | head_training.OwnAnswers:
+    task = get_training_task(args.task).name
+    if args.answers is None:
+        return head_training.TaskTexts(task=task, source=source)
+    material = Material(
+        target=target,
+        tasks=(task,),
+        source=source,
+        max_input_tokens=args.max_input_tokens,
+        max_new_tokens=args.max_new_tokens,
+        chat_template=args.chat_template,
+        seed=args.seed,
+    )
+    return head_training.OwnAnswers(material=material, num_texts=args.answers)
+
+
 def execute_draft(args: argparse.Namespace) -> int:
     source = source_of(args.data, fields=args.field, config=args.config)
     if args.recipe is not None:
-        return _execute_recipe(args, source)
+        return _execute_recipe(args, source, PocketDraft)
     if args.target is None or args.output is None:
         raise UsageError("draft: expected --recipe NAME, or --target MODEL and --output FOLDER")
     spec = ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision)
@@ -132,24 +163,26 @@ def execute_draft(args: argparse.Namespace) -> int:
     return 0
 
 
-def _execute_recipe(args: argparse.Namespace, source: str) -> int:
-    """Distil a draft whose sizes stand fixed; others are for a folder of one's own."""
+def _execute_recipe(args: argparse.Namespace, source: str, kind: type[PocketLearner]) -> int:
+    """Train a draft, or heads, whose sizes stand fixed; others are for a folder of one's own."""
     parser = argparse.ArgumentParser()
-    flags.draft(parser)
+    (flags.heads if kind is PocketHeads else flags.draft)(parser)
     free = {"recipe", "data", "field", "config", "threads", "dry_run", "plugin"}
     unset = {name: value for name, value in vars(parser.parse_args([])).items() if name not in free}
     if own := next((name for name, value in unset.items() if getattr(args, name) != value), None):
         flag = "--" + own.replace("_", "-")
         raise UsageError(f"{flag}: --recipe {args.recipe} fixes it; leave it out, or name --target and --output instead")
+    if args.recipe not in recipes_for(kind):
+        raise UsageError(f"recipe {args.recipe!r}: expected one of {', '.join(recipes_for(kind))}")
     if args.dry_run:
         job = job_of(args.recipe, source)
-        folder = draft_folder(args.recipe, job.identity)
+        folder = trained_folder(args.recipe, job.identity)
         print(f"{folder}: {'there' if is_complete(folder) else 'not there'}")
-        print(f"laws: {job.material.folder}")
         return 0
     if args.threads:
         torch.set_num_threads(args.threads)
-    folder = distilled(args.recipe, source)
-    print(draft_training.shown(read_facts(folder)["evaluations"]))
+    folder = trained(args.recipe, source)
+    evaluations = read_facts(folder)["evaluations"]
+    print(early_heads.table(evaluations) if kind is PocketHeads else draft_training.shown(evaluations))
     print(f"{folder}")
     return 0

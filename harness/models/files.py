@@ -28,7 +28,7 @@ from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of
 from harness.models.gguf import converted, gguf_file, gguf_revision
-from harness.models.pocket import DRAFTS, fetched, revision_of
+from harness.models.pocket import TRAINED, fetched, revision_of
 from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
 from kernels.native import cache_folder
@@ -125,15 +125,16 @@ def converted_folder(spec: ModelSpec) -> Path | None:
 
 
 def weights_of(spec: ModelSpec) -> str | None:
-    """Say what the weights of a public model, of a draft for one or of a GGUF file were made of; None for other names."""
+    """Say what the weights of a public model, of a draft or heads for one or of a GGUF file were made of; else None."""
     folder = converted_folder(spec)
     if folder is None:
         return None
     facts = read_facts(folder)
-    if spec.base.removeprefix(POCKET) not in DRAFTS:
+    if spec.base.removeprefix(POCKET) not in TRAINED:
         return str(facts["weights"])
-    material = facts["material"]
-    return f"distilled from {material['target']['name']}, {facts['num_texts']} texts of {', '.join(material['tasks'])}"
+    learned = facts["material"]
+    how = "distilled from" if "num_kept" in facts else "heads that learned from"
+    return f"{how} {learned['target']['name']}, {facts['num_texts']} texts of {', '.join(learned['tasks'])}"
 
 
 def converted_revision(spec: ModelSpec) -> str | None:

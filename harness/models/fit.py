@@ -150,9 +150,10 @@ def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
 
 
 def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
-    """Trained early heads, from the zoo or a folder. UsageError unless they are of the target's shape."""
+    """Trained early heads, from the zoo, the profile pocket or a folder. UsageError unless they are of the target's shape."""
     try:
-        return load_heads(zoo_model_folder(spec) if spec.base.startswith(ZOO) else Path(spec.name), target.stack)
+        folder = zoo_model_folder(spec) if spec.base.startswith(ZOO) else converted_folder(spec) or Path(spec.name)
+        return load_heads(folder, target.stack)
     except InputError as error:
         raise UsageError(f"heads {spec.name} for {target.name}: {error}") from error
 

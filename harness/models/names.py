@@ -6,7 +6,7 @@ A name of the zoo is looked up in the recipes; of others the files' headers, the
 from dataclasses import replace
 
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO, ModelSpec
+from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.models.files import (
     converted_revision,
     files_hash,
@@ -17,6 +17,7 @@ from harness.models.files import (
     local_folder,
     ngram_file,
 )
+from harness.models.pocket import TRAINED, PocketHeads
 from harness.zoo.descriptions import HeadRecipe
 from harness.zoo.recipes import RECIPES, AnyRecipe, recipe_for, recipe_hash, scale_of
 
@@ -46,14 +47,19 @@ def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """Fill in ``revision`` of trained heads, early or blockwise. UsageError for a folder that holds none, and for rounding."""
     if spec.rounding is not None:
         raise _not_rounded("heads", spec)
-    if spec.base.startswith(ZOO):
+    if spec.base.startswith(ZOO) or is_pocket_heads(spec):
         return pin_model(spec, profile, source)
     if (file := heads_file(spec.base)) is None:
         raise UsageError(
             f"heads {spec.name!r}: no heads there; expected a folder of early heads (as `foretoken heads` writes) or of "
-            "blockwise ones, or zoo:NAME"
+            "blockwise ones, zoo:NAME or one of pocket:NAME that is heads"
         )
     return replace(spec, revision=files_hash([file]))
+
+
+def is_pocket_heads(spec: ModelSpec) -> bool:
+    """Tell early heads of the profile pocket by their name."""
+    return isinstance(TRAINED.get(spec.base.removeprefix(POCKET)), PocketHeads) and spec.base.startswith(POCKET)
 
 
 def _not_rounded(what: str, spec: ModelSpec) -> UsageError:

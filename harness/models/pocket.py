@@ -1,7 +1,8 @@
 """The models of the profile pocket by short names, ``pocket:NAME``: what each is made of, and its folder in the cache.
 
-Public ones are fetched (``harness.models.fetch``), drafts for them are distilled (``harness.run.draft_recipes``). pocket.toml
-holds the sources, with their checksums, and the sizes of the drafts. Imports nothing heavy.
+Public ones are fetched (``harness.models.fetch``), drafts and early heads for them are trained here
+(``harness.run.pocket_recipes``). pocket.toml holds the sources, with their checksums, and the sizes of what is trained. Imports
+nothing heavy.
 """
 
 import hashlib
@@ -76,23 +77,46 @@ class PocketModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PocketDraft:
-    """A draft that is distilled from a public model: what it learns from, and its sizes, as in ``foretoken draft``."""
+class PocketLearner:
+    """What learns from the answers of a public model to so many prompts; lengths are tokens."""
 
     target: str
     tasks: tuple[str, ...]
     max_input_tokens: int
     max_new_tokens: int
     texts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PocketDraft(PocketLearner):
+    """A draft that is distilled, and its sizes, as in ``foretoken draft``."""
+
     layers: int
     width: int | None = None
     vocabulary: int
     steps: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class PocketHeads(PocketLearner):
+    """Early heads at the paper's fractions of depth, which learn the final layer's choices, as in ``foretoken heads``."""
+
+    epochs: int
+    learning_rate: float
+    batch_size: int
+
+
 _WRITTEN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf8"))
-DRAFTS: dict[str, PocketDraft] = {name: made(PocketDraft, values) for name, values in _WRITTEN.pop("drafts").items()}
+TRAINED: dict[str, PocketDraft | PocketHeads] = {
+    **{name: made(PocketDraft, values) for name, values in _WRITTEN.pop("drafts").items()},
+    **{name: made(PocketHeads, values) for name, values in _WRITTEN.pop("heads").items()},
+}
 TABLE: dict[str, PocketModel] = {name: made(PocketModel, values) for name, values in _WRITTEN.items()}
+
+
+def recipes_for(kind: type[PocketLearner]) -> list[str]:
+    """The names of the drafts, or of the heads, that are trained here."""
+    return [name for name, recipe in TRAINED.items() if isinstance(recipe, kind)]
 
 
 def known(name: str) -> PocketModel:
@@ -102,8 +126,8 @@ def known(name: str) -> PocketModel:
     return model
 
 
-def draft_folder(name: str, identity: str) -> Path:
-    """The folder of a draft of one training, whether it is there or not."""
+def trained_folder(name: str, identity: str) -> Path:
+    """The folder of a draft or of heads of one training, whether it is there or not."""
     return model_folder(f"{EVERY}-{name.removeprefix(POCKET)}", identity)
 
 
@@ -114,16 +138,17 @@ def folder_for(name: str, origin: Origin) -> Path:
 
 
 def fetched(name: str, revision: str | None = None) -> Path:
-    """The folder of a model that was fetched: of a revision, else of the original weights before converted ones; of a draft.
+    """The folder of a model that was fetched: of a revision, else of the original weights before converted ones; of what was
+    trained here.
 
     Raises:
         Unavailable: it is not on this machine; names the command that fetches or trains it.
-        UsageError: an unknown name; drafts of one name that learned from different data.
+        UsageError: an unknown name; several of one name that learned from different data.
     """
-    if (short := name.removeprefix(POCKET)) in DRAFTS:
-        return _distilled(short, revision)
+    if (short := name.removeprefix(POCKET)) in TRAINED:
+        return _trained(short, revision)
     if short not in TABLE:
-        raise UsageError(f"model {name!r}: expected {EVERY}:NAME with a name of {', '.join([*TABLE, *DRAFTS])}")
+        raise UsageError(f"model {name!r}: expected {EVERY}:NAME with a name of {', '.join([*TABLE, *TRAINED])}")
     model = known(name)
     folders = [folder_for(name, origin) for origin in (model.hub, model.packages)]
     if revision is not None:
@@ -134,14 +159,15 @@ def fetched(name: str, revision: str | None = None) -> Path:
     return folder
 
 
-def _distilled(short: str, revision: str | None) -> Path:
+def _trained(short: str, revision: str | None) -> Path:
     folders = cache_folder().glob(f"{EVERY}-{short}-" + "[0-9a-f]" * 16)
     found = [folder for folder in folders if is_complete(folder) and revision in (None, revision_of(folder))]
     if not found:
         which = "" if revision is None else f" at revision {revision}"
+        command = "heads" if isinstance(TRAINED[short], PocketHeads) else "draft"
         raise Unavailable(
             f"model {POCKET}{short}{which}: not on this machine; train it with "
-            f"`foretoken draft --recipe {short} --data FOLDER|hub`"
+            f"`foretoken {command} --recipe {short} --data FOLDER|hub`"
         )
     if len(found) > 1:
         raise UsageError(

@@ -1,4 +1,7 @@
-"""Trains early heads for a model of the user's, or for one of the zoo on other data (`foretoken heads`)."""
+"""Trains early heads for a model of the user's, or for one of the zoo on other data (`foretoken heads`).
+
+They learn a task's texts, or what the model itself answers to the task's prompts.
+"""
 
 import hashlib
 import json
@@ -14,6 +17,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import decoder_depth
+from harness.run.draft_material import Material, Reading, collect
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, locked, read_facts
 from harness.zoo.descriptions import HeadTraining, Labels
@@ -21,6 +25,7 @@ from harness.zoo.early_heads import Document, HeadData, paper_layers, save_train
 from harness.zoo.recipes import HEAD_TRAINING
 from harness.zoo.state import CHECKPOINT
 from methods.options import EARLY_HEADS
+from tasks.base import Task
 from tasks.sources.read import read_examples, training_pairs
 from tasks.text import Text
 
@@ -29,12 +34,63 @@ OURS = {EARLY_HEADS, DONE, CHECKPOINT}
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskTexts:
+    """The prompts and references of a task's training part."""
+
+    task: str
+    source: str
+
+    @property
+    def identity(self) -> tuple[dict[str, Any], Any]:
+        return asdict(self), tasks.fingerprint(self.task, self.source)
+
+    @property
+    def learned(self) -> list[dict[str, Any]]:
+        return tasks.training_files([self.task], self.source)
+
+    def read(self, model: LoadedModel, training: HeadTraining, seed: int) -> HeadData:
+        """Return the documents to learn from and those held out, the first ones."""
+        texts = _texts(tasks.get_training_task(self.task), self.source, training, seed)
+        documents = [_document(model, *pair) for pair in texts]
+        documents = [document for document in documents if document.first < len(document.tokens)]
+        if len(documents) < 2:
+            raise UsageError(f"data {self.source!r}: {len(documents)} documents of task {self.task!r}; expected at least 2")
+        num_held_out = _num_held_out(len(documents))
+        return documents[num_held_out:], documents[:num_held_out]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnAnswers:
+    """The first ``num_texts`` answers of the target to prompts of some tasks' training parts, greedy and sampled ones."""
+
+    material: Material
+    num_texts: int
+
+    @property
+    def identity(self) -> tuple[dict[str, Any], Any]:
+        return {"num_texts": self.num_texts, "material": self.material.identity}, None
+
+    @property
+    def learned(self) -> list[dict[str, Any]]:
+        return tasks.training_files(self.material.tasks, self.material.source)
+
+    def read(self, model: LoadedModel, training: HeadTraining, seed: int) -> HeadData:
+        """Return the documents to learn from and those held out, the first ones; no group of rows has documents of both."""
+        readings = collect(self.material, model, self.num_texts, lambda: False)
+        readings = [one for one in readings if one.num_prompt < len(one.tokens)]
+        groups = {one.group for one in readings[: _num_held_out(len(readings))]}
+        parts = [[_answered(one) for one in readings if (one.group in groups) is held_out] for held_out in (False, True)]
+        if not all(parts):
+            raise UsageError(f"answers {self.num_texts}: {len(readings)} were written, none of which is left to learn from")
+        return parts[0], parts[1]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """Everything that decides the heads, but for the processor. ``target`` is pinned."""
 
     target: ModelSpec
-    task: str
-    source: str
+    texts: TaskTexts | OwnAnswers
     layers: tuple[int, ...]
     training: HeadTraining
     seed: int
@@ -42,8 +98,13 @@ class Job:
 
     @property
     def identity(self) -> str:
-        data = tasks.fingerprint(self.task, self.source)
-        return hashlib.sha256(json.dumps([asdict(self), data], sort_keys=True).encode()).hexdigest()[:16]
+        said, data = self.texts.identity
+        return hashlib.sha256(json.dumps([_own(self) | said, data], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _own(job: Job) -> dict[str, Any]:
+    """Return a job's fields but for its texts."""
+    return {name: value for name, value in asdict(job).items() if name != "texts"}
 
 
 def training_for(profile: str, labels: str | None, limit: int | None, source: str) -> HeadTraining:
@@ -97,9 +158,11 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
         if (folder / DONE).is_file():
             return table(read_facts(folder)["evaluations"])
         if job.target.base.startswith(ZOO):
-            ensure([job.target.base.removeprefix(ZOO)], "toy", job.source, workers=0)
+            texts = job.texts
+            source = texts.source if isinstance(texts, TaskTexts) else texts.material.source
+            ensure([job.target.base.removeprefix(ZOO)], "toy", source, workers=0)
         model = load_model(job.target, device=device, dtype=job.dtype)
-        data = read_data(job, model)
+        data = job.texts.read(model, job.training, job.seed)
         heads, evaluations, spent = train_heads(
             model.stack, job.layers, job.training, data, folder, identity=job.identity, seed=job.seed
         )
@@ -110,35 +173,33 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
 def _facts(job: Job, data: HeadData, device: str) -> dict[str, Any]:
     return {
         "identity": job.identity,
-        "learned": tasks.training_files([job.task], job.source),
+        "learned": job.texts.learned,
         "base": {"name": job.target.name, "revision": job.target.revision},
-        **{name: value for name, value in asdict(job).items() if name != "target"},
+        **{name: value for name, value in (_own(job) | asdict(job.texts)).items() if name != "target"},
         "num_documents": len(data[0]),
         "num_held_out": len(data[1]),
         "device": device,
     }
 
 
-def read_data(job: Job, model: LoadedModel) -> HeadData:
-    """Training documents, of which the first are held out. Heads learn answers, not the prompts before them."""
-    documents = [_document(model, *pair) for pair in _texts(job)]
-    documents = [document for document in documents if document.first < len(document.tokens)]
-    num_held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT_FRAC * len(documents))))
-    if len(documents) < 2:
-        raise UsageError(f"data {job.source!r}: {len(documents)} documents of task {job.task!r}; expected at least 2")
-    return documents[num_held_out:], documents[:num_held_out]
+def _num_held_out(count: int) -> int:
+    return min(MOST_HELD_OUT, max(1, round(HELD_OUT_FRAC * count)))
 
 
-def _texts(job: Job) -> list[tuple[str, str]]:
-    task = tasks.get_training_task(job.task)
+def _texts(task: Task, source: str, training: HeadTraining, seed: int) -> list[tuple[str, str]]:
     if isinstance(task, Text):
-        return list(training_pairs(task, job.source, job.training.max_documents, job.seed))
-    examples = read_examples(task, job.source, "train", job.training.max_documents, job.seed)
+        return list(training_pairs(task, source, training.max_documents, seed))
+    examples = read_examples(task, source, "train", training.max_documents, seed)
     return [(task.prompt(example, "instruction"), f" {example.references[0].strip()}") for example in examples]
 
 
+def _answered(reading: Reading) -> Document:
+    """Heads learn answers, not the prompts before them."""
+    return Document(reading.tokens, reading.num_prompt)
+
+
 def _document(model: LoadedModel, prompt: str, answer: str) -> Document:
-    """The end of the text belongs to the answer."""
+    """The end of the text belongs to the answer. Heads learn answers, not the prompts before them."""
     before = model.encode(prompt) if prompt else model.encode("")[:1]
     tokens = (*before, *model.encode_continuation(answer), *model.eos_token_ids[:1])
     return Document(torch.tensor(tokens), max(1, len(before)))

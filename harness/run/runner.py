@@ -30,11 +30,11 @@ from harness.models.files import layers_of, load_config, weights_of, zoo_model_f
 from harness.models.fit import Models, estimate
 from harness.models.loading import check_rounding, load_tokenizer
 from harness.models.names import is_ngram_table, pin_heads, pin_model, recipe_named
-from harness.models.pocket import DRAFTS
+from harness.models.pocket import TRAINED
 from harness.run.build import heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
-from harness.run.draft_recipes import distilled
 from harness.run.instruments import quick_collection
+from harness.run.pocket_recipes import trained
 from harness.run.prompts import examples_of
 from harness.run.refusals import check_graphs, check_names, check_planned, check_recipes
 from harness.zoo.build import ensure
@@ -78,14 +78,14 @@ def ensure_models(experiments: Iterable[Experiment], workers: int | None = None)
 
 
 def fetch_models(experiments: Iterable[Experiment]) -> None:
-    """Fetch the public models that these experiments need and this machine lacks, and distil the drafts for them.
+    """Fetch the public models that these experiments need and this machine lacks, and train the drafts and heads for them.
 
     What cannot be had is said on stderr; planning its experiments says so again.
     """
     wanted = [(spec.base, experiment.source) for experiment in experiments for spec in specs_of(experiment)]
     for name, source in dict.fromkeys(pair for pair in wanted if pair[0].startswith(POCKET)):
         try:
-            distilled(name, source) if name.removeprefix(POCKET) in DRAFTS else fetch(name)
+            trained(name, source) if name.removeprefix(POCKET) in TRAINED else fetch(name)
         except Unavailable as error:
             print(f"foretoken: note: {error}", file=sys.stderr)
 
