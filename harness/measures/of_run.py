@@ -254,6 +254,8 @@ def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
     good = succeeded(records)
     if any(record.steps is not None and any(record.steps.drafted) for record in good):
         found |= of_decoding(records)
+    elif any(record.steps is not None and any(record.steps.num_accepted) for record in good):
+        found["tokens_per_step"] = tokens_per_step(records)  # beams share no draft: the accepted steps alone are counted
     for drafter in dict.fromkeys(overlap.drafter for record in good for overlap in record.overlap):
         for lenience in dict.fromkeys(key for record in good for one in record.overlap for key in one.by_lenience):
             suffix = "" if lenience == "1.0" else f"_at_lenience_{lenience}"

@@ -5,6 +5,7 @@ anew. They decode in fp64: rounding differs from processor to processor, but by 
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile, rmtree
 
@@ -22,6 +23,7 @@ MODELS = (
 )  # fmt: skip
 LEFT_OUT = ("recipe.json",)
 NUM_EXAMPLES = 16
+UNPROBED = ("copy", "slem", "random", "block")  # whose overlap is not measured: mostly point masses
 
 
 FILTERED = SamplingSpec(temperature=0.7, top_k=20, top_p=0.9)
@@ -36,7 +38,8 @@ def drafted_by(name: str, kind: str = "model") -> DrafterSpec:
 
 
 def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAMPLES) -> dict[str, Comparison]:
-    """The pinned comparisons by name: text, translation, summaries, answers and speech; every family, rule and pipeline.
+    """The pinned comparisons by name: text, translation, summaries, answers and speech; every family, and every part that needs
+    no more than the committed models.
 
     ``regress`` measures them at their defaults; other seeds and threads are to find out how often it is wrong.
     """
@@ -58,9 +61,10 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         )
         return base.replace(**values)
 
-    def drafted(base: Experiment, drafter: DrafterSpec, gamma: int = 3, **method: object) -> Comparison:
-        spec = MethodSpec.of("speculative", drafter=drafter, gamma=gamma, **method)  # type: ignore[arg-type]
-        probes = () if drafter.kind in ("copy", "block") else (OverlapProbe(drafter=drafter),)
+    def drafted(base: Experiment, drafter: DrafterSpec, gamma: int | None = 3, **method: object) -> Comparison:
+        counts = {} if gamma is None else {"gamma": gamma}
+        spec = MethodSpec.of("speculative", drafter=drafter, **counts, **method)  # type: ignore[arg-type]
+        probes = () if drafter.kind in UNPROBED else (OverlapProbe(drafter=drafter),)
         return Comparison((base.replace(probes=probes), base.replace(method=spec)))
 
     def piped(base: Experiment, **method: object) -> Comparison:
@@ -69,26 +73,44 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
 
     llama, t5, speech = drafted_by("llama-draft"), drafted_by("t5-draft"), drafted_by("whisper-draft")
     blocks, ngram = drafted_by("specdec-drafter", "block"), drafted_by("ngram-t5-cnndm", "bigram")
+    written, alone = plain("wmt-en-de", "specdec-verifier"), MethodSpec.of("drafter-alone", drafter=blocks, gamma=5)
     answers, german = plain("squad", "llama-target"), plain("wmt-en-de", "t5-target")
-    beams = MethodSpec.of("beam", num_beams=3)
+    text, drawn = plain("text", "llama-target"), plain("text", "llama-target", 1.0)
+    beams, searching = MethodSpec.of("beam", num_beams=3), MethodSpec.of("speculative-beam", drafter=t5, gamma=3, num_beams=3)
+    stacked = DrafterSpec(kind="hierarchical", model=llama.model, inner=DrafterSpec(kind="copy"))
+    shared = DrafterSpec(kind="tli", model=llama.model, options={"draft_tokens": 200})
     return {
         "squad-greedy": drafted(answers, llama, schedule="heuristic"),
         "squad-copy": drafted(answers, DrafterSpec(kind="copy")),
         "text-sampled-batch": drafted(plain("text", "llama-target", 1.0, batch_size=4), llama),
         "text-filtered": drafted(plain("text", "llama-target").replace(sampling=FILTERED), llama),
-        "text-lenient": drafted(plain("text", "llama-target", 1.0), llama, rule="lenience", lenience=0.3),
+        "text-lenient": drafted(drawn, llama, rule="lenience", lenience=0.3),
+        "text-lenient-greedy": drafted(text, llama, rule="lenience", lenience=0.3),
+        "text-typical": drafted(drawn, llama, rule="typical"),
+        "text-target-greedy": drafted(drawn, llama, rule="target-greedy"),
+        "text-hierarchical": drafted(drawn, stacked, rule="baseline"),
+        "text-tli": drafted(drawn, shared, rule="fused", schedule="sweep"),
+        "text-slem": drafted(drawn, drafted_by("llama-draft", "slem"), rule="point-mass"),
+        "text-first-layers": drafted(drawn, DrafterSpec(kind="first-layers"), rule="block-verification"),
+        "text-random": drafted(drawn, DrafterSpec(kind="random"), None, schedule="optimal", alpha=0.7, cost=0.1),
         "de-greedy": drafted(german, t5),
         "de-beam": Comparison((german, german.replace(method=beams))),
+        "de-speculative-beam": Comparison((german.replace(method=beams), german.replace(method=searching))),
         "news-sampled": drafted(plain("cnndm", "t5-target", 1.0), t5),
         "news-bigram": drafted(plain("cnndm", "t5-target", 1.0), ngram),
+        "news-unigram": drafted(plain("cnndm", "t5-target", 1.0), replace(ngram, kind="unigram")),
         "ppd-greedy": piped(answers.replace(ignore_eos=True), candidates=1, execution="process"),
         "ppd-sampled": piped(plain("squad", "llama-target", 1.0, ignore_eos=True), candidates=3, execution="batched"),
-        "blocks-strict": drafted(plain("wmt-en-de", "specdec-verifier"), blocks, 5, rule="top-1"),
+        "blocks-strict": drafted(written, blocks, 5, rule="top-1"),
         "blocks-relaxed-batch": drafted(
             plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=2, tau=3.0
         ),
+        "blocks-alone": Comparison((written, written.replace(method=alone))),
         "speech-exact": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="exact"),
         "speech-sigmoid": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid", scale=10.0),
+        "speech-released": drafted(
+            plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid-released", scale=10.0
+        ),
     }
 
 

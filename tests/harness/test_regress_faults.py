@@ -24,10 +24,14 @@ from kernels.verify import reference, sigmoid
 from methods.beam import BeamState
 from methods.models import llama
 from methods.ppd import pipeline
+from methods.sampling import Uniforms
 from methods.specdec.rules import TopBeta
+from methods.speculative import beam, drafters, engine_rules, model
+from methods.speculative.engine_rules import Typical
 from methods.speculative.model import ModelDrafter
-from methods.speculative.per_row import CopyDrafter
+from methods.speculative.per_row import CopyDrafter, RandomDrafter
 from methods.speculative.rules import Lenience, SpeculativeSampling
+from methods.speculative.translation import TextDrafter, TranslatedSession
 from methods.types import Outcome, Stop
 from tasks import speech, squad, summarization, translation
 
@@ -160,7 +164,76 @@ def narrower_nucleus(patch: Patch) -> None:
     patch.setattr(reference, "adjusted_logits", adjusted)
 
 
+def shared_tokens_moved(patch: Patch) -> None:
+    """The map between two vocabularies is off by one."""
+    whole = TranslatedSession.__init__
+
+    def init(self: TranslatedSession, *given: Any) -> None:
+        whole(self, *given)
+        self._from = self._from.roll(1)
+
+    patch.setattr(TranslatedSession, "__init__", init)
+
+
+def text_cut_short(patch: Patch) -> None:
+    """The draft of another vocabulary goes on with the text before its last token."""
+    whole = TextDrafter.propose
+    patch.setattr(TextDrafter, "propose", lambda self, text, *given: whole(self, text[:-1], *given))
+
+
+def numbers_shared_by_levels(patch: Patch) -> None:
+    """A drafter that itself drafts and verifies decides with the numbers of the target's rounds."""
+    patch.setattr(Uniforms, "nested", lambda self: self)
+
+
+def lenient_inside(patch: Patch) -> None:
+    """The draft's own drafts stand too often, so that it no longer has the law that it states."""
+    patch.setattr(model, "SpeculativeSampling", lambda: Lenience(0.3))
+
+
+def guesses_half_the_vocabulary(patch: Patch) -> None:
+    whole = RandomDrafter.propose
+    patch.setattr(
+        RandomDrafter, "propose", lambda self, text, count, uniforms, *given: whole(self, text, count, uniforms / 2, *given)
+    )
+
+
+def one_layer_less(patch: Patch) -> None:
+    whole = drafters.ModelSession
+    patch.setattr(drafters, "ModelSession", lambda stack, num_layers: whole(stack, num_layers - 1))
+
+
+def other_threshold(patch: Patch) -> None:
+    patch.setattr(Typical, "__init__", with_defaults(Typical.__init__, epsilon=0.2))
+
+
+def bonus_not_drawn(patch: Patch) -> None:
+    whole = engine_rules._verdict
+    patch.setattr(engine_rules, "_verdict", lambda *given, draws=None: whole(*given))
+
+
+def greedily_more_lenient(patch: Patch) -> None:
+    whole = Lenience.greedy_accepts
+    patch.setattr(Lenience, "greedy_accepts", lambda self, logits: whole(Lenience(self.lenience**2), logits))
+
+
+def one_draft_less_is_searched(patch: Patch) -> None:
+    """Speculative beam search drafts a step less: its beams stay what they are."""
+    whole = beam._Lookahead.levels
+    patch.setattr(beam._Lookahead, "levels", lambda self, state, num_draft: whole(self, state, num_draft - 1))
+
+
 FAULTS = [
+    (shared_tokens_moved, "text-tli"),
+    (text_cut_short, "text-slem"),
+    (numbers_shared_by_levels, "text-hierarchical"),
+    (lenient_inside, "text-hierarchical"),
+    (guesses_half_the_vocabulary, "text-random"),
+    (one_layer_less, "text-first-layers"),
+    (other_threshold, "text-typical"),
+    (bonus_not_drawn, "text-target-greedy"),
+    (greedily_more_lenient, "text-lenient-greedy"),
+    (one_draft_less_is_searched, "de-speculative-beam"),
     (temperature_twice, "text-filtered"),
     (narrower_nucleus, "text-filtered"),
     (last_draft_missing, "news-sampled"),
