@@ -89,8 +89,7 @@ class ModelSession:
         self._advance(frame, 0, self.num_layers)
         self.hidden = hidden
         logits = self.stack.head(hidden)
-        if self.stack.begin_suppressed:
-            self._suppress(logits)
+        self._suppress(logits)
         return logits
 
     @torch.inference_mode()
@@ -135,6 +134,8 @@ class ModelSession:
 
     def _suppress(self, logits: Float[Tensor, "B n V"]) -> None:
         """Take what never begins an output out of the logits that draw a row's first token."""
+        if not self.stack.begin_suppressed:
+            return
         num_new = logits.shape[1]
         for row, (prompt, cached) in enumerate(zip(self._prompt_lengths, self.lengths[0], strict=True)):
             place = prompt - 1 - (cached - num_new)
@@ -165,8 +166,7 @@ class ModelSession:
 
     def _views(self, region: Float[Tensor, "L B S H2 head_dim"]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return a key and a value [B, kv_heads, S, head_dim] a layer."""
-        cached, heads = region.transpose(2, 3), self.stack.num_kv_heads
-        return cached[:, :, :heads].unbind(0), cached[:, :, heads:].unbind(0)
+        return halves(region.transpose(2, 3), self.stack.num_kv_heads)
 
     def _frame(self, new: Tensor, first: int, last: int) -> Frame:
         batch, num_new = new.shape[0], new.shape[1]
@@ -220,7 +220,11 @@ class _Positions:
 
 
 class Source:
-    """An encoder-decoder's cross-attention cache, stored once a source however many rows (beams) read it."""
+    """An encoder-decoder's cross-attention cache, stored once a source however many rows (beams) read it.
+
+    ``states`` [layers, B, 2 kv_heads, S, head_dim] are what the rows read, keys' heads first, and ``views`` a key and a value a
+    layer; ``mask`` is added to scores, and None where no source has padding.
+    """
 
     def __init__(self, stack: Stack, inputs: Inputs, encoded: Float[Tensor, "B S D"] | None = None) -> None:
         """``encoded``: the encoder's states of these inputs, where another session has them already. Rows that are all alike
@@ -236,7 +240,7 @@ class Source:
         else:
             assert inputs.features is not None
             self.encoded = stack.hear(inputs.features.to(device, stack.dtype))
-        self._states = stack.cross(self.encoded)
+        self._stored = stack.cross(self.encoded)
         self._mask = None
         if mask is not None:
             blocked = torch.zeros(mask.shape, device=device, dtype=stack.dtype).masked_fill_(mask == 0, float("-inf"))
@@ -249,20 +253,24 @@ class Source:
             self._arrange(sources)
 
     def _arrange(self, sources: list[int]) -> None:
-        """Arrange the views so that row r reads source ``sources[r]``: expanded where all read one, else copied."""
+        """Arrange the states so that row r reads source ``sources[r]``: expanded where all read one, else copied."""
         self._sources = sources
         if len(set(sources)) == 1:
             one, batch = sources[0], len(sources)
-            states = self._states[:, one : one + 1].expand(-1, batch, -1, -1, -1)
+            self.states = self._stored[:, one : one + 1].expand(-1, batch, -1, -1, -1)
             self.mask = None if self._mask is None else self._mask[one : one + 1]
-        elif sources == list(range(self._states.shape[1])):
-            states, self.mask = self._states, self._mask
+        elif sources == list(range(self._stored.shape[1])):
+            self.states, self.mask = self._stored, self._mask
         else:
-            index = to_device(sources, self._states.device)
-            states = self._states.index_select(1, index)
+            index = to_device(sources, self._stored.device)
+            self.states = self._stored.index_select(1, index)
             self.mask = None if self._mask is None else self._mask.index_select(0, index)
-        heads = self._heads
-        self.views = tuple(zip(states[:, :, :heads].unbind(0), states[:, :, heads:].unbind(0), strict=True))
+        self.views = tuple(zip(*halves(self.states, self._heads), strict=True))
+
+
+def halves(states: Float[Tensor, "L B H2 S head_dim"], heads: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the keys and the values of ``heads`` heads, one [B, heads, S, head_dim] a layer each."""
+    return states[:, :, :heads].unbind(0), states[:, :, heads:].unbind(0)
 
 
 def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"] | None]:

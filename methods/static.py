@@ -3,9 +3,13 @@
 A step finds all that it reads and writes at fixed places: the new tokens, how many are cached of each row, the whole cache. It
 attends to all places of the cache behind a mask, which it makes of those lengths: what was rewound, or never written, has
 weight 0. There is a step a number of new tokens, always over all rows; rows that have ended are padding.
+
+An encoder-decoder's keys and values of the source are computed once a text, as in any session, and brought to a fixed place.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -15,10 +19,18 @@ from kernels.capture import Capture, capture_for
 from kernels.transfer import to_device
 from methods.errors import InputError
 from methods.models.base import Frame, Stack
-from methods.session import ModelSession, scatter
+from methods.session import ModelSession, Source, halves, scatter
 from methods.types import Inputs
 
 MULTIPLE = 64  # capacities are rounded up to it: attention reads such rows at once
+
+
+class Room(NamedTuple):
+    """What a session is laid out for: the rows of a batch, and the tokens of the longest prompt and of the longest output."""
+
+    rows: int
+    prompt: int
+    output: int
 
 
 def check_static(stack: Stack) -> None:
@@ -26,7 +38,7 @@ def check_static(stack: Stack) -> None:
     if stack.parts or not stack.can_be_static:
         raise InputError(
             f"graphs of model type {stack.model.config.model_type!r}: it has no static form; expected a Llama, Mistral, Qwen2, "
-            "Gemma or GPT-2 on one device, or graphs off"
+            "Gemma, GPT-2, T5, BART, Marian or Whisper on one device, or graphs off"
         )
 
 
@@ -38,19 +50,19 @@ class StaticSession(ModelSession):
     """
 
     @torch.inference_mode()
-    def __init__(self, stack: Stack, capacity: int, most_new: int, rows: int = 1, capture: Capture | None = None) -> None:
-        """``capacity``: tokens of the longest row, prompt and output; ``most_new``: of a step; ``rows``: the most of a batch.
-
-        ``capture`` turns a step into its captured form (None: what the device has).
+    def __init__(self, stack: Stack, room: Room, most_new: int, capture: Capture | None = None) -> None:
+        """``most_new``: tokens of a step; ``capture`` turns a step into its captured form (None: what the device has).
 
         Raises:
             InputError: a model without a static form, or a step that cannot be captured.
         """
         check_static(stack)
         super().__init__(stack)
-        self.capacity, self.rows = -(-(capacity + most_new) // MULTIPLE) * MULTIPLE, rows
+        rows, begin = room.rows, 1 if stack.encodes_prompts else room.prompt
+        self.capacity, self.rows = _rounded(begin + room.output + most_new), rows
         shape = (self.num_layers, rows, self.capacity, 2 * stack.num_kv_heads, stack.head_dim)
         self._laid_out = torch.zeros(shape, device=self.device, dtype=stack.dtype)
+        self._laid_source = LaidSource(stack, rows, room.prompt) if stack.is_encoder_decoder else None
         self._starts = torch.zeros(rows, device=self.device, dtype=torch.long)
         self._rotary = stack.rotary(self.capacity)  # kept: another session may make the stack replace its table
         sizes = range(1, most_new + 1)
@@ -59,10 +71,20 @@ class StaticSession(ModelSession):
         self._steps = {size: capture(partial(self._step, self._tokens[size])) for size in sizes}
 
     def prefill(self, inputs: Inputs) -> list[int]:
-        """As ``ModelSession``'s. InputError for more rows than the cache was laid out for."""
+        """As ``ModelSession``'s. InputError for more rows, or longer sources, than the cache was laid out for."""
         if inputs.batch > self.rows:
             raise InputError(f"prompts: {inputs.batch} rows; the static cache was laid out for {self.rows}")
-        return super().prefill(inputs)
+        pending = super().prefill(inputs)
+        self._bring_source()
+        return pending
+
+    def select(self, rows: Sequence[int]) -> None:
+        super().select(rows)
+        self._bring_source()
+
+    def _bring_source(self) -> None:
+        if self._laid_source is not None and self._source is not None:
+            self._laid_source.hold(self._source)
 
     @torch.inference_mode()
     def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
@@ -77,7 +99,9 @@ class StaticSession(ModelSession):
         hidden, logits = self._steps[num_new]()
         self.lengths = [tuple([length + num_new for length in lengths])] * self.num_layers
         self.hidden = hidden[:rows].clone()  # where it lies another step may write
-        return logits[:rows].clone()
+        logits = logits[:rows].clone()
+        self._suppress(logits)
+        return logits
 
     def _step(self, tokens: Int[Tensor, "rows n"]) -> tuple[Float[Tensor, "rows n D"], Float[Tensor, "rows n V"]]:
         """Run a pass over fixed memory: hidden states and logits. Nothing in it depends on what a tensor holds."""
@@ -85,7 +109,9 @@ class StaticSession(ModelSession):
         positions = self._starts.unsqueeze(1) + torch.arange(num_new, device=self.device)
         keys, values = self._views(self._laid_out)
         slots = self._laid_out.unbind(0)
-        frame = Frame(batch, num_new, None, self.capacity, lambda: positions, keys, values, slots, scatter(positions))
+        cross, mask = ((), None) if self._laid_source is None else (self._laid_source.views, self._laid_source.mask)
+        store = scatter(positions)
+        frame = Frame(batch, num_new, None, self.capacity, lambda: positions, keys, values, slots, store, cross, mask)
         hidden = self.stack.run(self.stack.embed(tokens, frame), 0, self.num_layers, frame)
         return hidden, self.stack.head(hidden)
 
@@ -104,3 +130,37 @@ class StaticSession(ModelSession):
                 f"static cache: {end} tokens do not fit into the {self.capacity} that it was laid out for; "
                 "lay it out for prompt and max_new_tokens, or turn graphs off"
             )
+
+
+class LaidSource:
+    """An encoder-decoder's keys and values of the source at a fixed place, with a mask of what lies behind each source.
+
+    A model that hears has no mask: all its sources are as long.
+    """
+
+    def __init__(self, stack: Stack, rows: int, longest: int) -> None:
+        self.length = stack.source_length or _rounded(longest)
+        shape = (stack.num_layers, rows, 2 * stack.num_kv_heads, self.length, stack.head_dim)
+        self._states = torch.zeros(shape, device=stack.device, dtype=stack.dtype)
+        self.views = tuple(zip(*halves(self._states, stack.num_kv_heads), strict=True))
+        self.mask = None if stack.source_length else self._states.new_zeros(rows, 1, 1, self.length)
+
+    @torch.inference_mode()
+    def hold(self, source: Source) -> None:
+        """Copy what a session's rows read from now on; all else is 0, since a mask hides no NaN.
+
+        Raises:
+            InputError: a source that is longer than there is room for.
+        """
+        rows, length = source.states.shape[1], source.states.shape[3]
+        if length > self.length:
+            raise InputError(f"prompts: a source of {length} tokens; the static cache was laid out for {self.length}")
+        self._states.zero_()
+        self._states[:, :rows, :, :length].copy_(source.states)
+        if self.mask is not None:
+            self.mask[:rows].fill_(float("-inf"))
+            self.mask[:rows, ..., :length] = 0.0 if source.mask is None else source.mask
+
+
+def _rounded(length: int) -> int:
+    return -(-length // MULTIPLE) * MULTIPLE

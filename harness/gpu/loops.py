@@ -2,8 +2,8 @@
 
 Weights are random, so drafts are accepted as chance has it; what is measured does not depend on that: a run of the target over
 n tokens, one of the draft (over the target's: the paper's c), what a round costs besides, tokens a second of plain loops, the
-peak of memory. From these, alpha and gamma as a paper printed them, Theorem 3.8 and the whole account predict a speed-up. What
-can be captured is measured again with CUDA graphs, in items of their own.
+peak of memory. From these, alpha and gamma as a paper printed them, Theorem 3.8 and the whole account predict a speed-up.
+All are measured again with CUDA graphs, in items of their own.
 """
 
 import gc
@@ -37,7 +37,6 @@ from methods.types import Inputs, Stop
 DTYPE = {"device": "float16", "whole": "bfloat16", "smallest": "bfloat16"}  # a CPU's fp16 is slow
 STATIC = {"cache_implementation": "static", "disable_compile": True}
 COMPILED = {"cache_implementation": "static"}  # transformers compiles its forward pass for such a cache, on CUDA
-CAPTURED = ("llama", "gpt2")  # families of shapes whose sessions can have fixed shapes
 PUBLISHED = {"T5-XXL": "table_4", "GPT-like (97M)": "table_3"}  # of Leviathan et al.; the second prints alpha alone
 USUAL_GAMMA = 5  # where the paper prints none
 
@@ -53,12 +52,11 @@ class Costs:
 
 def items(place: Place) -> Sequence[Item]:
     pairs = PAIRS if place.sizes.real_models else [pair.tiny for pair in PAIRS]
-    graphed = [pair for pair in pairs if pair.target.family in CAPTURED]
     few = 1 if place.scale == "smallest" else len(pairs)
     compiled = pairs[1:2] if few > 1 else []
     chosen = [
         *((pair, pair.name, 60, measure_pair) for pair in pairs[:few]),
-        *((pair, f"{pair.name}, graphs", 60, measure_graphs) for pair in graphed[:few]),
+        *((pair, f"{pair.name}, graphs", 60, measure_graphs) for pair in pairs[:few]),
         *((pair, f"{pair.name}, compiled", 90, measure_compiled) for pair in compiled),
     ]
     return [Item(name=name, seconds=seconds, measure=partial(measure, place, pair)) for pair, name, seconds, measure in chosen]

@@ -13,7 +13,7 @@ from harness.run.instruments import clock_for, num_waits, with_peak
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
-from methods.static import StaticSession
+from methods.static import Room, StaticSession
 from methods.steps import Step
 from methods.types import Clock, Generation, Inputs, Method, Stop
 
@@ -30,8 +30,8 @@ def growing(stack: Stack, most_new: int) -> ModelSession:
 
 def fixed(place: Place) -> NewSession:
     """Return what makes sessions of fixed shapes, which are captured as soon as they are made; in a rehearsal uncaptured."""
-    capacity = place.sizes.prompt_tokens + place.sizes.new_tokens
-    return lambda stack, most_new: StaticSession(stack, capacity, most_new)
+    room = Room(1, place.sizes.prompt_tokens, place.sizes.new_tokens)
+    return lambda stack, most_new: StaticSession(stack, room, most_new)
 
 
 def pass_seconds(place: Place, session: ModelSession, inputs: Inputs, num_new: int) -> float:

@@ -32,7 +32,7 @@ from methods.specdec.blockwise import BlockwiseHeads, load_blockwise
 from methods.specdec.stack import BlockStack
 from methods.speculative.ngram import NGramTable
 from methods.speculative.translation import Translation
-from methods.static import StaticSession
+from methods.static import Room, StaticSession
 
 BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 NARROW_BYTES = {None: 0, "bf16": 2, "int8": 1}  # of the second copy that a rounded model has
@@ -190,13 +190,12 @@ def foreign_heads(name: str, target: str, base: str) -> UsageError:
 class Models:
     """Every model that the experiments of one process need, loaded once, on one device and in one dtype.
 
-    ``room`` is the rows of a batch and the tokens of the longest row that sessions of fixed shapes are laid out for; None: all
-    sessions grow as they need.
+    ``room`` is what sessions of fixed shapes are laid out for; None: all sessions grow as they need.
     """
 
     device: str = "cpu"
     dtype: str = "float32"
-    room: tuple[int, int] | None = None
+    room: Room | None = None
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
     _widened: dict[str, Any] = field(default_factory=dict)
     _translations: dict[tuple[str, str], Translation] = field(default_factory=dict)
@@ -227,10 +226,7 @@ class Models:
 
     def session(self, model: LoadedModel, most_new: int) -> ModelSession:
         """Return a new session; one of fixed shapes, for passes of up to so many tokens, where there is room for it."""
-        if self.room is None:
-            return model.session()
-        rows, capacity = self.room
-        return StaticSession(model.stack, capacity, most_new, rows)
+        return model.session() if self.room is None else StaticSession(model.stack, self.room, most_new)
 
     def translation(self, target: LoadedModel, draft: LoadedModel) -> Translation:
         """Return what a draft of another vocabulary, or of a part of the target's, shares with it; kept from then on."""

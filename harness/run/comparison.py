@@ -25,6 +25,7 @@ from harness.run.refusals import check_tokens, overload_of
 from harness.run.replay import Reader, replay_record, with_end
 from methods.sampling import Sampling
 from methods.session import ModelSession
+from methods.static import Room
 from tasks import get_task
 from tasks.base import Example
 
@@ -257,7 +258,7 @@ def _with_room(models: Models, experiment: Experiment, prompts: Sequence[Prompt]
     if not experiment.graphs:
         return models
     longest = max(len(prompt.tokens) for prompt in prompts)
-    return replace(models, room=(experiment.batch_size, longest + experiment.max_new_tokens))
+    return replace(models, room=Room(experiment.batch_size, longest, experiment.max_new_tokens))
 
 
 def _environment(experiment: Experiment, folder: Path) -> str:

@@ -10,7 +10,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec
 from harness.core.records import Key, Record
 from harness.models.fit import check_role, foreign_heads, no_block_heads
-from harness.models.names import is_encoder_decoder, recipe_named
+from harness.models.names import recipe_named
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import AnyRecipe
 from methods.cores import num_cores
@@ -62,8 +62,6 @@ def check_graphs(experiment: Experiment) -> None:
             raise UsageError(f"graphs: {name} {chosen!r} has no static form; expected {', '.join(known)}, or --graphs off")
     if experiment.target.device_map is not None:
         raise UsageError(f"graphs: device_map {experiment.target.device_map!r}; expected one device, or --graphs off")
-    if is_encoder_decoder(experiment.target, experiment.profile, experiment.source):
-        raise UsageError(f"graphs: target {experiment.target.name} is an encoder-decoder; expected a decoder-only one")
     if MemoryProbe() in experiment.probes:
         raise UsageError("graphs: a static cache is laid out before anything is decoded, no peak has it; leave --memory out")
 

@@ -13,6 +13,8 @@ from methods.models.weights import Product, norm_of
 
 
 class BartStack(EncoderDecoderStack):
+    can_be_static = True
+
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         super().__init__(model, choice)
         config, encoder, decoder = model.config, model.model.encoder, model.model.decoder

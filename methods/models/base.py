@@ -69,14 +69,16 @@ class Stack(ABC):
 
     ``position_limit`` bounds the tokens of a row (None: unbounded), ``source_limit`` those of an encoder's input; a token looks
     at itself and those before it, ``window`` in all (None: all). Where the
-    encoder hears, ``feature_shape`` is (mels, frames) of its input, and ``begin_suppressed`` never begin an output. ``parts``
-    are first layer, last + 1 and stack of each device where layers lie on several (methods.spread).
+    encoder hears, ``feature_shape`` is (mels, frames) of its input, ``source_length`` the places of every source, and
+    ``begin_suppressed`` never begin an output. ``parts`` are first layer, last + 1 and stack of each device where layers lie on
+    several (methods.spread).
     """
 
     is_encoder_decoder = False
     can_exit_early = False  # the transformers class heeds num_hidden_layers while it runs
     can_be_static = False  # a pass by positions alone: it waits for nothing and chooses nothing by what tensors hold
     feature_shape: tuple[int, int] | None = None
+    source_length: int | None = None
     begin_suppressed: tuple[int, ...] = ()
     start_token: int | None = None
     source_limit: int | None = None

@@ -18,6 +18,8 @@ FP16_MARGIN = 1000.0  # transformers keeps fp16 states of an encoder this far fr
 
 
 class T5Stack(EncoderDecoderStack):
+    can_be_static = True
+
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         super().__init__(model, choice)
         config, decoder, encoder = model.config, model.decoder, model.encoder

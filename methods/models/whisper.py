@@ -24,6 +24,8 @@ FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the lar
 class WhisperStack(EncoderDecoderStack):
     """``opening`` are the forced tokens that every prompt of this model begins with."""
 
+    can_be_static = True
+
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
         super().__init__(model, choice)
         config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
@@ -31,7 +33,8 @@ class WhisperStack(EncoderDecoderStack):
         self.num_layers, self.num_heads = config.decoder_layers, config.decoder_attention_heads
         self.num_kv_heads, self.head_dim = self.num_heads, config.d_model // self.num_heads
         self.position_limit = config.max_target_positions
-        self.feature_shape = (config.num_mel_bins, 2 * config.max_source_positions)
+        self.source_length = config.max_source_positions
+        self.feature_shape = (config.num_mel_bins, 2 * self.source_length)
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
         self.layers, self.norm = [decoder_layer(layer, choice) for layer in decoder.layers], norm_of(decoder.layer_norm)

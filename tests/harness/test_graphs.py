@@ -8,11 +8,16 @@ import pytest
 from harness.cli.main import main
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.record_files import load_records
+from harness.gpu.tables import CHECKPOINTS
 from harness.measures.verdicts import key_of
 from harness.zoo.build import ensure
 
 MODELS = ("--task", "text", "--profile", "test", "--target", "zoo:gpt-target", "--dtype", "float64", "--threads", "1")
 RUN = (*MODELS, "--limit", "3", "--max-new-tokens", "12", "--batch-size", "2", "--temperature", "1", "--quiet")
+TRANSLATION = (
+    "--task", "wmt-en-de", "--target", str(CHECKPOINTS / "t5-target"), "--method", "speculative", "--gamma", "3",
+    "--draft", str(CHECKPOINTS / "t5-draft"),
+)  # fmt: skip
 DRAFTED = ("--method", "speculative", "--draft", "zoo:gpt-draft", "--gamma", "3")
 
 
@@ -21,7 +26,7 @@ def _models(zoo_cache: Path) -> None:
     ensure(("gpt-target", "gpt-draft"), "test", "toy", workers=0)
 
 
-@pytest.mark.parametrize("arm", [(), DRAFTED, ("--method", "speculative", "--drafter", "copy", "--gamma", "3")])
+@pytest.mark.parametrize("arm", [(), DRAFTED, TRANSLATION, ("--method", "speculative", "--drafter", "copy", "--gamma", "3")])
 def test_both_ways_give_the_same_tokens_in_records_of_their_own(
     arm: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,12 +51,6 @@ REFUSED = {
     (*DRAFTED, "--peer", "generate"): "graphs: method 'transformers' has no static form; expected autoregressive, ",
     ("--memory",): "graphs: a static cache is laid out before anything is decoded, no peak has it; leave --memory out",
     ("--device-map", "auto"): "graphs: device_map 'auto'; expected one device, or --graphs off",
-    (
-        "--task",
-        "wmt-en-de",
-        "--target",
-        "zoo:t5-small",
-    ): "graphs: target zoo:t5-small is an encoder-decoder; expected ",
 }
 
 

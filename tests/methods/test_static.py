@@ -1,16 +1,15 @@
 """Sessions of fixed shapes: the logits of transformers, the tokens of ordinary sessions, and nothing captured while decoding.
 
-No device captures here. A graph is played by an object that keeps to its rules: its work is done once when it is captured, its
-results lie at fixed places from then on, and a launch of one leaves rubbish in those of the others.
+No device captures here. A graph is played by an object that keeps to its rules (played_graphs).
 """
 
 import random
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from played_graphs import Graphs
 from torch import Tensor
 
 from kernels.capture import capture_for
@@ -19,6 +18,7 @@ from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Frame, Stack
+from methods.models.general import GeneralEncoderDecoderStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
@@ -27,60 +27,37 @@ from methods.speculative.per_row import CopyDrafter, PerRow
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.speculative.translation import UNSEEN
-from methods.static import MULTIPLE, StaticSession
+from methods.static import MULTIPLE, LaidSource, Room, StaticSession
 from methods.types import Generation, Inputs, Method, Session, Stop
 
-FAMILIES = ("llama", "llama-gqa", "mistral-window", "qwen2", "gemma", "gpt2")
+DECODERS = ("llama", "llama-gqa", "mistral-window", "qwen2", "gemma", "gpt2")
+ENCODER_DECODERS = ("t5", "t5-gated", "bart", "marian")
 GAMMA, TOKENS, ROWS = 3, 24, 3
 PROMPTS = Inputs(((1, 5, 7, 9, 5, 7), (1, 6), (1, 5, 7, 9, 11, 5, 7, 9)))
-
-
-class Graphs:
-    """Stands for a device that captures."""
-
-    def __init__(self) -> None:
-        self.captured, self.launched = 0, 0
-        self.results: list[tuple[Tensor, ...]] = []
-
-    def __call__(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        self.captured += 1
-        made = work()
-        self.results.append(made)
-
-        def launch() -> Any:
-            self.launched += 1
-            now = work()
-            for other in self.results:
-                for tensor in other:
-                    tensor.fill_(float("nan"))
-            for place, new in zip(made, now, strict=True):
-                place.copy_(new)
-            return made
-
-        return launch
 
 
 def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> int:
     """Random passes, rewinds and changes of rows; every logit is that of transformers' uncached pass. Return their number."""
     generator = random.Random(seed)
-    session, kept = StaticSession(stack, capacity=60, most_new=3, rows=ROWS, capture=capture), list[tuple[Tensor, Tensor]]()
-    for lengths in ([4, 1, 6], [9]):  # a second text finds the first one's numbers behind its own
-        pending = session.prefill(tiny.source_for(stack, lengths))
-        texts = [list(prompt[:-1]) for prompt in tiny.source_for(stack, lengths).prompts]
+    session, kept = StaticSession(stack, Room(ROWS, 9, 51), most_new=3, capture=capture), list[tuple[Tensor, Tensor]]()
+    for lengths in ([4, 1, 6], [9], [2, 2]):  # a later text finds an earlier one's numbers behind its own; two are alike
+        inputs = tiny.source_for(stack, lengths) if lengths != [2, 2] else Inputs(((3, 4),) * 2)
+        pending, sources = session.prefill(inputs), list(inputs.prompts)
+        texts = [[] if stack.encodes_prompts else list(prompt[:-1]) for prompt in sources]
         new = [[token] for token in pending]
         for _ in range(6):
             logits = session.extend(torch.tensor(new))
             kept.append((session.hidden, logits))
             for row, tokens in enumerate(new):
                 texts[row] += tokens
-                expected = tiny.reference_logits(stack.model, texts[row], ())[-len(tokens) :]
+                expected = tiny.reference_logits(stack.model, texts[row], sources[row])[-len(tokens) :]
                 torch.testing.assert_close(logits[row], expected, rtol=0, atol=1e-9)
             counts = [generator.randrange(len(new[0]) + 1) for _ in texts]
             session.rewind(counts)
             texts = [text[: len(text) - count] for text, count in zip(texts, counts, strict=True)]
             rows = generator.choices(range(len(texts)), k=generator.randint(1, ROWS))
             session.select(rows)
-            texts = [list(texts[row]) for row in rows]
+            texts, sources = [list(texts[row]) for row in rows], [sources[row] for row in rows]
             width = generator.choice([1, 2, 3, 5])  # 5: more than there is a step for
             new = [[generator.randrange(3, 40) for _ in range(width)] for _ in texts]
         assert session.lengths == [tuple(map(len, texts))] * session.num_layers
@@ -91,10 +68,10 @@ def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*DECODERS, *ENCODER_DECODERS])
 def test_random_passes_rewinds_and_rows_give_transformers_logits(tiny: Any, family: str, seed: int) -> None:
     graphs = Graphs()
-    assert walk(tiny, stack_for(tiny.build(family)), seed, graphs) == 12
+    assert walk(tiny, stack_for(tiny.build(family)), seed, graphs) == 18
     assert graphs.launched > 0
 
 
@@ -130,11 +107,34 @@ def _store(positions: Tensor, slot: Tensor, new: Tensor) -> None:
 def test_numbers_that_are_none_do_not_outlive_their_text(tiny: Any) -> None:
     """A mask of minus infinity does not hide NaN: 0 times NaN is NaN."""
     stack = stack_for(tiny.build("gpt2"))
-    session = StaticSession(stack, 30, 1)
+    session = StaticSession(stack, Room(1, 3, 27), 1)
     with torch.inference_mode():
         session._laid_out.fill_(float("nan"))
     pending = session.prefill(Inputs(((1, 5, 7),)))
     expected = tiny.reference_logits(stack.model, (1, 5, 7), ())[-1:]
+    torch.testing.assert_close(session.extend(torch.tensor([pending]))[0], expected, rtol=0, atol=1e-9)
+
+
+def test_a_source_that_is_not_followed_is_found(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three faults: what lies behind a source is read, rows that change keep their sources, and NaN outlives its text."""
+    stack = stack_for(tiny.build("t5"))
+    hold = LaidSource.hold
+
+    def shows_all(laid: LaidSource, source: Any) -> None:
+        hold(laid, source)
+        with torch.inference_mode():
+            laid.mask.zero_()
+
+    for where, name, fault in ((LaidSource, "hold", shows_all), (StaticSession, "select", ModelSession.select)):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, fault)
+            with pytest.raises(AssertionError):
+                walk(tiny, stack, 0)
+    session = StaticSession(stack, Room(1, 3, 27), 1)
+    with torch.inference_mode():
+        session._laid_source._states.fill_(float("nan"))
+    pending = session.prefill(Inputs(((3, 5, 7),)))
+    expected = tiny.reference_logits(stack.model, pending, (3, 5, 7))
     torch.testing.assert_close(session.extend(torch.tensor([pending]))[0], expected, rtol=0, atol=1e-9)
 
 
@@ -154,18 +154,20 @@ def method_of(kind: str, draft: Session) -> Method:
     return DraftAndVerify(drafter, SpeculativeSampling(), partial(Constant, GAMMA))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
 @pytest.mark.parametrize("kind", ["plain", "copy", "model"])
+@pytest.mark.parametrize("family", ["llama-gqa", "t5-gated", "marian"])
 def test_tokens_are_those_of_ordinary_sessions_and_every_shape_is_captured_once(
-    tiny: Any, kind: str, temperature: float
+    tiny: Any, family: str, kind: str, temperature: float, dtype: torch.dtype
 ) -> None:
     """Rows of different lengths, which end one by one. All captures come before the first text, and no pass goes without."""
-    target, draft = (stack_for(tiny.build("llama-gqa", spread=spread)) for spread in (0.4, 0.3))
+    target, draft = (stack_for(tiny.build(family, spread=spread, dtype=dtype)) for spread in (0.4, 0.3))
     sampling, graphs = Sampling(temperature=temperature), Graphs()
     expected = decoded(method_of(kind, ModelSession(draft)), ModelSession(target), sampling)
-    longest = max(map(len, PROMPTS.prompts)) + TOKENS
-    session = StaticSession(target, longest, GAMMA + 1, ROWS, graphs)
-    method = method_of(kind, StaticSession(draft, longest, UNSEEN, ROWS, graphs))
+    room = Room(ROWS, max(map(len, PROMPTS.prompts)), TOKENS)
+    session = StaticSession(target, room, GAMMA + 1, graphs)
+    method = method_of(kind, StaticSession(draft, room, UNSEEN, graphs))
     captured = graphs.captured
     assert captured == GAMMA + 1 + UNSEEN
     for _ in range(2):
@@ -181,10 +183,13 @@ def test_tokens_are_those_of_ordinary_sessions_and_every_shape_is_captured_once(
 
 
 def test_what_has_no_static_form_or_no_room_is_refused_in_one_line(tiny: Any) -> None:
-    for family in ("t5", "bart"):
-        with pytest.raises(InputError, match=r"^graphs of model type '\w+': it has no static form; expected .* or graphs off$"):
-            StaticSession(stack_for(tiny.build(family)), 10, 1)
-    session = StaticSession(stack_for(tiny.build("gpt2")), 10, 2, rows=1)
+    general = GeneralEncoderDecoderStack(tiny.build("bart"))
+    with pytest.raises(InputError, match=r"^graphs of model type 'bart': it has no static form; expected .* or graphs off$"):
+        StaticSession(general, Room(1, 5, 5), 1)
+    hearing = StaticSession(stack_for(tiny.build("t5")), Room(1, 5, 5), 1)
+    with pytest.raises(InputError, match=f"a source of {MULTIPLE + 1} tokens; the static cache was laid out for {MULTIPLE}"):
+        hearing.prefill(Inputs(((3,) * (MULTIPLE + 1),)))
+    session = StaticSession(stack_for(tiny.build("gpt2")), Room(1, 5, 5), 2)
     with pytest.raises(InputError, match="2 rows; the static cache was laid out for 1"):
         session.prefill(Inputs(((1, 5), (1, 6))))
     session.prefill(Inputs(((1,) * 10,)))

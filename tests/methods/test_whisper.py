@@ -1,11 +1,12 @@
 """Whisper's stack and session against transformers' own forward pass and ``generate``, in fp64."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
 import torch
+from played_graphs import Graphs
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from methods.autoregressive import Autoregressive
@@ -20,7 +21,8 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.overlap import overlap
 from methods.speculative.rules import SpeculativeSampling
-from methods.speculative.schedules import Heuristic
+from methods.speculative.schedules import Constant, Heuristic
+from methods.static import Room, StaticSession
 from methods.transformers_assisted import lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Drafter, Generation, Inputs, Stop
@@ -42,6 +44,7 @@ SETTINGS = {
     "return_timestamps": False,
     "max_length": 60,
 }
+NewSession = Callable[[WhisperForConditionalGeneration], ModelSession]
 TOLERANCE = {"rtol": 0.0, "atol": 1e-9}
 GREEDY, DRAWN = Sampling(), Sampling(temperature=1.0, top_k=20)
 
@@ -65,6 +68,10 @@ def build(
         model.proj_out.weight = torch.nn.Parameter(torch.randn(VOCAB, 32) * 0.5)
     model.generation_config = GenerationConfig(**SETTINGS)
     return model.to(dtype)
+
+
+def laid_out(model: WhisperForConditionalGeneration, most_new: int = 2) -> StaticSession:
+    return StaticSession(stack_for(model), Room(4, 4, 40), most_new, Graphs())
 
 
 def session_of(model: WhisperForConditionalGeneration) -> ModelSession:
@@ -117,8 +124,9 @@ def transformers_text(
     return out if len(out) == max_new_tokens else [*out, eos]
 
 
-def test_extend_rewind_and_select_equal_a_fresh_pass() -> None:
-    session = session_of(build())
+@pytest.mark.parametrize("new_session", [session_of, laid_out])
+def test_extend_rewind_and_select_equal_a_fresh_pass(new_session: NewSession) -> None:
+    session = new_session(build())
     inputs, generator = inputs_for(session, 3), random.Random(0)
     pending = session.prefill(inputs)
     assert pending == [39] * 3
@@ -141,8 +149,9 @@ def test_extend_rewind_and_select_equal_a_fresh_pass() -> None:
         tokens = [[generator.randrange(10, 19) for _ in range(2)] for _ in texts]
 
 
-def test_a_rewound_first_token_is_drawn_under_the_same_rule_again() -> None:
-    session = session_of(build())
+@pytest.mark.parametrize("new_session", [session_of, laid_out])
+def test_a_rewound_first_token_is_drawn_under_the_same_rule_again(new_session: NewSession) -> None:
+    session = new_session(build())
     pending = session.prefill(inputs_for(session, 1))
     first = session.extend(torch.tensor([pending])).clone()
     session.rewind([1])
@@ -150,6 +159,26 @@ def test_a_rewound_first_token_is_drawn_under_the_same_rule_again() -> None:
     torch.testing.assert_close(both[:, :1], first, **TOLERANCE)
     assert torch.isinf(both[0, 0, NEVER_FIRST]).all()
     assert not torch.isinf(both[0, 1, NEVER_FIRST]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN])
+def test_fixed_shapes_give_the_same_tokens(sampling: Sampling, dtype: torch.dtype) -> None:
+    """Plain and with a draft; one session for texts of other recordings, one after another."""
+    target, draft = build(dtype=dtype), build(seed=1, layers=1, dtype=dtype)
+    drafted = DraftAndVerify(ModelDrafter(session_of(draft)), SpeculativeSampling(), partial(Constant, 3))
+    in_place = DraftAndVerify(ModelDrafter(laid_out(draft)), SpeculativeSampling(), partial(Constant, 3))
+    plain, session, found = session_of(target), laid_out(target, 4), list[tuple]()
+    for seed in (5, 6):
+        inputs, stop = inputs_for(plain, 3, seed), Stop(max_new_tokens=20, token_ids=frozenset([EOS]))
+        inputs = Inputs(inputs.prompts, inputs.features.to(dtype))
+        for expected, made, ours in ((Autoregressive(), Autoregressive(), plain), (drafted, in_place, plain)):
+            uniforms = [Uniforms([1, 2, 3], 20) for _ in range(2)]
+            whole = expected.generate(ours, inputs, sampling, uniforms[0], stop)
+            other = made.generate(session, inputs, sampling, uniforms[1], stop)
+            assert [one.tokens for one in other] == [one.tokens for one in whole]
+            found.append(tuple(tuple(one.tokens) for one in whole))
+    assert len(set(found)) > 1, "recordings differ, and so do their texts"
 
 
 def test_the_encoder_runs_once_and_equals_transformers() -> None:
