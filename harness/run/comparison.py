@@ -285,11 +285,15 @@ def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: Loa
 
 
 def _replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> frozenset[Key]:
-    """Return which outputs of every arm are replayed. It depends on examples and seed alone: a resumed run agrees."""
+    """Return which outputs of every arm are replayed, of an example that of any one repeat.
+
+    It depends on examples and seed alone: a resumed run agrees.
+    """
     if replay == "none":
         return frozenset()
     names = [example.id for example in examples]
     if replay == "all":
         return frozenset((name, repeat) for name in names for repeat in range(arm.repeats))
     count = min(REPLAYED, max(LEAST, len(names) // 3), len(names))
-    return frozenset((name, 0) for name in random.Random(arm.seed).sample(names, count))
+    drawn = random.Random(arm.seed)
+    return frozenset((name, drawn.randrange(arm.repeats)) for name in drawn.sample(names, count))

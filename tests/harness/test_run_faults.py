@@ -19,6 +19,7 @@ from harness.measures.of_run import speedup
 from harness.measures.statistics import Missing
 from harness.report.pinned import drafted_by, pinned_set
 from harness.run import decode as run_decode
+from harness.run.comparison import Replay
 from harness.run.replay import is_replayed
 from harness.run.runner import Runner, pin
 from methods.beam import BeamSearch
@@ -33,11 +34,13 @@ from methods.types import Proposal, Stop, Verdict
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
-def judged(folder: Path, name: str, method: MethodSpec | None = None, **fields: object) -> tuple[dict[str, Any], Comparison]:
+def judged(
+    folder: Path, name: str, method: MethodSpec | None = None, which: Replay = "all", **fields: object
+) -> tuple[dict[str, Any], Comparison]:
     """Run the first examples of a pinned comparison, perhaps by another method, and return the verdict on it."""
     plain, arm = (one.replace(probes=(), **fields) for one in pinned_set(num_examples=4)[name].arms)
     comparison = Comparison((pin(plain), pin(arm if method is None else arm.replace(method=method))))
-    runner = Runner(folder, quiet=True, replay="all")
+    runner = Runner(folder, quiet=True, replay=which)
     runner.run(comparison)
     records = [runner.records(one) for one in comparison.arms]
     found = judge_run(comparison, records, runner.with_models)
@@ -80,6 +83,17 @@ def test_a_text_that_does_not_end_where_it_must_turns_a_run_red(
     found = judged(tmp_path / "wrong", name, method)[0]
     assert found["verdict"] == "bug"
     assert expected in found["summary"]
+
+
+def test_repeats_that_share_their_numbers_turn_a_run_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chosen examples are replayed of any one repeat, not of the first alone."""
+    exact = by_rule("speculative-sampling")
+    assert judged(tmp_path / "right", "text-lenient", exact, "sample", repeats=3)[0]["verdict"] == "same distribution"
+    whole = run_decode.seed_of
+    monkeypatch.setattr(run_decode, "seed_of", lambda arm, name, repeat, window: whole(arm, name, 0, window))
+    found = judged(tmp_path / "wrong", "text-lenient", exact, "sample", repeats=3)[0]
+    assert found["verdict"] == "bug"
+    assert found["replayed"]["outputs"] == 8
 
 
 def rounds_without_drafts(patch: pytest.MonkeyPatch) -> None:
