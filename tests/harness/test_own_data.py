@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from harness.cli.own_data import evaluated_source
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.core.settings import source_of
-from harness.measures import of_run
+from harness.measures import pairing
 
 PROMPTS = [f"abc def {number} " + "ghi " * 30 for number in range(9)]
 
@@ -40,7 +41,8 @@ def test_a_users_prompts_are_all_tested_uncut(
     models: dict[str, str], table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nine rows of nine, their prompts whole; nothing is scored where nothing is known to be right."""
-    monkeypatch.setattr(of_run, "incomparable", lambda *_: None)  # tests share their machine, whose times would be refused
+    for limit, value in (("MAX_DRIFT", inf), ("MAX_SPREAD", inf), ("LEAST_ON_PROCESSOR", 0.0)):
+        monkeypatch.setattr(pairing, limit, value)  # tests share their machine, whose times would be refused
     assert run(models, table, "--field", "prompt=story", "--method", "speculative", "--drafter", "copy", "--gamma", "2") == 0
     out, err = capsys.readouterr()
     document = json.loads(out.splitlines()[-1])
