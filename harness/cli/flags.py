@@ -93,7 +93,7 @@ def heads(parser: argparse.ArgumentParser) -> None:
     add_count(
         parser, "--answers", "of the target to prompts of the task, from which to learn in place of its texts", metavar="N"
     )
-    _add_answers(parser)
+    add_answers(parser)
     layers = "default: the paper's fractions of depth, 10,20,30,35,37 of 40"
     flag("--layers", type=layer_list, metavar="L,L,...", help=layers)
     flag("--labels", help="the text's next tokens (next) or the final layer's choices (final); default: paper next, toy final")
@@ -119,7 +119,7 @@ def _add_recipe(parser: argparse.ArgumentParser, what: str, kind: "type[PocketLe
     parser.add_argument("--recipe", metavar="NAME", help=f"{fixed}: {', '.join(recipes_for(kind))}")
 
 
-def _add_answers(parser: argparse.ArgumentParser) -> None:
+def add_answers(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--max-input-tokens", "of a prompt, whose longest field is cut", 512, metavar="N")
     add_count(parser, "--max-new-tokens", "of what the target answers", 96, metavar="N")
     parser.add_argument(
@@ -139,7 +139,7 @@ def draft(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--layers", "of the draft", 4, metavar="L")
     add_count(parser, "--width", "of the draft, a multiple of 64 (default: its layers begin as the target's)", metavar="D")
     add_count(parser, "--vocabulary", "how many tokens it knows, those that the target uses most (default: all)", metavar="N")
-    _add_answers(parser)
+    add_answers(parser)
     add_count(parser, "--texts", "how many the target answers and reads (default: what the time allows)")
     add_count(parser, "--steps", "of the training (default: what the time allows)")
     flag("--learning-rate", type=float, default=1e-3, metavar="RATE", help="the peak (default: 0.001)")

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +17,7 @@ from harness.models.names import pin_model
 from harness.models.pocket import (
     EVERY,
     TABLE,
+    TRAINED,
     PocketDraft,
     PocketHeads,
     PocketLearner,
@@ -26,7 +28,7 @@ from harness.models.pocket import (
 )
 from harness.run import draft_training, head_training
 from harness.run.draft_material import Material
-from harness.run.pocket_recipes import job_of, trained
+from harness.run.pocket_recipes import job_of, material_of, trained
 from harness.zoo import early_heads
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
@@ -109,6 +111,8 @@ def execute_heads(args: argparse.Namespace) -> int:
 def _head_texts(args: argparse.Namespace, target: ModelSpec, source: str) -> head_training.TaskTexts | head_training.OwnAnswers:
     task = get_training_task(args.task).name
     if args.answers is None:
+        if own := _first_set(args, flags.add_answers):
+            raise UsageError(f"{own}: nothing reads it without --answers; give --answers N too, or leave it out")
         return head_training.TaskTexts(task=task, source=source)
     material = Material(
         target=target,
@@ -165,19 +169,16 @@ def execute_draft(args: argparse.Namespace) -> int:
 
 def _execute_recipe(args: argparse.Namespace, source: str, kind: type[PocketLearner]) -> int:
     """Train a draft, or heads, whose sizes stand fixed; others are for a folder of one's own."""
-    parser = argparse.ArgumentParser()
-    (flags.heads if kind is PocketHeads else flags.draft)(parser)
-    free = {"recipe", "data", "field", "config", "threads", "dry_run", "plugin"}
-    unset = {name: value for name, value in vars(parser.parse_args([])).items() if name not in free}
-    if own := next((name for name, value in unset.items() if getattr(args, name) != value), None):
-        flag = "--" + own.replace("_", "-")
-        raise UsageError(f"{flag}: --recipe {args.recipe} fixes it; leave it out, or name --target and --output instead")
+    free = ("recipe", "data", "field", "config", "threads", "dry_run", "plugin")
+    if own := _first_set(args, flags.heads if kind is PocketHeads else flags.draft, free):
+        raise UsageError(f"{own}: --recipe {args.recipe} fixes it; leave it out, or name --target and --output instead")
     if args.recipe not in recipes_for(kind):
         raise UsageError(f"recipe {args.recipe!r}: expected one of {', '.join(recipes_for(kind))}")
     if args.dry_run:
         job = job_of(args.recipe, source)
         folder = trained_folder(args.recipe, job.identity)
         print(f"{folder}: {'there' if is_complete(folder) else 'not there'}")
+        print(f"answers: {material_of(TRAINED[args.recipe], source).folder}")
         return 0
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -186,3 +187,14 @@ def _execute_recipe(args: argparse.Namespace, source: str, kind: type[PocketLear
     print(early_heads.table(evaluations) if kind is PocketHeads else draft_training.shown(evaluations))
     print(f"{folder}")
     return 0
+
+
+def _first_set(
+    args: argparse.Namespace, add_flags: Callable[[argparse.ArgumentParser], None], free: Sequence[str] = ()
+) -> str | None:
+    """Return the first of some flags, but for those that are free, whose value is not its default; None if all are."""
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    defaults = {name: value for name, value in vars(parser.parse_args([])).items() if name not in free}
+    own = next((name for name, value in defaults.items() if getattr(args, name) != value), None)
+    return None if own is None else "--" + own.replace("_", "-")

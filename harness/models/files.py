@@ -28,7 +28,7 @@ from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of
 from harness.models.gguf import converted, gguf_file, gguf_revision
-from harness.models.pocket import TRAINED, fetched, revision_of
+from harness.models.pocket import TRAINED, PocketDraft, fetched, revision_of
 from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
 from kernels.native import cache_folder
@@ -133,7 +133,8 @@ def weights_of(spec: ModelSpec) -> str | None:
     if spec.base.removeprefix(POCKET) not in TRAINED:
         return str(facts["weights"])
     learned = facts["material"]
-    how = "distilled from" if "num_kept" in facts else "heads that learned from"
+    is_draft = isinstance(TRAINED[spec.base.removeprefix(POCKET)], PocketDraft)
+    how = "distilled from" if is_draft else "heads that learned from"
     return f"{how} {learned['target']['name']}, {facts['num_texts']} texts of {', '.join(learned['tasks'])}"
 
 

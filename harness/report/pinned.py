@@ -37,6 +37,18 @@ def drafted_by(name: str, kind: str = "model") -> DrafterSpec:
     return DrafterSpec(kind=kind, model=model(name))
 
 
+def drafted(base: Experiment, drafter: DrafterSpec, gamma: int | None = 3, **method: object) -> Comparison:
+    counts = {} if gamma is None else {"gamma": gamma}
+    spec = MethodSpec.of("speculative", drafter=drafter, **counts, **method)  # type: ignore[arg-type]
+    probes = () if drafter.kind in UNPROBED else (OverlapProbe(drafter=drafter),)
+    return Comparison((base.replace(probes=probes), base.replace(method=spec)))
+
+
+def piped(base: Experiment, **method: object) -> Comparison:
+    spec = MethodSpec.of("ppd", early_layer=4, **method)  # type: ignore[arg-type]
+    return Comparison((base.replace(probes=(EarlyProbe(layers=(3, 4, 5)),)), base.replace(method=spec)))
+
+
 def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAMPLES) -> dict[str, Comparison]:
     """The pinned comparisons by name: text, translation, summaries, answers and speech; every family, and every part that needs
     no more than the committed models.
@@ -60,16 +72,6 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
             num_threads=num_threads,
         )
         return base.replace(**values)
-
-    def drafted(base: Experiment, drafter: DrafterSpec, gamma: int | None = 3, **method: object) -> Comparison:
-        counts = {} if gamma is None else {"gamma": gamma}
-        spec = MethodSpec.of("speculative", drafter=drafter, **counts, **method)  # type: ignore[arg-type]
-        probes = () if drafter.kind in UNPROBED else (OverlapProbe(drafter=drafter),)
-        return Comparison((base.replace(probes=probes), base.replace(method=spec)))
-
-    def piped(base: Experiment, **method: object) -> Comparison:
-        spec = MethodSpec.of("ppd", early_layer=4, **method)  # type: ignore[arg-type]
-        return Comparison((base.replace(probes=(EarlyProbe(layers=(3, 4, 5)),)), base.replace(method=spec)))
 
     llama, t5, speech = drafted_by("llama-draft"), drafted_by("t5-draft"), drafted_by("whisper-draft")
     blocks, ngram = drafted_by("specdec-drafter", "block"), drafted_by("ngram-t5-cnndm", "bigram")

@@ -38,6 +38,7 @@ HEADS = PocketHeads(
     learning_rate=1e-2,
     batch_size=4,
 )
+OWN_HEADS = ("--target", "pocket:smollm2", "--task", "squad", "--data", "toy", "--output", "x")
 
 
 @pytest.fixture
@@ -200,6 +201,8 @@ def test_bad_input_is_one_line(cache: Path, words: list[str], said: str, capsys:
         (["--recipe", "smollm2-draft-small"], "recipe 'smollm2-draft-small': expected one of smollm2-heads"),
         (["--recipe", "smollm2-heads", "--layers", "3"], "--layers: --recipe smollm2-heads fixes it"),
         ([], "heads: expected --recipe NAME, or --target MODEL and --output FOLDER"),
+        ([*OWN_HEADS, "--chat-template"], "--chat-template: nothing reads it without --answers"),
+        ([*OWN_HEADS, "--max-new-tokens", "9"], "--max-new-tokens: nothing reads it without --answers"),
     ],
 )
 def test_bad_input_for_heads_is_one_line(cache: Path, words: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
