@@ -28,7 +28,7 @@ ZOO = {"vicuna-13b": "zoo:llama-deep", "llama-2-13b": "zoo:llama-deep", "heads":
 ROLES: Roles = {
     "toy": ZOO,
     "test": ZOO,
-    "pocket": {"vicuna-13b": "pocket:smollm2", "llama-2-13b": "pocket:smollm2", "heads": UNTRAINED},
+    "pocket": {"vicuna-13b": "pocket:smollm2", "llama-2-13b": "pocket:smollm2", "heads": "pocket:smollm2-heads"},
     "small": {
         "vicuna-13b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
         "llama-2-13b": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
