@@ -29,7 +29,7 @@ from kernels.products.few_rows import TORCH
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import Stack
-from methods.models.checkpoint import load_whole
+from methods.models.checkpoint import KEPT_TOKENS, load_whole
 from methods.models.general import GENERAL
 from methods.models.weights import round_weights
 from methods.models.whisper import WhisperStack
@@ -43,6 +43,12 @@ from tasks.sound import windows_of
 
 SETTINGS = ("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft")  # of windows of recordings
 HEARS = "whisper"
+# What every Whisper was trained with: samples of a frame, silence behind a short recording, and no noise of its own.
+EXTRACTED = {"sampling_rate": SAMPLE_RATE, "n_fft": 400, "padding_side": "right", "padding_value": 0, "dither": 0}
+MOST_HOP = 2**12  # samples from one frame to the next
+BEGIN, NO_TIMESTAMPS = "<|startoftranscript|>", "<|notimestamps|>"  # as all of OpenAI's tokenizers name them
+TRIED_TEXT = "a B, 12.\n\u00e9 \u8a9e"
+LEAST_KNOWN = 0.5  # of a network's tokens that its tokenizer knows; sizes are rounded up by some per cent, not to the double
 TEMPLATE_S, MOST_CHARACTERS = 5, 1_000_000  # of a chat template: its time, and what it may add to a text
 TRIED_TOKENS = 32  # of the prompt that a model is tried with
 REREAD, TRIED_PROMPT = 8, 3  # tokens of a text that a model without a stack of its own reads in parts and whole; its prompt's
@@ -171,7 +177,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
         model, tokenizer = _load(spec, path, config, first, placed)
         verify_fetched(spec)  # what was fetched only now
         hears, given = config.model_type == HEARS, hub_arguments(spec)
-        extractor = transformers.AutoFeatureExtractor.from_pretrained(path, **given) if hears else None
+        extractor = _extractor(path, config, given) if hears else None
         if not placed:
             model.to(device)
     try:
@@ -195,6 +201,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
             size_bytes=sum(p.numel() * p.element_size() for p in parameters),
             listener=None if extractor is None else Listener(extractor, spec.name),
         )
+        _check_tokenizer(loaded)
         if not isinstance(stack, BlockStack):
             _try(loaded)
         return loaded
@@ -206,13 +213,54 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
         raise explain(spec, path, error) from error
 
 
+def _extractor(path: str, config: PreTrainedConfig, given: dict[str, Any]) -> Any:
+    """A Whisper's feature extractor. ValueError for settings that do not make what the network hears; some would fill all
+    memory with filters and windows, so that they are looked at before."""
+    name = "preprocessor_config.json"
+    extractor = transformers.WhisperFeatureExtractor
+    found = {"hop_length": 160, "chunk_length": 30, **extractor.get_feature_extractor_dict(path, **given)[0]}
+    hop, wanted = found["hop_length"], EXTRACTED | {"feature_size": config.num_mel_bins}
+    if type(hop) is not int or not 1 <= hop <= MOST_HOP:
+        raise ValueError(f"hop_length {hop!r} in its {name}, expected 1 to {MOST_HOP}")
+    wanted["chunk_length"] = 2 * config.max_source_positions * hop // SAMPLE_RATE
+    for setting, value in wanted.items():
+        given_value = found.get(setting, value)
+        if type(given_value) is bool or given_value != value:
+            raise ValueError(f"{setting} {given_value!r} in its {name}, expected {value!r} for the network of its config.json")
+    return extractor.from_pretrained(path, **given)
+
+
+def _check_tokenizer(model: LoadedModel) -> None:
+    """UsageError for a tokenizer that is another network's, as far as the numbers of tokens and a Whisper's forced ones tell.
+
+    A draft of a part of its target's vocabulary has the whole tokenizer. Added tokens may lie behind the network's.
+    """
+    stack, tokenizer = model.stack, model.tokenizer
+    size = max(stack.vocab_size, stack.input_vocab_size)
+    vocabulary, added = tokenizer.get_vocab(), tokenizer.get_added_vocab()
+    ordinary = {token: number for token, number in vocabulary.items() if token not in added}
+    last = max(ordinary, key=lambda token: ordinary[token], default="")
+    said = f"model {model.name}: its tokenizer "
+    remedy = "take tokenizer.json and tokenizer_config.json from where its weights are from"
+    if getattr(stack.model.config, KEPT_TOKENS, None) is None and ordinary.get(last, 0) >= size:
+        raise UsageError(f"{said}numbers {last!r} as {ordinary[last]}, its network has {size} tokens; {remedy}")
+    if len(vocabulary) < LEAST_KNOWN * size:
+        raise UsageError(f"{said}has {len(vocabulary)} tokens, its network {size}; {remedy}")
+    for word, place, setting in ((BEGIN, 0, "decoder_start_token_id"), (NO_TIMESTAMPS, -1, "no_timestamps_token_id")):
+        if model.opening and word in vocabulary and model.opening[place] != vocabulary[word]:
+            raise UsageError(
+                f"{said}numbers {word!r} as {vocabulary[word]}, the forced tokens are {list(model.opening)}; correct {setting} "
+                f"in its generation_config.json, or {remedy}"
+            )
+
+
 def _try(model: LoadedModel) -> None:
     """Decode one token. InputError for logits that are NaN or all alike: settings spoil every output, and are found here."""
     stack, session = model.stack, model.session()
     num_tokens = min(TRIED_TOKENS, max(1, stack.prompt_limit or TRIED_TOKENS))
     # Different tokens, from 1 on: token 0 may be padding, whose embedding is zero where a model is untrained.
     prompt = model.opening or tuple(1 + place % max(1, model.vocab_size - 1) for place in range(num_tokens))
-    heard = None if stack.feature_shape is None else torch.zeros(1, *stack.feature_shape)
+    heard = None if model.listener is None else model.listener.features(np.zeros(SAMPLE_RATE, np.float32))
     first = session.prefill(Inputs((prompt,), heard))
     logits = session.extend(torch.tensor([first], device=stack.device))[0, -1]
     emitted = logits[logits != float("-inf")]
@@ -283,7 +331,7 @@ def _load(
     spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype, placed: dict[str, Any]
 ) -> tuple[Any, PreTrainedTokenizerBase]:
     tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
-    tokenizer("a")  # some settings are read only now
+    tokenizer(TRIED_TEXT)  # some settings are read only now
     if is_block_drafter(config):
         try:
             return load_network(path, dtype), tokenizer

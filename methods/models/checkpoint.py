@@ -1,5 +1,6 @@
-"""A checkpoint's weights, loaded whole or refused: none left to chance, none dropped, none NaN or infinite."""
+"""A checkpoint's weights, loaded whole or refused: none left to chance, none dropped, none NaN, infinite or wiped out."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ FLOATING = tuple(AS_NAMED_THERE.values())  # as safetensors names them
 KEPT_TOKENS = (
     "kept_tokens"  # in the configuration of a draft that knows a part of its vocabulary: these tokens, as it numbers them
 )
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # the index says which tensor is in which of several files
 REPORTER = "transformers"  # logs a table of many lines where a checkpoint does not fit
 
 
@@ -26,18 +28,26 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
     Weights that are tied to others, and those that transformers itself knows to be left over, need not be in the files.
 
     Raises:
-        InputError: a tensor is missing, left over, of another shape or no floating point, or holds NaN or infinity; or the
-            embedding is all zeros.
+        InputError: a tensor is missing, left over, twice there, of another shape or no floating point, or holds NaN or
+            infinity; or a matrix is all zeros.
     """
+    _refuse_odd_index(Path(path))
     with _silenced():
         model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
     _refuse_misfits(found)
     _refuse_numbers_of_other_kinds(Path(path), model)
-    refuse_not_finite(model.state_dict())
-    embedding = model.get_input_embeddings().weight
-    if not embedding.is_meta and not embedding.any():
-        raise InputError(f"its embedding, {list(embedding.shape)}, holds nothing but zeros: nothing was learned or kept")
+    refuse_wiped_out(model.state_dict())
     return model
+
+
+def refuse_wiped_out(tensors: Mapping[str, Tensor]) -> None:
+    """InputError as ``refuse_not_finite``, and for a matrix that is all zeros: a trained one never is, biases may be."""
+    refuse_not_finite(tensors)
+    for name, tensor in tensors.items():
+        if tensor.ndim > 1 and not name.endswith("bias") and tensor.numel() and not tensor.is_meta and not tensor.any():
+            raise InputError(
+                f"tensor {name!r}, {list(tensor.shape)}, holds nothing but zeros: it was never trained, or was lost in a copy"
+            )
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -57,6 +67,26 @@ def _refuse_misfits(found: Mapping[str, Any]) -> None:
         raise InputError(f"tensor {missing[0]!r} is missing from its files, so its weights would be random{_more(missing)}")
     if left_over := sorted(found["unexpected_keys"]):
         raise InputError(f"tensor {left_over[0]!r} has no place in the model that its config.json describes{_more(left_over)}")
+
+
+def _refuse_odd_index(folder: Path) -> None:
+    """InputError where the index of a folder's several files and these files do not say the same.
+
+    transformers reads every file that the index names, anywhere, and of a tensor that is in two the one that it reads last.
+    """
+    if not (folder / INDEX).is_file() or (folder / WHOLE).is_file():
+        return
+    content = json.loads((folder / INDEX).read_bytes())
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise InputError(f"{INDEX} has no weight_map from tensors to files")
+    files = sorted(set(places.values()))
+    if lacking := [file for file in files if Path(file).name != file or not (folder / file).is_file()]:
+        raise InputError(f"{INDEX} names {lacking[0]!r}, which is no file of the folder")
+    for file in files:
+        with safe_open(folder / file, "pt") as tensors:
+            if odd := next((name for name in tensors.keys() if places.get(name, file) != file), None):  # noqa: SIM118
+                raise InputError(f"tensor {odd!r} is in {file}, and in {places[odd]} according to {INDEX}")
 
 
 def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:

@@ -18,6 +18,7 @@ from methods.models.base import EncoderDecoderStack, Frame, activation, attend, 
 from methods.models.weights import Product, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"
+REMEDY = "take generation_config.json from the checkpoint that it was made from"
 FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the largest number
 
 
@@ -45,16 +46,16 @@ class WhisperStack(EncoderDecoderStack):
         self.compile(*compilable(self, config.activation_function, norms_behind=False))
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         settings = model.generation_config
-        self.opening = forced_tokens(settings)
-        self.begin_suppressed = tuple(settings.begin_suppress_tokens or ())
-        self.logits_bias = self._bias(settings.suppress_tokens or ())
+        self.opening = tuple(_token(name, token, self.vocab_size) for name, token in _forced(settings).items())
+        self.begin_suppressed = _tokens(settings, "begin_suppress_tokens", self.vocab_size)
+        self.logits_bias = self._bias(_tokens(settings, "suppress_tokens", self.vocab_size))
 
-    def _bias(self, suppressed: Any) -> Float[Tensor, "V"] | None:
+    def _bias(self, suppressed: tuple[int, ...]) -> Float[Tensor, "V"] | None:
         """Return a bias of minus infinity for tokens that are never emitted."""
         if not suppressed:
             return None
         bias = torch.zeros(self.vocab_size, dtype=self.dtype, device=self.device)
-        return bias.index_fill_(0, torch.tensor(list(suppressed), device=self.device), float("-inf"))
+        return bias.index_fill_(0, torch.tensor(suppressed, device=self.device), float("-inf"))
 
     def over(self, tokens: Int[Tensor, "K"]) -> "WhisperStack":
         part = super().over(tokens)
@@ -117,15 +118,35 @@ def forced_tokens(settings: Any) -> tuple[int, ...]:
     Raises:
         InputError: a multilingual checkpoint whose settings do not name English or transcription.
     """
-    forced = [settings.decoder_start_token_id]
+    return tuple(_forced(settings).values())
+
+
+def _forced(settings: Any) -> dict[str, Any]:
+    """Return the forced tokens in their order, by where the settings name them."""
+    forced = {"decoder_start_token_id": settings.decoder_start_token_id}
     languages = getattr(settings, "lang_to_id", None)
     if languages and getattr(settings, "is_multilingual", True):
         tasks = getattr(settings, "task_to_id", None) or {}
         if LANGUAGE not in languages or TASK not in tasks:
             raise InputError(
                 f"generation settings: lang_to_id has no {LANGUAGE!r} or task_to_id no {TASK!r}; expected both of a "
-                "multilingual Whisper: take generation_config.json from the checkpoint that it was made from"
+                f"multilingual Whisper: {REMEDY}"
             )
-        forced += [languages[LANGUAGE], tasks[TASK]]
+        forced |= {f"lang_to_id of {LANGUAGE}": languages[LANGUAGE], f"task_to_id of {TASK}": tasks[TASK]}
     no_timestamps = getattr(settings, "no_timestamps_token_id", None)
-    return (*forced, *([] if no_timestamps is None else [no_timestamps]))
+    forced |= {} if no_timestamps is None else {"no_timestamps_token_id": no_timestamps}
+    return forced
+
+
+def _tokens(settings: Any, name: str, vocab_size: int) -> tuple[int, ...]:
+    """Return a setting that lists tokens; empty where there is none."""
+    found = getattr(settings, name, None)
+    if not isinstance(found, list | tuple | None):
+        raise InputError(f"generation settings: {name} {found!r}; expected a list of tokens: {REMEDY}")
+    return tuple(_token(name, token, vocab_size) for token in found or ())
+
+
+def _token(name: str, token: Any, vocab_size: int) -> int:
+    if type(token) is not int or not 0 <= token < vocab_size:
+        raise InputError(f"generation settings: token {token!r} in {name}; expected one from 0 to {vocab_size - 1}: {REMEDY}")
+    return token

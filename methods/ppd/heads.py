@@ -18,7 +18,7 @@ from torch import Tensor
 
 from methods.errors import InputError
 from methods.models.base import Stack
-from methods.models.checkpoint import refuse_not_finite
+from methods.models.checkpoint import refuse_wiped_out
 from methods.options import EARLY_HEADS as FILE
 from methods.types import Inputs, Session
 
@@ -75,7 +75,7 @@ def load_heads(folder: Path, stack: Stack) -> TrainedHeads:
     path = folder / FILE
     try:
         tensors = load_file(path)
-        refuse_not_finite(tensors)
+        refuse_wiped_out(tensors)
     except (OSError, SafetensorError, InputError) as error:
         raise InputError(f"trained heads {path}: cannot be read ({error}); expected what `foretoken heads` wrote") from error
     try:

@@ -19,7 +19,7 @@ from kernels.verify.interface import refuse_nan
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
-from methods.models.checkpoint import refuse_not_finite
+from methods.models.checkpoint import refuse_wiped_out
 from methods.options import BLOCKWISE_HEADS as FILE
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -75,7 +75,7 @@ def load_blockwise(folder: str | Path, stack: Stack) -> BlockwiseHeads:
     heads = BlockwiseHeads(width, num_heads, hidden_size // max(1, num_heads))
     try:
         heads.load_state_dict(state)
-        refuse_not_finite(state)
+        refuse_wiped_out(state)
     except (RuntimeError, InputError) as error:
         raise _damaged(folder, error) from error
     return heads.to(stack.device, stack.dtype).eval().requires_grad_(False)

@@ -3,7 +3,17 @@
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
 
 from harness.zoo.corpus import train_tokenizer
 
@@ -29,3 +39,25 @@ def save_models(folder: Path) -> dict[str, str]:
     model.save_pretrained(folder / "t5")
     t5.save_pretrained(folder / "t5")
     return made | {"t5": str(folder / "t5")}
+
+
+def save_whisper(folder: Path) -> Path:
+    """A Whisper as an English-only one of the paper's is: its own classes, settings and forced tokens, tiny and random."""
+    words = ["a", "b", "\u0120"]
+    specials = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+    tokenizer = WhisperTokenizer(vocab={word: index for index, word in enumerate([*words, specials[0]])}, merges=[])
+    tokenizer.add_tokens(specials[1:], special_tokens=True)
+    config = WhisperConfig(
+        vocab_size=8, num_mel_bins=16, d_model=16, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        encoder_attention_heads=2, decoder_attention_heads=2, max_source_positions=100, max_target_positions=20,
+        pad_token_id=3, bos_token_id=3, eos_token_id=3, decoder_start_token_id=4, suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = WhisperForConditionalGeneration(config)
+    settings = {"eos_token_id": 3, "pad_token_id": 3, "begin_suppress_tokens": [2, 3], "is_multilingual": False}
+    model.generation_config = GenerationConfig(decoder_start_token_id=4, no_timestamps_token_id=7, **settings)
+    for part in (model, tokenizer, WhisperFeatureExtractor(feature_size=16, chunk_length=2)):
+        part.save_pretrained(folder)
+    return folder

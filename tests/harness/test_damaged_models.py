@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzz_models import save_models
+from fuzz_models import save_models, save_whisper
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -33,13 +33,15 @@ DAMAGE: dict[str, tuple[Callable[[Weights, str], Weights], str]] = {
     "NaN": (lambda all, one: all | {one: torch.full_like(all[one], float("nan"))}, "holds NaN or infinity in float32"),
     "infinity": (lambda all, one: all | {one: all[one].index_fill(0, torch.tensor(0), float("-inf"))}, "holds NaN or infinity"),
     "zeros": (lambda all, one: {name: torch.zeros_like(weight) for name, weight in all.items()}, "holds nothing but zeros"),
+    "one of zeros": (lambda all, one: all | {one: all[one] * 0}, "holds nothing but zeros: it was never trained, or was lost"),
     "another shape": (lambda all, one: all | {one: all[one][:-1]}, "its config.json asks for"),
 }
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: Path(path) for name, path in save_models(tmp_path_factory.mktemp("whole")).items()}
+    folder = tmp_path_factory.mktemp("whole")
+    return {name: Path(path) for name, path in save_models(folder).items()} | {"whisper": save_whisper(folder / "whisper")}
 
 
 def load(folder: Path, **settings: str) -> None:
@@ -72,8 +74,45 @@ def test_weights_that_are_not_whole_are_refused(
     assert said.startswith(f"model folder {folder}: cannot be read (")
     assert expected in said
     assert "\n" not in said
-    if kind in ("missing", "integers", "NaN", "infinity", "another shape"):
+    if kind in ("missing", "integers", "NaN", "infinity", "one of zeros", "another shape"):
         assert f"tensor {name!r}" in said
+
+
+@pytest.mark.parametrize(
+    ("places", "copies", "expected"),
+    [
+        ({}, {}, None),
+        ({"weight_map": None}, {}, "model.safetensors.index.json has no weight_map from tensors to files"),
+        ({"weight_map": {}}, {}, "model.safetensors.index.json has no weight_map from tensors to files"),
+        ({T5: "../model.safetensors"}, {}, "names '../model.safetensors', which is no file of the folder"),
+        ({T5: "c.safetensors"}, {}, "names 'c.safetensors', which is no file of the folder"),
+        ({T5: "b.safetensors"}, {}, f"tensor '{T5}' is in a.safetensors, and in b.safetensors according to"),
+        ({}, {T5: "b.safetensors"}, f"tensor '{T5}' is in b.safetensors, and in a.safetensors according to"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files_is_refused(
+    whole: dict[str, Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture,
+    places: dict,
+    copies: dict[str, str],
+    expected: str | None,
+) -> None:
+    """A tensor that was in two files was read from the last, whatever the index said; its weights were then other ones."""
+    folder = Path(shutil.copytree(whole["t5"], tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    said = {name: "a.safetensors" if "SelfAttention" in name else "b.safetensors" for name in weights}
+    for file in ("a.safetensors", "b.safetensors"):
+        held = {name: weights[name] for name in weights if said[name] == file}
+        held |= {name: weights[name] + 1 for name, other in copies.items() if other == file}
+        save_file(held, folder / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": said | places} if "weight_map" not in places else places
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    if expected is None:
+        load(folder)
+    else:
+        assert expected in refusal(folder, capfd)
 
 
 @pytest.mark.parametrize(("num_layers", "expected"), [(1, "has no place in the model"), (3, "is missing from its files")])
@@ -115,9 +154,9 @@ def test_what_transformers_knows_to_be_left_over_is_no_damage(whole: dict[str, P
     assert all(torch.equal(loaded[name], weight) for name, weight in stored.items())
 
 
-def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | dict) -> Path:
-    """A copy of the target whose file is replaced, or has other values for some keys."""
-    folder = Path(shutil.copytree(whole["target"], tmp_path / "model"))
+def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | dict, model: str = "target") -> Path:
+    """A copy of a model whose file is replaced, or has other values for some keys."""
+    folder = Path(shutil.copytree(whole[model], tmp_path / "model"))
     if isinstance(content, dict):
         content = json.dumps(json.loads((folder / file).read_text()) | content)
     (folder / file).write_text(content)
@@ -281,3 +320,84 @@ def test_a_file_of_the_hub_that_changed_in_its_cache_is_refused(
     blob.write_bytes(content)
     with pytest.raises(UsageError, match=f"model some/model: {file} is not as the Hub sent it: its checksum differs; delete"):
         verify_fetched(spec)
+
+
+EXTRACTOR, SETTINGS = "preprocessor_config.json", "generation_config.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        (
+            EXTRACTOR,
+            {"chunk_length": 0},
+            "chunk_length 0 in its preprocessor_config.json, expected 2 for the network of its con",
+        ),
+        (EXTRACTOR, {"chunk_length": 10**9}, "chunk_length 1000000000 in its preprocessor_config.json, expected 2"),
+        (EXTRACTOR, {"feature_size": 10**9}, "feature_size 1000000000 in its preprocessor_config.json, expected 16"),
+        (EXTRACTOR, {"hop_length": True}, "hop_length True in its preprocessor_config.json, expected 1 to 4096"),
+        (EXTRACTOR, {"hop_length": 10**5}, "hop_length 100000 in its preprocessor_config.json, expected 1 to 4096"),
+        (EXTRACTOR, {"n_fft": 800}, "n_fft 800 in its preprocessor_config.json, expected 400"),
+        (EXTRACTOR, {"dither": 1.0}, "dither 1.0 in its preprocessor_config.json, expected 0"),
+        (EXTRACTOR, {"padding_side": "left"}, "padding_side 'left' in its preprocessor_config.json, expected 'right'"),
+        (EXTRACTOR, {"padding_value": None}, "padding_value None in its preprocessor_config.json, expected 0"),
+        (EXTRACTOR, {"sampling_rate": 8000}, "sampling_rate 8000 in its preprocessor_config.json, expected 16000"),
+        (EXTRACTOR, "{", "cannot be read ("),
+        (
+            SETTINGS,
+            {"suppress_tokens": [-1]},
+            "token -1 in suppress_tokens; expected one from 0 to 7: take generation_config.json",
+        ),
+        (SETTINGS, {"begin_suppress_tokens": 3}, "begin_suppress_tokens 3; expected a list of tokens"),
+        (SETTINGS, {"begin_suppress_tokens": [1.5]}, "token 1.5 in begin_suppress_tokens; expected one from 0 to 7"),
+        (SETTINGS, {"begin_suppress_tokens": [8]}, "token 8 in begin_suppress_tokens; expected one from 0 to 7"),
+        (SETTINGS, {"decoder_start_token_id": None}, "token None in decoder_start_token_id; expected one from 0 to 7"),
+        (
+            SETTINGS,
+            {"decoder_start_token_id": 3},
+            "numbers '<|startoftranscript|>' as 4, the forced tokens are [3, 7]; correct dec",
+        ),
+        (SETTINGS, {"no_timestamps_token_id": "x"}, "token 'x' in no_timestamps_token_id; expected one from 0 to 7"),
+        (
+            SETTINGS,
+            {"no_timestamps_token_id": None},
+            "numbers '<|notimestamps|>' as 7, the forced tokens are [4]; correct no_tim",
+        ),
+    ],
+)
+def test_a_whisper_that_would_hear_or_write_otherwise_is_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, file: str, content: str | dict, expected: str
+) -> None:
+    """A feature extractor of odd settings failed in the middle of a run, filled all memory, or changed what was heard."""
+    load(whole["whisper"])
+    said = refusal(with_file(whole, tmp_path, file, content, "whisper"), capfd)
+    assert expected in said
+    assert "\n" not in said
+
+
+def test_a_tokenizer_of_another_network_is_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    """Half of the vocabulary, one token too many, and none at all, where transformers makes an empty tokenizer."""
+    folder = Path(shutil.copytree(whole["t5"], tmp_path / "model"))
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words, size = content["model"]["vocab"], len(content["model"]["vocab"])
+    few = {word: number for word, number in words.items() if number < size // 3}
+    for vocabulary, expected in (
+        (few, f"its tokenizer has {len(few)} tokens, its network {size}; take tokenizer.json and tokenizer_config.json"),
+        (words | {"newest": size + 7}, f"its tokenizer numbers 'newest' as {size + 7}, its network has {size} tokens; take"),
+    ):
+        changed = content["model"] | {"vocab": vocabulary, "merges": []}
+        (folder / "tokenizer.json").write_text(json.dumps(content | {"model": changed}))
+        assert expected in refusal(folder, capfd)
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    assert f"tokens, its network {size}; take tokenizer.json" in refusal(folder, capfd)
+
+
+def test_a_tokenizer_that_cannot_write_every_text_is_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    """It was a traceback of the first prompt with a word that it lacks."""
+    folder = with_file(whole, tmp_path, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "t5")
+    assert "WordPiece error: Missing [UNK] token from the vocabulary" in refusal(folder, capfd)

@@ -11,13 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from transformers import (
-    GenerationConfig,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    WhisperTokenizer,
-)
+from fuzz_models import save_whisper
+from transformers import WhisperFeatureExtractor
 from transformers.models.whisper.tokenization_whisper import _find_longest_common_sequence
 
 from harness.cli.main import main
@@ -251,23 +246,7 @@ def test_a_draft_that_hears_otherwise_is_refused(whisper: LoadedModel) -> None:
 
 def test_a_checkpoint_of_whispers_own_classes_is_loaded_from_its_folder(tmp_path: Path) -> None:
     """As an English-only one of the paper's is: its tokenizer, feature extractor and settings, tiny and random."""
-    folder, words = tmp_path / "tiny.en", ["a", "b", "\u0120"]
-    specials = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
-    tokenizer = WhisperTokenizer(vocab={word: index for index, word in enumerate([*words, specials[0]])}, merges=[])
-    tokenizer.add_tokens(specials[1:], special_tokens=True)
-    config = WhisperConfig(
-        vocab_size=8, num_mel_bins=16, d_model=16, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
-        encoder_attention_heads=2, decoder_attention_heads=2, max_source_positions=100, max_target_positions=20,
-        pad_token_id=3, bos_token_id=3, eos_token_id=3, decoder_start_token_id=4, suppress_tokens=None,
-        begin_suppress_tokens=None,
-    )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = WhisperForConditionalGeneration(config)
-    settings = {"eos_token_id": 3, "pad_token_id": 3, "begin_suppress_tokens": [2, 3], "is_multilingual": False}
-    model.generation_config = GenerationConfig(decoder_start_token_id=4, no_timestamps_token_id=7, **settings)
-    for part in (model, tokenizer, WhisperFeatureExtractor(feature_size=16, chunk_length=2)):
-        part.save_pretrained(folder)
+    folder = save_whisper(tmp_path / "tiny.en")
     spec = ModelSpec(name=str(folder))
     loaded = load_model(pin_model(spec, "paper", "toy"))
     assert loaded.opening == (4, 7)
