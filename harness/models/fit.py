@@ -232,7 +232,7 @@ class Models:
         """Return what a draft of another vocabulary, or of a part of the target's, shares with it; kept from then on."""
         pair, kept = (target.name, draft.name), kept_tokens(draft)
         if pair not in self._translations:
-            self._translations[pair] = part_of(target, kept, draft.vocab_size) if kept else translation_of(target, draft)
+            self._translations[pair] = part_of(target, draft, kept) if kept else translation_of(target, draft)
         return self._translations[pair]
 
     def widened(self, target: LoadedModel) -> Any:

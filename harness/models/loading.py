@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,7 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
             size_bytes=sum(p.numel() * p.element_size() for p in parameters),
             listener=None if extractor is None else Listener(extractor, spec.name),
         )
+        _check_kept_tokens(spec, config, stack.vocab_size)
         _check_tokenizer(loaded)
         if not isinstance(stack, BlockStack):
             _try(loaded)
@@ -228,6 +230,25 @@ def _extractor(path: str, config: PreTrainedConfig, given: dict[str, Any]) -> An
         if type(given_value) is bool or given_value != value:
             raise ValueError(f"{setting} {given_value!r} in its {name}, expected {value!r} for the network of its config.json")
     return extractor.from_pretrained(path, **given)
+
+
+def _check_kept_tokens(spec: ModelSpec, config: PreTrainedConfig, vocab_size: int) -> None:
+    """UsageError for a draft of a part of a vocabulary whose list is not what it was made with: all its tokens but the last."""
+    kept, wanted = getattr(config, KEPT_TOKENS, None), "whole numbers in ascending order"
+    if kept is None:
+        return
+    if not isinstance(kept, list):
+        found = f"a {type(kept).__name__}"
+    elif odd := [one for one in kept if type(one) is not int]:
+        found = repr(odd[0])
+    elif pair := next((pair for pair in pairwise(kept) if pair[0] >= pair[1]), None):
+        found = f"{pair[1]} behind {pair[0]}"
+    elif len(kept) != vocab_size - 1:
+        found = f"{len(kept)} tokens"
+        wanted = f"{vocab_size - 1}: its network has {vocab_size}, and the last stands for all others"
+    else:
+        return
+    raise UsageError(f"model {spec.name}: {KEPT_TOKENS} in its config.json: {found}, expected {wanted}; distil the draft anew")
 
 
 def _check_tokenizer(model: LoadedModel) -> None:

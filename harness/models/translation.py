@@ -50,18 +50,24 @@ def translation_of(target: LoadedModel, draft: LoadedModel) -> Translation:
     return Translation(ids[:, 0], ids[:, 1], whole, _prompts(target, draft, shared), _continuations(target, draft))
 
 
-def part_of(target: LoadedModel, kept: Sequence[int], size: int) -> Translation:
-    """Return the translation for a draft that knows ``kept`` tokens of the target's; its last one stands for all others."""
-    own = {token: place for place, token in enumerate(kept)}
-    if (
-        size not in (len(kept), len(kept) + 1)
-        or len(own) < len(kept)
-        or not all(0 <= token < target.vocab_size for token in own)
-    ):
+def part_of(target: LoadedModel, draft: LoadedModel, kept: Sequence[int]) -> Translation:
+    """Return the translation for a draft that knows ``kept`` tokens of the target's; its last one stands for all others.
+
+    Raises:
+        UsageError: tokens that are not the target's, or of which other ones end a text.
+    """
+    if not 0 <= kept[0] <= kept[-1] < target.vocab_size:
         raise UsageError(
-            f"{KEPT_TOKENS} of a draft of {size} tokens for {target.name}: expected {size - 1} different tokens of its "
-            f"{target.vocab_size}; distil the draft anew"
+            f"{KEPT_TOKENS} {kept[0]} to {kept[-1]} of draft {draft.name}: expected tokens from 0 to {target.vocab_size - 1}, "
+            f"those of {target.name}; distil the draft anew"
         )
+    ends = [kept[token] if token < len(kept) else None for token in draft.eos_token_ids]
+    if odd := [token for token in ends if token not in target.eos_token_ids]:
+        raise UsageError(
+            f"{KEPT_TOKENS} of draft {draft.name}: its texts end with token {odd[0]} of {target.name}, expected one of "
+            f"{', '.join(map(str, target.eos_token_ids)) or 'none'}; distil the draft anew"
+        )
+    own, size = {token: place for place, token in enumerate(kept)}, draft.vocab_size
 
     def write(tokens: Sequence[int]) -> tuple[int, ...]:
         return tuple(own.get(token, size - 1) for token in tokens)

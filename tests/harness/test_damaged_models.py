@@ -18,7 +18,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.models import loading
 from harness.models.files import verify_fetched
-from harness.models.fit import estimate
+from harness.models.fit import Models, estimate
 from harness.models.loading import load_model
 
 Weights = dict[str, Tensor]
@@ -401,3 +401,46 @@ def test_a_tokenizer_that_cannot_write_every_text_is_refused(
     """It was a traceback of the first prompt with a word that it lacks."""
     folder = with_file(whole, tmp_path, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "t5")
     assert "WordPiece error: Missing [UNK] token from the vocabulary" in refusal(folder, capfd)
+
+
+KEPT = [1, 5, 7, 9, 40]
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (KEPT, None),
+        ([], "kept_tokens in its config.json: 0 tokens, expected 5: its network has 6, and the last stands for all others"),
+        (KEPT[:-1], "kept_tokens in its config.json: 4 tokens, expected 5"),
+        ([*KEPT, 41], "kept_tokens in its config.json: 6 tokens, expected 5"),
+        ([5, 1, 7, 9, 40], "kept_tokens in its config.json: 1 behind 5, expected whole numbers in ascending order"),
+        ([1, 1, 7, 9, 40], "kept_tokens in its config.json: 1 behind 1, expected whole numbers in ascending order"),
+        ([1, "5", 7, 9, 40], "kept_tokens in its config.json: '5', expected whole numbers in ascending order"),
+        ([1, 5.5, 7, 9, 40], "kept_tokens in its config.json: 5.5, expected whole numbers in ascending order"),
+        (False, "kept_tokens in its config.json: a bool, expected whole numbers in ascending order"),
+        ({"1": 1}, "kept_tokens in its config.json: a dict, expected whole numbers in ascending order"),
+        ([-1, 1, 7, 9, 40], "kept_tokens -1 to 40 of draft"),
+        ([1, 5, 7, 9, 10**9], "kept_tokens 1 to 1000000000 of draft"),
+        ([2, 5, 7, 9, 40], "its texts end with token 2 of"),
+        (None, "its tokenizer numbers"),
+    ],
+)
+def test_a_drafts_damaged_list_of_tokens_is_refused(
+    whole: dict[str, Path], tmp_path: Path, kept: object, expected: str | None
+) -> None:
+    """Lists of other kinds were tracebacks; one that was too long, out of order or shifted drafted other tokens in silence."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=6, eos_token_id=0, bos_token_id=None, **sizes))
+    network.config.kept_tokens = kept
+    network.save_pretrained(tmp_path)
+    for file in whole["target"].glob("tok*"):
+        shutil.copy(file, tmp_path)
+    models = Models()
+    target = models.get(ModelSpec(name=str(whole["target"])))
+    assert target.eos_token_ids == (1,)
+    if expected is None:
+        assert models.translation(target, models.draft(ModelSpec(name=str(tmp_path)), target)).target_ids.tolist() == kept
+        return
+    with pytest.raises(UsageError) as caught:
+        models.translation(target, models.draft(ModelSpec(name=str(tmp_path)), target))
+    assert expected in str(caught.value)
