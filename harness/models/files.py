@@ -4,13 +4,13 @@ The Hub's client and transformers are imported where they are called: they take 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import (
@@ -27,7 +27,8 @@ from safetensors import safe_open
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of
-from harness.models.gguf import converted, gguf_file, gguf_revision
+from harness.models.gguf import converted, gguf_file, gguf_revision, unreadable_gguf
+from harness.models.limits import check_settings, first_line
 from harness.models.pocket import TRAINED, PocketDraft, fetched, revision_of
 from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
@@ -40,15 +41,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 SHA1_DIGITS, SHA256_DIGITS = 40, 64
-DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")  # as configurations name them
-MOST_LAYERS = 1000  # the deepest public model has 126; many more take hours to build before a tensor is found missing
-LIMITS = {  # of numbers in a configuration, by a part of their names; others must fit into 64 bits
-    "drop": (0, 1),
-    "_eps": (1e-30, 1),
-    "epsilon": (1e-30, 1),
-    "max_distance": (1, 2**20),
-    "sliding_window": (1, 2**40),
-}
 NO_ANSWER = (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError)
 REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((GatedRepoError,), "it is gated; accept its terms on huggingface.co and set HF_TOKEN, or name another model"),
@@ -214,11 +206,7 @@ def load_config(spec: ModelSpec) -> "PreTrainedConfig":
     path = model_path(spec)
     with quiet(), one_line(spec, path):
         config = AutoConfig.from_pretrained(path, **hub_arguments(spec))
-        for name in DEPTHS:
-            depth = getattr(config, name, 1)
-            if not isinstance(depth, int) or not 1 <= depth <= MOST_LAYERS:
-                raise ValueError(f"{name} {depth!r} in its config.json, expected 1 to {MOST_LAYERS}")
-        _check_numbers(config.to_dict())
+        check_settings(config)
         return config
 
 
@@ -258,17 +246,6 @@ def is_named_by_content(path: Path, name: str) -> bool:
         content = path.read_bytes()
         return name == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     return len(name) != SHA256_DIGITS or name == digest_of(path)
-
-
-def _check_numbers(settings: Mapping[str, Any]) -> None:
-    """ValueError for a number that no model can run with; some of them would hang, or be noticed by transformers alone."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            _check_numbers(value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            least, most = next((limits for word, limits in LIMITS.items() if word in name), (-(2**62), 2**62))
-            if not least <= value <= most:
-                raise ValueError(f"{name} {value!r} in its config.json, expected {least:g} to {most:g}")
 
 
 def hub_commit(spec: ModelSpec) -> str:
@@ -323,9 +300,9 @@ def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
     """The error for a model that could not be loaded; Unavailable where it is the Hub's and cannot be had."""
     causes = list(_chain(error))
     if isinstance(error, ImportError):
-        return UsageError(f"model {spec.name}: a package that it needs is missing ({_first_line(error)}); install that package")
+        return UsageError(f"model {spec.name}: a package that it needs is missing ({first_line(error)}); install that package")
     if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):  # torch's, which is not imported here
-        return UsageError(f"model {spec.name}: no memory for it ({_first_line(error)}); choose a smaller model or dtype")
+        return UsageError(f"model {spec.name}: no memory for it ({first_line(error)}); choose a smaller model or dtype")
     if Path(path).is_dir():
         return _unreadable_folder(spec, path, error)
     name = f"model {spec.name!r}" + (f" at revision {spec.revision!r}" if spec.revision else "")
@@ -333,12 +310,14 @@ def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
         if any(isinstance(cause, kinds) for cause in causes):
             return (UsageError if HFValidationError in kinds else Unavailable)(f"{name}: {text}")
     kind = Unavailable if isinstance(error, OSError) else UsageError
-    return kind(f"{name}: cannot be loaded ({_first_line(error)}); expected a folder, a Hub id, pocket:NAME or zoo:NAME")
+    return kind(f"{name}: cannot be loaded ({first_line(error)}); expected a folder, a Hub id, pocket:NAME or zoo:NAME")
 
 
 def _unreadable_folder(spec: ModelSpec, path: str, error: Exception) -> UsageError:
-    reason = _first_line(error)
+    reason = first_line(error)
     if Path(path).parent == cache_folder():
+        if not spec.base.startswith((ZOO, POCKET)) and (file := gguf_file(spec.base)) is not None:
+            return unreadable_gguf(file, reason)  # its conversion has been verified: it holds what the file does
         return UsageError(f"model {spec.name}: {path} cannot be read ({reason}); delete that folder and run the command again")
     return UsageError(f"model folder {path}: cannot be read ({reason}); expected what save_pretrained writes; copy it again")
 
@@ -347,9 +326,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of an error that says something; one that ends with a colon needs the next."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -15,12 +15,14 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.files import digest_of, replace_file
+from harness.models.limits import check_settings, first_line
 from harness.zoo.cache import DONE, is_complete, make, model_folder, quiet, verify
 
 CODE_VERSION = 1  # of the conversion: part of what a converted model is
 SUFFIX = ".gguf"
 WIDE = ("F32", "F64")  # norms are always stored so
 NOT_QUANTISED = (*WIDE, "F16", "BF16")
+DERIVED = "rope_"  # tensors that begin so are tables of angles, no weights
 SPLITS_DIGITS = ("smollm",)  # of tokenizer.ggml.pre: each digit is a piece of its own, which transformers' reader leaves out
 
 
@@ -76,43 +78,60 @@ def convert(file: Path, folder: Path) -> str:
     """
     try:
         with quiet():
-            weights, pre = _header(file)
-            model, tokenizer = _plain_model(file), _tokenizer(file, pre)
+            weights, pre, stored = _header(file)
+            model, tokenizer = _plain_model(file, stored), _tokenizer(file, pre)
     except ImportError as error:
         raise UsageError(f"GGUF file {file}: a package is missing ({error}); run: pip install gguf") from error
     except Exception as error:  # what a reader does with bytes that it did not expect cannot be listed
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise UsageError(
-            f"GGUF file {file}: cannot be read ({lines[0]}); expected a whole file of a family that transformers reads; copy "
-            "it again, or convert the model with save_pretrained"
-        ) from error
+        raise unreadable_gguf(file, first_line(error)) from error
     with quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return weights
 
 
-def _header(file: Path) -> tuple[str, str | None]:
-    """(number formats of the weights, most of them first, kind of tokenizer)."""
+def unreadable_gguf(file: Path, reason: str) -> UsageError:
+    return UsageError(
+        f"GGUF file {file}: cannot be read ({reason}); expected a whole file of a family that transformers reads; copy "
+        "it again, or convert the model with save_pretrained"
+    )
+
+
+def _header(file: Path) -> tuple[str, str | None, int]:
+    """(number formats of the weights, most of them first, kind of tokenizer, number of weights).
+
+    ValueError for a tensor that does not begin where the one before it ends: its bytes would be read as other numbers.
+    """
     from gguf import GGUFReader
 
     reader, counts = GGUFReader(file), Counter[str]()
+    end = reader.data_offset
     for tensor in reader.tensors:
+        if tensor.data_offset != end:
+            raise ValueError(f"tensor {tensor.name!r} begins at byte {tensor.data_offset}, the one before it ends at {end}")
+        end += -(-int(tensor.n_bytes) // reader.alignment) * reader.alignment
         counts[tensor.tensor_type.name] += int(tensor.n_elements)
     names = [name for name, _ in counts.most_common() if name not in WIDE] or ["F32"]
     suffix = "" if set(names) <= set(NOT_QUANTISED) else " dequantised"
     pre = reader.fields.get("tokenizer.ggml.pre")
-    return " and ".join(names) + suffix, None if pre is None else pre.contents()
+    stored = sum(int(tensor.n_elements) for tensor in reader.tensors if not tensor.name.startswith(DERIVED))
+    return " and ".join(names) + suffix, None if pre is None else pre.contents(), stored
 
 
-def _plain_model(file: Path) -> Any:
+def _plain_model(file: Path, stored: int) -> Any:
+    """Read a model of as many weights as the file stores, and put them into a plain one."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     place: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     config = AutoConfig.from_pretrained(**place)
+    check_settings(config, "metadata")
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model, found = kind.from_pretrained(**place, dtype=torch.float32, output_loading_info=True)
+    with torch.device("meta"):
+        asked = sum(weight.numel() for weight in kind.from_config(config).parameters())
+    if not stored <= asked <= 2 * stored:  # fewer: transformers would pass over the rest; many more: memory would be filled
+        raise ValueError(f"its metadata ask for {asked:,} weights, its tensors hold {stored:,}")
+    model, found = kind.from_pretrained(**place, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, found[what])):
             raise ValueError(f"{what.removesuffix('_keys')} tensor {names[0]}, one of {len(names)}")

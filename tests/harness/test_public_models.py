@@ -664,6 +664,48 @@ def test_a_torn_gguf_file_is_one_line(gguf_cache: Path, tmp_path: Path) -> None:
     assert not [one for one in gguf_cache.iterdir() if one.is_dir() and one.suffix != ".partial"]
 
 
+@pytest.mark.parametrize(
+    ("key", "kind", "value", "expected"),
+    [
+        ("llama.block_count", "<I", 1, "its metadata ask for 47,552 weights, its tensors hold 78,400"),
+        ("llama.block_count", "<I", 10**6, "num_hidden_layers 1000000 in its metadata, expected 1 to 1000"),
+        ("llama.feed_forward_length", "<I", 2**31, "weights, its tensors hold 78,400"),
+        ("llama.attention.layer_norm_rms_epsilon", "<f", float("nan"), "rms_norm_eps nan in its metadata, expected 1e-30 to 1"),
+    ],
+)
+def test_metadata_that_do_not_fit_a_gguf_files_tensors_are_refused(
+    gguf_cache: Path, tmp_path: Path, key: str, kind: str, value: float, expected: str
+) -> None:
+    """A layer too few was left out in silence; a million were built for hours."""
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, llama())
+    content = bytearray(path.read_bytes())
+    struct.pack_into(kind, content, content.find(key.encode()) + len(key) + 4, value)  # behind its type
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"GGUF file {path}: cannot be read .*; copy it again") as caught:
+        load_model(ModelSpec(name=str(path)))
+    assert expected in str(caught.value)
+
+
+def test_damaged_tensors_of_a_gguf_file_are_refused(gguf_cache: Path, tmp_path: Path) -> None:
+    """One of another type is read from other bytes; zeros and NaN are the file's fault, not that of its copy in the cache."""
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, llama())
+    content = path.read_bytes()
+    tensors = {tensor.name: tensor for tensor in pytest.importorskip("gguf").GGUFReader(path).tensors}
+    norm, query = content.find(b"output_norm.weight") + 18 + 4 + 8, tensors["blk.0.attn_q.weight"]
+    begin, end = int(query.data_offset), int(query.data_offset + query.n_bytes)
+    for first, last, byte, expected in (
+        (norm, norm + 1, b"\x08", "tensor 'blk.0.attn_q.weight' begins at byte "),
+        (begin, end, b"\0", "tensor 'model.layers.0.self_attn.q_proj.weight', [64, 64], holds nothing but zeros"),
+        (begin, end, b"\xff", "tensor 'model.layers.0.self_attn.q_proj.weight' holds NaN or infinity"),
+    ):
+        path.write_bytes(content[:first] + byte * (last - first) + content[last:])
+        with pytest.raises(UsageError, match=f"GGUF file {path}: cannot be read .*; copy it again") as caught:
+            load_model(ModelSpec(name=str(path)))
+        assert expected in str(caught.value)
+
+
 def test_which_names_are_gguf_files(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
     assert gguf_file(str(tmp_path)) == gguf_file(str(tmp_path / "a.gguf")) == tmp_path / "a.gguf"
