@@ -1,4 +1,4 @@
-# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT REPLICAS TARGET DRAFT SAMPLES DEVICE DTYPE FIXED_LENGTH AGAIN PYTHON.
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT REPLICAS TARGET DRAFT SAMPLES DEVICE DTYPE GRAPHS FIXED_LENGTH AGAIN PYTHON.
 
 PYTHON ?= python3
 PROFILE ?= toy
@@ -8,11 +8,12 @@ DTYPE ?= float32
 LIMIT ?=
 REPLICAS ?=
 FIXED_LENGTH ?=
+GRAPHS ?= off
 AGAIN ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 FORETOKEN := $(VENV)/bin/foretoken
-OPTIONS := --profile $(PROFILE) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length)
+OPTIONS := --profile $(PROFILE) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length) --graphs $(GRAPHS)
 # A file of tests stays in one process, so that its fixtures are made once; the order is the folders', whose last files are short.
 PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
@@ -23,7 +24,7 @@ RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  Variables: PROFILE=toy|pocket|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  REPLICAS=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
-	@printf '  FIXED_LENGTH=1 goes on behind EOS to the length that a paper names (PPD). AGAIN=1 records anew what a drifting machine spoiled.\n'
+	@printf '  FIXED_LENGTH=1 goes on behind EOS to the length that a paper names (PPD). GRAPHS=on captures passes. AGAIN=1 records anew what a drifting machine spoiled.\n'
 	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19, 30-34 Optimized 1-5;\n  figures ppd-1 to -4, leviathan-1 to -5, specdec-1 to -5, optimized-1 to -5. See `make tables`.\n'
 
 install: $(STAMP) ## create .venv and install the project with its pinned dependencies
@@ -70,7 +71,7 @@ figure-%: $(STAMP) ## draw figure % from stored records, running nothing
 	$(FORETOKEN) figure $* $(OPTIONS)
 
 audit: $(STAMP) ## check that what claims to be exact is (TARGET= DRAFT= for your own pair); fails where it is not
-	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) $(if $(SAMPLES),--samples $(SAMPLES)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE)
+	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) $(if $(SAMPLES),--samples $(SAMPLES)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) --graphs $(GRAPHS)
 
 tables: $(STAMP) ## show the catalogue of tables and figures with the state of each
 	$(FORETOKEN) tables $(OPTIONS)

@@ -172,13 +172,13 @@ class Depth:
 
 
 def depth_of(plain: Experiment, runner: Runner) -> Depth:
-    """Ask the loaded target. Nothing is tried where layers only run together, and for encoder-decoders."""
+    """Ask the loaded target. Nothing is tried where layers only run together, with graphs, and for encoder-decoders."""
     pinned = pin(plain)
 
     def ask(models: Models) -> Depth:
         target = models.get(pinned.target)
         stack, layers = target.stack, target.stack.num_layers
-        able = stack.runs_layers_alone and not stack.parts and not target.is_encoder_decoder
+        able = stack.runs_layers_alone and not stack.parts and not target.is_encoder_decoder and not plain.graphs
         tried = sorted({max(1, round(layers * share)) for share in EXITS} - {layers}) if able else []
         body = stack.model.num_parameters(exclude_embeddings=True) if able else 1
         return Depth(layers, stack.head_weight.numel() * layers / body, tuple(tried))
@@ -193,7 +193,7 @@ def early_exit(look: Sequence[Record], depth: Depth) -> DrafterSpec | Missing:
     nowhere.
     """
     if not depth.tried:
-        return Missing("its layers only run together, or it is an encoder-decoder")
+        return Missing("its layers only run together, graphs are on, or it is an encoder-decoder")
     whole, promised = depth.num_layers + depth.head_layers, dict[int, float]()
     for layer in depth.tried:
         ranks = [rank for row in succeeded(look) for one in row.early if one.layer == layer for rank in one.ranks]

@@ -16,6 +16,7 @@ from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.models.names import is_encoder_decoder
+from harness.run.refusals import check_graphs
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
 from tasks import get_task
@@ -26,6 +27,8 @@ def execute(args: argparse.Namespace) -> int:
     drafters = [DrafterSpec(kind=args.drafter, model=ModelSpec(name=model_name(one))) for one in args.drafts]
     drafters.append(DrafterSpec(kind="copy"))
     pin(plain)
+    for one in drafters:
+        check_graphs(plain.replace(method=MethodSpec.of("speculative", drafter=one)))
     if args.dry_run:
         print(_plan(args, drafters))
         return 0
@@ -68,6 +71,7 @@ def plain_experiment(args: argparse.Namespace) -> Experiment:
         device=checked_device(args.device),
         dtype=args.dtype,
         num_threads=args.threads,
+        graphs=args.graphs == "on",
     )
 
 
@@ -136,6 +140,9 @@ def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_siz
         ("--max-input-tokens", args.max_input_tokens, None),
         ("--prompt-template", args.prompt_template, None),
         ("--threads", args.threads, None),
+        ("--device", args.device, "cpu"),
+        ("--dtype", args.dtype, "float32"),
+        ("--graphs", args.graphs, "off"),
     ):
         common += [] if value == default else [flag, str(value)]
     for field in args.field:
@@ -148,6 +155,7 @@ def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_siz
 
 
 def _plan(args: argparse.Namespace, drafters: Sequence[DrafterSpec]) -> str:
-    names = ", ".join([*(one.label for one in drafters), "bigram (counted on the target's own texts)", "first-layers"])
+    layers = [] if args.graphs == "on" else ["first-layers"]
+    names = ", ".join([*(one.label for one in drafters), "bigram (counted on the target's own texts)", *layers])
     shares = ", ".join(f"{name} {share * args.minutes / len(args.batch):.1f}" for name, share in SHARES.items())
     return f"drafters: {names}\nminutes at each batch size of {', '.join(map(str, args.batch))}: {shares}\n{NOT_CONSIDERED}"

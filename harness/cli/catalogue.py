@@ -48,7 +48,7 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
     """
     settings = _settings_for(table, args)
     check_fixed_length(table.plan, settings, f"table {table.number}")
-    plan = table.plan(settings)
+    plan = _checked_plan(table, settings)
     if not _run_missing(args, plan, table.scores):
         return []
     evidence = evidence_of(table, plan, args, settings)
@@ -89,7 +89,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
     A file that is there is kept if an arm has no records and none of them says why: the new one would show less.
     """
     settings = _settings_for(figure, args)
-    plan = figure.plan(settings)
+    plan = _checked_plan(figure, settings)
     check_fixed_length(figure.plan, settings, f"figure {figure.name}")
     if not _run_missing(args, plan):
         return
@@ -176,10 +176,22 @@ def _keep(
 def why_not(item: Table | Figure, settings: Settings) -> str:
     """Say why a profile does not have a table or figure; empty where it has."""
     try:
-        item.plan(settings)
+        _checked_plan(item, settings)
         return ""
     except UsageError as error:
         return str(error)
+
+
+def _checked_plan(item: Table | Figure, settings: Settings) -> list[Comparison]:
+    """Return the plan of a table or figure; UsageError for one with graphs of which an arm has no static form."""
+    plan = item.plan(settings)
+    if settings.graphs:
+        from harness.run.refusals import check_graphs  # here: rendering alone needs nothing that runs
+
+        for comparison in plan:
+            for arm in comparison.arms:
+                check_graphs(arm)
+    return plan
 
 
 def _say_unrecorded(name: str, args: argparse.Namespace, advice: str) -> None:
@@ -197,6 +209,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         models=_replacements(args.model),
         fixed_length=args.fixed_length,
         replicas=args.replicas or usual(args.profile).replicas,
+        graphs=args.graphs == "on",
     )
 
 

@@ -8,6 +8,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,12 +22,14 @@ from harness.core.text import text_table
 from harness.exact.contracts import check_entry, find_entries
 from harness.exact.document import build_document, summarise, write_document
 from harness.exact.run import audit, hash_audited_code, models_of
-from harness.exact.subjects import SIZES, own_subjects, zoo_subjects
+from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.models.names import hears
 
 
 def execute_audit(args: argparse.Namespace) -> int:
     if args.captured or args.endpoint is not None:
+        if args.graphs == "on":
+            raise UsageError("audit: --graphs is read without --captured and --endpoint alone; leave it out")
         return execute_captured(args)
     if args.plain is not None or args.speculative is not None or args.json:
         raise UsageError(
@@ -36,7 +39,10 @@ def execute_audit(args: argparse.Namespace) -> int:
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     if args.task is None:
         args.task = "librispeech-clean" if args.target and hears(ModelSpec(name=model_name(args.target))) else "text"
-    source, where = source_of(args.data), {"device": checked_device(args.device), "dtype": args.dtype}
+    source, where = (
+        source_of(args.data),
+        {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"},
+    )
     usual = SIZES["own" if args.target else args.scale]
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
     if args.target:
@@ -46,11 +52,14 @@ def execute_audit(args: argparse.Namespace) -> int:
     subjects = [replace(one, plain=one.plain.replace(**where)) for one in subjects if (args.only or "") in one.name]
     if not subjects:
         raise UsageError(f"only {args.only!r}: no subject's name holds that; `foretoken audit --dry-run` lists them")
+    if args.graphs == "on":
+        subjects = _with_static_form(subjects)
     if args.dry_run:
         print("\n".join(subject.name for subject in subjects))
         return 0
     name = Path(args.target).name.replace(":", "-") if args.target else f"zoo-{args.scale}"  # of files on any system
     name += "".join(f"-{one}" for one, usual in ((args.device.split(":")[0], "cpu"), (args.dtype, "float32")) if one != usual)
+    name += "-graphs" if args.graphs == "on" else ""
     models, code = models_of(subjects), hash_audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
     folder = args.records / f"audit-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
@@ -76,6 +85,18 @@ def execute_audit(args: argparse.Namespace) -> int:
     return 0 if document["passed"] else 1
 
 
+def _with_static_form(subjects: Sequence[Subject]) -> list[Subject]:
+    """Return the subjects that can be run with graphs; say how many cannot. UsageError where none can."""
+    found = [one for one in subjects if one.has_static_form]
+    if not found:
+        raise UsageError(f"graphs: none of {len(subjects)} subjects has a static form; expected --graphs off")
+    if left := len(subjects) - len(found):
+        print(
+            f"foretoken: note: graphs: {left} of {len(subjects)} subjects have no static form and are left out", file=sys.stderr
+        )
+    return found
+
+
 def _command(args: argparse.Namespace) -> str:
     """Models by their names alone, so that no machine's folders enter a file."""
     if args.target is None:
@@ -83,7 +104,7 @@ def _command(args: argparse.Namespace) -> str:
     else:
         flags = [f"--target {Path(args.target).name}", f"--draft {Path(args.draft).name}", f"--task {args.task}"]
     flags += [f"--data {Path(args.data).name}"] if args.data != "toy" else []
-    given = {"samples": None, "prompts": None, "device": "cpu", "dtype": "float32", "seed": 0}
+    given = {"samples": None, "prompts": None, "device": "cpu", "dtype": "float32", "graphs": "off", "seed": 0}
     flags += [f"--{name} {getattr(args, name)}" for name, default in given.items() if getattr(args, name) != default]
     return " ".join(["foretoken audit", *flags])
 

@@ -204,8 +204,8 @@ def advise(parser: argparse.ArgumentParser) -> None:
     flag("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
     flag("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
     flag("--split", metavar="NAME", help="which rows of the data, as in `foretoken run`")
-    add(parser, "--profile", "--data", "--field", "--config", "--device", "--dtype", "--threads", "--seed", "--records")
-    add(parser, "--quiet", "--dry-run", "--plugin", "--again")
+    add(parser, "--profile", "--data", "--field", "--config", "--device", "--dtype", "--graphs", "--threads", "--seed")
+    add(parser, "--records", "--quiet", "--dry-run", "--plugin", "--again")
     add(parser, "--replay", default="none", help="replay outputs as `foretoken run` does (default: none, which costs no time)")
 
 
@@ -238,7 +238,7 @@ def audit(parser: argparse.ArgumentParser) -> None:
     workers = "processes, each with its own models (default: one per core; on a GPU this one alone)"
     add_count(parser, "--workers", workers, metavar="N")
     add(parser, "--data", default="toy", help='"toy", "hub", a folder or a file (default: toy)')
-    add(parser, "--device", "--dtype", "--plugin")
+    add(parser, "--device", "--dtype", "--graphs", "--plugin")
     add(parser, "--seed", help="of prompts and sampling (default: 0)")
     add(parser, "--records", help="where records and findings are kept")
     add(parser, "--quiet", help="no progress bar")

@@ -157,8 +157,6 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ignore-eos", action="store_true", help="always generate the full length")
     memory = "measure the peak of memory of every batch, by decoding once more"
     group.add_argument("--memory", action="store_true", help=memory)
-    graphs = "on: caches of fixed shapes, and on CUDA every pass one graph (default: off)"
-    group.add_argument("--graphs", choices=("on", "off"), default="off", help=graphs)
     add(group, "--threads")
 
 

@@ -26,6 +26,11 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     "--config": {"metavar": "NAME", "help": "the configuration of hub:OWNER/NAME"},
     "--device": {"default": "cpu", "help": "cpu, cuda or cuda:N (default: cpu)"},
     "--dtype": {"choices": DTYPES, "default": "float32", "help": "weights and arithmetic (default: float32)"},
+    "--graphs": {
+        "choices": ("on", "off"),
+        "default": "off",
+        "help": "on: caches of fixed shapes, and on CUDA every pass one graph (default: off)",
+    },
     "--limit": {"type": positive, "metavar": "N", "help": "how many examples"},
     "--seed": {"type": int, "default": 0, "help": "of data order and sampling (default: 0)"},
     "--records": {"type": path_name, "default": RECORDS, "metavar": "FOLDER", "help": "where records are kept"},
@@ -59,7 +64,8 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
     "--reproduce": {"action": "store_true", "help": "run what is missing first"},
 }
 COMMON = (
-    "--profile", "--data", "--device", "--dtype", "--limit", "--seed", "--records", "--quiet", "--dry-run", "--plugin",
+    "--profile", "--data", "--device", "--dtype", "--graphs", "--limit", "--seed", "--records", "--quiet", "--dry-run",
+    "--plugin",
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class Settings:
     ``models`` are (role, name) pairs that replace the profile's models, for example ("t5-small", "google/mt5-small").
     ``fixed_length`` generates the length that a paper names (PPD's), behind EOS too; else outputs end at EOS. ``replicas`` are
     processes that share the examples of what is timed against a baseline, or compared between trainings: there each has models
-    of the zoo that were trained by a seed of their own.
+    of the zoo that were trained by a seed of their own. With ``graphs`` sessions have fixed shapes, as an experiment's.
     """
 
     profile: str = "toy"
@@ -41,6 +41,12 @@ class Settings:
     models: tuple[tuple[str, str], ...] = ()
     fixed_length: bool = False
     replicas: int = 1
+    graphs: bool = False
+
+    @property
+    def arithmetic(self) -> str:
+        """Say in which numbers, where and how passes are computed."""
+        return f"{self.dtype} on {self.device}" + (", graphs" if self.graphs else "")
 
 
 COMMITTED = Settings(replicas=REPLICAS)

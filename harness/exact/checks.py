@@ -28,7 +28,7 @@ from torch import Tensor
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
 from harness.exact.fit import POWER, Fit, Sampled, draw_rows, fits_of, pooled_fits, stream_fits
-from harness.exact.ground import NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
+from harness.exact.ground import LONG, LONG_ROWS, NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
 from harness.exact.law import LAW_BOUND, Window
 from harness.measures.statistics import ratio_of_examples
 from harness.measures.verdicts import GREEN, MUST_FIND, NOT_TESTED
@@ -52,7 +52,6 @@ LAW_ROUNDING = 32 * 2.0**-24  # of a probability of fp32: of a fast exponential,
 STREAM_ROWS, STREAM_LENGTH = 100, 60  # of random numbers that are tested themselves
 TRANSFORMERS_SHARE = 5  # transformers' loops are slow: they draw one in so many of the samples that others are tested with
 HOT = 3.0  # a temperature
-LONG, LONG_ROWS = 140, 2  # tokens and rows of a prompt's outputs that are replayed: caches have grown twice by then
 MAX_SHOWN = 3  # divergences in a finding; all are counted
 Findings = dict[str, dict[str, Any]]  # JSON objects by the name of a subject or control
 Row = tuple[str, float, float]  # an example, a sum over its places, and how many there are
@@ -266,7 +265,7 @@ def check_replay(
     for (number, inputs), sampling in product(enumerate(ground.prefixes), samplings):
         first = ground.seed(f"replay {number}", 0) % 2**40
         seeds, reader = list(range(first, first + LONG_ROWS)), replace(ground.reader, sampling=sampling)
-        where = session or ground.new_session()
+        where = session or ground.decoding
         made = draw_rows(method, where, inputs, sampling, seeds, length, None, uniforms_of)[1]
         for seed, row in zip(seeds, made, strict=True):
             found = replay(method, reader, inputs, row, seed, length)

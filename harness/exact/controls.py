@@ -18,7 +18,6 @@ from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
 from harness.exact.checks import (
     KEPT,
-    LONG,
     WINDOWS,
     Finding,
     check_identity,
@@ -28,7 +27,7 @@ from harness.exact.checks import (
     check_streams,
     compare,
 )
-from harness.exact.ground import NUM_DRAFT, ModelGround
+from harness.exact.ground import LONG, NUM_DRAFT, ModelGround
 from harness.models.loading import LoadedModel
 from harness.run.build import build_drafter
 from harness.run.decode import generate

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.text import markdown_lines
-from harness.exact.checks import LONG, TRANSFORMERS_SHARE, Findings
+from harness.exact.checks import TRANSFORMERS_SHARE, Findings
 from harness.exact.fit import FALSE_ALARM, POWER
-from harness.exact.ground import MAX_TESTS, TEST_LEVEL
+from harness.exact.ground import LONG, MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
 from harness.measures.verdicts import GREEN, MUST_FIND, is_mostly_untested, is_red, key_of, summary_of, tests_of
 from harness.tables.files import write_whole

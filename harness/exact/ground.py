@@ -1,6 +1,7 @@
 """The ground of an audit: the models, prompts, texts and laws that the checks of one plain experiment share."""
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -17,6 +18,7 @@ from harness.run.replay import Reader
 from kernels.inputs import SamplingSpec
 from methods.autoregressive import Autoregressive
 from methods.sampling import Sampling, Uniforms
+from methods.static import Room
 from methods.types import Drafter, Inputs, Method, Session
 from tasks import get_task
 
@@ -25,6 +27,7 @@ TEST_LEVEL = FALSE_ALARM / MAX_TESTS
 NUM_DRAFT = 3  # drafts of a round that is sampled; a subject's gamma
 NUM_POSITIONS = NUM_DRAFT + 2  # sampled tokens: second rounds are tested too
 WINDOW_DRAFTS, WINDOW_TEXTS, TEXT_TOKENS = 2, 4, 24
+LONG, LONG_ROWS = 140, 2  # tokens and rows of a prompt's outputs that are replayed: caches have grown twice by then
 
 
 class Ground:
@@ -52,6 +55,11 @@ class Ground:
     def prefixes(self) -> list[Inputs]:
         """The shortest prompts: many rows are sampled from each."""
         return sorted(self.inputs.values(), key=lambda row: len(row.prompts[0]))[: self.sizes.prefixes]
+
+    @property
+    def decoding(self) -> Session:
+        """The session that a method decodes with; others read."""
+        return self.new_session()
 
     @cached_property
     def laws(self) -> Laws:
@@ -86,7 +94,7 @@ class Ground:
         uniforms_of: Callable[..., Uniforms] = Uniforms,
     ) -> Sampled:
         torch.set_num_threads(default_threads())
-        return draw_rows(method, self.new_session(), inputs, self.sampling, seeds, length, self.sizes.batch, uniforms_of)
+        return draw_rows(method, self.decoding, inputs, self.sampling, seeds, length, self.sizes.batch, uniforms_of)
 
     def samples(
         self,
@@ -120,6 +128,22 @@ class ModelGround(Ground):
     @cached_property
     def target(self) -> LoadedModel:
         return self.models.get(self.plain.target)
+
+    @cached_property
+    def built(self) -> Models:
+        """The models that methods are built with: with graphs there is room for the largest batch and the longest output."""
+        if not self.plain.graphs:
+            return self.models
+        longest = max(len(prompt) for inputs in self.inputs.values() for prompt in inputs.prompts)
+        return replace(self.models, room=Room(max(self.sizes.batch, LONG_ROWS), longest, LONG))
+
+    @cached_property
+    def _fixed(self) -> Session:
+        return self.built.session(self.target, NUM_DRAFT + 1)
+
+    @property
+    def decoding(self) -> Session:
+        return self._fixed if self.plain.graphs else super().decoding
 
     @cached_property
     def reader(self) -> Reader:

@@ -108,14 +108,18 @@ def split(subjects: Sequence[Subject]) -> Iterator[_Part]:
 
 
 def control_part(subjects: Sequence[Subject]) -> _Part | None:
-    """Return the part of the controls, on the first pair; None if that pair lacks anything that controls need."""
+    """Return the part of the controls, on the first pair; None if that pair lacks anything that controls need.
+
+    They show what the checks can see, and so have sessions of their own, without graphs.
+    """
     first = [subject for subject in subjects if subject.pair == subjects[0].pair]
     greedy, drawn = ([one.plain for one in first if one.plain.sampling.greedy is wanted] for wanted in (True, False))
     drafters = [one.method.drafter for one in first if one.method.drafter is not None]
     models = [drafter for drafter in drafters if drafter.is_model]
     if not (greedy and drawn and models):
         return None
-    return _Part(name=CONTROL_PART, ground=_ground_of(greedy[0]), drawn=_ground_of(drawn[0]), draft=models[0])
+    ground, law = (_ground_of(plain[0]).replace(graphs=False) for plain in (greedy, drawn))
+    return _Part(name=CONTROL_PART, ground=ground, drawn=law, draft=models[0])
 
 
 def _ground_of(plain: Experiment) -> Experiment:
@@ -185,7 +189,7 @@ def _audit_subject(subject: Subject, ground: ModelGround, runner: Runner, others
     """Check a subject. An error is its finding; the audit of the other subjects goes on."""
     experiment = pin(subject.experiment)
     try:
-        method = build_method(experiment.method, ground.target, ground.models)
+        method = build_method(experiment.method, ground.target, ground.built)
         is_plain_batch = subject.method == subject.plain.method and experiment.sampling.greedy
         must_be_equal = is_plain_batch or must_equal(pin(subject.plain), experiment, method)
         # Beam search is lossy beside greedy decoding, but exact beside beam search.

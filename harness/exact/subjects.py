@@ -14,7 +14,7 @@ from harness.measures.verdicts import label_of, shown_sampling
 from harness.models.fit import knows_all_tokens
 from harness.models.loading import share_vocabulary
 from harness.models.names import hears, is_encoder_decoder, num_layers
-from harness.run.refusals import EXIT, LOOKUP
+from harness.run.refusals import EXIT, LOOKUP, why_not_static
 from kernels.inputs import SamplingSpec
 from kernels.verify.registry import EXACT
 from methods.ppd.options import EXECUTIONS
@@ -79,6 +79,10 @@ class Subject:
     @property
     def experiment(self) -> Experiment:
         return self.plain.replace(method=self.method)
+
+    @property
+    def has_static_form(self) -> bool:
+        return not any(map(why_not_static, (self.plain, self.experiment)))
 
     @property
     def name(self) -> str:

@@ -1,7 +1,8 @@
 """Part 5: tables of the papers on the device, by the code that makes every table, with few examples.
 
 Models are the toy zoo's where they are in the cache, else those of the tests, trained in a minute or two; the smallest
-rehearsal takes the committed checkpoints. A table whose scores need a package that is not there is not reached.
+rehearsal takes the committed checkpoints. A table that has a static form is made once more with graphs; one whose scores need
+a package that is not there is not reached.
 """
 
 import os
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from harness.core.checkout import ROOT
 from harness.core.experiment import ZOO, Comparison
@@ -17,6 +19,7 @@ from harness.gpu.place import Item, Measured, Place
 from harness.papers import get_table
 from harness.run.build import specs_of
 from harness.run.plan import run_plan
+from harness.run.refusals import why_not_static
 from harness.run.runner import Runner
 from harness.tables.base import Table
 from harness.tables.evidence import stored_evidence
@@ -31,17 +34,24 @@ KEPT = ("row", "column", "published", "measured", "low", "high", "unit", "n")  #
 
 def items(place: Place) -> Sequence[Item]:
     found = []
-    for number, limit in place.sizes.tables:
-        for dtype in place.sizes.table_dtypes:
-            make = partial(make_table, place, number, limit, dtype)
-            found.append(Item(name=f"table {number}, {dtype}", seconds=60, measure=make))
+    for graphs, (number, limit), dtype in product((False, True), place.sizes.tables, place.sizes.table_dtypes):
+        if not graphs or has_static_form(get_table(number)):
+            name = f"table {number}, {dtype}" + (", graphs" if graphs else "")
+            make = partial(make_table, place, number, limit, dtype, graphs)
+            found.append(Item(name=name, seconds=60, measure=make))
     return found
 
 
-def make_table(place: Place, number: int, limit: int, dtype: str) -> Measured:
+def has_static_form(table: Table) -> bool:
+    """Say whether everything that a table runs can be run with graphs."""
+    return not any(why_not_static(arm) for comparison in table.plan(Settings()) for arm in comparison.arms)
+
+
+def make_table(place: Place, number: int, limit: int, dtype: str, graphs: bool) -> Measured:
     """Record what a table lacks, and return its cells."""
     table = get_table(number)
-    settings = settings_for(place, table, Settings(limit=limit, repeats=1, device=place.device, dtype=dtype))
+    asked = Settings(limit=limit, repeats=1, device=place.device, dtype=dtype, graphs=graphs)
+    settings = settings_for(place, table, asked)
     plan = table.plan(settings)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the library warns of it in a process that was forked
     run_plan(plan, Runner(place.records, quiet=True), table.scores)

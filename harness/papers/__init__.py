@@ -65,10 +65,12 @@ def command_of(kind: str, name: str, settings: Settings, root: Path = Path()) ->
     if settings.seed == default.seed and not settings.models and not given:
         variables = [f"{fields[key]}={value}" for key, value in changed.items()]
         variables += ["FIXED_LENGTH=1"] if settings.fixed_length else []
+        variables += ["GRAPHS=on"] if settings.graphs else []
         return " ".join(["make", f"reproduce-{kind}-{name}", *variables])
     flags = [f"--{'data' if key == 'source' else key} {value}" for key, value in changed.items()]
     flags += [f"--seed {settings.seed}"] if settings.seed != default.seed else []
     flags += ["--fixed-length"] if settings.fixed_length else []
+    flags += ["--graphs on"] if settings.graphs else []
     flags += [f"--model {role}={_shown(model, root)}" for role, model in settings.models]
     flags += [f"--plugin {_shown(file, root)}" for file in given]
     return " ".join([f"foretoken {kind} {name} --reproduce", *flags])

@@ -54,16 +54,21 @@ def check_names(spec: MethodSpec) -> None:
 
 def check_graphs(experiment: Experiment) -> None:
     """UsageError for an experiment with graphs that has no static form."""
-    if not experiment.graphs:
-        return
+    if experiment.graphs and (why := why_not_static(experiment)):
+        raise UsageError(f"graphs: {why}")
+
+
+def why_not_static(experiment: Experiment) -> str:
+    """Say why an experiment cannot be run with graphs; empty where it can, as far as names tell."""
     values = experiment.method.values
     for name, known in STATIC.items():
         if (chosen := values.get(name, known[0])) not in known:
-            raise UsageError(f"graphs: {name} {chosen!r} has no static form; expected {', '.join(known)}, or --graphs off")
+            return f"{name} {chosen!r} has no static form; expected {', '.join(known)}, or --graphs off"
     if experiment.target.device_map is not None:
-        raise UsageError(f"graphs: device_map {experiment.target.device_map!r}; expected one device, or --graphs off")
+        return f"device_map {experiment.target.device_map!r}; expected one device, or --graphs off"
     if MemoryProbe() in experiment.probes:
-        raise UsageError("graphs: a static cache is laid out before anything is decoded, no peak has it; leave --memory out")
+        return "a static cache is laid out before anything is decoded, no peak has it; leave --memory out"
+    return ""
 
 
 def check_assisted(spec: MethodSpec) -> None:

@@ -44,7 +44,7 @@ class Header:
         machine = ", ".join(f"{name} {self.environment.get(name, 'unknown')}" for name in ("processor", "cores"))
         return (
             f"Made by `{self.command}` (profile {settings.profile}, data {settings.source}, seed {settings.seed}, "
-            f"{settings.dtype} on {settings.device}); commit {self.commit}{when}; {machine}; examples {many}."
+            f"{settings.arithmetic}); commit {self.commit}{when}; {machine}; examples {many}."
         )
 
 

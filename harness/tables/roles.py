@@ -54,6 +54,7 @@ def plain_decoding(settings: Settings, *, num_threads: int | None = None, **valu
         device=settings.device,
         dtype=settings.dtype,
         num_threads=settings.num_threads or num_threads,
+        graphs=settings.graphs,
         **values,
     )
 

@@ -18,7 +18,7 @@ from harness.advise import measure
 from harness.advise.commands import commands
 from harness.advise.predict import Cell, Costs, Pilot, acceptance_for, best_three, replayed, survival
 from harness.advise.recommendation import Answer, Checked, changes, crossing, verdict
-from harness.cli.advise import achieved
+from harness.cli.advise import _commands, achieved, plain_experiment
 from harness.cli.main import main, parser
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import Record
@@ -331,12 +331,19 @@ def words(records: Path, *more: str) -> Sequence[str]:
     return ["advise", "--target", target, "--task", "text", "--data", "toy", *sizes, *more]
 
 
+@pytest.mark.parametrize("graphs", ["off", "on"])
 @pytest.mark.usefixtures("_undisturbed")
-def test_the_command_measures_predicts_and_checks_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_measures_predicts_and_checks_and_goes_on(
+    graphs: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     """Run again, as after a kill, it records nothing anew and says the same."""
-    asked = words(tmp_path, "--draft", str(CHECKPOINTS / "llama-draft"), "--batch", "2")
+    asked = words(tmp_path, "--draft", str(CHECKPOINTS / "llama-draft"), "--batch", "2", "--graphs", graphs)
     assert main(asked) == 0
     out = capsys.readouterr().out
+    assert ("graphs are on" in out) == (graphs == "on")
+    described = [path.read_text(encoding="utf8") for path in tmp_path.glob("*.json")]
+    assert described
+    assert all(('"graphs"' in text) == (graphs == "on") for text in described)
     document = json.loads(out.splitlines()[-1])
     assert [one["batch_size"] for one in document["answers"]] == [2]
     for one in document["answers"]:
@@ -353,6 +360,15 @@ def test_the_command_measures_predicts_and_checks_and_goes_on(tmp_path: Path, ca
     assert main(asked) == 0
     assert capsys.readouterr().out == out
     assert {path: path.stat().st_size for path in tmp_path.glob("*.jsonl")} == sizes
+
+
+def test_our_command_runs_as_it_was_measured(tmp_path: Path) -> None:
+    for more in ((), ("--dtype", "float64", "--graphs", "on")):
+        args = parser().parse_args(words(tmp_path, *more))
+        plain, cell = plain_experiment(args), SimpleNamespace(drafter=COPY, gamma=3)
+        own = shlex.split(_commands(cell, args, plain, 1)[0])
+        assert plain.graphs == bool(more)
+        assert [word for word in own if word in more] == list(more)
 
 
 def test_a_draft_of_another_vocabulary_is_told_of_tli(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -373,6 +389,7 @@ def test_a_draft_of_another_vocabulary_is_told_of_tli(tmp_path: Path, capsys: py
     [
         (("--draft", str(CHECKPOINTS / "specdec-verifier")), "kinds differ"),
         (("--draft", "./nowhere"), "./nowhere"),
+        (("--draft", str(CHECKPOINTS / "llama-draft"), "--drafter", "tli", "--graphs", "on"), "graphs: drafter 'tli' has no"),
         (("--batch", "0,2"), "expected integers of at least 1"),
         (("--minutes", "0"), "--minutes"),
         (("--task", "poetry"), "task 'poetry'"),

@@ -229,6 +229,7 @@ def test_other_settings_have_other_folders(tmp_path: Path) -> None:
         Settings(repeats=3),
         Settings(num_threads=3),
         Settings(fixed_length=True),
+        Settings(graphs=True),
         Settings(source="hub"),
         Settings(source=str(tmp_path / "a/data")),
         Settings(source=str(tmp_path / "b/data")),

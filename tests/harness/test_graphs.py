@@ -1,16 +1,25 @@
-"""``foretoken run --graphs on``: records of their own with the same tokens, what is refused, and a verdict of its own."""
+"""``--graphs on``: records of their own with the same tokens, what is refused, and a verdict of its own."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
-from harness.cli.main import main
+from harness.cli.catalogue import why_not
+from harness.cli.main import main, parser
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.record_files import load_records
+from harness.core.settings import Settings
+from harness.exact.run import audit
+from harness.exact.subjects import SIZES, own_subjects
 from harness.gpu.tables import CHECKPOINTS
-from harness.measures.verdicts import key_of
+from harness.measures.verdicts import is_red, key_of
+from harness.papers import command_of, get_table
 from harness.zoo.build import ensure
+from methods.static import StaticSession
 
 MODELS = ("--task", "text", "--profile", "test", "--target", "zoo:gpt-target", "--dtype", "float64", "--threads", "1")
 RUN = (*MODELS, "--limit", "3", "--max-new-tokens", "12", "--batch-size", "2", "--temperature", "1", "--quiet")
@@ -71,6 +80,68 @@ def test_a_draft_that_reads_tokens_in_pieces_is_refused(
     monkeypatch.setattr("harness.run.build.kept_tokens", lambda draft: [1, 2, 3])
     assert main(["run", *RUN, *DRAFTED, "--graphs", "on", "--records", str(tmp_path)]) == 2
     assert "graphs: draft zoo:gpt-draft knows a part of the vocabulary alone" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_every_command_that_records_has_the_option() -> None:
+    """One declaration for all; what `run` records with graphs is what they record with graphs."""
+    asked = {
+        ("run", "--task", "text", "--target", "m"), ("table", "8"), ("figure", "leviathan-1"), ("tables",), ("reproduce",),
+        ("advise", "--target", "m"), ("audit",),
+    }  # fmt: skip
+    for command in asked:
+        assert [parser().parse_args([*command, *more]).graphs for more in ((), ("--graphs", "on"))] == ["off", "on"]
+
+
+def test_a_table_is_planned_with_graphs_or_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, graphs = (Settings(limit=1, graphs=one) for one in (False, True))
+    arms = [[arm for comparison in get_table(8).plan(one) for arm in comparison.arms] for one in (plain, graphs)]
+    assert [arm.replace(graphs=True) for arm in arms[0]] == arms[1]
+    assert [why_not(table, graphs) for table in map(get_table, (8, 9, 10, 11))] == [""] * 4
+    assert command_of("table", "8", graphs) == "make reproduce-table-8 LIMIT=1 GRAPHS=on"
+    assert command_of("table", "8", replace(graphs, seed=1)).endswith("--reproduce --limit 1 --seed 1 --graphs on")
+    assert (plain.arithmetic, graphs.arithmetic) == ("float32 on cpu", "float32 on cpu, graphs")
+    for more in ((), ("--reproduce",), ("--dry-run",)):
+        assert main(["table", "30", *more, "--graphs", "on", "--records", str(tmp_path)]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert said == ["foretoken: graphs: schedule 'heuristic' has no static form; expected constant, sweep, or --graphs off"]
+
+
+PAIR = tuple(str(CHECKPOINTS / name) for name in ("t5-target", "t5-draft"))
+
+
+def test_an_audit_decodes_with_fixed_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both what is recorded and what is drawn for tests, by target and draft."""
+    sizes = replace(SIZES["test"], samples=200, batch=10, prompts=2, new_tokens=8)
+    subjects = [
+        replace(one, plain=one.plain.replace(graphs=True))
+        for one in own_subjects(*PAIR, "wmt-en-de", "toy", sizes)
+        if one.name.endswith(("copy / speculative-sampling, greedy", "model / exact, temperature 1"))
+    ]
+    assert len(subjects) == 2
+    passes, extend = set[tuple[int, int]](), StaticSession.extend
+
+    def noted(session: StaticSession, tokens: Tensor) -> Tensor:
+        passes.add((session.rows, tokens.shape[1]))
+        return extend(session, tokens)
+
+    monkeypatch.setattr(StaticSession, "extend", noted)
+    found, _ = audit(subjects, sizes, tmp_path, quiet=True, workers=0, with_controls=False)
+    assert not any(map(is_red, found.values())), found
+    assert {rows for rows, _ in passes} == {1, sizes.batch}
+    assert passes >= {(1, 4), (sizes.batch, 1), (sizes.batch, 4)}  # of the draft and the target
+
+
+def test_an_audit_leaves_out_what_has_no_static_form(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["audit", "--target", PAIR[0], "--draft", PAIR[1], "--task", "wmt-en-de", "--graphs", "on", "--dry-run"]
+    assert main(asked) == 0
+    said = capsys.readouterr()
+    assert re.search(r"note: graphs: \d+ of \d+ subjects have no static form and are left out", said.err)
+    assert "speculative / model / exact" in said.out
+    assert not re.search("beam|transformers|heuristic", said.out)
+    assert main([*asked, "--only", "beam"]) == 2
+    assert re.search(r"graphs: none of \d+ subjects has a static form", capsys.readouterr().err)
+    assert main(["audit", "--captured", "a.jsonl", "--graphs", "on"]) == 2
+    assert "--graphs is read without --captured" in capsys.readouterr().err
 
 
 def test_a_description_without_graphs_is_what_it_always_was() -> None:
