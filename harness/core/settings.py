@@ -3,9 +3,10 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
+from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import FOLDER, POCKET, ZOO, ModelSpec, portable_source
@@ -42,6 +43,11 @@ class Settings:
     fixed_length: bool = False
     replicas: int = 1
     graphs: bool = False
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The fields as a table's file has them: without graphs where they are off, as files had them before there were any."""
+        return {name: value for name, value in asdict(self).items() if name != "graphs" or value}
 
     @property
     def arithmetic(self) -> str:

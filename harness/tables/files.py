@@ -112,7 +112,7 @@ def json_text(table: Table, settings: Settings, cells: list[Cell], header: Heade
         "table": table.number,
         "name": table.name,
         "title": title(table),
-        "settings": asdict(settings),
+        "settings": settings.written,
         "finding": opening(table, settings, cells),
         "header": asdict(header),
         "row_heads": table.row_heads,

@@ -99,6 +99,7 @@ def test_a_table_is_planned_with_graphs_or_refused_in_one_line(tmp_path: Path, c
     assert [why_not(table, graphs) for table in map(get_table, (8, 9, 10, 11))] == [""] * 4
     assert command_of("table", "8", graphs) == "make reproduce-table-8 LIMIT=1 GRAPHS=on"
     assert command_of("table", "8", replace(graphs, seed=1)).endswith("--reproduce --limit 1 --seed 1 --graphs on")
+    assert ("graphs" in plain.written, graphs.written["graphs"]) == (False, True)
     assert (plain.arithmetic, graphs.arithmetic) == ("float32 on cpu", "float32 on cpu, graphs")
     for more in ((), ("--reproduce",), ("--dry-run",)):
         assert main(["table", "30", *more, "--graphs", "on", "--records", str(tmp_path)]) == 2
