@@ -7,6 +7,7 @@ killed collection goes on, and drafts of other sizes learn from the same.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -23,7 +24,7 @@ from harness.core.experiment import Experiment, MethodSpec, ModelSpec
 from harness.models.loading import LoadedModel
 from harness.run.prompts import make_prompt
 from harness.zoo.cache import explained, locked, model_folder
-from harness.zoo.state import load_state, save_state
+from harness.zoo.state import judged, load_state, save_state
 from methods.types import Inputs
 from tasks.base import DataError
 from tasks.sources.read import read_examples
@@ -119,8 +120,8 @@ def collect(material: Material, target: LoadedModel, num_texts: int | None, is_o
                 break
             path = folder / f"{number:05d}.pt"
             asked = list(islice(prompts, ROWS))
-            if path.exists():
-                chunk = [Reading(**one) for one in load_state(path, torch.device("cpu"))]
+            if os.path.lexists(path):
+                chunk = _read_back(path, asked, number, target.vocab_size)
             elif not asked or (num_texts is None and number >= 2 and is_over()):
                 break
             else:
@@ -131,6 +132,23 @@ def collect(material: Material, target: LoadedModel, num_texts: int | None, is_o
     if len(found) < 2:
         raise DataError(f"data '{material.source}': {len(found)} prompts of {', '.join(material.tasks)}; expected at least 2")
     return found[:num_texts]
+
+
+def _read_back(path: Path, asked: Sequence[tuple[str, tuple[int, ...]]], number: int, vocab_size: int) -> list[Reading]:
+    """Read a file of laws. UsageError unless it answers these very prompts, greedily or not, with laws that can be."""
+    with judged(path):
+        found = [Reading(**one) for one in load_state(path, torch.device("cpu"))]
+        if [(one.group, tuple(one.tokens[: one.num_prompt].tolist())) for one in found] != list(asked):
+            raise ValueError("it answers other prompts")
+        for one in found:
+            shape = (len(one.tokens) - 1, min(LIKELIEST, vocab_size))
+            kinds = (one.likely.dtype, one.probs.dtype, one.likely.shape, one.probs.shape)
+            if kinds != (torch.int, torch.half, shape, shape) or one.is_greedy is not (number % 2 == 0):
+                raise ValueError("its laws are of another kind")
+            tokens = torch.cat([one.tokens, one.likely.flatten()])
+            if tokens.min() < 0 or tokens.max() >= vocab_size or not bool(((one.probs >= 0) & (one.probs <= 1)).all()):
+                raise ValueError("it holds no tokens or no probabilities")
+        return found
 
 
 @torch.inference_mode()

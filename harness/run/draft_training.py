@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 import tasks
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO
-from harness.core.files import replace_file
+from harness.core.files import checksum_of, made, parsed, readable, regular, replace_file
 from harness.models.loading import LoadedModel, load_model
 from harness.run.draft_material import ROWS, Material, Reading, collect
 from harness.zoo.build import ensure
@@ -67,6 +67,16 @@ class Job:
         return hashlib.sha256(json.dumps([own, self.material.identity], sort_keys=True).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What has been settled of a job, the one of this ``identity``: the texts and steps that its time allows."""
+
+    identity: str
+    collecting_s: float = 0.0
+    texts: int | None = None
+    steps: int | None = None
+
+
 Known = tuple[Int[Tensor, " V"], int]  # the draft's number of each token of the target, and how many tokens it knows
 
 
@@ -100,7 +110,8 @@ def train(job: Job, folder: Path) -> str:
         if (folder / DONE).is_file():
             if read_facts(folder).get("identity") != job.identity:
                 raise UsageError(f"output {folder}: it holds a draft of another training; choose another folder or delete it")
-            return shown(read_facts(folder)["evaluations"])
+            with readable(f"{folder / DONE}", f"delete {folder} and run the command again"):
+                return shown(read_facts(folder)["evaluations"])
         _check_output(folder, job)
         spec = job.material.target
         if spec.base.startswith(ZOO):
@@ -108,7 +119,7 @@ def train(job: Job, folder: Path) -> str:
         target = load_model(spec)
         check_job(job, target)
         clock = _Clock(folder, job)
-        readings = collect(job.material, target, job.texts or clock.plan["texts"], clock.is_over)
+        readings = collect(job.material, target, job.texts or clock.plan.texts, clock.is_over)
         clock.note(texts=len(readings))
         return distil(job, target, folder, readings, clock)
 
@@ -119,16 +130,26 @@ def _check_output(folder: Path, job: Job) -> None:
     if not plan.is_file():
         if foreign := sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
             raise UsageError(f"output {folder}: it holds {foreign[0]!r}, which is not of a draft; choose another folder")
-        replace_file(plan, json.dumps({"identity": job.identity, "collecting_s": 0.0, "texts": None, "steps": job.steps}))
-    elif _read_plan(folder).get("identity") != job.identity:
+        _write_plan(folder, Plan(job.identity, steps=job.steps))
+    elif _read_plan(folder).identity != job.identity:
         raise UsageError(f"output {folder}: it holds a draft of another training; choose another folder or delete it")
 
 
-def _read_plan(folder: Path) -> dict[str, Any]:
+def _read_plan(folder: Path) -> Plan:
+    path = folder / PLAN
     try:
-        return dict(json.loads((folder / PLAN).read_text(encoding="utf8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise unreadable(folder / PLAN, error) from error
+        regular(path)
+        values = dict(parsed(path.read_bytes()))
+        if values.pop("checksum", None) != checksum_of(values):
+            raise ValueError("it is not as it was written: its checksum differs")
+        return made(Plan, values)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise unreadable(path, error) from error
+
+
+def _write_plan(folder: Path, plan: Plan) -> None:
+    values = asdict(plan)
+    replace_file(folder / PLAN, json.dumps(values | {"checksum": checksum_of(values)}))
 
 
 class _Clock:
@@ -136,22 +157,22 @@ class _Clock:
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.minutes, self.plan = folder, job.minutes, _read_plan(folder)
-        self.began = time.monotonic() - self.plan["collecting_s"]
+        self.began = time.monotonic() - self.plan.collecting_s
 
     def is_over(self) -> bool:
         """Say whether the collecting of laws has had its share of the time, and note the time for whoever goes on."""
         self.note()
-        return bool(self.plan["collecting_s"] >= COLLECTING * self.minutes * 60)
+        return self.plan.collecting_s >= COLLECTING * self.minutes * 60
 
     def left_s(self) -> float:
         """The seconds that the training may take."""
-        return self.minutes * 60 - float(self.plan["collecting_s"])
+        return self.minutes * 60 - self.plan.collecting_s
 
     def note(self, **settled: Any) -> None:
-        if self.plan["texts"] is None:
-            self.plan["collecting_s"] = time.monotonic() - self.began
-        self.plan |= settled
-        replace_file(self.folder / PLAN, json.dumps(self.plan))
+        if self.plan.texts is None:
+            settled["collecting_s"] = time.monotonic() - self.began
+        self.plan = replace(self.plan, **settled)
+        _write_plan(self.folder, self.plan)
 
 
 def kept_tokens(job: Job, target: LoadedModel, readings: Sequence[Reading]) -> list[int]:
@@ -261,14 +282,14 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         raise UsageError(f"texts {len(readings)}: all are held out to judge the draft; expected more")
     place = torch.full((target.vocab_size,), len(kept), dtype=torch.long)
     place[list(kept)] = torch.arange(len(kept))
-    steps = int(clock.plan["steps"] or 0)
+    steps = clock.plan.steps or 0
     objective = _objective(job, learned, held_out, (place, len(kept)), lambda: steps)
     if not steps:
         clock.note(steps=(steps := _steps_in(objective, new_network(job, target, kept).train(), job, clock.left_s())))
     network = new_network(job, target, kept)
     course = Course(
         name="draft",
-        identity=job.identity,
+        identity=f"{job.identity} of {len(readings)} texts, {steps} steps",
         steps=steps,
         learning_rate=job.learning_rate,
         rate=lambda step: rate_share(step, steps, 0.05),
@@ -293,7 +314,7 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         "steps": steps,
         "evaluations": evaluations,
         "num_parameters": sum(weight.numel() for weight in network.parameters()),
-        "collecting_s": clock.plan["collecting_s"],
+        "collecting_s": clock.plan.collecting_s,
     }
     finish(folder, facts, spent)
     (folder / PLAN).unlink(missing_ok=True)

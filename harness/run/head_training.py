@@ -15,6 +15,7 @@ import torch
 import tasks
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, ModelSpec
+from harness.core.files import readable
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import decoder_depth
 from harness.run.draft_material import Material, Reading, collect
@@ -156,7 +157,8 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
     with locked(folder / ".lock"):
         check_output(folder, job)
         if (folder / DONE).is_file():
-            return table(read_facts(folder)["evaluations"])
+            with readable(f"{folder / DONE}", f"delete {folder} and run the command again"):
+                return table(read_facts(folder)["evaluations"])
         if job.target.base.startswith(ZOO):
             texts = job.texts
             source = texts.source if isinstance(texts, TaskTexts) else texts.material.source

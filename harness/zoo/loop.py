@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from harness.zoo.recipes import CODE_VERSION
 from harness.zoo.state import (
     CHECKPOINT,
     Checkpoints,
+    Evaluation,
     Optimizers,
     Spent,
     build_optimizer,
-    foreign,
     generator_of,
     load_averaged,
     rate_share,
@@ -42,7 +42,6 @@ from methods.models.checkpoint import refuse_not_finite
 
 NUM_EVALUATIONS = 4
 CLIP_NORM = 1.0
-Evaluation = dict[str, Any]
 
 
 def show_values(evaluations: Sequence[Evaluation]) -> str:
@@ -121,11 +120,12 @@ def train(
     ``grown`` is the part whose layers join late, where it is not all of ``network``. ``position`` is the line of the progress
     bar on stderr.
     """
-    course, optimizer = course_of(recipe), build_optimizer(recipe, network)
+    named = f"{folder.name}: {recipe!r}"  # a folder's name knows the content of the data too
+    course, optimizer = replace(course_of(recipe), identity=named), build_optimizer(recipe, network)
     depth = depth_switch(recipe, network if grown is None else grown)
     outcome = run_steps(course, network, optimizer, objective, folder, depth=depth, position=position)
     if course.averaged_after:
-        load_averaged(network, folder, course.averaged_after)
+        load_averaged(network, folder, course.averaged_after, course.identity)
     network.eval()
     return outcome
 
@@ -145,11 +145,8 @@ def run_steps(
     Raises:
         UsageError: a checkpoint that cannot be read, or that is another training's; a loss or weights that are not finite.
     """
-    checkpoints = Checkpoints(folder, network, optimizer)
-    start, saved = checkpoints.restore()
-    if (start or saved) and (saved.get("identity") != course.identity or start not in range(course.steps + 1)):
-        raise foreign(folder / CHECKPOINT)
-    evaluations: list[Evaluation] = saved.get("evaluations", [])
+    checkpoints = Checkpoints(folder, network, optimizer, course.identity)
+    start, evaluations = checkpoints.restore(course.steps, course.evaluated_after)
     bar = tqdm(total=course.steps, initial=start, desc=f"train {course.name}", position=position, mininterval=1.0)
     with bar, torch.random.fork_rng(devices=[]):
         if not evaluations and 0 in course.evaluated_after:
@@ -167,22 +164,24 @@ def run_steps(
                 shown = objective.show(evaluations)
                 bar.write(f"{course.name} after {done} of {course.steps} steps, held out: {shown}", file=bar.fp)
             if done in course.averaged_after:
-                save_weights(network, folder, done)
-            checkpoints.save_if_due(done, evaluations=evaluations, identity=course.identity)
+                save_weights(network, folder, done, course.identity)
+            checkpoints.save_if_due(done, evaluations)
         try:
             refuse_not_finite(network.state_dict())
         except InputError as error:
             raise _diverged(course, folder, error) from error
     if start < course.steps:
-        checkpoints.save(course.steps, evaluations=evaluations, identity=course.identity)
+        checkpoints.save(course.steps, evaluations)
     return evaluations, checkpoints.spent()
 
 
 def _diverged(course: Course, folder: Path, reason: object) -> UsageError:
     """The error of a training that no further step would mend."""
-    return UsageError(
-        f"training {course.name}: {reason}; lower its learning rate or look at its data, then delete {folder} and run it again"
-    )
+    return UsageError(f"training {course.name}: {reason}; {_mended(folder)}")
+
+
+def _mended(folder: Path) -> str:
+    return f"lower its learning rate or look at its data, then delete {folder} and run it again"
 
 
 @contextmanager
@@ -219,7 +218,11 @@ def _evaluate(objective: Objective, network: nn.Module) -> Evaluation:
 
 
 def finish(folder: Path, facts: Mapping[str, Any], spent: Spent) -> None:
-    """Write recipe.json, which says that the weights beside it are whole; then delete the checkpoints."""
+    """Write recipe.json, which says that the weights beside it are whole; then delete the checkpoints.
+
+    Raises:
+        UsageError: facts that hold no numbers, as evaluations of a network that learned nothing do.
+    """
     whole = {
         **facts,
         "code": CODE_VERSION,
@@ -227,7 +230,11 @@ def finish(folder: Path, facts: Mapping[str, Any], spent: Spent) -> None:
         "train_cpu_s": spent["cpu_s"],
         "environment": environment.describe(),
     }
-    replace_file(folder / DONE, json.dumps(whole, indent=1))
+    try:
+        content = json.dumps(whole, indent=1, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(f"training in {folder}: what came of it is not finite; {_mended(folder)}") from error
+    replace_file(folder / DONE, content)
     for leftover in (folder / CHECKPOINT, *folder.glob("averaged-*.pt")):
         leftover.unlink(missing_ok=True)
 

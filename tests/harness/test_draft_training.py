@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +19,15 @@ from transformers import AutoModelForCausalLM
 
 from harness.cli.main import main
 from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.core.files import checksum_of
 from harness.models.loading import load_model
 from harness.models.names import pin_model
 from harness.run import draft_material, draft_training
 from harness.run.draft_material import Material, collect
+from harness.run.draft_training import PLAN
 from harness.run.prompts import make_prompt
 from harness.zoo.build import ensure
-from harness.zoo.state import CHECKPOINT
+from harness.zoo.state import CHECKPOINT, load_state, save_state
 from tasks import get_task
 from tasks.sources.read import read_examples
 
@@ -226,30 +229,112 @@ def test_an_encoder_decoder_is_refused(zoo_cache: Path, tmp_path: Path, capsys: 
     assert "it is an encoder-decoder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:-40]), lambda path: path.write_text("{")])
-def test_what_is_damaged_or_anothers_is_refused(
-    target: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
-) -> None:
-    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module")
+def begun_once(target: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    whole = tmp_path_factory.mktemp("begun")
 
     def stop(*given: Any) -> Any:
         raise InterruptedError
 
-    monkeypatch.setattr(draft_training, "distil", stop)
-    folder = tmp_path / "draft"
-    with pytest.raises(InterruptedError):
-        make(target, folder)
-    monkeypatch.undo()
-    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
-    assert make(target, folder, "--seed", "1") == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORETOKEN_CACHE", str(whole / "cache"))
+        patch.setattr(draft_training, "distil", stop)
+        with pytest.raises(InterruptedError):
+            make(target, whole / "draft")
+    return whole
+
+
+@pytest.fixture
+def begun(begun_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a draft whose laws are there, in a cache of its own, and whose training was stopped before its steps."""
+    shutil.copytree(begun_once, tmp_path / "begun")
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "begun" / "cache"))
+    return tmp_path / "begun" / "draft"
+
+
+def refused(target: str, folder: Path, path: Path, capsys: pytest.CaptureFixture) -> str:
+    assert make(target, folder) == 2
+    [*_, line] = capsys.readouterr().err.splitlines()
+    assert f"{path.name}: cannot be read (" in line
+    assert f"delete {path.parent} and run the command again" in line
+    return line
+
+
+def laws_of(begun: Path, number: int = 0) -> Path:
+    [path] = begun.parent.glob(f"cache/laws-*/{number:05d}.pt")
+    return path
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:-40]), lambda path: path.write_text("{")])
+def test_what_is_damaged_or_anothers_is_refused(
+    target: str, begun: Path, capsys: pytest.CaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    assert make(target, begun, "--seed", "1") == 2
     assert "another training" in capsys.readouterr().err
-    [laws] = (tmp_path / "cache").glob("laws-*/00000.pt")
-    for path in (laws, folder / "plan.json"):
+    for path in (laws_of(begun), begun / PLAN):
         content = path.read_bytes()
         damage(path)
-        assert make(target, folder) == 2
-        assert path.name in capsys.readouterr().err
+        refused(target, begun, path, capsys)
         path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_sealed", "reason"),
+    [
+        ({"steps": 25}, False, "its checksum differs"),
+        ({"collecting_s": "x"}, True, "collecting_s"),
+        ({"texts": 1.5}, True, "texts"),
+        ({"identity": None}, True, "identity"),
+        ({"more": 1}, True, "'more'"),
+    ],
+)
+def test_an_edited_plan_is_refused(
+    target: str, begun: Path, capsys: pytest.CaptureFixture, change: dict[str, Any], is_sealed: bool, reason: str
+) -> None:
+    """Its steps decide the learning rates of a training that goes on."""
+    plan = json.loads((begun / PLAN).read_text())
+    values = {name: value for name, value in plan.items() if name != "checksum"} | change
+    (begun / PLAN).write_text(json.dumps(values | {"checksum": checksum_of(values) if is_sealed else plan["checksum"]}))
+    assert reason in refused(target, begun, begun / PLAN, capsys)
+    (begun / PLAN).write_text(json.dumps(values))  # as an earlier version wrote it
+    assert "its checksum differs" in refused(target, begun, begun / PLAN, capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda rows: rows.__setitem__(0, 1), "must be a mapping"),
+        (lambda rows: rows.pop(), "it answers other prompts"),
+        (lambda rows: rows[0].update(group="another"), "it answers other prompts"),
+        (lambda rows: rows[0]["probs"].fill_(float("nan")), "it holds no tokens or no probabilities"),
+        (lambda rows: rows[0]["likely"].fill_(10**6), "it holds no tokens or no probabilities"),
+        (lambda rows: rows[0].update(likely=rows[0]["likely"][1:]), "its laws are of another kind"),
+        (lambda rows: rows[0].update(is_greedy=False), "its laws are of another kind"),
+    ],
+)
+def test_edited_laws_are_refused(
+    target: str, begun: Path, capsys: pytest.CaptureFixture, change: Callable[[Any], object], reason: str
+) -> None:
+    rows = load_state(laws_of(begun), torch.device("cpu"))
+    change(rows)
+    save_state(rows, laws_of(begun))
+    assert reason in refused(target, begun, laws_of(begun), capsys)
+
+
+def test_laws_of_other_prompts_are_refused(target: str, begun: Path, capsys: pytest.CaptureFixture) -> None:
+    laws_of(begun, 0).write_bytes(laws_of(begun, 2).read_bytes())
+    assert "it answers other prompts" in refused(target, begun, laws_of(begun), capsys)
+
+
+def test_what_came_of_a_draft_is_refused_where_it_was_edited(
+    target: str, draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.copytree(draft, tmp_path / "draft")
+    path = tmp_path / "draft" / "recipe.json"
+    for evaluations in ([1], "x", None):
+        path.write_text(json.dumps(facts(draft) | {"evaluations": evaluations}))
+        assert make(target, tmp_path / "draft", "--vocabulary", "200") == 2
+        assert "recipe.json: cannot be read (" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_draft_of_a_part_is_no_target(draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -192,14 +192,17 @@ def test_resumed_training_equals_an_unbroken_one(
     assert again == reported
     assert len(reported) == loop.NUM_EVALUATIONS
     assert averaged_steps(recipe) == {4, 6, 8}
+    identity = course_of(recipe).identity
+    means = {part: averaged_weights(whole, tmp_path / part, {4, 6, 8}, identity) for part in ("whole", "broken")}
     for first, second in (
         (whole.state_dict(), broken.state_dict()),
-        (averaged_weights(tmp_path / "whole", {4, 6, 8}), averaged_weights(tmp_path / "broken", {4, 6, 8})),
+        (means["whole"], means["broken"]),
     ):
         for key, weight in first.items():
             assert torch.equal(weight, second[key]), key
-    last, mean = whole.state_dict()["lm_head.weight"], averaged_weights(tmp_path / "whole", {4, 6, 8})["lm_head.weight"]
-    parts = [load_state(tmp_path / "whole" / f"averaged-{step}.pt", CPU)["lm_head.weight"] for step in (4, 6, 8)]
+    last, mean = whole.state_dict()["lm_head.weight"], means["whole"]["lm_head.weight"]
+    kept = [load_state(tmp_path / "whole" / f"averaged-{step}.pt", CPU) for step in (4, 6, 8)]
+    parts = [one["network"]["lm_head.weight"] for one in kept]
     torch.testing.assert_close(mean, sum(parts) / 3)
     assert not torch.equal(mean, last)
 
@@ -211,15 +214,24 @@ def test_a_training_ends_with_the_averaged_weights(folders: dict[str, Path], tmp
     objective = dataclasses.replace(next_token(recipe, rows), evaluate=lambda network: {"loss_nats": 0.0})
     loop.train(recipe, network, objective, tmp_path)
     assert not network.training
-    last, mean = (load_state(tmp_path / "averaged-3.pt", CPU), averaged_weights(tmp_path, {2, 3}))
-    found = network.state_dict()
+    path = tmp_path / "averaged-3.pt"
+    last = load_state(path, CPU)
+    mean, found = averaged_weights(network, tmp_path, {2, 3}, last["identity"]), network.state_dict()
     assert all(torch.equal(weight, found[name]) for name, weight in mean.items())
-    assert not torch.equal(found["lm_head.weight"], last["lm_head.weight"])
-    for foreign in ([1], {"lm_head.weight": torch.ones(2)}):
-        for step in (2, 3):
-            save_state(foreign, tmp_path / f"averaged-{step}.pt")
-        with pytest.raises(UsageError, match=rf"averaged-\*\.pt: it belongs to another training; delete {tmp_path}"):
-            load_averaged(network, tmp_path, {2, 3})
+    weights = last["network"]
+    assert not torch.equal(found["lm_head.weight"], weights["lm_head.weight"])
+    not_finite = weights | {"lm_head.weight": weights["lm_head.weight"].clone().fill_(float("nan"))}
+    for state, reason in (
+        ([1], "cannot be read .*dictionary"),
+        (weights, "cannot be read .*left over"),  # of an earlier version
+        (last | {"identity": "another seed"}, "it belongs to another training"),
+        (last | {"step": 2}, "it belongs to another training"),
+        (last | {"network": {"lm_head.weight": torch.ones(2)}}, "cannot be read .*missing"),
+        (last | {"network": not_finite}, "cannot be read .*holds NaN"),
+    ):
+        save_state(state, path)
+        with pytest.raises(UsageError, match=rf"averaged-3\.pt: {reason}.*; delete {tmp_path}"):
+            load_averaged(network, tmp_path, {2, 3}, last["identity"])
 
 
 def test_glancing_falls_over_the_training(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
