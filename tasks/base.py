@@ -155,6 +155,10 @@ class Task:
         """Return the prompt; KeyError where the example lacks an input."""
         raise TypeError(f"task '{self.name}' does not say how it prompts")
 
+    def content(self, example: Example) -> str:
+        """Return what makes a row this one, by which it is known again in other data: what it asks."""
+        return self.prompt(example, "instruction")
+
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
         """Return the numbers of one example; they add up over a corpus."""
         raise TypeError(f"task '{self.name}' does not say how it is scored")

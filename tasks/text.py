@@ -91,6 +91,10 @@ class Text(Task):
     def prompt(self, example: Example, style: PromptStyle) -> str:
         return example.inputs["prompt"]
 
+    def content(self, example: Example) -> str:
+        """Return the whole text, also of one that is cut: so it is the same row however it is asked."""
+        return "".join(example.inputs.values())
+
     def training_pair(self, example: Example) -> tuple[str, str]:
         """Return ("", the whole text): nothing precedes it."""
         return "", example.inputs["prompt"] + "".join(example.references)

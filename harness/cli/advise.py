@@ -10,7 +10,7 @@ from harness.advise.measure import SHARES, Arms, Stages, check_drafters, counted
 from harness.advise.page import ADVICE, as_dict, write_page
 from harness.advise.predict import Cell, Pilot, best_three, survival
 from harness.advise.recommendation import NOT_CONSIDERED, Answer, Checked, lines, over_batches
-from harness.cli.own_data import evaluated_source
+from harness.cli.own_data import evaluated_source, learned_lines, learned_rows
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
@@ -41,12 +41,16 @@ def execute(args: argparse.Namespace) -> int:
         answer_for(Stages(plain.replace(batch_size=size), seconds, runner), drafters, args, f"{name}-{size}")
         for size in args.batch
     ]
-    text = "\n".join(_text(answers, args, plain))
+    tested = plain.replace(replicas=2, replica=1, limit=max(max(one.num_examples) for one in answers))  # as Stages has it
+    models = [plain.target, *(one.model for one in drafters if one.model is not None)]
+    learned = learned_rows(pin(tested), models)
+    text = "\n".join([*_text(answers, args, plain), *learned_lines(learned)])
     title = f"Advice: {plain.target.short}, {plain.task}, temperature {plain.sampling.temperature:g}"
     page = write_page(answers, title, text, args.records / ADVICE, name)
     print(text)
     print(f"page: {page}")
-    print(json.dumps({"page": str(page), "answers": [as_dict(one) for one in answers]}, ensure_ascii=False, allow_nan=False))
+    document = {"page": str(page), "learned_rows": learned, "answers": [as_dict(one) for one in answers]}
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False))
     return 0 if all(one.best for one in answers) else 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
+from harness.cli.own_data import learned_lines
 from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import AXES
 from harness.cli.run_judged import judged, remarks, status_of
@@ -45,6 +46,8 @@ def execute(args: argparse.Namespace) -> int:
             status = max(status, status_of(records, document))
     name = comparison_id("grid", f"{args.task} {args.method}", *(point.experiment.signature for point in points))
     print(write(points, args.records / FOLDER / name))
+    for line in learned_lines({model: told for document in documents for model, told in document["learned_rows"].items()}):
+        print(line)
     print(json.dumps(documents, ensure_ascii=False, allow_nan=False))
     for remark in dict.fromkeys(told):
         print(f"foretoken: {remark}", file=sys.stderr)

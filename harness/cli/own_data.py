@@ -5,7 +5,7 @@ part is tested that training leaves out (``tasks.sources.read``).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os.path import expanduser
 from pathlib import Path
@@ -14,14 +14,18 @@ from typing import Any
 from harness.core.errors import UsageError
 from harness.core.experiment import POCKET, ZOO, Experiment, ModelSpec
 from harness.models.pocket import TRAINED
+from harness.run.build import specs_of
 from harness.run.prompts import examples_of
 from harness.zoo.cache import DONE
 from tasks import get_task
-from tasks.base import Dataset
+from tasks.base import Dataset, Example, Task
 from tasks.sources.locate import Contents, contents, is_undivided
+from tasks.sources.read import read_examples
+from tasks.sources.rows import Rows, row_hash
 from tasks.sources.source import HUB, WHOLE, Source
 from tasks.text import MAX_PROMPT_WORDS, is_cut
 
+UNKNOWN = "unknown"
 CUT = (
     f"of a text the first third is the prompt, at most {MAX_PROMPT_WORDS} words, and the rest the reference; "
     "--field prompt=text takes it whole"
@@ -54,7 +58,8 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
         _refuse_shared(model, source)
         _refuse_copied(model, source, dataset)
     undivided = is_undivided(dataset, replace(source, split=""))
-    learner = next((one.name for one in models if _learns_from(one, source.place) or _copied(one, source, dataset)), None)
+    whole = replace(source, split=WHOLE) if undivided and source.split in ("", "test", WHOLE) else source
+    learner = next((one.name for one in models if _has_learned(one, source, dataset) or _learned_rows(one, whole, task)), None)
     if undivided and source.split == "test":
         source = replace(source, split="")
     elif undivided and not source.split and learner is None:
@@ -64,16 +69,24 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
             f"split {source.split!r}: {learner} learns from rows of {source.place} that it tests; choose --split test, which "
             "has none of them"
         )
+    for model in models:
+        _refuse_rows(model, source, task)
     return source.text
+
+
+def _has_learned(model: ModelSpec, source: Source, dataset: Dataset) -> bool:
+    """Say whether a model learns from these data, or did from files with their content."""
+    return _learns_from(model, source.place) or _copied(model, source, dataset)
 
 
 def _learns_from(model: ModelSpec, place: str) -> bool:
     """Say whether a model is trained here on these data, or was on data of this place by what its recipe.json says."""
-    if model.base.startswith(ZOO):
-        return True
-    if model.base.startswith(POCKET):
-        return model.base.removeprefix(POCKET) in TRAINED
-    return _unpinned(place) in _learned_places(model)
+    return _is_trained_here(model) or _unpinned(place) in _learned_places(model)
+
+
+def _is_trained_here(model: ModelSpec) -> bool:
+    """Say whether a model is trained on the training rows of whatever data a run has."""
+    return model.base.startswith(ZOO) or (model.base.startswith(POCKET) and model.base.removeprefix(POCKET) in TRAINED)
 
 
 def _refuse_shared(model: ModelSpec, source: Source) -> None:
@@ -109,6 +122,27 @@ def _leaves_out_a_part(model: ModelSpec, source: Source, dataset: Dataset) -> bo
     return found.undivided and all(learned.undivided and learned.train == found.train for learned in shared)
 
 
+def _refuse_rows(model: ModelSpec, source: Source, task: str) -> None:
+    """Refuse rows that a model learned from, in whatever file, order or format they stand now."""
+    if learned := _learned_rows(model, source, task):
+        tested = sum(1 for _ in read_examples(get_task(task), source.text, "test", None, 0))
+        raise UsageError(
+            f"data {source.place}: {model.name} learned from {len(learned)} of the {tested} rows that are tested, the first "
+            f"with id {learned[0].id!r}; test other rows"
+        )
+
+
+def _learned_rows(model: ModelSpec, source: Source, task: str) -> list[Example]:
+    """Return the tested rows that a folder's recipe.json says its model learned from."""
+    if (rows := _rows(model)) is None:
+        return []
+    return _among(rows, get_task(task), read_examples(get_task(task), source.text, "test", None, 0))
+
+
+def _among(rows: Rows, task: Task, examples: Iterable[Example]) -> list[Example]:
+    return [example for example in examples if row_hash(task, example) in rows.hashes]
+
+
 def _as_tested(source: Source) -> Source:
     """Return the source whose files are tested: one set of rows is the same files, however it is divided."""
     return replace(source, split="") if source.split in ("test", WHOLE) else source
@@ -130,6 +164,11 @@ def _learned(model: ModelSpec) -> list[Contents]:
         for one in sets
         if isinstance(one.get("files"), list)
     ]
+
+
+def _rows(model: ModelSpec) -> Rows | None:
+    """Return the rows that a folder's recipe.json says it learned from; recipes of before they were noted have none."""
+    return Rows.from_dict(_facts(model).get("rows"))
 
 
 def _facts(model: ModelSpec) -> dict[str, Any]:
@@ -158,6 +197,7 @@ def notes(experiment: Experiment, num_found: int) -> list[str]:
     if source.place in ("toy", "hub"):
         return []
     told = [f"note: {CUT}"] if experiment.task == "text" and any(map(is_cut, examples_of(experiment))) else []
+    told += _parted(experiment, source)
     if num_found < experiment.limit:
         undivided = source.repository is None and is_undivided(get_task(experiment.task).dataset, source)
         told.append(
@@ -165,3 +205,49 @@ def notes(experiment: Experiment, num_found: int) -> list[str]:
             + (f". {HELD_OUT}" if undivided and not source.split else "")
         )
     return told
+
+
+def _parted(experiment: Experiment, source: Source) -> list[str]:
+    """Say where a part is tested because a model learned from rows of the rest."""
+    if not source.is_local() or source.repository is not None or source.split:
+        return []
+    if not is_undivided(get_task(experiment.task).dataset, source):
+        return []
+    whole = replace(source, split=WHOLE)
+    found = {model.name: len(_learned_rows(model, whole, experiment.task)) for model in specs_of(experiment)}
+    return [
+        f"note: {name} learned from {count} of the rows of {source.place}; the part is tested that training leaves out"
+        for name, count in found.items()
+        if count
+    ]
+
+
+def learned_rows(experiment: Experiment, models: Iterable[ModelSpec]) -> dict[str, dict[str, Any]]:
+    """Say of each model from how many of a pinned experiment's rows it learned: "rows" of "tested", and why that is not known.
+
+    Nothing of generated rows, nor of models that are trained here: what is tested is left out of their training.
+    """
+    if experiment.source == "toy":
+        return {}
+    task, examples = get_task(experiment.task), examples_of(experiment)
+    return {model.name: _learned_of(model, task, examples) for model in models if not _is_trained_here(model)}
+
+
+def _learned_of(model: ModelSpec, task: Task, examples: Sequence[Example]) -> dict[str, Any]:
+    rows = _rows(model)
+    if rows is None:
+        why = "its recipe.json notes no rows" if _facts(model) else "it says nothing of its training"
+        return {"rows": UNKNOWN, "tested": len(examples), "why": why}
+    partly = None if rows.is_whole else f"at least: only {len(rows.hashes)} of the rows that it learned from are noted"
+    return {"rows": len(_among(rows, task, examples)), "tested": len(examples), "why": partly}
+
+
+def learned_lines(learned: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return ``learned_rows`` as one line to print; none where there is nothing to say."""
+    parts = [
+        f"{name} {one['rows']}"
+        + ("" if one["rows"] == UNKNOWN else f" of {one['tested']}")
+        + (f" ({one['why']})" if one["why"] else "")
+        for name, one in learned.items()
+    ]
+    return [f"learned from tested rows: {', '.join(parts)}"] if parts else []

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 
 from harness.cli import grid
+from harness.cli.own_data import learned_lines
 from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import is_grid
 from harness.cli.run_judged import finite, judged, remarks, status_of
@@ -59,6 +60,8 @@ def _print_metrics(metrics: dict, document: dict) -> None:
         print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n}{few} {estimate.unit}")
     for name, weights in document["weights"].items():
         print(f"weights of {name}: {weights}")
+    for line in learned_lines(document["learned_rows"]):
+        print(line)
     print(f"audit: {document['audit']['verdict']}: {document['audit']['summary']}")
     if document["refused"]:
         print(f"speedup {document['refused']}")

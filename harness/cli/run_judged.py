@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.own_data import notes
+from harness.cli.own_data import learned_rows, notes
 from harness.core.experiment import Comparison, Experiment, MethodSpec
 from harness.core.notes import Notes
 from harness.core.records import Record
@@ -32,6 +32,7 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
     document: dict[str, Any] = {
         "signature": method.signature,
         "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
+        "learned_rows": learned_rows(method, specs_of(method)),
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
         "audit": judge_run(comparison, records, runner.with_models),

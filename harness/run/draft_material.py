@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -26,8 +27,9 @@ from harness.run.prompts import make_prompt
 from harness.zoo.cache import explained, locked, model_folder
 from harness.zoo.state import judged, load_state, save_state
 from methods.types import Inputs
-from tasks.base import DataError
+from tasks.base import DataError, Example, Task
 from tasks.sources.read import read_examples
+from tasks.sources.rows import Rows
 
 LIKELIEST = 64  # tokens of a law that are kept
 ROWS = 16  # texts that are written together, and whose laws are a file
@@ -63,7 +65,25 @@ class Material:
 
     def prompts(self, target: LoadedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield prompts as a run gives them, of all tasks in turn, each with the group of rows that it belongs to."""
-        streams = [self._prompts_of(name, target) for name in self.tasks]
+        for name, task, example in self._examples():
+            asked = Experiment(
+                task=name,
+                source=self.source,
+                target=self.target,
+                method=MethodSpec(name="autoregressive"),
+                max_input_tokens=self.max_input_tokens,
+                max_new_tokens=self.max_new_tokens,
+                chat_template=self.chat_template,
+            )
+            yield f"{name} {task.dataset.group(example)}", make_prompt(task, example, asked, target).tokens
+
+    def rows(self, num_texts: int) -> dict[str, Any]:
+        """Return, as JSON, hashes of the rows that the first ``num_texts`` readings are of, those held out too."""
+        return Rows.of((task, example) for _, task, example in islice(self._examples(), num_texts)).as_dict()
+
+    def _examples(self) -> Iterator[tuple[str, Task, Example]]:
+        """Yield the rows that are asked about, of all tasks in turn."""
+        streams = [self._examples_of(name) for name in self.tasks]
         while streams:
             for stream in list(streams):
                 if (found := next(stream, None)) is None:
@@ -71,19 +91,9 @@ class Material:
                 else:
                     yield found
 
-    def _prompts_of(self, name: str, target: LoadedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def _examples_of(self, name: str) -> Iterator[tuple[str, Task, Example]]:
         task = tasks.get_training_task(name)
-        asked = Experiment(
-            task=name,
-            source=self.source,
-            target=self.target,
-            method=MethodSpec(name="autoregressive"),
-            max_input_tokens=self.max_input_tokens,
-            max_new_tokens=self.max_new_tokens,
-            chat_template=self.chat_template,
-        )
-        for example in read_examples(task, self.source, "train", MOST_EXAMPLES, self.seed):
-            yield f"{name} {task.dataset.group(example)}", make_prompt(task, example, asked, target).tokens
+        return ((name, task, example) for example in read_examples(task, self.source, "train", MOST_EXAMPLES, self.seed))
 
 
 @dataclass(frozen=True)

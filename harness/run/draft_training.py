@@ -273,7 +273,7 @@ def _layer_in(name: str) -> tuple[str, int | None, str]:
 
 def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Reading], clock: _Clock) -> str:
     """Train the draft on the laws and leave it in the folder with the target's tokenizer."""
-    kept = kept_tokens(job, target, readings)
+    kept, rows = kept_tokens(job, target, readings), job.material.rows(len(readings))
     first = readings[: 2 * ROWS]
     held_out = [one for kind in (True, False) for one in [one for one in first if one.is_greedy is kind][: _spared(readings)]]
     groups = {one.group for one in held_out}
@@ -305,6 +305,7 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         **asdict(job),
         "identity": job.identity,
         "learned": tasks.training_files(job.material.tasks, job.material.source),
+        "rows": rows,
         "num_kept": len(kept),
         "num_texts": len(readings),
         "num_tokens": sum(len(one.likely) for one in readings),

@@ -28,6 +28,7 @@ from harness.zoo.state import CHECKPOINT
 from methods.options import EARLY_HEADS
 from tasks.base import Task
 from tasks.sources.read import read_examples, training_pairs
+from tasks.sources.rows import Rows
 from tasks.text import Text
 
 HELD_OUT_FRAC, MOST_HELD_OUT = 0.1, 128
@@ -48,6 +49,12 @@ class TaskTexts:
     @property
     def learned(self) -> list[dict[str, Any]]:
         return tasks.training_files([self.task], self.source)
+
+    def rows(self, training: HeadTraining, seed: int) -> dict[str, Any]:
+        """Return, as JSON, hashes of the rows that are read, those held out too."""
+        task = tasks.get_training_task(self.task)
+        examples = read_examples(task, self.source, "train", training.max_documents, seed)
+        return Rows.of((task, example) for example in examples).as_dict()
 
     def read(self, model: LoadedModel, training: HeadTraining, seed: int) -> HeadData:
         """Return the documents to learn from and those held out, the first ones."""
@@ -74,6 +81,10 @@ class OwnAnswers:
     @property
     def learned(self) -> list[dict[str, Any]]:
         return tasks.training_files(self.material.tasks, self.material.source)
+
+    def rows(self, training: HeadTraining, seed: int) -> dict[str, Any]:
+        """Return, as JSON, hashes of the rows that were answered, those held out too."""
+        return self.material.rows(self.num_texts)
 
     def read(self, model: LoadedModel, training: HeadTraining, seed: int) -> HeadData:
         """Return the documents to learn from and those held out, the first ones; no group of rows has documents of both."""
@@ -164,18 +175,19 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
             source = texts.source if isinstance(texts, TaskTexts) else texts.material.source
             ensure([job.target.base.removeprefix(ZOO)], "toy", source, workers=0)
         model = load_model(job.target, device=device, dtype=job.dtype)
-        data = job.texts.read(model, job.training, job.seed)
+        data, rows = job.texts.read(model, job.training, job.seed), job.texts.rows(job.training, job.seed)
         heads, evaluations, spent = train_heads(
             model.stack, job.layers, job.training, data, folder, identity=job.identity, seed=job.seed
         )
-        save_trained(folder, heads, evaluations, _facts(job, data, device), spent)
+        save_trained(folder, heads, evaluations, _facts(job, data, rows, device), spent)
         return table(evaluations)
 
 
-def _facts(job: Job, data: HeadData, device: str) -> dict[str, Any]:
+def _facts(job: Job, data: HeadData, rows: dict[str, Any], device: str) -> dict[str, Any]:
     return {
         "identity": job.identity,
         "learned": job.texts.learned,
+        "rows": rows,
         "base": {"name": job.target.name, "revision": job.target.revision},
         **{name: value for name, value in (_own(job) | asdict(job.texts)).items() if name != "target"},
         "num_documents": len(data[0]),

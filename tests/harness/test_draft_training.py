@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from harness.zoo.build import ensure
 from harness.zoo.state import CHECKPOINT, load_state, save_state
 from tasks import get_task
 from tasks.sources.read import read_examples
+from tasks.sources.rows import Rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--layers", "1", "--texts", "40", "--steps", "24", "--threads", "1")
@@ -68,6 +70,9 @@ def test_it_learns_and_says_what_it_learned_on(draft: Path, target: str) -> None
         assert last[name] > first[name] + 0.1, "the draft agrees more often than before any step"
     of = known["material"]
     assert (known["num_kept"], known["num_texts"], of["target"]["name"], of["tasks"]) == (200, 40, target, ["squad"])
+    task = get_task("squad")
+    read = Rows.of((task, one) for one in islice(read_examples(task, "toy", "train", 5000, of["seed"]), 40))
+    assert Rows.from_dict(known["rows"]) == read
     assert sorted(path.name for path in draft.iterdir() if not path.name.startswith(".")) == [
         "config.json", "generation_config.json", "model.safetensors", "recipe.json", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip

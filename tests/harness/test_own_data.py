@@ -10,11 +10,15 @@ from fuzz_models import save_models
 
 import tasks
 from harness.cli.main import main
-from harness.cli.own_data import evaluated_source
+from harness.cli.own_data import evaluated_source, learned_rows, notes
 from harness.core.errors import UsageError
-from harness.core.experiment import ModelSpec
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import source_of
 from harness.measures import pairing
+from harness.run.runner import pin
+from tasks.base import Example
+from tasks.sources.read import read_examples
+from tasks.sources.rows import Rows
 
 PROMPTS = [f"abc def {number} " + "ghi " * 30 for number in range(9)]
 
@@ -113,10 +117,13 @@ def test_training_rows_of_a_hub_data_set_are_not_tested(tmp_path: Path) -> None:
         evaluated_source(f"hub:o/n@{'b' * 40}?split=train", "text", [ModelSpec(name=str(tmp_path))])
 
 
-def draft_of(folder: Path, source: str) -> ModelSpec:
+def draft_of(folder: Path, source: str, with_rows: bool = False) -> ModelSpec:
     """A draft's folder with what its recipe.json says of the data that it learned from."""
     folder.mkdir()
     facts = {"material": {"source": source}, "learned": tasks.training_files(["text"], source)}
+    if with_rows:
+        task = tasks.get_task("text")
+        facts["rows"] = Rows.of((task, one) for one in read_examples(task, source, "train", None, 0)).as_dict()
     (folder / "recipe.json").write_text(json.dumps(facts), encoding="utf8")
     return ModelSpec(name=str(folder))
 
@@ -166,3 +173,86 @@ def test_a_file_inside_a_folder_that_a_draft_learned_from_is_not_tested(tmp_path
         (draft / "recipe.json").write_text(json.dumps({"material": {"source": source_of(str(learned))}}), encoding="utf8")
         with pytest.raises(UsageError, match=r"draft learned from .*data.*, where the same rows may lie"):
             evaluated_source(source_of(str(tested)), "text", [ModelSpec(name=str(draft))])
+
+
+STORIES = [f"abc def {number} " + "ghi " * 30 for number in range(80)]
+
+
+def table_of(path: Path, texts: list[str]) -> str:
+    path.write_text("story\n" + "".join(f'"{text}"\n' for text in texts), encoding="utf8")
+    return str(path)
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> ModelSpec:
+    """A draft that learned from the training part of a file of JSON Lines."""
+    learned = tmp_path / "learned.jsonl"
+    learned.write_text("".join(json.dumps({"text": text}) + "\n" for text in STORIES))
+    return draft_of(tmp_path / "draft", str(learned), with_rows=True)
+
+
+@pytest.mark.parametrize("field", ["prompt", "text"])
+def test_rows_that_a_draft_learned_from_are_known_in_another_order_and_format(
+    draft: ModelSpec, tmp_path: Path, field: str
+) -> None:
+    """The part is tested that training left out. Fault: all are tested, most of them learned from."""
+    place = table_of(tmp_path / "some.csv", STORIES[59::-1])
+    tested = source_of(place, fields=[f"{field}=story"])
+    assert evaluated_source(tested, "text", [draft]) == tested
+    with pytest.raises(UsageError, match=r"split 'whole': .*draft learns from rows of .*some.csv that it tests"):
+        evaluated_source(source_of(place, fields=[f"{field}=story"], split="whole"), "text", [draft])
+    others = table_of(tmp_path / "others.csv", [f"jkl {text}" for text in STORIES])
+    tested = source_of(others, fields=[f"{field}=story"])
+    assert evaluated_source(tested, "text", [draft]) == source_of(others, fields=[f"{field}=story"], split="whole")
+
+
+def test_learned_rows_that_no_hash_leaves_out_are_counted_and_refused(draft: ModelSpec, tmp_path: Path) -> None:
+    """Capitals and spaces make other parts of them, and a test file is tested whole."""
+    fields = ["text=story"]
+    shouted = table_of(tmp_path / "shouted.csv", [text.upper().replace(" ", "  ") for text in STORIES])
+    test = table_of(tmp_path / "test.csv", [*STORIES, "jkl " * 30])
+    for place, counts in ((shouted, r"\d+ of the \d+"), (test, r"7\d of the 81")):
+        with pytest.raises(
+            UsageError, match=rf"draft learned from {counts} rows that are tested, the first with id '.*-\d+'; test"
+        ):
+            evaluated_source(source_of(place, fields=fields), "text", [draft])
+
+
+def test_of_every_model_it_is_said_what_is_known_of_its_training(
+    models: dict[str, str], table: Path, draft: ModelSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: nothing is said of a downloaded model, so that a reader takes its rows for unseen ones."""
+    assert run(models, table, "--field", "prompt=story") == 0
+    out, _ = capsys.readouterr()
+    told = json.loads(out.splitlines()[-1])["learned_rows"]
+    assert told == {models["target"]: {"rows": "unknown", "tested": 9, "why": "it says nothing of its training"}}
+    assert f"learned from tested rows: {models['target']} unknown (it says nothing of its training)\n" in out
+    place = table_of(tmp_path / "some.csv", STORIES)
+    pinned = pin(plain_of(models["target"], source_of(place, fields=["text=story"])))
+    older = draft_of(tmp_path / "older", str(tmp_path / "learned.jsonl"))
+    zoo = ModelSpec(name="zoo:gpt-target")
+    told = learned_rows(pinned, [draft, older, zoo])
+    assert told[draft.name] == {"rows": 0, "tested": told[draft.name]["tested"], "why": None}
+    assert told[older.name]["why"] == "its recipe.json notes no rows"
+    assert len(told) == 2
+    whole = pin(plain_of(models["target"], source_of(place, fields=["text=story"], split="whole")))
+    assert 60 < learned_rows(whole, [draft])[draft.name]["rows"] < 80
+    assert learned_rows(pin(plain_of(models["target"], "toy")), [draft]) == {}
+    drafted = pinned.replace(method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=draft), gamma=2))
+    assert any(f"note: {draft.name} learned from 7" in line and "the part is tested" in line for line in notes(drafted, 80))
+
+
+def plain_of(target: str, source: str) -> Experiment:
+    return Experiment(
+        task="text", source=source, target=ModelSpec(name=target), method=MethodSpec(name="autoregressive"), limit=80
+    )
+
+
+def test_noted_rows_are_few_bytes_and_what_is_damaged_is_none() -> None:
+    task = tasks.get_task("text")
+    examples = [(task, Example(str(number), {"prompt": text}, ())) for number, text in enumerate(STORIES)]
+    told = Rows.of(examples).as_dict()
+    assert Rows.from_dict(json.loads(json.dumps(told))) == Rows.of(reversed(examples))
+    assert len(told["hashes"]) == 8 * len(STORIES)
+    for damaged in (None, [], {}, {"hashes": "abc"}, {"hashes": "AAAA"}, {"hashes": ""}, {"hashes": 3}):
+        assert Rows.from_dict(damaged) is None

@@ -23,6 +23,7 @@ from harness.run.runner import fetch_models
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, seal
 from methods.options import EARLY_HEADS
+from tasks.sources.rows import Rows
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 TINY = PocketDraft(
@@ -124,6 +125,11 @@ def test_heads_learn_answers_and_hold_whole_groups_out(cache: Path) -> None:
     assert not groups[0] & groups[1]
     prompts = {tuple(one.tokens.tolist()): one.num_prompt for one in readings}
     assert all(one.first == prompts[tuple(one.tokens.tolist())] for one in (*learned, *held_out))
+    of_task = head_training.TaskTexts(task="squad", source="toy")
+    for rows in (texts.rows(job.training, job.seed), of_task.rows(replace(job.training, max_documents=24), job.seed)):
+        noted = Rows.from_dict(rows)
+        assert noted is not None
+        assert len(noted.hashes) == 24
 
 
 def test_heads_of_a_users_own_model_may_learn_its_answers(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
