@@ -262,7 +262,27 @@ def test_names_of_engines_and_nested_settings_are_read(tmp_path: Path, capsys: p
     second = {"prompt": [1, 2], "output": [3], "do_sample": False, "max_new_tokens": 1}
     files = [write(tmp_path / name, [row]) for name, row in (("a.jsonl", first), ("b.jsonl", second))]
     assert main(["audit", *(f"--captured={file}" for file in files)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "passed: identical"
+    assert capsys.readouterr().out.splitlines()[-1] == "passed, token ids compared: identical"
+
+
+@pytest.mark.parametrize(("without", "compared"), [((), "token ids"), (("b",), "texts"), (("a", "b"), "texts")])
+def test_it_is_said_whether_ids_or_texts_were_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture, without: tuple[str, ...], compared: str
+) -> None:
+    """In every line that holds a verdict, and in JSON. Fault: equal texts are taken for equal tokens."""
+    row = {"prompt": "Once", "text": " upon", "temperature": 0}
+    files = [write(tmp_path / f"{name}.jsonl", [row | ({} if name in without else {"tokens": [3]})]) for name in ("a", "b")]
+    words = ["audit", *(f"--captured={file}" for file in files)]
+    assert main(words) == 0
+    *_, line, setting, last = capsys.readouterr().out.splitlines()
+    names = ", ".join(f"{name}.jsonl" for name in without)
+    reason = f"; not all outputs of {names} have token ids, in which equal texts may differ" if without else ""
+    assert line == f"compared: {compared}{reason}"
+    assert f" outputs an arm, {compared}): identical" in setting
+    assert last == f"passed, {compared} compared: identical"
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["compared"], document["without_ids"]) == (compared, [f"{name}.jsonl" for name in without])
 
 
 def test_a_token_that_the_target_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -115,7 +115,7 @@ def test_a_server_is_asked_and_judged(served: Callable[..., Engine], tmp_path: P
     engine = served()
     assert main(words(engine.url, tmp_path)) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "passed: identical, same distribution"
+    assert said[-1] == "passed, texts compared: identical, same distribution"
     assert {arm: len(rows) for arm, rows in recorded(tmp_path).items()} == {"plain": 36, "speculative": 36, "control": 36}
     assert [one["model"] for one in engine.asked[:3]] == ["plain", "speculative", "plain"]
     assert main(words(engine.url, tmp_path)) == 0
@@ -125,7 +125,7 @@ def test_a_server_is_asked_and_judged(served: Callable[..., Engine], tmp_path: P
 def test_a_model_that_does_not_sample(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(words(served().url, tmp_path, "frozen")) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "FAILED: identical, biased"
+    assert said[-1] == "FAILED, texts compared: identical, biased"
 
 
 def test_token_ids_are_asked_for_and_compared(
@@ -134,7 +134,9 @@ def test_token_ids_are_asked_for_and_compared(
     engine = served()
     engine.ids = "given"
     assert main(words(engine.url, tmp_path)) == 0
-    assert "texts are compared" not in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert "compared: token ids" in said
+    assert said[-1] == "passed, token ids compared: identical, same distribution"
     lines = [line for rows in recorded(tmp_path).values() for line in rows]
     assert all(len(line["output_token_ids"]) == 30 and len(line["prompt_token_ids"]) == 1 for line in lines)
     assert len(engine.asked) == 108
@@ -148,7 +150,10 @@ def test_a_server_without_token_ids_is_compared_by_texts(
     engine = served()
     engine.ids = ids
     assert main(words(engine.url, tmp_path)) == 0
-    assert capsys.readouterr().out.count("texts are compared: not all outputs have token ids\n") == 1
+    said = capsys.readouterr().out.splitlines()
+    [line] = [line for line in said if line.startswith("compared: ")]
+    assert line.startswith("compared: texts; not all outputs of plain.jsonl, speculative.jsonl, control.jsonl have token ids")
+    assert said[-1] == "passed, texts compared: identical, same distribution"
     assert not any("output_token_ids" in line for rows in recorded(tmp_path).values() for line in rows)
     assert len(engine.asked) == asked
 

@@ -11,6 +11,7 @@ from harness.exact.captured.sampled import judge_sampled
 from harness.exact.checks import Finding
 from harness.measures.verdicts import GREEN, NOT_TESTED
 
+IDS, TEXTS = "token ids", "texts"  # what of outputs is compared
 FALSE_ALARM = 0.01  # the chance that a check calls two deployments of one law different
 
 
@@ -31,7 +32,8 @@ def judge_captures(captures: Sequence[Capture], target: LocalTarget | None) -> d
             for arm, capture in zip(ARMS, captures, strict=False)
         ],
         "stated_dtypes_differ": len(stated) > 1,
-        "by_ids": all(group.by_ids for group in groups),
+        "compared": IDS if all(group.by_ids for group in groups) else TEXTS,
+        "without_ids": [capture.name for capture in captures if any(one.ids is None for one in capture.outputs)],
         "false_alarm": FALSE_ALARM,
         "settings": [
             {
@@ -66,14 +68,15 @@ def lines_of(document: dict[str, Any]) -> list[str]:
     for arm in document["arms"]:
         facts = ", ".join(f"{name} {arm[name]}" for name in ("model", "dtype", "engine") if name in arm)
         lines.append(f"{arm['arm']}: {arm['file']}, {arm['outputs']} outputs" + (f", {facts}" if facts else ""))
-    if not document["by_ids"]:
-        lines.append("texts are compared: not all outputs have token ids")
+    lacking = ", ".join(dict.fromkeys(document["without_ids"]))
+    reason = f"; not all outputs of {lacking} have token ids, in which equal texts may differ" if lacking else ""
+    lines.append(f"compared: {document['compared']}{reason}")
     if document["stated_dtypes_differ"]:
         lines.append("stated dtypes of plain and speculative differ, which alone parts greedy outputs at near-ties")
     for one in document["settings"]:
-        size = f"{one['prompts']} prompts, {one['outputs']} outputs an arm"
+        size = f"{one['prompts']} prompts, {one['outputs']} outputs an arm, {document['compared']}"
         lines.append(f"{one['name']} ({size}): {one['verdict']}: {one['note']}")
         for place in one.get("places", ()):
             lines.append("  " + ", ".join(f"{name} {value}" for name, value in place.items()))
     verdicts = ", ".join(one["verdict"] for one in document["settings"])
-    return [*lines, f"{'passed' if document['passed'] else 'FAILED'}: {verdicts}"]
+    return [*lines, f"{'passed' if document['passed'] else 'FAILED'}, {document['compared']} compared: {verdicts}"]
