@@ -102,6 +102,7 @@ def _facts(path: Path, log: AnyLog) -> dict[str, Any]:
             "format": log.format,
             "source": log.source,
             "gamma": log.gamma,
+            "drafts": log.shape,
             "num_requests": None if log.is_total else len(log.requests),
             "num_left_out": log.num_left_out,
             "told": [asdict(one) for one in log.told],
@@ -127,7 +128,8 @@ def _described(log: AnyLog) -> str:
     if isinstance(log, Counted):
         gamma = "" if log.gamma is None else f", gamma {log.gamma}"
         requests = "a total" if log.is_total else f"{facts['num_requests']} requests, {facts['num_left_out']} left out"
-        return f"{log.format}{gamma}; {requests}"
+        drafts = {"tree": ", drafts a tree", "unknown": ", drafts a chain or a tree, unknown which"}.get(log.shape or "", "")
+        return f"{log.format}{gamma}{drafts}; {requests}"
     schedule = "" if log.experiment.method.has_constant_gamma else f" ({facts['schedule']})"
     return (
         f"{facts['task']}, {facts['target']} with {facts['drafter']}, {facts['rule']}, gamma {facts['gamma']}{schedule}, "
@@ -214,6 +216,8 @@ def _profile(paths: Sequence[Path], logs: Sequence[AnyLog]) -> dict[str, Any]:
         raise UsageError(f"--profile-out: {len(logs)} logs; a profile is of one draft and one target, give one log")
     log, facts = logs[0], _facts(paths[0], logs[0])
     if isinstance(log, Counted):
+        if log.not_a_chain:
+            raise UsageError(f"--profile-out: {log.not_a_chain}; a profile is of a chain")
         conditions = {name: facts[name] for name in ("file", "format", "source")}
         return profile_of(log.histograms, log.gamma or 0, {}, conditions)
     drafter = log.experiment.method.drafter

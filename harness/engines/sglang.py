@@ -9,8 +9,9 @@ token, which the prompt's pass emits: one token a request more than ``tokens_per
 leave both out. A server's ``avg_spec_accept_length`` counts the bonus token only.
 
 Drafts may be a tree (``speculative_eagle_topk`` above 1): then the drafts made are all its nodes, of which those of one path
-may stand, and a histogram counts these. A request does not say so. A line with the server's ``/server_info`` in the same file
-does; without it a chain is believed where in some round all drafts stand, which those of a tree do only where it has one path.
+may stand, and a histogram counts these. A request does not say so; a line with the server's ``/server_info`` in the same file
+does. Without it one draft a round is a chain, and of more nothing is known: a tree is grown anew in every round, so that all
+its nodes may be one path, and stand, in one round and not in the next.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from harness.engines.entries import Entry, agree, count, count_or_none, counts, left_out, number, over, part
-from harness.measures.counts import Counted, Counts, Told, added, most
+from harness.measures.counts import Counted, Counts, Told, added
 
 REQUESTS = "SGLang, meta_info of each request"
 SERVER = "SGLang, server info"
@@ -28,6 +29,7 @@ CORRECT = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token
 PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
 HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 LENGTH = "spec_accept_length"
+SAY_SO = "add the server's /server_info as a line of the file"
 AVERAGE = "avg_spec_accept_length"
 
 
@@ -51,15 +53,16 @@ def read_requests(entries: Sequence[Entry]) -> Counted:
     for entry in entries:
         found += entry.made(partial(_requests, entry.place))
     kept, num_left_out = left_out(found)
-    known = [one for entry in entries if (one := entry.made(_has_branches)) is not None]
-    whole = any(one.histogram is not None and most(one.histogram) == one.gamma for one in kept)
-    kept = [replace(one, is_tree=any(known) if known else not whole) for one in kept]
+    branches = [one for entry in entries for one in entry.made(_branches)]
+    is_tree = True if any(branches) else None if None in branches or not branches else False
+    kept = [replace(one, is_tree=False if one.gamma == 1 else is_tree) for one in kept]
     return Counted(
         format=REQUESTS,
         source="python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py at 9155cf0",
         requests=kept,
         told=_requests_told(kept),
         num_left_out=num_left_out,
+        remedy=SAY_SO,
     )
 
 
@@ -99,15 +102,17 @@ def _request(name: str, meta: Mapping[str, Any]) -> Counts | None:
     return found
 
 
-def _has_branches(value: Any) -> bool | None:
-    """Say whether a server's description has trees drafted; None of anything else, or where it does not say."""
-    if not is_server(value):
-        return None
+def _branches(value: Any) -> list[bool | None]:
+    """Say of each server that is described whether it drafts trees, None where it does not say; empty for anything else."""
+    return [_has_branches(one) for one in _servers(value)] if is_server(value) else []
+
+
+def _has_branches(server: Mapping[str, Any]) -> bool | None:
     names = ("speculative_eagle_topk", "speculative_num_steps", "speculative_num_draft_tokens")
-    topk, steps, nodes = (count_or_none(value, name) for name in names)
+    topk, steps, nodes = (count_or_none(server, name) for name in names)
     if topk is not None:
         return topk > 1
-    return None if steps is None or nodes is None else nodes > steps + 1
+    return True if steps is not None and nodes is not None and nodes > steps + 1 else None
 
 
 def _first(meta: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -138,11 +143,15 @@ def _requests_told(found: Sequence[Counts]) -> list[Told]:
     return told
 
 
-def _states(value: Any) -> list[Mapping[str, Any]]:
-    """Return the schedulers' states; behind a router those of its decoding servers."""
+def _servers(value: Any) -> list[Mapping[str, Any]]:
+    """Return the description of a server; behind a router those of its decoding servers."""
     decode = value.get("decode") if isinstance(value, dict) else None
-    servers = decode if isinstance(decode, list) else [value]
-    states = [one.get("internal_states") for one in servers if isinstance(one, dict)]
+    return [one for one in (decode if isinstance(decode, list) else [value]) if isinstance(one, dict)]
+
+
+def _states(value: Any) -> list[Mapping[str, Any]]:
+    """Return the schedulers' states of all servers."""
+    states = [one.get("internal_states") for one in _servers(value)]
     return [state for some in states if isinstance(some, list) for state in some if isinstance(state, dict)]
 
 

@@ -5,12 +5,14 @@ An engine's counts hold less than our rounds: a definition that needs more than 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from methods.speculative.acceptance import Statistic
 
 OfCounts = Callable[["Counts"], Statistic | None]
 Histogram = tuple[int, ...]
-TREE = "its drafts are, or may be, a tree: alpha by place is unknown"
+TREE = "its drafts are a tree: alpha by place is unknown"
+UNTOLD = "it is unknown whether its drafts are a chain or a tree, so alpha by place is, too"
 LONGEST = 1000  # drafts of a round: none has so many
 
 
@@ -21,7 +23,8 @@ class Counts:
     ``accepted`` are drafts that stand; the token that the target adds to each round is in none of these but ``emitted``.
     ``rounds`` are all rounds of decoding, ``drafting`` those that drafted, ``gamma`` the most drafts a round may have.
     ``histogram[j]`` are the rounds in which exactly j drafts stand, ``by_length[k][j]`` those of them that drafted k.
-    ``is_tree``: drafts are, or may be, a tree, of which one path is counted: at no place does a draft follow the one before.
+    ``is_tree``: drafts are a tree, of which one path is counted: at no place does a draft follow the one before; None where
+    that is not known, so that they are not read as a chain.
 
     Raises:
         ValueError: the counts contradict one another, so that no run can have left them.
@@ -36,7 +39,7 @@ class Counts:
     gamma: int | None = None
     histogram: Histogram | None = None
     by_length: Mapping[int, Histogram] | None = None
-    is_tree: bool = False
+    is_tree: bool | None = False
 
     def __post_init__(self) -> None:
         steps = self.rounds if self.drafting is None else self.drafting
@@ -77,9 +80,14 @@ class Counts:
             _equal("the drafts of the histograms by length", made, "the drafts made", self.drafted)
 
     @property
+    def is_chain(self) -> bool:
+        """Say whether every draft is known to follow the one before."""
+        return self.is_tree is False
+
+    @property
     def lengths(self) -> Mapping[int, Histogram] | None:
         """Histograms by how many tokens a round drafted: as counted, or known because every round drafted gamma in a chain."""
-        if self.is_tree:
+        if not self.is_chain:
             return None
         if self.by_length is not None or self.histogram is None or self.gamma is None:
             return self.by_length
@@ -97,7 +105,7 @@ class Counts:
 
     def joint(self, position: int) -> Statistic | None:
         """Rounds whose first ``position`` drafts stand, over all of the histogram; None where none may draft so many."""
-        if self.is_tree or self.histogram is None or (self.gamma is not None and position > self.gamma):
+        if not self.is_chain or self.histogram is None or (self.gamma is not None and position > self.gamma):
             return None
         return float(sum(self.histogram[position:])), float(sum(self.histogram))
 
@@ -124,6 +132,7 @@ class Counted:
 
     ``source`` is the file of the engine that the format was taken from, at a commit. ``given`` are definitions whose value the
     log states without the counts behind it. ``is_total``: no requests are told apart, so that nothing can be resampled.
+    ``remedy`` says what to give where it is unknown whether drafts are a chain.
     """
 
     format: str
@@ -134,11 +143,12 @@ class Counted:
     is_total: bool = False
     num_left_out: int = 0
     lenience: float | None = None
+    remedy: str = ""
 
     @property
     def gamma(self) -> int | None:
         """Return how many tokens every round may draft in a chain; None where that differs, or there is no chain."""
-        gammas = {None if one.is_tree else one.gamma for one in self.requests}
+        gammas = {one.gamma if one.is_chain else None for one in self.requests}
         return gammas.pop() if len(gammas) == 1 else None
 
     @property
@@ -155,14 +165,26 @@ class Counted:
         return not any(one.drafted or one.drafting or one.rounds for one in self.requests)
 
     @property
+    def shape(self) -> Literal["chain", "tree", "unknown"] | None:
+        """Return what the drafts of its requests are; None of a log without counts."""
+        found = [one.is_tree for one in self.requests]
+        if not found:
+            return None
+        return "tree" if any(found) else "unknown" if None in found else "chain"
+
+    @property
+    def not_a_chain(self) -> str:
+        """Say why nothing is known by places of a chain, and what to give; empty where drafts are one."""
+        return {"tree": TREE, "unknown": f"{UNTOLD}; {self.remedy}"}.get(self.shape or "", "")
+
+    @property
     def lacking(self) -> str:
-        tree = f"; {TREE}" if any(one.is_tree for one in self.requests) else ""
-        return f"not counted in this log ({self.format}){tree}"
+        return f"not counted in this log ({self.format})" + (f"; {self.not_a_chain}" if self.not_a_chain else "")
 
     @property
     def histograms(self) -> list[Histogram] | None:
         """The histogram of each request by place in a chain; None where they are not counted."""
-        found = [one.histogram for one in self.requests if one.histogram is not None and not one.is_tree]
+        found = [one.histogram for one in self.requests if one.histogram is not None and one.is_chain]
         return found if len(found) == len(self.requests) else None
 
     def rows(self, of_counts: OfCounts) -> list[tuple[str, float, float]] | None:

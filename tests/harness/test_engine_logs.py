@@ -427,29 +427,57 @@ def sglang_server(topk: int | None, steps: int, nodes: int) -> dict[str, Any]:
     return settings if topk is None else {**settings, "speculative_eagle_topk": topk}
 
 
+def sglang_router(*servers: dict[str, Any]) -> dict[str, Any]:
+    return {"prefill": [], "decode": list(servers)}
+
+
 @pytest.mark.parametrize(
-    ("entries", "is_tree"),
+    ("entries", "shape"),
     [
-        ([sglang_request([2, 1, 3], 7)], True),  # no round has all seven stand: perhaps a tree of three steps
-        ([sglang_request([2, 1, 3], 3)], False),
-        ([sglang_request([2, 1, 3], 7), sglang_server(4, 3, 7)], True),
-        ([sglang_server(None, 3, 7), sglang_request([2, 1, 3], 7)], True),
-        ([sglang_request([2, 1, 3], 7), sglang_server(1, 7, 7)], False),
-        ([sglang_request([2, 1, 3], 3), sglang_server(2, 5, 3)], True),
+        ([sglang_request([2, 1, 3], 7)], "unknown"),  # no round has all seven stand: perhaps a tree of three steps
+        ([sglang_request([2, 1, 3], 3)], "unknown"),  # all three stand once: one path in that round, perhaps not in others
+        ([sglang_request([1, 0, 1], 1)], "chain"),  # one draft a round has no branches
+        ([sglang_request([2, 1, 3], 3), sglang_server(1, 3, 3)], "chain"),
+        ([sglang_request([2, 1, 3], 7), sglang_server(4, 3, 7)], "tree"),
+        ([sglang_server(None, 3, 7), sglang_request([2, 1, 3], 7)], "tree"),  # more nodes than one path of three steps has
+        ([sglang_server(None, 5, 3), sglang_request([2, 1, 3], 3)], "unknown"),
+        ([sglang_request([2, 1, 3], 7), sglang_server(1, 7, 7)], "chain"),
+        ([sglang_request([2, 1, 3], 3), sglang_server(2, 5, 3)], "tree"),
+        ([sglang_request([2, 1, 3], 3), sglang_router(sglang_server(1, 3, 3))], "chain"),
+        ([sglang_request([2, 1, 3], 3), sglang_router(sglang_server(1, 3, 3), sglang_server(2, 5, 3))], "tree"),
+        ([sglang_request([2, 1, 3], 3), sglang_router(sglang_server(1, 3, 3), sglang_server(None, 5, 3))], "unknown"),
     ],
 )
-def test_a_tree_is_not_read_as_a_chain(entries: list[dict[str, Any]], is_tree: bool, tmp_path: Path) -> None:
-    """Fault: seven nodes of three steps are a chain of seven, of which draft 4 never stands and alpha is far too low."""
-    path = tmp_path / "log.jsonl"
+def test_a_tree_is_not_read_as_a_chain(
+    entries: list[dict[str, Any]], shape: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: seven nodes of three steps are a chain of seven, of which draft 4 never stands and alpha is far too low.
+
+    Nor is a chain believed in because all drafts of a round stand: trees of SGLang are grown anew in every round.
+    """
+    path, out = tmp_path / "log.jsonl", tmp_path / "out.json"
     path.write_text("".join(json.dumps(one) + "\n" for one in entries))
     log = formats.read(path)
     found = values(log)
     of_a_chain = {"accepted_over_verified", "alpha_eq1", "sglang_accept_rate", "position 1, joint", "position 1, conditional"}
-    assert of_a_chain & found.keys() == (set() if is_tree else of_a_chain - {"alpha_eq1"})  # no tokens are told
-    assert found["sglang_accept_length"] == 3.0
-    place = next(one for one in definitions_of([log]) if one.name == "position 2, joint")
-    assert ("a tree: alpha by place is unknown" in place.reason(log)) == is_tree
-    assert (log.histograms is None) == is_tree
+    assert of_a_chain & found.keys() == (of_a_chain - {"alpha_eq1"} if shape == "chain" else set())  # no tokens are told
+    [request] = log.requests
+    assert found["sglang_accept_length"] == pytest.approx(1 + request.accepted / request.rounds)
+    place = next(one for one in definitions_of([log]) if one.name == "position 1, joint")
+    told = {
+        "tree": "its drafts are a tree: alpha by place",
+        "unknown": "a chain or a tree, so alpha by place is, too; add the server's",
+    }
+    assert [name for name, words in told.items() if words in place.reason(log)] == [shape][: shape != "chain"]
+    assert (log.histograms is None) == (shape != "chain")
+    assert main(["acceptance", str(path), "--json", str(out)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert {"chain": ", gamma ", "tree": ", drafts a tree;", "unknown": ", unknown which;"}[shape] in first
+    assert json.loads(out.read_text())["records"][0]["drafts"] == shape
+    if shape != "chain":
+        assert main(["acceptance", str(path), "--profile-out", str(out)]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert ("add the server's /server_info as a line of the file" in line) == (shape == "unknown")
 
 
 @pytest.mark.parametrize(("num_requests", "shown"), [(29, "2.000 "), (30, "]~ "), (99, "]~ "), (100, "] ")])
