@@ -29,10 +29,14 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
         rounds_alone = decode_speedup(records[0], records[-1]) if len(records) > 1 else None
         metrics |= {"decode_speedup": rounds_alone} if isinstance(rounds_alone, Estimate) else {}
     facts = Notes(runner.folder)
+    learned = {arm.signature: learned_rows(arm, specs_of(arm)) for arm in comparison.arms}
+    for signature, told in learned.items():
+        if told:
+            facts.note_learned(signature, told)
     document: dict[str, Any] = {
         "signature": method.signature,
         "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
-        "learned_rows": learned_rows(method, specs_of(method)),
+        "learned_rows": learned[method.signature],
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
         "audit": judge_run(comparison, records, runner.with_models),

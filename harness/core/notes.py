@@ -5,6 +5,7 @@
 - ``models.jsonl``: facts of models: parameters, rows they were trained on, the tokenizer.
 - ``tokenizers/``: tokenizers by the hash of their content. ``texts/``: source sentences by the fingerprint of the data.
 - ``scores/``: scores of outputs that a model gave (COMET), an experiment a file.
+- ``learned/``: from how many of the tested rows each model learned, or why that is unknown, an experiment a file.
 
 Several runs may add to them at once.
 """
@@ -75,6 +76,15 @@ class Notes:
     def score_file(self, pinned: Experiment, metric: str) -> Path:
         return self.folder / "scores" / f"{pinned.signature}-{metric}.json"
 
+    def learned(self, signature: str) -> dict[str, Line]:
+        """Return what was noted of each model's training on the rows of an experiment; empty if nothing was."""
+        path = self._learned_file(signature)
+        with _readable(path):
+            return dict(json.loads(path.read_text(encoding="utf8"))) if path.is_file() else {}
+
+    def _learned_file(self, signature: str) -> Path:
+        return self.folder / "learned" / f"{signature}.json"
+
     def note_pin(self, planned: Experiment, pinned: Experiment) -> None:
         """Note what a planned experiment is run as, unless the last note says so already."""
         described = json.loads(pinned.signed.to_json())
@@ -122,6 +132,11 @@ class Notes:
         path = self.score_file(pinned, metric)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(scores, indent=1) + "\n")
+
+    def note_learned(self, signature: str, learned: Mapping[str, Line]) -> None:
+        path = self._learned_file(signature)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(learned, indent=1, ensure_ascii=False) + "\n")
 
     def _append(self, path: Path, lines: Iterable[Line]) -> None:
         """Append lines; another run that is appending is waited for."""

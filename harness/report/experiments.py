@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
+from harness.core.notes import Notes
 from harness.core.record_files import load_experiment, load_records, read_environment
 from harness.core.records import Record
 from harness.report.items import TableItem, read_json
@@ -45,6 +46,7 @@ class ExperimentItem:
     problem: str = ""
     undecoded: str = ""
     counts: Mapping[str, int | float] | None = None
+    learned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environments: tuple[Mapping[str, str | int], ...] = ()
     generations: tuple[_Generation, ...] = ()
     uses: tuple[_Use, ...] = ()
@@ -113,6 +115,7 @@ def _item(path: Path, uses: tuple[_Use, ...], limit: int) -> ExperimentItem:
     """Read one record file. One that cannot be read becomes an item with its problem, so that the others keep their pages."""
     try:
         experiment, records = load_experiment(path), load_records(path)
+        learned = Notes(path.parent).learned(path.stem)
     except UsageError as error:
         return ExperimentItem(signature=path.stem, path=path, problem=str(error), uses=uses)
     decode = stored_decoder(path.parent, experiment.target)
@@ -124,6 +127,7 @@ def _item(path: Path, uses: tuple[_Use, ...], limit: int) -> ExperimentItem:
         experiment=experiment,
         undecoded=undecoded,
         counts=_counts(records),
+        learned=learned,
         environments=tuple(read_environment(path.parent, digest) for digest in digests),
         generations=tuple(generations(records, decode, limit)),
         uses=uses,

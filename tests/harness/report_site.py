@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Divergence, Record
 from harness.report.site import collect, write_site
@@ -72,6 +73,8 @@ def made_up(folder: Path) -> Experiment:
             writer.append(Record(**good, example=example, tokens=tokens, text=HOSTILE, steps=steps, wall_s=0.5))
         writer.append(Record(**good, example="third", tokens=tokens, text="x", steps=steps, divergence=parted))
         writer.append(Record(**{**good, "status": "failed"}, example=HOSTILE, error=HOSTILE))
+    told = {"rows": "unknown", "tested": 4, "why": "it says nothing of its training"}
+    Notes(folder).note_learned(experiment.signature, {HOSTILE: told, "own": {"rows": 3, "tested": 4, "why": None}})
     (folder / "broken.jsonl").write_text("", encoding="utf8")
     (folder / "broken.json").write_text("{", encoding="utf8")
     return experiment

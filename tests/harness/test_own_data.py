@@ -15,6 +15,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import source_of
 from harness.measures import pairing
+from harness.report.experiments import experiment_items
 from harness.run.runner import pin
 from tasks.base import Example
 from tasks.sources.read import read_examples
@@ -227,6 +228,8 @@ def test_of_every_model_it_is_said_what_is_known_of_its_training(
     told = json.loads(out.splitlines()[-1])["learned_rows"]
     assert told == {models["target"]: {"rows": "unknown", "tested": 9, "why": "it says nothing of its training"}}
     assert f"learned from tested rows: {models['target']} unknown (it says nothing of its training)\n" in out
+    [item] = experiment_items(table.parent / "records", (), table.parent, 1)
+    assert item.learned == told
     place = table_of(tmp_path / "some.csv", STORIES)
     pinned = pin(plain_of(models["target"], source_of(place, fields=["text=story"])))
     older = draft_of(tmp_path / "older", str(tmp_path / "learned.jsonl"))

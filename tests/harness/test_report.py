@@ -126,6 +126,12 @@ def test_hostile_text_stays_text(built: tuple[Path, Experiment], pages: dict[str
     assert all(tag != "img" for tag, _ in pages[name].tags)
 
 
+def test_what_models_learned_of_the_tested_rows_is_said(built: tuple[Path, Experiment], pages: dict[str, Page]) -> None:
+    text = pages[f"experiment-{built[1].signature}.html"].text
+    assert "learned from an unknown number of the 4 rows that were tested (it says nothing of its training)." in text
+    assert "own learned from 3 of the 4 rows that were tested." in text
+
+
 def test_an_audit_is_shown_whole_whatever_its_rows_hold(pages: dict[str, Page]) -> None:
     page = pages["audit.html"]
     for word in ("foretoken audit --scale test", "verdict", "prompts", "tests", "failed", "bonus", "1e-09", "identical"):
