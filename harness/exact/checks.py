@@ -28,7 +28,7 @@ from torch import Tensor
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
 from harness.exact.fit import POWER, Fit, Sampled, draw_rows, fits_of, pooled_fits, stream_fits
-from harness.exact.ground import LONG, LONG_ROWS, NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
+from harness.exact.ground import LONG, NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
 from harness.exact.law import LAW_BOUND, Window
 from harness.measures.statistics import ratio_of_examples
 from harness.measures.verdicts import GREEN, MUST_FIND, NOT_TESTED
@@ -264,7 +264,7 @@ def check_replay(
     samplings = [] if not is_replayed(method, own) else [own] if own.greedy else [own, replace(own, temperature=HOT)]
     for (number, inputs), sampling in product(enumerate(ground.prefixes), samplings):
         first = ground.seed(f"replay {number}", 0) % 2**40
-        seeds, reader = list(range(first, first + LONG_ROWS)), replace(ground.reader, sampling=sampling)
+        seeds, reader = list(range(first, first + ground.replayed_rows)), replace(ground.reader, sampling=sampling)
         where = session or ground.decoding
         made = draw_rows(method, where, inputs, sampling, seeds, length, None, uniforms_of)[1]
         for seed, row in zip(seeds, made, strict=True):

@@ -28,6 +28,7 @@ NUM_DRAFT = 3  # drafts of a round that is sampled; a subject's gamma
 NUM_POSITIONS = NUM_DRAFT + 2  # sampled tokens: second rounds are tested too
 WINDOW_DRAFTS, WINDOW_TEXTS, TEXT_TOKENS = 2, 4, 24
 LONG, LONG_ROWS = 140, 2  # tokens and rows of a prompt's outputs that are replayed: caches have grown twice by then
+HALF_ROWS = 6  # rows in half precision: rounding may have moved each decision, so that each alone shows less
 
 
 class Ground:
@@ -129,13 +130,17 @@ class ModelGround(Ground):
     def target(self) -> LoadedModel:
         return self.models.get(self.plain.target)
 
+    @property
+    def replayed_rows(self) -> int:
+        return HALF_ROWS if self.plain.dtype in ("float16", "bfloat16") else LONG_ROWS
+
     @cached_property
     def built(self) -> Models:
         """The models that methods are built with: with graphs there is room for the largest batch and the longest output."""
         if not self.plain.graphs:
             return self.models
         longest = max(len(prompt) for inputs in self.inputs.values() for prompt in inputs.prompts)
-        return replace(self.models, room=Room(max(self.sizes.batch, LONG_ROWS), longest, LONG))
+        return replace(self.models, room=Room(max(self.sizes.batch, self.replayed_rows), longest, LONG))
 
     @cached_property
     def _fixed(self) -> Session:
