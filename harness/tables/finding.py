@@ -200,7 +200,10 @@ def _said(
     if counts[most] == counts[least] or theirs[most] == theirs[least]:
         return Said(text)
     reverse = theirs[least] > theirs[most]
-    share = "" if len(papers) == max(theirs.values()) else f" ({_amount(max(theirs.values()), len(papers))})"
+    agreed = max(theirs.values())
+    share = "" if len(papers) == agreed else f" ({_amount(agreed, len(papers))})"
+    if counts[least] and not reverse:  # some of ours are the other way: what most are is no agreement
+        return Said(f"{text}; the paper found it for {_amount(agreed, len(papers)).strip()}")
     return Said(f"{text}; the paper found the reverse{share}" if reverse else f"{text}, as in the paper{share}", reverse)
 
 

@@ -63,7 +63,7 @@ def test_the_smallest_rehearsal_runs_every_part_where_few_packages_are(tmp_path:
     assert results["failed"] == []
     assert [part["name"] for part in results["parts"] if not part["items"]] == ["tables"]
     lacking = [(row["part"], row["why"]) for row in results["not reached"]]
-    assert lacking == [("tables", "package sacrebleu is not installed here")]
+    assert set(lacking) == {("tables", "package sacrebleu is not installed here")}
     text = (out / "README.md").read_text(encoding="utf8")
     assert "REHEARSAL" in text
     assert {row["verdict"] for row in results["goals"]} <= {"not judged", "not reached"}
