@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.settings import Settings
 from harness.papers import get_figure
-from harness.papers.leviathan.figures import points
+from harness.papers.leviathan.figures import _marker_legend, points
 from harness.papers.leviathan.generation import spans
 from harness.tables.evidence import Evidence
 
@@ -64,6 +65,17 @@ def test_measured_points_are_the_tables(synthetic: SimpleNamespace) -> None:
     assert {point.gamma for point in found} == {3, 5, 7}
     for point in found:
         assert point.operations.value == pytest.approx((point.gamma + 1) / point.tokens_per_step.value)
+
+
+def test_every_draft_that_ran_under_a_papers_name_is_named(synthetic: SimpleNamespace) -> None:
+    """On real models translation has drafts of its own; the legend named the last task's alone, at what it learned from."""
+    settings = Settings(limit=3)
+    found = points(settings, Evidence(synthetic.run_all(get_figure("leviathan-2").plan(settings))))
+    drafts = [point for point in found if point.draft == "T5-small"]
+    ran = ("T5 12 M, 6+6; T5 1.2 M, 2+2", "llama 134 M, 30; llama 5.3 M, 4, distilled from llama, 256 texts of cnndm")
+    mixed = [replace(point, ran=ran[place % 2]) for place, point in enumerate(drafts)]
+    (line,) = _marker_legend(mixed)
+    assert line.get_label() == "T5-small\n(T5 1.2 M, 2+2)\n(llama 5.3 M, 4)"
 
 
 def test_spans_fill_the_wall_clock(synthetic: SimpleNamespace) -> None:

@@ -46,6 +46,11 @@ class _Point:
     speedup: Estimate | None
     operations: Estimate | None
 
+    @property
+    def drafted_by(self) -> str:
+        """The draft that ran: its name, size and layers, without what it learned from."""
+        return self.ran.rpartition("; ")[2].partition(", distilled from ")[0]
+
 
 def points(settings: Settings, evidence: Evidence) -> list[_Point]:
     """The pairs whose both arms are recorded and steady; the others are left out and counted by the caller."""
@@ -142,9 +147,9 @@ def _line(colour: str, label: str) -> "Line2D":
 
 
 def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = None) -> list["Line2D"]:
-    """Name each draft as the paper does, and below it the model that ran."""
-    used = [draft for draft in MARKERS if any(point.draft == draft for point in measured)]
-    ran = {point.draft: point.ran.rpartition("; ")[2] for point in measured}
+    """Name each draft as the paper does, and below it the models that ran: each task may have its own."""
+    ran = {draft: dict.fromkeys(point.drafted_by for point in measured if point.draft == draft) for draft in MARKERS}
+    used = [draft for draft in MARKERS if ran[draft]]
     if not used:
         return [style.legend_line(ls="", label="not run")]
     return [
@@ -153,7 +158,7 @@ def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = N
             marker=MARKERS[draft],
             color="white",
             markeredgecolor="black",
-            label=f"{(labels or {}).get(draft, draft)}\n({ran[draft]})",
+            label="\n".join([(labels or {}).get(draft, draft), *(f"({model})" for model in ran[draft])]),
         )
         for draft in used
     ]
