@@ -120,7 +120,9 @@ def draw_tradeoff(settings: Settings, evidence: Evidence, folder: Path) -> list[
         above.set(ylabel="speed-up (times)", ylim=(0, 11.2), title="Speed against arithmetic operations")
         below.set(ylabel="operations (times the target's own)", xlabel="alpha", xlim=(0, 1), ylim=(0.8, 11.2))
         lines = [_line(colour, f"gamma = {gamma}") for gamma, colour in GAMMA_COLOURS.items()]
-        style.legends_beside(figure, above, ("theory at c = 0", lines), ("measured wall-clock", _marker_legend(measured)))
+        style.legends_beside(
+            figure, above, ("theory at c = 0", lines), ("measured wall-clock", _marker_legend(measured, models=False))
+        )
         dashed = [style.legend_line(color="black", ls="--", lw=1.8, label="Theorem 3.11, c hat = 0")]
         style.legends_beside(figure, below, ("theory", dashed), ("counted positions", _marker_legend(measured)))
         _provenance(figure, settings, measured)
@@ -146,8 +148,8 @@ def _line(colour: str, label: str) -> "Line2D":
     return style.legend_line(color=colour, lw=1.8, label=label)
 
 
-def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = None) -> list["Line2D"]:
-    """Name each draft as the paper does, and below it the models that ran: each task may have its own."""
+def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = None, models: bool = True) -> list["Line2D"]:
+    """Name each draft as the paper does, and below it the ``models`` that ran: each task may have its own."""
     ran = {draft: dict.fromkeys(point.drafted_by for point in measured if point.draft == draft) for draft in MARKERS}
     used = [draft for draft in MARKERS if ran[draft]]
     if not used:
@@ -158,7 +160,7 @@ def _marker_legend(measured: Sequence[_Point], labels: dict[str, str] | None = N
             marker=MARKERS[draft],
             color="white",
             markeredgecolor="black",
-            label="\n".join([(labels or {}).get(draft, draft), *(f"({model})" for model in ran[draft])]),
+            label="\n".join([(labels or {}).get(draft, draft), *(f"({model})" for model in ran[draft] if models)]),
         )
         for draft in used
     ]
