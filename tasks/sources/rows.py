@@ -13,10 +13,14 @@ HASH_BYTES = 6  # so that of a thousand rows one is taken for another's with a c
 MOST_ROWS = 200_000  # that are noted: 1.6 MB
 
 
+def plain_words(text: str) -> str:
+    """Return a text whatever its capitals, its white space and the form of its characters."""
+    return " ".join(normalize("NFC", text).casefold().split())
+
+
 def row_hash(task: Task, example: Example) -> bytes:
-    """Hash what makes a row of a task this one, whatever its capitals, its white space and the form of its characters."""
-    words = normalize("NFC", task.content(example)).casefold().split()
-    return blake2b(" ".join(words).encode(), digest_size=HASH_BYTES).digest()
+    """Hash what makes a row of a task this one, as ``plain_words``."""
+    return blake2b(plain_words(task.content(example)).encode(), digest_size=HASH_BYTES).digest()
 
 
 @dataclass(frozen=True)

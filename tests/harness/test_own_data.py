@@ -219,6 +219,21 @@ def test_learned_rows_that_no_hash_leaves_out_are_counted_and_refused(draft: Mod
             evaluated_source(source_of(place, fields=fields), "text", [draft])
 
 
+@pytest.mark.parametrize("name", ["own.jsonl", "train.jsonl"])
+def test_a_draft_can_be_tested_beside_what_it_learned_from_where_rows_differ_in_capitals_alone(
+    tmp_path: Path, name: str
+) -> None:
+    """Fault: training leaves out the very rows that are tested alone, so that no run of its own data is possible."""
+    (tmp_path / "data").mkdir()
+    twice = [one for text in STORIES for one in (text, text.upper().replace(" ", "  "))]
+    lines = [json.dumps({"text": text}) + "\n" for text in twice]
+    (tmp_path / "data" / name).write_text("".join(lines))
+    if name == "train.jsonl":
+        (tmp_path / "data" / "test.jsonl").write_text("".join(lines[:9]))
+    source = str(tmp_path / "data" if name == "train.jsonl" else tmp_path / "data" / name)
+    assert evaluated_source(source, "text", [draft_of(tmp_path / "draft", source, with_rows=True)]) == source
+
+
 def test_of_every_model_it_is_said_what_is_known_of_its_training(
     models: dict[str, str], table: Path, draft: ModelSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
