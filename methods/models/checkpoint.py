@@ -41,22 +41,31 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
 
 
 def refuse_wiped_out(tensors: Mapping[str, Tensor]) -> None:
-    """InputError as ``refuse_not_finite``, and for a matrix that is all zeros: a trained one never is, biases may be."""
-    refuse_not_finite(tensors)
-    for name, tensor in tensors.items():
-        if tensor.ndim > 1 and not name.endswith("bias") and tensor.numel() and not tensor.is_meta and not tensor.any():
-            raise InputError(
-                f"tensor {name!r}, {list(tensor.shape)}, holds nothing but zeros: it was never trained, or was lost in a copy"
-            )
+    """InputError as ``refuse_not_finite``, and for a matrix that is all zeros: a trained one never is.
+
+    Biases may be, and what has a single row: RoBERTa's one kind of token, say.
+    """
+    for name, extremes in _finite_extremes(tensors):
+        shape = list(tensors[name].shape)
+        if len(shape) > 1 and min(shape) > 1 and not name.endswith("bias") and not extremes.any():
+            raise InputError(f"tensor {name!r}, {shape}, holds nothing but zeros: it was never trained, or was lost in a copy")
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
     """InputError for the first tensor that holds NaN or an infinity; whole numbers hold neither."""
+    for _ in _finite_extremes(tensors):
+        pass
+
+
+def _finite_extremes(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the least and the most of every tensor that can be read; InputError as ``refuse_not_finite``."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
             continue
-        if not torch.stack(tensor.aminmax()).isfinite().all():  # NaN is both extremes; no second tensor of this size is made
+        extremes = torch.stack(tensor.aminmax())  # NaN is both; no second tensor of this size is made
+        if not extremes.isfinite().all():
             raise InputError(f"tensor {name!r} holds NaN or infinity in {str(tensor.dtype).removeprefix('torch.')}")
+        yield name, extremes
 
 
 def _refuse_misfits(found: Mapping[str, Any]) -> None:

@@ -20,6 +20,8 @@ from harness.models import loading
 from harness.models.files import verify_fetched
 from harness.models.fit import Models, estimate
 from harness.models.loading import load_model
+from methods.errors import InputError
+from methods.models.checkpoint import refuse_wiped_out
 
 Weights = dict[str, Tensor]
 GPT, T5 = "transformer.h.1.mlp.c_fc.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"
@@ -232,6 +234,13 @@ def test_settings_that_spoil_every_output_are_found_when_a_model_is_loaded(
     with pytest.raises(UsageError) as caught:
         load(tmp_path)
     assert expected in str(caught.value)
+
+
+def test_a_single_row_of_zeros_is_no_matrix_that_was_lost() -> None:
+    """RoBERTa's embedding of its one kind of token is zeros, Marian's final bias too. Fault: they are refused as damaged."""
+    refuse_wiped_out({"decoder.token_type_embeddings.weight": torch.zeros(1, 8), "final_logits_bias": torch.zeros(1, 9)})
+    with pytest.raises(InputError, match=r"tensor 'a', \[2, 8\], holds nothing but zeros"):
+        refuse_wiped_out({"a": torch.zeros(2, 8)})
 
 
 def test_weights_that_tell_no_token_from_another_are_refused(whole: dict[str, Path], tmp_path: Path) -> None:
