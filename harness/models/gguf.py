@@ -8,6 +8,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from os.path import expanduser
 from pathlib import Path
@@ -23,6 +24,7 @@ SUFFIX = ".gguf"
 WIDE = ("F32", "F64")  # norms are always stored so
 NOT_QUANTISED = (*WIDE, "F16", "BF16")
 DERIVED = "rope_"  # tensors that begin so are tables of angles, no weights
+OUTPUT = "output.weight"  # the embedding once more in files of models that tie the two, as llama.cpp writes BLOOM and Falcon
 SPLITS_DIGITS = ("smollm",)  # of tokenizer.ggml.pre: each digit is a piece of its own, which transformers' reader leaves out
 
 
@@ -78,8 +80,8 @@ def convert(file: Path, folder: Path) -> str:
     """
     try:
         with quiet():
-            weights, pre, stored = _header(file)
-            model, tokenizer = _plain_model(file, stored), _tokenizer(file, pre)
+            weights, pre, sizes = _header(file)
+            model, tokenizer = _plain_model(file, sizes), _tokenizer(file, pre)
     except ImportError as error:
         raise UsageError(f"GGUF file {file}: a package is missing ({error}); run: pip install gguf") from error
     except Exception as error:  # what a reader does with bytes that it did not expect cannot be listed
@@ -97,8 +99,8 @@ def unreadable_gguf(file: Path, reason: str) -> UsageError:
     )
 
 
-def _header(file: Path) -> tuple[str, str | None, int]:
-    """(number formats of the weights, most of them first, kind of tokenizer, number of weights).
+def _header(file: Path) -> tuple[str, str | None, dict[str, int]]:
+    """(number formats of the weights, most of them first, kind of tokenizer, number of weights in each tensor).
 
     ValueError for a tensor that does not begin where the one before it ends: its bytes would be read as other numbers.
     """
@@ -114,11 +116,11 @@ def _header(file: Path) -> tuple[str, str | None, int]:
     names = [name for name, _ in counts.most_common() if name not in WIDE] or ["F32"]
     suffix = "" if set(names) <= set(NOT_QUANTISED) else " dequantised"
     pre = reader.fields.get("tokenizer.ggml.pre")
-    stored = sum(int(tensor.n_elements) for tensor in reader.tensors if not tensor.name.startswith(DERIVED))
-    return " and ".join(names) + suffix, None if pre is None else pre.contents(), stored
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors if not tensor.name.startswith(DERIVED)}
+    return " and ".join(names) + suffix, None if pre is None else pre.contents(), sizes
 
 
-def _plain_model(file: Path, stored: int) -> Any:
+def _plain_model(file: Path, sizes: Mapping[str, int]) -> Any:
     """Read a model of as many weights as the file stores, and put them into a plain one."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -127,6 +129,7 @@ def _plain_model(file: Path, stored: int) -> Any:
     config = AutoConfig.from_pretrained(**place)
     check_settings(config, "metadata")
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    stored = sum(size for name, size in sizes.items() if not (config.tie_word_embeddings and name == OUTPUT))
     with torch.device("meta"):
         asked = sum(weight.numel() for weight in kind.from_config(config).parameters())
     if not stored <= asked <= 2 * stored:  # fewer: transformers would pass over the rest; many more: memory would be filled

@@ -27,6 +27,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoTokenizer,
+    BloomConfig,
+    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -704,6 +706,58 @@ def test_damaged_tensors_of_a_gguf_file_are_refused(gguf_cache: Path, tmp_path: 
         with pytest.raises(UsageError, match=f"GGUF file {path}: cannot be read .*; copy it again") as caught:
             load_model(ModelSpec(name=str(path)))
         assert expected in str(caught.value)
+
+
+def write_bloom(path: Path, model: BloomForCausalLM) -> None:
+    """A file as llama.cpp writes it, in F32: the embedding is there once more, as the matrix of the output."""
+    gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
+    config = model.config
+    writer = gguf.GGUFWriter(path, "bloom")
+    writer.add_context_length(128)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(4 * config.hidden_size)
+    writer.add_block_count(config.n_layer)
+    writer.add_head_count(config.n_head)
+    writer.add_head_count_kv(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_vocab_size(config.vocab_size)
+    letters = sorted(ByteLevel.alphabet())
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *letters, "ĠĠ"])
+    writer.add_token_types([3, 3, 3] + [1] * (len(letters) + 1))
+    writer.add_token_merges(["Ġ Ġ"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    names = {
+        "input_layernorm": "attn_norm", "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
+        "post_attention_layernorm": "ffn_norm", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+    }  # fmt: skip
+    places = {"word_embeddings": "token_embd", "word_embeddings_layernorm": "token_embd_norm", "ln_f": "output_norm"}
+    for layer in range(config.n_layer):
+        places |= {f"h.{layer}.{ours}": f"blk.{layer}.{theirs}" for ours, theirs in names.items()}
+    weights = model.transformer.state_dict()
+    for ours, theirs in places.items():
+        for kind in ("weight", "bias"):
+            if (value := weights.get(f"{ours}.{kind}")) is None:
+                continue
+            if theirs.endswith("attn_qkv"):  # llama.cpp has all queries first, then all keys and all values
+                value = value.reshape(config.n_head, 3, -1, *value.shape[1:]).transpose(0, 1).reshape(value.shape)
+            writer.add_tensor(f"{theirs}.{kind}", value.contiguous().numpy())
+    writer.add_tensor("output.weight", weights["word_embeddings.weight"].numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_may_hold_a_tied_embedding_twice(gguf_cache: Path, tmp_path: Path) -> None:
+    """As all of BLOOM and Falcon do. Fault: the file is said to hold more weights than its model has."""
+    torch.manual_seed(0)
+    model = BloomForCausalLM(BloomConfig(vocab_size=260, hidden_size=64, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2))
+    write_bloom(tmp_path / "tiny.gguf", model)
+    read = load_model(pin_model(ModelSpec(name=str(tmp_path / "tiny.gguf")), "toy", "toy")).stack.model.state_dict()
+    assert read.keys() == model.state_dict().keys()
+    assert all(torch.equal(read[name], weight) for name, weight in model.state_dict().items())
 
 
 def test_which_names_are_gguf_files(tmp_path: Path) -> None:
