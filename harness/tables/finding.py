@@ -203,7 +203,8 @@ def _said(
     agreed = max(theirs.values())
     share = "" if len(papers) == agreed else f" ({_amount(agreed, len(papers))})"
     if counts[least] and not reverse:  # some of ours are the other way: what most are is no agreement
-        return Said(f"{text}; the paper found it for {_amount(agreed, len(papers)).strip()}")
+        found = f" for {_amount(agreed, len(papers))}" if len(papers) > 1 else ""
+        return Said(f"{text}; the paper found it{found}")
     return Said(f"{text}; the paper found the reverse{share}" if reverse else f"{text}, as in the paper{share}", reverse)
 
 

@@ -10,7 +10,7 @@ from harness.core.settings import Settings
 from harness.papers import TABLES, get_table
 from harness.tables.base import Cell, Table
 from harness.tables.evidence import Evidence
-from harness.tables.finding import finding
+from harness.tables.finding import finding, order
 
 PAIRS = [("T5-XXL (EnDe)", draft) for draft in ("T5-small", "T5-base", "T5-large")]
 PAIRS += [("T5-XXL (CNNDM)", draft) for draft in ("T5-small", "T5-base", "T5-large")]
@@ -79,6 +79,18 @@ def test_a_bound_is_counted_on_both_sides() -> None:
         "Speculative decoding is faster than the target alone for two of four pairs here (one slower, one undecided); "
         "the paper found it for all four."
     ), "one pair is the other way, so this is no agreement"
+
+
+def test_what_the_papers_text_alone_tells_is_not_counted() -> None:
+    """Fault: "the paper found it for all one"."""
+    first, second = (
+        [Cell(f"row {row}", column, None, value, value, value, 100, "x", "measured") for row, value in enumerate(values)]
+        for column, values in (("a", (3.0, 3.0, 1.0)), ("b", (2.0, 2.0, 2.0)))
+    )
+    pairs = list(zip(first, second, strict=True))
+    said = order(lambda cells: pairs, "speed", "with a", "with b", "rows", told=1)([])
+    assert said is not None
+    assert said.text == "speed is higher with a than with b for two of three rows here (one lower); the paper found it"
 
 
 def test_what_is_left_out_is_named_and_counted() -> None:
