@@ -29,7 +29,7 @@ from harness.models.names import hears
 def execute_audit(args: argparse.Namespace) -> int:
     if args.captured or args.endpoint is not None:
         if args.graphs == "on":
-            raise UsageError("audit: --graphs is read without --captured and --endpoint alone; leave it out")
+            raise UsageError("audit: --graphs has no meaning for captures and endpoints: others decoded them; leave it out")
         return execute_captured(args)
     if args.plain is not None or args.speculative is not None or args.json:
         raise UsageError(

@@ -271,7 +271,7 @@ def _check_tokenizer(model: LoadedModel) -> None:
         if model.opening and word in vocabulary and model.opening[place] != vocabulary[word]:
             raise UsageError(
                 f"{said}numbers {word!r} as {vocabulary[word]}, the forced tokens are {list(model.opening)}; correct {setting} "
-                f"in its generation_config.json, or {remedy}"
+                "in its generation_config.json, or take that file and the tokenizer's from the checkpoint that it was made from"
             )
 
 

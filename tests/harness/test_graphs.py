@@ -142,7 +142,7 @@ def test_an_audit_leaves_out_what_has_no_static_form(capsys: pytest.CaptureFixtu
     assert main([*asked, "--only", "beam"]) == 2
     assert re.search(r"graphs: none of \d+ subjects has a static form", capsys.readouterr().err)
     assert main(["audit", "--captured", "a.jsonl", "--graphs", "on"]) == 2
-    assert "--graphs is read without --captured" in capsys.readouterr().err
+    assert "--graphs has no meaning for captures" in capsys.readouterr().err
 
 
 def test_a_description_without_graphs_is_what_it_always_was() -> None:
