@@ -101,6 +101,12 @@ def test_boxes_are_the_rounds(method: str) -> None:
     assert ended == FEW.limit
 
 
+def test_blocks_are_shown_of_a_drafter_that_the_profile_has() -> None:
+    """Real captions have one drafter, of shorter blocks than the table's; a role without a model was taken."""
+    shown = arms(Settings(profile="pocket", source="folder"))
+    assert all(isinstance(arm, Experiment) for arm in shown.values())
+
+
 def test_the_first_round_that_fits_is_shown() -> None:
     """Strict: a bifurcation behind two drafts that stand, not in the first iteration. Relaxed: with a candidate."""
     strict, relaxed = (runs.records(arms(FEW)[method]) for method in (STRICT, RELAXED))

@@ -51,11 +51,11 @@ def arms(settings: Settings) -> setup.Arms:
 
 def drafting(settings: Settings) -> tuple[str, int]:
     """The role of a drafter that can draft blocks of the table's size, and the size: the base drafter if it can or is the
-    user's own, or the first of Table 2 that can; else the base drafter's."""
+    user's own, or the first of Table 2 that can and that the profile has; else the base drafter's."""
     sizes = {setup.EN_DE.drafter: setup.gamma_of(settings, setup.EN_DE)} | {
         f"drafter-k{k}": k for k in setup.block_sizes(settings)
     }
-    fitting = [role for role, k in sizes.items() if k >= BLOCK]
+    fitting = [role for role, k in sizes.items() if k >= BLOCK and not isinstance(setup.drafter_of(settings, role), Missing)]
     role = setup.EN_DE.drafter if setup.EN_DE.drafter in dict(settings.models) or not fitting else fitting[0]
     return role, min(BLOCK, sizes[role])
 
