@@ -3,6 +3,7 @@
 import json
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,11 @@ class Engine(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that a fault cut: a thread may say it while a command's lines are read."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def __init__(self, fault: Callable[[BaseHTTPRequestHandler], None] | None = None, at: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
