@@ -39,10 +39,8 @@ def execute_audit(args: argparse.Namespace) -> int:
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     if args.task is None:
         args.task = "librispeech-clean" if args.target and hears(ModelSpec(name=model_name(args.target))) else "text"
-    source, where = (
-        source_of(args.data),
-        {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"},
-    )
+    source = source_of(args.data)
+    where = {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"}
     usual = SIZES["own" if args.target else args.scale]
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
     if args.target:

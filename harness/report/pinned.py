@@ -6,6 +6,7 @@ anew. They decode in fp64: rounding differs from processor to processor, but by 
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import copyfile, rmtree
 
@@ -49,6 +50,26 @@ def piped(base: Experiment, **method: object) -> Comparison:
     return Comparison((base.replace(probes=(EarlyProbe(layers=(3, 4, 5)),)), base.replace(method=spec)))
 
 
+def plain_decoding(
+    seed: int, num_threads: int, limit: int, task: str, target: str, temperature: float = 0.0, **values: object
+) -> Experiment:
+    base = Experiment(
+        task=task,
+        profile="test",
+        target=model(target),
+        method=MethodSpec(name="autoregressive"),
+        sampling=SamplingSpec(temperature=temperature),
+        seed=seed,
+        limit=limit,
+        max_new_tokens=40,
+        max_input_tokens=160,
+        prompt_style="instruction" if target.startswith("llama") else "t5",
+        dtype="float64",
+        num_threads=num_threads,
+    )
+    return base.replace(**values)
+
+
 def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAMPLES) -> dict[str, Comparison]:
     """The pinned comparisons by name: text, translation, summaries, answers and speech; every family, and every part that needs
     no more than the committed models.
@@ -56,23 +77,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
     ``regress`` measures them at their defaults; other seeds and threads are to find out how often it is wrong.
     """
 
-    def plain(task: str, target: str, temperature: float = 0.0, **values: object) -> Experiment:
-        base = Experiment(
-            task=task,
-            profile="test",
-            target=model(target),
-            method=MethodSpec(name="autoregressive"),
-            sampling=SamplingSpec(temperature=temperature),
-            seed=seed,
-            limit=num_examples,
-            max_new_tokens=40,
-            max_input_tokens=160,
-            prompt_style="instruction" if target.startswith("llama") else "t5",
-            dtype="float64",
-            num_threads=num_threads,
-        )
-        return base.replace(**values)
-
+    plain = partial(plain_decoding, seed, num_threads, num_examples)
     llama, t5, speech = drafted_by("llama-draft"), drafted_by("t5-draft"), drafted_by("whisper-draft")
     blocks, ngram = drafted_by("specdec-drafter", "block"), drafted_by("ngram-t5-cnndm", "bigram")
     written, alone = plain("wmt-en-de", "specdec-verifier"), MethodSpec.of("drafter-alone", drafter=blocks, gamma=5)

@@ -183,6 +183,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(stopped: Path) -> None:
         stopped.unlink()
         make(stopped)
         refused(stopped, "cannot be read")
+        assert os.path.lexists(stopped), "what is there is the user's to delete"
         if stopped.is_dir():
             stopped.rmdir()
             stopped.touch()
