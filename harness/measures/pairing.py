@@ -89,7 +89,7 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
     """Return seconds of each record's typical round, and of how many rounds: those with as many drafts as most of the arm have.
 
     It is their median. No round of a pipeline is typical: they are of two kinds by nature. Where a method reports no rounds'
-    times, a token on average stands for one.
+    times, a round on average stands for one; where it does not count them either, a token.
     """
     drafts = Counter(len(drafted) for record in records if record.steps for drafted in record.steps.drafted)
     usual = max(drafts, key=lambda number: drafts[number], default=0)
@@ -97,7 +97,7 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
     for record in records:
         steps = record.steps
         if steps is None or not steps.round_s:
-            count = max(1, len(record.tokens or ()))
+            count = max(1, len(record.tokens or ()) if steps is None else len(steps.drafted))
             found.append(((record.wall_s or np.nan) / count, count))
             continue
         alike = (

@@ -221,6 +221,20 @@ def test_texts_of_a_few_rounds_say_nothing_of_a_spread(synthetic: SimpleNamespac
     assert isinstance(measures.speedup(short, drafted), Estimate)
 
 
+@pytest.mark.parametrize(("slow", "is_refused"), [(1.0, False), (2.5, True)])
+def test_rounds_that_nobody_timed_are_judged_by_their_number(
+    synthetic: SimpleNamespace, arms: SimpleNamespace, slow: float, is_refused: bool
+) -> None:
+    """A peer that copies: repetitive texts take a fourth of the rounds, and a fourth of the time a token. No round was slow."""
+    names = [str(index) for index in range(12)]
+    plain = [synthetic.plain(arms.plain, name, 64) for name in names]
+    copied = [synthetic.drafted(arms.drafted, name, 64, (3,) if int(name) % 2 else (0,)) for name in names]
+    for index, record in enumerate(copied):
+        record.steps.draft_s = record.steps.verify_s = record.steps.round_s = []
+        record.wall_s *= slow if index % 4 == 0 else 1.0
+    assert isinstance(measures.speedup(plain, copied), Missing) == is_refused
+
+
 def test_a_few_examples_before_a_kill_say_nothing_of_drift(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     """Four examples of a process that was killed, two of them slow by chance: the run that went on has the numbers."""
     plain = [
