@@ -14,5 +14,5 @@ gpu       what a GPU can tell, part by part, and its rehearsal
 report    the site, the ledger, notebooks, regression
 cli       the command line
 
-A test (tests/policy/test_structure.py) holds them to this order. Only ``cli`` imports inside functions.
+A test (tests/policy/test_structure.py) holds them to this order. Only ``cli`` imports other rooms inside functions.
 """

@@ -1,1 +1,1 @@
-"""The command line: one module a command, each with ``add_arguments`` and ``execute``; ``main`` chooses."""
+"""The command line: ``main`` names each command's module and function, ``flags`` and ``run_flags`` what it takes."""

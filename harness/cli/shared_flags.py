@@ -59,7 +59,7 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
         "type": positive,
         "metavar": "N",
         "help": "processes that share the examples of what is timed, or compared between models trained by as many seeds "
-        f"(default: 1; {REPLICAS} in what is committed)",
+        f"(default: 1; {REPLICAS} in profile pocket and in what is committed)",
     },
     "--reproduce": {"action": "store_true", "help": "run what is missing first"},
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.core.records import Key, Record
 from harness.measures.statistics import Missing, drift
-from methods.steps import Step
+from methods.steps import Step, Steps
 
 # Arms alternate within seconds, so their ratio bears a machine that slows down; beyond this something else happened to it.
 MAX_DRIFT = 0.4
@@ -88,11 +88,11 @@ def _refused(why: str) -> Missing:
 def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
     """Return seconds of each record's typical round, and of how many rounds: those with as many drafts as most of the arm have.
 
-    It is their median. No round of a pipeline is typical: they are of two kinds by nature. Where a method reports no rounds'
-    times, a round on average stands for one; where it does not count them either, a token.
+    It is their median. Where a method reports no rounds' times, a round on average stands for one; where it does not count them
+    either, a token.
     """
-    drafts = Counter(len(drafted) for record in records if record.steps for drafted in record.steps.drafted)
-    usual = max(drafts, key=lambda number: drafts[number], default=0)
+    kinds = Counter(kind for record in records if record.steps for kind in _kinds(record.steps) if kind is not None)
+    usual = max(kinds, key=lambda kind: kinds[kind], default=0)
     found: list[tuple[float, int]] = []
     for record in records:
         steps = record.steps
@@ -100,13 +100,17 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
             count = max(1, len(record.tokens or ()) if steps is None else len(steps.drafted))
             found.append(((record.wall_s or np.nan) / count, count))
             continue
-        alike = (
-            []
-            if steps.early_layer
-            else [round_s for round_s, drafted in zip(steps.round_s, steps.drafted, strict=True) if len(drafted) == usual]
-        )
+        alike = [round_s for round_s, kind in zip(steps.round_s, _kinds(steps), strict=True) if kind == usual]
         found.append((median(alike) if alike else np.nan, len(alike)))
     return found
+
+
+def _kinds(steps: Steps) -> list[int | None]:
+    """Return each round's number of drafts; of a pipeline that of candidates, and None behind a match, which spared layers."""
+    if not steps.early_layer:
+        return [len(drafted) for drafted in steps.drafted]
+    behind_match = (False, *map(bool, steps.matched[:-1]))
+    return [None if spared else len(own) for spared, own in zip(behind_match, steps.candidates, strict=True)]
 
 
 def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:

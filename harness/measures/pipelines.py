@@ -12,10 +12,13 @@ the pipeline's early head:
                = attainable - slower_layers - slower_head - post - wait - adopt
 
 ``slower_layers`` is what the main process's layers took longer than the plain arm's: the cores share memory, caches and power,
-and each process has fewer threads than a plain arm on all of them. The plain arm's rounds are timed whole; its head is taken
-to cost what the cheaper of the pipeline's two does (the early one is as large, and mostly read while the sub-processes rest),
-and a layer what is left of a plain round, divided. The lower that head, the more is attainable, so this favours no pipeline.
-Theorem 4.1 counts no heads, so its saving is the most that is attainable: reached is at least saved / theorem.
+each process has fewer threads than a plain arm on all of them, and what is done between rounds is in it. The plain arm's rounds
+are timed whole; its head is taken to cost what the cheaper of the pipeline's two does (the early one is as large, and no layer
+runs beside it), on several threads as much less as its whole rounds take less than on one; and a layer what is left of a
+plain round, divided. Theorem 4.1 counts no heads, so its saving, a share of the layers, is the most that is attainable.
+
+``break_even_rate`` is the match rate from which on the layers that matches spare are worth the early head, which every token
+pays: where a model is small and its vocabulary large, a head costs as much as many layers, and few matches cannot pay.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,6 +43,7 @@ UNITS = {
     "theorem_frac": "%",
     "attainable_frac": "%",
     "reached_frac": "%",
+    "break_even_rate": "%",
     "slower_layers_ms": "ms",
     "slower_head_ms": "ms",
     "early_head_ms": "ms",
@@ -68,7 +72,8 @@ def account(
 ) -> Account | Missing | None:
     """None where the arms share no completed example; Refused where their times must not be compared.
 
-    A simulated pipeline's clock knows its rounds alone, so prompts are left out of both arms' latency there.
+    ``baselines`` are the plain arms; the last one ran on as many threads as a process of the pipeline has. A simulated
+    pipeline's clock knows its rounds alone, so prompts are left out of both arms' latency there.
     """
     for baseline in baselines:
         if refusal := incomparable(baseline, method):
@@ -81,8 +86,9 @@ def account(
         return None
     pairs = [pair for pair in sums if pair is not None]
     plains, piped, replicas = [pair.first for pair in pairs], pairs[0].second, pairs[0].replicas
-    fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum())
-    statistics = {**_named("plain", _at_its_best(plains, fastest)), **_named("piped", piped)}
+    fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum() / plains[index][TOKENS].sum())
+    best = _at_its_best(plains, fastest)
+    statistics = {**_named("plain", best), **_named("alike", plains[-1]), **_named("piped", piped)}
     estimates = {}
     for name in UNITS:
         estimate = _estimate(statistics, name, num_layers, replicas)
@@ -98,7 +104,7 @@ def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
     """Return the quantities of UNITS that no clock decides, which are there also where times must not be compared."""
     if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
         return {}
-    statistics = {**_named("plain", sums.first), **_named("piped", sums.first)}
+    statistics = {**_named("plain", sums.first), **_named("alike", sums.first), **_named("piped", sums.first)}
     estimates = {name: _estimate(statistics, name, num_layers, sums.replicas) for name in UNTIMED}
     return {name: found for name, found in estimates.items() if found is not None and np.isfinite(found.value)}
 
@@ -108,8 +114,8 @@ def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int, rep
     return of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas, whole)
 
 
-WALL, ROUNDS = 0, 1
-FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead", *PARTS)
+WALL, ROUNDS, TOKENS = 0, 1, 2
+FIELDS = ("wall_s", "rounds_s", "tokens", "runs", "guessed", "matched", "ahead", "behind", *PARTS)
 
 
 def _at_its_best(plains: Sequence[np.ndarray], fastest: int) -> np.ndarray:
@@ -125,19 +131,20 @@ def _named(arm: str, sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _values(record: Record, num_layers: int, simulated: bool) -> tuple[float, ...]:
-    """Return what is summed of one generation; ``ahead`` are the layers that its matches spared the main process."""
+    """Return what is summed of one generation: ``ahead`` are the layers that its matches spared the main process, ``behind``
+    those that they would have spared if every guess had matched."""
     steps = record.steps
     assert steps is not None
     rounds_s, tokens = sum(steps.round_s), float(len(record.tokens or ()))
     wall_s = rounds_s if simulated else record.wall_s or np.nan
     if not steps.early_layer:
-        return (wall_s, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, *([0.0] * len(PARTS)))
+        return (wall_s, rounds_s, tokens, 1.0, 0.0, 0.0, 0.0, 0.0, *([0.0] * len(PARTS)))
     spared = [num_layers - layer if hit else 0 for layer, hit in zip(steps.early_layer, steps.matched, strict=True)]
-    guessed = sum(hit is not None for hit in steps.matched)
+    guesses = [num_layers - layer for layer, hit in zip(steps.early_layer, steps.matched, strict=True) if hit is not None]
     parts = np.sum(steps.parts, axis=0) if steps.parts else np.full(len(PARTS), np.nan)
     ahead = float(sum(spared[:-1]))  # a match spares the next token's layers
     matched = float(sum(bool(hit) for hit in steps.matched))
-    return (wall_s, rounds_s, tokens, 1.0, float(guessed), matched, ahead, *map(float, parts))
+    return (wall_s, rounds_s, tokens, 1.0, float(len(guesses)), matched, ahead, float(sum(guesses)), *map(float, parts))
 
 
 def _quantity(name: str, num_layers: int) -> Callable[[dict[str, Any], float], float]:
@@ -150,7 +157,8 @@ def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
     part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
     plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
     per_guess = part["early_head"] * tokens / total["piped.guessed"] if total["piped.guessed"] else np.inf
-    plain_head = min(part["head"], per_guess)
+    alike = total["alike.rounds_s"] / total["alike.tokens"]
+    plain_head = min(part["head"], per_guess) * min(1.0, plain / alike)
     layer = (plain - plain_head) / num_layers
     spared, layers = total["piped.ahead"] / tokens, part["early_layers"] + part["late_layers"]
     attainable = spared * layer - part["early_head"]
@@ -168,6 +176,7 @@ def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
             "theorem_frac": 100 * spared / num_layers,
             "attainable_frac": 100 * attainable / plain,
             "reached_frac": 100 * (plain - piped) / attainable if attainable > 0 else np.nan,
+            "break_even_rate": 100 * np.divide(part["early_head"] * tokens, total["piped.behind"] * layer),
             "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
             "slower_head_ms": 1e3 * (part["head"] - plain_head),
             "early_head_ms": 1e3 * part["early_head"],

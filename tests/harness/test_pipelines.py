@@ -65,6 +65,7 @@ def test_every_quantity_by_hand(synthetic: SimpleNamespace, plain: Experiment, p
         "theorem_frac": 100 * 3 * hits / (DEPTH * TOKENS),
         "attainable_frac": 100 * attainable / PLAIN_S,
         "reached_frac": 100 * (PLAIN_S - piped_s) / attainable,
+        "break_even_rate": 100 * early_head_s / (3 * layer),
         "slower_layers_ms": 1e3 * (layers - (DEPTH - 3 * hits / TOKENS) * layer),
         "slower_head_ms": 1e3 * (HEAD_S - plain_head),
         **{f"{name}_ms": 1e3 * seconds for name, seconds in parts.items()},
@@ -121,6 +122,57 @@ def test_attainable_is_the_theorys(synthetic: SimpleNamespace, plain: Experiment
     assert result["attainable_frac"] == pytest.approx(100 * float(expected) / PLAIN_S)
     assert result["match_rate"] == pytest.approx(100 * 9 / 12)
     assert result["theorem_frac"] == pytest.approx(100 * 8 * 3 / (DEPTH * TOKENS)), "the last token's match spares nothing"
+
+
+def test_at_the_break_even_rate_nothing_is_attainable(synthetic: SimpleNamespace, plain: Experiment, piped: Experiment) -> None:
+    """Every second guess matches and spares 3 of 8 layers; the early head takes what 1.5 layers take."""
+    layer = (PLAIN_S - HEAD_S) / DEPTH
+    hits = [True, False] * 10
+    record = synthetic.piped(piped, "a", 21, hits, DEPTH, EARLY, early_head_s=1.5 * layer)
+    result = found(account([[synthetic.plain(plain, "a", 21, PLAIN_S)]], [record], DEPTH))
+    assert result["break_even_rate"] == pytest.approx(result["match_rate"]) == pytest.approx(50)
+    assert result["attainable_frac"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_head_on_all_threads_is_as_much_faster_as_its_rounds(
+    synthetic: SimpleNamespace, plain: Experiment, piped: Experiment
+) -> None:
+    """Greedy decoding on two threads, of one on which it and the pipeline's head take twice as long."""
+    record = synthetic.piped(piped, "a", TOKENS, (True, False, True), DEPTH, EARLY)
+    both, one = ([synthetic.plain(plain, "a", TOKENS, seconds)] for seconds in (PLAIN_S, 2 * PLAIN_S))
+    result = account([both, one], [record], DEPTH)
+    assert isinstance(result, Account)
+    assert result.baseline == 0
+    layer = (PLAIN_S - HEAD_S / 2) / DEPTH
+    assert found(result)["slower_head_ms"] == pytest.approx(1e3 * HEAD_S / 2)
+    assert found(result)["attainable_frac"] == pytest.approx(100 * (7 * 3 * layer - 11 * EARLY_HEAD_S) / TOKENS / PLAIN_S)
+
+
+def test_the_faster_plain_arm_is_that_with_the_faster_tokens(
+    synthetic: SimpleNamespace, plain: Experiment, piped: Experiment
+) -> None:
+    """One that parts at a near-tie and ends early takes less time as a whole, and more a token."""
+    record = synthetic.piped(piped, "a", TOKENS, depth=DEPTH, early=EARLY)
+    whole, short = [synthetic.plain(plain, "a", TOKENS, PLAIN_S)], [synthetic.plain(plain, "a", TOKENS - 2, 1.05 * PLAIN_S)]
+    result = account([whole, short], [record], DEPTH)
+    assert isinstance(result, Account)
+    assert result.baseline == 0
+
+
+@pytest.mark.parametrize(("slow_s", "is_refused"), [(1.0, False), (2.5, True)])
+def test_rounds_that_ran_all_layers_show_a_busy_machine(
+    synthetic: SimpleNamespace, plain: Experiment, piped: Experiment, slow_s: float, is_refused: bool
+) -> None:
+    """Every third text slow, or only matched more often: its rounds behind a match are shorter, which is no sign."""
+    names = [str(index) for index in range(12)]
+    baseline = [synthetic.plain(plain, name, 40, PLAIN_S) for name in names]
+    records = []
+    for index, name in enumerate(names):
+        record = synthetic.piped(piped, name, 40, (True, index % 3 == 0, False), DEPTH, EARLY)
+        if index % 3 == 0:
+            record.steps.round_s = [slow_s * seconds for seconds in record.steps.round_s]
+        records.append(record)
+    assert isinstance(account([baseline], records, DEPTH), Missing) == is_refused
 
 
 def test_a_perfect_pipeline_reaches_all(synthetic: SimpleNamespace, plain: Experiment, piped: Experiment) -> None:

@@ -1,28 +1,30 @@
 """PPD, Table 3 (catalogue 2): latency and throughput of the real pipeline, and what became of the saving it could have made."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.core.experiment import Comparison, Experiment, MethodSpec, comparison_id, plain_arms
 from harness.core.settings import Settings
-from harness.measures.pairing import wrong
+from harness.measures.pairing import steps_of, wrong
 from harness.measures.pipelines import UNITS, UNTIMED, Account, account, untimed
-from harness.measures.statistics import Missing
+from harness.measures.statistics import Missing, NotReached
 from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes, remark
 from harness.tables import published
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
 from harness.tables.finding import FASTER, by_columns, order, side
-from harness.tables.published import Published
+from harness.tables.published import Printed, Published
 from kernels.inputs import SamplingSpec
 
 ROLE = "llama-2-13b"
 GREEDY = "greedy"
 SHOWN = "CNN/DM"  # what the timelines are taken from; answers to questions are too short for them
 NUM_TOKENS = 128
+MOST_TOLD = 2  # of the plans that an adaptive pipeline chose, the most frequent ones
 # Column title -> quantity of harness.measures.pipelines.
 PRINTED = {"match rate": "match_rate", "latency": "latency_s", "throughput": "throughput"}
 SAVED = {"speed-up": "speedup", "Theorem 4.1": "theorem_frac", "attainable": "attainable_frac", "saved": "saved_frac"}
-SHARES = {"reached": "reached_frac", "greedy round": "plain_round_ms", "round": "round_ms"}
+SHARES = {"reached": "reached_frac", "break-even": "break_even_rate", "greedy round": "plain_round_ms", "round": "round_ms"}
 PARTS = {"layers": "layers_ms", "early head": "early_head_ms", "head": "head_ms"}
 LOSSES = {
     "slower layers": "slower_layers_ms",
@@ -32,8 +34,9 @@ LOSSES = {
     "hand-over": "adopt_ms",
 }
 COLUMNS = {**PRINTED, **SAVED, **SHARES, **PARTS, **LOSSES}
-DERIVED = ("theorem_frac", "attainable_frac", "reached_frac", "slower_layers_ms", "slower_head_ms")
-PUBLISHED = {"match rate": "match_rate_pct", "latency": "latency_s", "throughput": "throughput_tok_per_s"}
+DERIVED = ("theorem_frac", "attainable_frac", "reached_frac", "break_even_rate", "slower_layers_ms", "slower_head_ms")
+THROUGHPUT, SPEEDUP = "throughput_tok_per_s", "speed-up"
+PUBLISHED = {"match rate": "match_rate_pct", "latency": "latency_s", "throughput": THROUGHPUT, SPEEDUP: SPEEDUP}
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,16 @@ def _sections(settings: Settings, dataset: str) -> list[Section]:
 
 
 def _printed(key: tuple[str, tuple[str, str]], metric: str) -> Published:
-    rows = [row for row in published.read(PAPER, "table_3") if (row["dataset"], (row["method"], row["k"])) == key]
-    return published.value(rows[0], metric) if rows else None
+    """Return the paper's number; the speed-up, which it does not print, is its throughput over greedy decoding's."""
+    rows = {(row["dataset"], (row["method"], row["k"])): row for row in published.read(PAPER, "table_3")}
+    if key not in rows:
+        return None
+    if metric != SPEEDUP:
+        return published.value(rows[key], metric)
+    over, own = (published.value(rows[at], THROUGHPUT) for at in ((key[0], (GREEDY, "")), key))
+    assert isinstance(over, Printed)
+    assert isinstance(own, Printed)
+    return Printed(f"{own / over:.2f}", "derived", own.place)
 
 
 def _greedy_columns(plains: tuple[str, ...]) -> list[Column]:
@@ -140,11 +151,22 @@ def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
             UNITS[name],
             published=PUBLISHED.get(title),
             reads=plains,
-            remark=near_ties if title == "speed-up" else lambda known, row: "",
+            remark=_run_remark if title == SPEEDUP else lambda known, row: "",
             kind="derived" if name in DERIVED else "measured",
         )
         for title, name in COLUMNS.items()
     ]
+
+
+def _run_remark(known: Known, row: Row) -> str:
+    """Say which outputs part at a near-tie, and what a plan that adapts itself chose."""
+    experiment, records = known[row.arm]
+    told = [near_ties(known, row)]
+    if experiment.method.values.get("early_layer") is None:
+        guessed = [(step.early_layer, len(step.candidates)) for one in records for step in steps_of(one) if step.candidates]
+        counted = Counter(guessed).most_common(MOST_TOLD)
+        told += [f"layer {layer}, k = {k} in {count} of {len(guessed)} rounds" for (layer, k), count in counted]
+    return "; ".join(filter(None, told))
 
 
 def _accounting(plains: tuple[str, ...], depth: int) -> Callable[[Known, Row], Account | Missing | None]:
@@ -166,7 +188,7 @@ def _quantity(found: Callable[[Known, Row], Account | Missing | None], name: str
         if not isinstance(result, Account):
             return result
         if name == "reached_frac" and name not in result.estimates:
-            return Missing("what the matches spare may be no more than what the early head costs: nothing to reach")
+            return NotReached("the layers that matches spare are not clearly worth what the early head costs: nothing to reach")
         return result.estimates.get(name)
 
     return quantity
@@ -177,30 +199,34 @@ def latency_note(settings: Settings) -> str:
         return f"latency: seconds for a prompt and {NUM_TOKENS} tokens behind it (EOS is ignored, as in the paper)."
     return (
         f"latency: seconds for a prompt and its text, which ends at EOS or after {NUM_TOKENS} tokens. The paper's is of "
-        f"{NUM_TOKENS} tokens always (here with FIXED_LENGTH=1): compare throughputs, where prompts weigh more in short texts."
+        f"{NUM_TOKENS} tokens always (here with FIXED_LENGTH=1). throughput and speed-up have prompts too, which weigh more in "
+        "short texts; saved leaves them out."
     )
 
 
 def notes(settings: Settings) -> list[str]:
     return [
         latency_note(settings),
-        "match rate: of this very run, over all tokens but each text's last, for which nothing is begun. The early layer is "
-        "half the depth.",
+        "match rate: of this very run, over all tokens but one at the length limit, for which nothing is begun; an EOS counts, "
+        "though its match spares nothing. The early layer is half the depth, but that of adaptive.",
         "N: the model's own head reads the early layer; Y: a head trained for it. The paper does not say which its Table 3 "
         "has; its match rates are near those of N in its Table 5. k = 3 is one sub-process with a batch of three, not three "
         "of them.",
-        "Shares are of greedy decoding's time a token, prompts apart. Theorem 4.1: its saving at this run's matches; it "
-        "counts no heads. attainable: layers spared x a layer's time - the early head, which lies on the critical path. "
-        "saved: as measured. reached: saved / attainable.",
-        "ms a token: attainable - saved = slower layers + slower head + request + waiting + hand-over; round = layers + both "
-        "heads + the last three. slower layers: the main process's layers take longer while another process computes (shared "
-        "caches, memory and power) and on fewer threads than greedy decoding's where that is faster on all of them. Greedy "
-        "decoding's head is taken to cost what the cheaper of the pipeline's two does; Theorem 4.1, without heads, is the most "
-        "that is attainable.",
+        "Shares are of greedy decoding's time a token, prompts apart; Theorem 4.1's, its saving at this run's matches, of "
+        "the layers alone: it counts no heads. attainable: layers spared x a layer's time - the early head, which lies on "
+        "the critical path. saved: as measured. reached: saved / attainable. break-even: the match rate from which on "
+        "anything is attainable. It is high where a model is small and its vocabulary large: a head then costs as much as "
+        "many layers.",
+        "ms a token: attainable - saved = slower layers + slower head + request + waiting + hand-over; round = layers + "
+        "both heads + the last three. slower layers: the main process's layers take longer while another process computes "
+        "(shared caches, memory and power) and on fewer threads than greedy decoding's where that is faster on all of them; "
+        "what is done between rounds is in them. Greedy decoding's head is taken to cost what the cheaper of the pipeline's "
+        "two does, on all threads as much less as its rounds. waiting: with k > 1 the sub-process runs torch's layers, for "
+        "its rows see different tokens; with k = 1, as greedy decoding, the compiled ones where these are the faster.",
         "Greedy decoding is the faster of one thread and all, its prompts and its rounds each; the pipeline reads prompts on "
         "all threads and decodes with one a process. speed-up: prompts included.",
-        "adaptive: early layer and k follow from match rates and times measured on the warm-up and the first two texts; its "
-        "latency has the forward passes that measure them.",
+        "adaptive: early layer and k follow from match rates and times measured on the warm-up and the first two texts; the "
+        "forward passes that measure them are in its latency, throughput and speed-up.",
         *model_notes(settings, [ROLE, "heads"]),
     ]
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from harness.core.errors import UsageError
-from harness.core.experiment import EarlyProbe, Experiment, ModelSpec
+from harness.core.experiment import POCKET, EarlyProbe, Experiment, ModelSpec
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import MUCH_REPETITION, repetition_frac
 from harness.measures.pairing import succeeded
 from harness.measures.statistics import Missing
 from harness.models.names import num_layers
+from harness.models.pocket import TRAINED, PocketHeads
 from harness.tables import published
 from harness.tables.roles import Roles, needed_model, plain_decoding, role_model
 from harness.zoo.descriptions import HeadRecipe
@@ -178,11 +179,17 @@ def model_notes(settings: Settings, roles: list[str]) -> list[str]:
         notes.append(
             "zoo: a narrow Llama-shaped model as deep as the paper's, trained here on the training part of the same tasks."
         )
-    recipe = RECIPES[scale_of(settings.profile)].get(names.get("heads", "").removeprefix("zoo:"))
+    heads = names.get("heads", "")
+    recipe = RECIPES[scale_of(settings.profile)].get(heads.removeprefix("zoo:"))
     if isinstance(recipe, HeadRecipe):
         told = {"next": "to predict the text's next token", "final": "to predict what the last layer chooses"}
         labels = told[recipe.training.labels]
         notes.append(f"Heads here are trained {labels}, on the target's own training text; the paper's saw ShareGPT.")
+    if isinstance(own := TRAINED.get(heads.removeprefix(POCKET)), PocketHeads):
+        notes.append(
+            f"Heads here are trained to predict what the last layer chooses, on {own.texts} of the target's own answers to "
+            f"prompts of {', '.join(own.tasks)} that are not tested; the paper's saw ShareGPT."
+        )
     if names.get("vicuna-13b") == ROLES["paper"]["vicuna-13b"]:
         notes.append("The paper says Vicuna-13B without a version; v1.3 is taken, the latest that is tuned from LLaMA.")
     return notes
