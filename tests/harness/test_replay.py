@@ -29,6 +29,7 @@ from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
+from methods.speculative.per_row import PerRow, opening
 from methods.types import Generation, Inputs, Outcome
 from tasks import get_task
 
@@ -177,13 +178,31 @@ def test_rounding_to_bfloat16_is_no_fault(tmp_path: Path, temperature: float) ->
     assert found["verdict"] in ("identical", "near-tie", "same distribution")
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["copy", "random"])
-def test_row_drafters_are_asked_again(tmp_path: Path, kind: str) -> None:
+def test_row_drafters_are_asked_again(tmp_path: Path, kind: str, temperature: float) -> None:
     found, _ = run(
-        tmp_path, 1.0, MethodSpec.of("speculative", drafter=DrafterSpec(kind=kind), gamma=3), tokens=40, batch_size=3
+        tmp_path, temperature, MethodSpec.of("speculative", drafter=DrafterSpec(kind=kind), gamma=3), tokens=40, batch_size=3
     )
-    assert found["verdict"] == "same distribution"
+    assert found["verdict"] == ("same distribution" if temperature else "identical")
     assert found["replayed"]["faults"] == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_copy_of_another_rows_text_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    """What is emitted is right all the same, and only slower: neither outputs nor laws show it."""
+
+    def swapped(own: PerRow, inputs: Inputs, pending: list[int], uniforms: Uniforms) -> None:
+        own.uniforms = uniforms
+        own.texts = [opening(prompt, token) for prompt, token in zip(inputs.prompts, pending, strict=True)][::-1]
+        own.drafted = [[] for _ in own.texts]
+
+    monkeypatch.setattr(PerRow, "begin", swapped)
+    method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=3)
+    found, records = run(tmp_path, temperature, method, tokens=40, batch_size=3)
+    assert found["verdict"] == "bug"
+    assert {one.divergence.what for one in records[-1] if one.divergence is not None} == {"draft"}
+    assert isinstance(speedup(records[0], records[-1]), Missing)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,18 @@ def test_a_greedy_run_is_plain_decodings(
     assert f"{shared:,} of {pair.target.vocab_size:,} tokens" in err
 
 
+@pytest.mark.parametrize("name", ["draft", "pieces"])
+def test_drafts_of_a_text_are_the_same_when_asked_again(
+    pair: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    """So many of the draft's tokens may be fewer of the target's: with fewer asked for, the last one would be another."""
+    words = ("--draft", str(pair.folder / name), "--drafter", "slem", "--temperature", "1", "--gamma", "6", "--replay", "all")
+    status = run(pair, tmp_path, *words)
+    out, err = capsys.readouterr()
+    document: Any = json.loads(out.splitlines()[-1])
+    assert (status, document["audit"]["replayed"]["faults"]) == (0, 0), err
+
+
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_run_with_a_head_of_fewer_tokens_is_the_targets(
     pair: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture, temperature: str

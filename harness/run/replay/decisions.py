@@ -1,18 +1,17 @@
 """Every decision of an output, each with its distance from what the readings give: choices, acceptances, draws."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.drafts import Drafts, Sampled, decided, rounds_of
+from harness.run.replay.drafts import Drafts, Place, Sampled, decided, rounds_of
 from harness.run.replay.reading import ACCEPT, DRAFT, NEAR_TIE_FLOAT32, SAMPLE, Reading
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
-from methods.speculative.per_row import PerRow
-from methods.types import Drafter, Generation, Inputs
+from methods.types import Drafter, Generation, Inputs, Proposal
 
 ROWS = 64  # laws that are summed up at a time
 
@@ -42,12 +41,12 @@ def choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decisio
             yield Decision(end, "rejection", own - float(best[end, -1]) if own == float(best[end, 0]) else 0.0, bounds[end])
 
 
-def first_choices(drafter: Drafter, inputs: Inputs, made: Generation) -> Iterator[Decision]:
+def first_choices(drafter: Drafter, inputs: Inputs, made: Generation, rounds: Sequence[Place]) -> Iterator[Decision]:
     """Yield how much worse each draft of a model is than that model's first choice; in half precision no bound is known."""
     if not isinstance(drafter, ModelDrafter | HierarchicalDrafter):
         return
     logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
-    places = [one for one in decided(rounds_of(made.steps)) if one.position < len(logits)]
+    places = [one for one in decided(rounds) if one.position < len(logits)]
     if not places or logits.dtype in (torch.float16, torch.bfloat16):
         return
     rows = logits[[one.position for one in places]].double()
@@ -80,15 +79,17 @@ def acceptances(output: Sampled, drafts: Drafts, lenience: float | None) -> Iter
                 yield Decision(position, "draft's probability", abs(stated - law), bound)
 
 
+def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> Iterator[Decision]:
+    """Yield for every draft that was decided on whether its drafter, asked ``again``, proposes another token."""
+    for one in decided(rounds) if again else ():
+        token = again[one.start].tokens[0, one.place : one.place + 1].tolist()
+        yield Decision(one.position, "draft", float(token != [one.token]), 0.0)
+
+
 def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
-    """Yield how far every draft that was decided on is from what its law and random number give."""
-    places, drafter = decided(output.rounds), drafts.drafter
-    if isinstance(drafter, PerRow):
-        for one in places:
-            again = drafts.proposal(drafter, one).tokens[0, one.place : one.place + 1].tolist()
-            yield Decision(one.position, "draft", float(again != [one.token]), 0.0)
-    elif isinstance(drafter, ModelDrafter):
-        known, laws = drafts.drawn_from(places)
+    """Yield how far every draft of a model that was decided on is from what its law and random number give."""
+    if isinstance(drafts.drafter, ModelDrafter):
+        known, laws = drafts.drawn_from(decided(output.rounds))
         if known:
             at, numbers = [one.position for one in known], output.numbers[DRAFT][[one.number for one in known]]
             yield from draws("draft", at, [one.token for one in known], laws, numbers, output.bounds[at])

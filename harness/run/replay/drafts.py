@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.run.replay.reading import DRAFT, Reader
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.per_row import PerRow, opening
+from methods.speculative.translation import TextDrafter
 from methods.steps import Step
 from methods.types import Drafter, Inputs, Proposal
 
@@ -78,22 +79,51 @@ class Sampled:
     rounds: Sequence[Place]
 
 
+def asked_again(
+    drafter: Drafter,
+    reader: Reader,
+    inputs: Inputs,
+    tokens: Sequence[int],
+    numbers: Float[Tensor, "3 length"],
+    rounds: Sequence[Place],
+) -> dict[int, Proposal]:
+    """Return what a row drafter proposes for every round when it is asked again, by the round's start; empty of other drafters.
+
+    Not of those that go on with a text by a model (SLEM): they follow from it but for rounding, and a draft's last token of the
+    target from how many tokens of the draft model were asked for, which nobody wrote down.
+    """
+    if not isinstance(drafter, PerRow) or isinstance(drafter.row_drafter, TextDrafter):
+        return {}
+    start, found = opening(inputs.prompts[0], _pending(reader, inputs)), {}
+    for one in rounds:
+        if count := len(one.step.drafted):
+            own = numbers[DRAFT, one.first : one.first + count]
+            found[one.start] = drafter.row_drafter.propose([*start, *tokens[: one.start]], count, own, reader.sampling)
+    return found
+
+
+def _pending(reader: Reader, inputs: Inputs) -> int:
+    stack = reader.target.stack
+    pending = stack.start_token if stack.encodes_prompts else inputs.prompts[0][-1]
+    assert pending is not None
+    return pending
+
+
 class Drafts:
     """What a drafter's laws were, where its text alone says so: a model's everywhere, a row drafter's by asking it again.
 
-    With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from.
+    With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from. Those of a row drafter that is
+    not asked again are such.
     """
 
     def __init__(self, drafter: Drafter, reader: Reader, inputs: Inputs, output: Sampled, as_points: bool) -> None:
-        stack, prompt = reader.target.stack, inputs.prompts[0]
-        pending = stack.start_token if stack.encodes_prompts else prompt[-1]
-        assert pending is not None
-        self.drafter, self.sampling, self.output, self.opening = drafter, reader.sampling, output, opening(prompt, pending)
-        self.as_points, self.vocab_size, self.device = as_points, reader.target.vocab_size, stack.device
+        self.drafter, self.output = drafter, output
+        self.again = asked_again(drafter, reader, inputs, output.tokens, output.numbers, output.rounds)
+        self.as_points = as_points or (isinstance(drafter, PerRow) and not self.again)
+        self.vocab_size, self.device = reader.target.vocab_size, reader.target.stack.device
         self.laws: Tensor | None = None
-        self.again: dict[int, Proposal] = {}
         if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
-            found = list(drafter.teacher_probs(inputs, [pending], output.tokens, reader.sampling))
+            found = list(drafter.teacher_probs(inputs, [_pending(reader, inputs)], output.tokens, reader.sampling))
             self.laws = torch.cat(found).double() if found else None
 
     def laws_of(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
@@ -104,8 +134,8 @@ class Drafts:
 
     def drawn_from(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
         """Return the places at which the law that a draft was drawn from is known, and these laws."""
-        if isinstance(self.drafter, PerRow) and places:
-            return list(places), torch.stack([self._law(self.drafter, one) for one in places])
+        if self.again and places:
+            return list(places), torch.stack([self._law(one) for one in places])
         known = [] if self.laws is None else [one for one in places if one.position < len(self.laws)]
         if self.laws is None or not known:
             return [], torch.empty(0)
@@ -118,22 +148,13 @@ class Drafts:
         by_place = dict(zip(map(id, known), found, strict=True))
         return [by_place.get(id(one)) for one in places]
 
-    def proposal(self, drafter: PerRow, one: Place) -> Proposal:
-        """Return what a row drafter proposes for a round, asked again."""
-        if one.start not in self.again:
-            count = len(one.step.drafted)
-            numbers = self.output.numbers[DRAFT, one.first : one.first + count]
-            text = [*self.opening, *self.output.tokens[: one.start]]
-            self.again[one.start] = drafter.row_drafter.propose(text, count, numbers, self.sampling)
-        return self.again[one.start]
-
-    def _law(self, drafter: PerRow, one: Place) -> Float[Tensor, "V"]:
-        proposal, vocab_size = self.proposal(drafter, one), drafter.row_drafter.vocab_size
+    def _law(self, one: Place) -> Float[Tensor, "V"]:
+        proposal = self.again[one.start]
         if one.place >= proposal.lengths[0]:
-            return torch.zeros(vocab_size, dtype=torch.float64)
+            return torch.zeros(self.vocab_size, dtype=torch.float64)
         if proposal.logits is not None:
             return proposal.sampling.probs(proposal.logits[0, one.place]).double()
-        return _point_masses(proposal.tokens[0, one.place : one.place + 1].tolist(), vocab_size, proposal.tokens.device)[0]
+        return _point_masses(proposal.tokens[0, one.place : one.place + 1].tolist(), self.vocab_size, proposal.tokens.device)[0]
 
 
 def _point_masses(tokens: Sequence[int], vocab_size: int, device: torch.device | str) -> Float[Tensor, "k V"]:

@@ -13,8 +13,17 @@ from harness.run.decode import misended, outputs_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt, seed_of
 from harness.run.replay.blocks import blocks
-from harness.run.replay.decisions import Decision, acceptances, choices, drawn_drafts, draws, first_choices, last_tokens
-from harness.run.replay.drafts import Drafts, Sampled, rounds_of
+from harness.run.replay.decisions import (
+    Decision,
+    acceptances,
+    choices,
+    drawn_drafts,
+    draws,
+    first_choices,
+    last_tokens,
+    repeated_drafts,
+)
+from harness.run.replay.drafts import Drafts, Sampled, asked_again, rounds_of
 from harness.run.replay.reading import MEMORY, SAMPLE, Reader, law_of, numbers_of
 from methods.sampling import Sampling
 from methods.speculative.block_verification import BlockVerification
@@ -118,26 +127,30 @@ def _divergence(fault: Decision) -> Divergence:
 
 
 def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Iterator[Decision]:
-    reading, lenience = reader.read(inputs, made.tokens), _lenience_of(method)
-    if reader.sampling.greedy:
-        yield from choices(made, reading, lenience is not None)
-        if isinstance(method, DraftAndVerify):
-            yield from first_choices(method.drafter, inputs, made)
-        return
-    laws = law_of(reading.logits, reader.sampling).double()
+    reading = reader.read(inputs, made.tokens)
+    laws = None if reader.sampling.greedy else law_of(reading.logits, reader.sampling).double()
     if not isinstance(method, DraftAndVerify):
-        drawn = numbers_of(seed, length)[SAMPLE]
-        yield from draws("drawn token", range(len(laws)), made.tokens, laws, drawn, reading.law_bound)
+        if laws is None:
+            yield from choices(made, reading, exact=False)
+        else:
+            drawn = numbers_of(seed, length)[SAMPLE]
+            yield from draws("drawn token", range(len(laws)), made.tokens, laws, drawn, reading.law_bound)
         return
-    rule = _rule_of(method)
+    rule, lenience = _rule_of(method), _lenience_of(method)
     by_block = isinstance(rule, BlockVerification)
     rounds = rounds_of(made.steps, by_block or method.looks_ahead)
     numbers = numbers_of(seed, length, max(one.first + len(one.step.drafted) + 1 for one in rounds))
+    if laws is None:
+        yield from choices(made, reading, exact=lenience is not None)
+        yield from first_choices(method.drafter, inputs, made, rounds)
+        yield from repeated_drafts(rounds, asked_again(method.drafter, reader, inputs, made.tokens, numbers, rounds))
+        return
     shares = 4 * reading.margin_bound / reader.sampling.temperature  # of a probability: of its logit and of the sum, twice
     output = Sampled(made.tokens, laws, 2 * reading.law_bound, shares, numbers, rounds)
     drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass))
     yield from acceptances(output, drafts, None if by_block else lenience)
     yield from drawn_drafts(output, drafts)
+    yield from repeated_drafts(rounds, drafts.again)
     if by_block:
         yield from blocks(output, drafts)
     elif lenience is not None:
