@@ -17,6 +17,8 @@ from harness.run.prompts import Prompt, seed_of
 from methods.sampling import Sampling, Uniforms
 from methods.types import Generation, Inputs, Method, Session, Stop
 
+LIMITED_BY_DRAFTER = ("drafter-alone",)  # methods whose output ends where the drafter has no position left
+
 
 def generate(
     experiment: Experiment, method: Method, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
@@ -83,6 +85,8 @@ def misended(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], targ
     windows, parts = len(prompt.windows()), parts_of(tokens, stop.token_ids, budget)
     if len(parts) > windows:
         return sum(map(len, parts[:windows])), "token behind the end of the text"
+    if experiment.method.name in LIMITED_BY_DRAFTER:
+        return None
     if windows == 1 and len(parts[0]) < budget and not stop.token_ids.intersection(parts[0][-1:]):
         return len(parts[0]), "end before a stopping token and the limit"
     return None

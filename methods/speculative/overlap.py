@@ -8,6 +8,7 @@ from torch import Tensor
 
 from methods.sampling import Sampling
 from methods.speculative.rules import Lenience
+from methods.speculative.translation import TranslatedSession
 from methods.types import Drafter, Inputs, Session, TextSession
 
 CHUNK = 256
@@ -22,7 +23,9 @@ def teacher_logits(
     """
     pending = session.prefill(inputs)
     text = [*pending, *output[:-1]] if output else []
-    if session.position_limit is not None:
+    if isinstance(session, TranslatedSession):
+        text = text[: session.fitting(text)]
+    elif session.position_limit is not None:
         text = text[: session.position_limit - session.lengths[0][0]]
     pieces = (torch.tensor([text[start : start + CHUNK]], device=session.device) for start in range(0, len(text), CHUNK))
     return pending, (session.extend(piece)[0] for piece in pieces)

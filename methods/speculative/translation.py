@@ -88,6 +88,13 @@ class TranslatedSession:
         ends = [[end - 1 for end in accumulate(map(len, row))] for row in rows]
         return self._over_target(logits[torch.arange(len(rows)).unsqueeze(-1), torch.tensor(ends)])
 
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """Count how many of the next tokens of one row the draft model's positions hold."""
+        if self.session.position_limit is None:
+            return len(tokens)
+        room = self.session.position_limit - self.session.lengths[0][0]
+        return sum(end <= room for end in accumulate(len(self.translation.pieces[token]) for token in tokens))
+
     def _over_target(self, logits: Float[Tensor, "B n W"]) -> Float[Tensor, "B n V"]:
         shared = logits.new_full((*logits.shape[:-1], self.vocab_size), float("-inf"))
         shared[..., self._to] = logits[..., self._from]

@@ -13,9 +13,12 @@ from harness.models.fit import Models
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import pin_model
 from harness.run.build import build_method
+from harness.run.replay import Reader, replay
 from harness.zoo.build import ensure
+from methods.autoregressive import Autoregressive
+from methods.sampling import Sampling, Uniforms
 from methods.spread import SpreadSession
-from methods.types import Inputs
+from methods.types import Inputs, Stop
 
 SPEC = ModelSpec(name="zoo:gpt-target", device_map="auto")
 
@@ -45,6 +48,18 @@ def test_a_mapped_model_says_what_the_other_says(spec: ModelSpec) -> None:
     assert torch.equal(logits(plain), logits(mapped))
     assert isinstance(in_parts(mapped).session(), SpreadSession)
     assert torch.equal(logits(plain), logits(mapped))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rounding_of_a_model_in_parts_is_no_fault(spec: ModelSpec, temperature: float) -> None:
+    """In half precision one token at a time and all at once differ by more than they may in fp32."""
+    models, sampling = Models(dtype="bfloat16"), Sampling(temperature=temperature)
+    target = in_parts(load_model(replace(spec, device_map=None), dtype="bfloat16"))
+    method, inputs = Autoregressive(), Inputs(((1, 5, 9, 4),))
+    made = method.generate(target.session(), inputs, sampling, Uniforms([7], 60), Stop(max_new_tokens=60))[0]
+    found = replay(method, Reader(target, sampling, models), inputs, made, 7, 60)
+    assert found is not None
+    assert (found.decisions, found.fault) == (60, None)
 
 
 def test_methods_with_caches_of_their_own_are_refused(spec: ModelSpec) -> None:

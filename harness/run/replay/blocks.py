@@ -15,6 +15,7 @@ from harness.run.replay.drafts import Drafts, Sampled
 from harness.run.replay.reading import ACCEPT, SAMPLE
 
 TINY = 1e-300
+ROUNDED = 5e-8  # what seven digits of a record leave open of a probability that it states
 
 
 class Interval(NamedTuple):
@@ -32,7 +33,8 @@ def blocks(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
     Behind the first draft that does not stand the text says nothing of the laws, so only its last draft is looked at there.
     A round that a stop has cut may have accepted more than it emitted and is left out.
     """
-    laws, accepts, bounds, shares = output.laws, output.numbers[ACCEPT], output.bounds.tolist(), output.shares.tolist()
+    laws, accepts, shares = output.laws, output.numbers[ACCEPT], output.shares.tolist()
+    bounds = [drafts.bound(position) for position in range(len(output.tokens))]
     for one in output.rounds:
         step, kept, length = one.step, one.step.num_accepted, len(one.step.drafted)
         if step.emitted != kept + 1:
@@ -42,7 +44,9 @@ def blocks(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
         rows = dict(zip((at.place for at in known), known_laws, strict=True))
         own = [float(laws[at.position, at.token]) for at in places]
         theirs = [float(rows[at.place][at.token]) if at.place in rows else step.draft_probs[at.place] for at in places]
-        reached = _carried(own, theirs, *([part[at.position] for at in places] for part in (bounds, shares)))
+        stated = [0.0 if at.place in rows else ROUNDED for at in places]
+        bound, share = ([part[at.position] for at in places] for part in (bounds, shares))
+        reached = _carried(own, theirs, bound, share, stated)
         end, all_stand = one.start + kept, kept == length
         if kept and (all_stand or kept in rows):
             ours, taken = (None, None) if all_stand else (laws[end], rows[kept])
@@ -58,12 +62,19 @@ def blocks(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
 
 
 def _carried(
-    target_probs: Sequence[float], draft_probs: Sequence[float], bounds: Sequence[float], shares: Sequence[float]
+    target_probs: Sequence[float],
+    draft_probs: Sequence[float],
+    bounds: Sequence[float],
+    shares: Sequence[float],
+    stated: Sequence[float],
 ) -> list[Interval]:
-    """Return p_0 to p_k of k drafted tokens, whose probabilities are off by at most ``bounds``, and by ``shares`` of them."""
+    """Return p_0 to p_k of k drafted tokens, whose probabilities are off by at most ``bounds``, and by ``shares`` of them.
+
+    ``stated``: what a record leaves open of a draft's.
+    """
     found = [Interval(1.0, 1.0)]
-    for target, draft, bound, share in zip(target_probs, draft_probs, bounds, shares, strict=True):
-        own, other = min(bound, share * target), min(bound, share * draft)
+    for target, draft, bound, share, rounded in zip(target_probs, draft_probs, bounds, shares, stated, strict=True):
+        own, other = min(bound, share * target), min(bound, share * draft) + rounded
         low = found[-1].low * max(0.0, target - own) / max(draft + other, TINY)
         most, least = found[-1].high * (target + own), max(0.0, draft - other)
         found.append(Interval(min(1.0, low), 1.0 if most >= least else most / least))

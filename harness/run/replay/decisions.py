@@ -25,8 +25,12 @@ class Decision(NamedTuple):
     bound: float
 
 
-def choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decision]:
-    """Yield how much worse each token is than the target's first choice, and how much better a draft is that was rejected."""
+def choices(made: Generation, reading: Reading, exact: bool, keeps_last: bool = False) -> Iterator[Decision]:
+    """Yield how much worse each token is than the target's first choice, and how much better a draft is that was rejected.
+
+    ``exact``: only the target's first choices stand; ``keeps_last``: where all of a round's drafts do, the last one counts as
+    the target's own.
+    """
     logits, bounds = reading.logits.double(), reading.margin_bound.tolist()
     best = logits.topk(min(2, logits.shape[-1])).values
     tokens = torch.tensor(made.tokens, device=logits.device)
@@ -36,7 +40,7 @@ def choices(made: Generation, reading: Reading, exact: bool) -> Iterator[Decisio
         kept, end = step.num_accepted, start + step.num_accepted
         if any(made.tokens[start + place] != step.drafted[place] for place in range(min(kept, step.emitted))):
             yield Decision(start, "accepted draft that was not emitted", 1.0, 0.0)
-        if kept < min(len(step.drafted), step.emitted):
+        if kept < min(len(step.drafted) - keeps_last, step.emitted):
             own = float(logits[end, step.drafted[kept]])
             yield Decision(end, "rejection", own - float(best[end, -1]) if own == float(best[end, 0]) else 0.0, bounds[end])
 
@@ -55,17 +59,18 @@ def first_choices(drafter: Drafter, inputs: Inputs, made: Generation, rounds: Se
         yield Decision(one.position, "draft", off, NEAR_TIE_FLOAT32)
 
 
-def acceptances(output: Sampled, drafts: Drafts, lenience: float | None) -> Iterator[Decision]:
+def acceptances(output: Sampled, drafts: Drafts, lenience: float | None, states_drafts: bool) -> Iterator[Decision]:
     """Yield what was decided of drafts, and how far stated probabilities are from what the laws say.
 
-    Without a ``lenience`` the decisions are a rule's own, and are not looked at.
+    Without a ``lenience`` the decisions are a rule's own, and are not looked at. ``states_drafts``: what the rule states of a
+    draft is what the drafter's law gives it; another's rule may have taken it for something else.
     """
     if not (places := decided(output.rounds)):
         return
     probs = output.laws[[one.position for one in places], [one.token for one in places]].tolist()
-    accepts, bounds = output.numbers[ACCEPT].tolist(), output.bounds.tolist()
+    accepts = output.numbers[ACCEPT].tolist()
     for one, prob, law in zip(places, probs, drafts.probs(places), strict=True):
-        step, position, bound = one.step, one.position, bounds[one.position]
+        step, position, bound = one.step, one.position, drafts.bound(one.position)
         if one.stands and output.tokens[position] != one.token:
             yield Decision(position, "accepted draft that was not emitted", 1.0, 0.0)
         if one.place < len(step.target_probs):
@@ -75,7 +80,7 @@ def acceptances(output: Sampled, drafts: Drafts, lenience: float | None) -> Iter
             if lenience is not None:
                 over = lenience * accepts[one.number] * stated - prob  # at most 0 where the draft stands
                 yield Decision(position, "acceptance" if one.stands else "rejection", over if one.stands else -over, bound)
-            if law is not None:
+            if law is not None and states_drafts:
                 yield Decision(position, "draft's probability", abs(stated - law), bound)
 
 
@@ -92,7 +97,8 @@ def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
         known, laws = drafts.drawn_from(decided(output.rounds))
         if known:
             at, numbers = [one.position for one in known], output.numbers[DRAFT][[one.number for one in known]]
-            yield from draws("draft", at, [one.token for one in known], laws, numbers, output.bounds[at])
+            bounds = torch.tensor([drafts.bound(position) for position in at])
+            yield from draws("draft", at, [one.token for one in known], laws, numbers, bounds)
 
 
 def last_tokens(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
@@ -105,7 +111,8 @@ def last_tokens(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
             at = [one.position for one in rounds]
             weights = output.laws[at] if rounds is whole else (output.laws[at] - taken).clamp(min=0)
             drawn = output.numbers[SAMPLE][[one.first for one in rounds]]
-            yield from draws("drawn token", at, [output.tokens[end] for end in at], weights, drawn, output.bounds[at])
+            bounds = torch.tensor([drafts.bound(end) for end in at])
+            yield from draws("drawn token", at, [output.tokens[end] for end in at], weights, drawn, bounds)
 
 
 def draws(

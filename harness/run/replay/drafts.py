@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.reading import DRAFT, Reader
+from harness.run.replay.reading import DRAFT, Reader, around_nucleus, border_of
+from methods.sampling import Sampling
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.per_row import PerRow, opening
 from methods.speculative.translation import TextDrafter
@@ -95,9 +96,10 @@ def asked_again(
     if not isinstance(drafter, PerRow) or isinstance(drafter.row_drafter, TextDrafter):
         return {}
     start, found = opening(inputs.prompts[0], _pending(reader, inputs)), {}
+    draws = numbers[DRAFT].to(reader.target.stack.device)
     for one in rounds:
         if count := len(one.step.drafted):
-            own = numbers[DRAFT, one.first : one.first + count]
+            own = draws[one.first : one.first + count]
             found[one.start] = drafter.row_drafter.propose([*start, *tokens[: one.start]], count, own, reader.sampling)
     return found
 
@@ -122,9 +124,24 @@ class Drafts:
         self.as_points = as_points or (isinstance(drafter, PerRow) and not self.again)
         self.vocab_size, self.device = reader.target.vocab_size, reader.target.stack.device
         self.laws: Tensor | None = None
+        self.border: list[float] | None = None
         if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
-            found = list(drafter.teacher_probs(inputs, [_pending(reader, inputs)], output.tokens, reader.sampling))
-            self.laws = torch.cat(found).double() if found else None
+
+            def read(sampling: Sampling) -> Tensor | None:
+                found = list(drafter.teacher_probs(inputs, [_pending(reader, inputs)], output.tokens, sampling))
+                return torch.cat(found).double() if found else None
+
+            self.laws = read(reader.sampling)
+            if self.laws is not None and reader.sampling.top_p is not None:
+                smaller, larger = (read(one) for one in around_nucleus(reader.sampling))
+                assert smaller is not None
+                assert larger is not None
+                self.border = border_of(smaller, larger).tolist()
+
+    def bound(self, position: int) -> float:
+        """Return by how much rounding may move a draft's law there, or its difference from the target's."""
+        own = 0.0 if self.border is None or position >= len(self.border) else self.border[position]
+        return float(self.output.bounds[position]) + own
 
     def laws_of(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
         """Return the places at which the law that the rule took for a draft's is known, behind drafts that stood; and these."""
@@ -151,7 +168,7 @@ class Drafts:
     def _law(self, one: Place) -> Float[Tensor, "V"]:
         proposal = self.again[one.start]
         if one.place >= proposal.lengths[0]:
-            return torch.zeros(self.vocab_size, dtype=torch.float64)
+            return torch.zeros(self.vocab_size, dtype=torch.float64, device=self.device)
         if proposal.logits is not None:
             return proposal.sampling.probs(proposal.logits[0, one.place]).double()
         return _point_masses(proposal.tokens[0, one.place : one.place + 1].tolist(), self.vocab_size, proposal.tokens.device)[0]

@@ -26,14 +26,15 @@ from harness.run.replay.decisions import (
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, rounds_of
 from harness.run.replay.reading import MEMORY, SAMPLE, Reader, law_of, numbers_of
 from methods.sampling import Sampling
+from methods.specdec.rules import TopBeta, TopOne
 from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import PointMass, TargetGreedy, Typical
 from methods.speculative.rules import KernelRule, Lenience, SpeculativeSampling
 from methods.steps import Step
-from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Method, VerifyRule
 
+STATE_DRAFTS = (SpeculativeSampling, BlockVerification, KernelRule, Lenience, Typical, TargetGreedy)  # with what drafters gave
 STATE_LAW = (Lenience, Typical, TargetGreedy)  # lossy rules whose probabilities of drafts are the target's own
 
 
@@ -57,7 +58,7 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
     try:
         for window, (inputs, tokens) in enumerate(zip(prompt.windows(), outputs, strict=False)):
             if not tokens:
-                return record
+                return dataclasses.replace(record, divergence=fault)
             made = Generation(tokens, _taken(rounds, len(tokens)), "length")
             seed = seed_of(experiment, prompt.example.id, record.repeat, window)
             found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
@@ -68,7 +69,7 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
             nats += reader.read(inputs, tokens).nats(tokens)
             start += len(tokens)
     except MEMORY:
-        return record
+        return dataclasses.replace(record, divergence=fault)
     return dataclasses.replace(record, replayed=sum(decisions) if decisions else None, nats=nats, divergence=fault)
 
 
@@ -109,14 +110,15 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
 def is_replayed(method: Method, sampling: Sampling) -> bool:
     """Say whether a method's tokens are the target's first choices, or draws with numbers that can be had again.
 
-    Of some lossy rules that sample, what they state of drafts is the target's law, and of lenience every decision follows.
+    Of some lossy rules that sample, what they state of drafts is the target's law, and of lenience every decision follows. Of
+    another's method that keeps no more than the target's law, nobody knows which number drew what.
     """
     if getattr(method, "num_beams", 1) > 1:
         return False
     if method.guarantee == "lossy":
         states_law = isinstance(method, DraftAndVerify) and isinstance(_rule_of(method), STATE_LAW)
         return states_law and not sampling.greedy
-    return sampling.greedy or not isinstance(method, TransformersGenerate)
+    return sampling.greedy or method.guarantee == "identical" or isinstance(method, DraftAndVerify)
 
 
 def _divergence(fault: Decision) -> Divergence:
@@ -141,14 +143,16 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     rounds = rounds_of(made.steps, by_block or method.looks_ahead)
     numbers = numbers_of(seed, length, max(one.first + len(one.step.drafted) + 1 for one in rounds))
     if laws is None:
-        yield from choices(made, reading, exact=lenience is not None)
+        cap = rule.cap if isinstance(rule, TopOne) or (isinstance(rule, TopBeta) and rule.strict) else None
+        yield from choices(made, reading, cap is not None or lenience is not None, cap == "printed")
         yield from first_choices(method.drafter, inputs, made, rounds)
         yield from repeated_drafts(rounds, asked_again(method.drafter, reader, inputs, made.tokens, numbers, rounds))
         return
-    shares = 4 * reading.margin_bound / reader.sampling.temperature  # of a probability: of its logit and of the sum, twice
+    # Of a probability: of its logit and of the sum, twice, and of those that its nucleus leaves out or lets in.
+    shares = 4 * reading.margin_bound / reader.sampling.temperature + 2 * reading.border
     output = Sampled(made.tokens, laws, 2 * reading.law_bound, shares, numbers, rounds)
     drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass))
-    yield from acceptances(output, drafts, None if by_block else lenience)
+    yield from acceptances(output, drafts, None if by_block else lenience, isinstance(rule, STATE_DRAFTS))
     yield from drawn_drafts(output, drafts)
     yield from repeated_drafts(rounds, drafts.again)
     if by_block:

@@ -1,7 +1,7 @@
 """What a text and a seed give by a path that shares nothing with ours but the weights: logits, laws and random numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from methods.speculative.overlap import teacher_logits
 from methods.types import Inputs
 
 NEAR_TIE_FLOAT32 = 1e-4  # a difference of two logits, or of two probabilities, that rounding may make in fp32
+COOL = 0.1  # the temperature below which fp32 moves a probability by more than that, as its logits are divided by it
+NUCLEUS = 1e-5  # of the mass behind a nucleus: by so much rounding may move it, and let a token in or out
 WITHIN = 4  # in half precision: typical errors of a law, measured on the same text, that a border may have moved
 MEMORY = (torch.OutOfMemoryError, MemoryError)
 LEAST = -690.0  # log of 1e-300
@@ -27,11 +29,15 @@ KEPT_BYTES = 2**28  # of readings that are kept for other arms' equal texts; the
 
 @dataclass(frozen=True)
 class Reading:
-    """A text as it was read: logits before each of its tokens, and by how much rounding may move a margin and a law there."""
+    """A text as it was read: logits before each of its tokens, and by how much rounding may move a margin and a law there.
+
+    ``border`` is the part of ``law_bound`` by which a law changes where a token enters or leaves the nucleus.
+    """
 
     logits: Float[Tensor, "T V"]
     margin_bound: Float[Tensor, "T"]
     law_bound: Float[Tensor, "T"]
+    border: Float[Tensor, "T"]
 
     def nats(self, tokens: Sequence[int]) -> float:
         """Return minus the log-probability of the text, at temperature 1; of a token that cannot be, what JSON can hold."""
@@ -52,7 +58,7 @@ class Reader:
     def read(self, inputs: Inputs, tokens: Sequence[int]) -> Reading:
         """Return one row's output as it was read, now or before. Raises RuntimeError where memory does not suffice."""
         heard = None if inputs.features is None else inputs.features.cpu().numpy().tobytes()
-        key = (inputs.prompts, heard, tuple(tokens))
+        key = (inputs.prompts, heard, tuple(tokens), self.sampling)
         self.known[key] = found = self.known.pop(key, None) or self._read(inputs, tokens)
         while len(self.known) > 1 and sum(one.logits.nbytes for one in self.known.values()) > KEPT_BYTES:
             del self.known[next(iter(self.known))]  # the one that was asked for longest ago
@@ -66,15 +72,40 @@ class Reader:
             logits = torch.cat(list(teacher_logits(target.session(), inputs, tokens)[1]))
         else:
             logits = read_text(stack, stack.model, inputs, tokens)
-        if logits.dtype not in (torch.float16, torch.bfloat16) or stack.parts:
-            bound = torch.full((len(logits),), NEAR_TIE_FLOAT32, device=logits.device)
-            return Reading(logits, bound, bound)
+        if logits.dtype not in (torch.float16, torch.bfloat16):
+            margin = torch.full((len(logits),), NEAR_TIE_FLOAT32, device=logits.device)
+            return _reading(logits, margin, margin * max(1.0, COOL / (sampling.temperature or COOL)), sampling)
+        if stack.parts:  # no whole copy in fp32 fits: the numbers' own distance, twice for each of two logits
+            largest = logits.float().nan_to_num(neginf=0.0).abs().amax(-1)
+            margin = 4 * torch.finfo(logits.dtype).eps * largest
+            return _reading(logits.float(), margin, (margin / (sampling.temperature or 1.0)).clamp(max=1.0), sampling)
         wide = read_text(stack, self.models.widened(target), inputs, tokens)
         margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
         if sampling.greedy:
-            return Reading(wide, margin, margin)
+            return _reading(wide, margin, margin, sampling)
         apart = (sampling.probs(logits) - sampling.probs(wide)).abs().sum(-1) / 2
-        return Reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()))
+        return _reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()), sampling)
+
+
+def _reading(
+    logits: Float[Tensor, "T V"], margin: Float[Tensor, "T"], law_bound: Float[Tensor, "T"], sampling: Sampling
+) -> Reading:
+    border = torch.zeros_like(margin)
+    if not sampling.greedy and sampling.top_p is not None:
+        border = border_of(*(law_of(logits, one) for one in around_nucleus(sampling))).to(margin.dtype)
+    return Reading(logits, margin, law_bound + border, border)
+
+
+def around_nucleus(sampling: Sampling) -> tuple[Sampling, Sampling]:
+    """Return samplings with a slightly smaller and a slightly larger nucleus, between which rounding may choose."""
+    assert sampling.top_p is not None
+    least, most = max(NUCLEUS, sampling.top_p - NUCLEUS), min(1.0, sampling.top_p + NUCLEUS)
+    return replace(sampling, top_p=least), replace(sampling, top_p=most)
+
+
+def border_of(smaller: Float[Tensor, "T V"], larger: Float[Tensor, "T V"]) -> Float[Tensor, "T"]:
+    """Return the total variation between the laws of ``around_nucleus``: 0 but where a token is at the border."""
+    return (smaller.double() - larger.double()).abs().sum(-1) / 2
 
 
 def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:

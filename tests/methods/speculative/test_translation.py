@@ -11,6 +11,7 @@ from harness.exact.toy import Toy, greedy_output, random_table, toy_session
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
+from methods.speculative.overlap import teacher_logits
 from methods.speculative.per_row import PerRow
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
@@ -89,6 +90,17 @@ def test_whatever_is_extended_rewound_and_selected_the_law_is_that_of_the_text(s
             for place, token in enumerate(tokens):
                 texts[row][1] += (token,)
                 torch.testing.assert_close(logits[row, place].softmax(-1), law_behind(sum(texts[row], ())))
+
+
+def test_a_text_is_read_as_far_as_the_drafts_positions_reach() -> None:
+    """Tokens of the target that take two or three of the draft's."""
+    session, output = translated(position_limit=11), [6, 3, 1, 6, 3, 3]
+    pending, chunks = teacher_logits(session, Inputs(((1,),)), output)
+    logits = torch.cat(list(chunks))
+    assert pending == [1]
+    fed = [1, *output[: len(logits) - 1]]
+    assert len(spelt(tuple(fed))) <= 11 < len(spelt((*fed, output[len(logits) - 1])))
+    torch.testing.assert_close(logits[-1].softmax(-1), law_behind(tuple(fed)))
 
 
 @pytest.mark.parametrize("kind", ["tli", "slem"])
