@@ -121,7 +121,8 @@ class Task:
     """A task: its data set, prompts, per-example statistics and metrics.
 
     A subclass sets the class variables below and defines ``prompt``, ``statistics`` and ``values_from_sums``;
-    ``signature`` where a metric has settings.
+    ``signature`` where a metric has settings. ``continues_prompt``: outputs and references go on with the prompt's
+    text, whose end therefore stays where it is too long.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Task:
     max_new_tokens: int = 128
     metrics: tuple[str, ...] = ()
     scores_reference: bool = False
+    continues_prompt: bool = False
     units: ClassVar[Mapping[str, str]] = {}
 
     def training_pair(self, example: Example) -> tuple[str, str]:

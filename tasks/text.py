@@ -86,6 +86,7 @@ class Text(Task):
     dataset = DATASET
     metrics = ("perplexity", "bits_per_byte")
     scores_reference = True
+    continues_prompt = True
     units = {"perplexity": "per token", "bits_per_byte": "bits"}  # noqa: RUF012
 
     def prompt(self, example: Example, style: PromptStyle) -> str:

@@ -141,7 +141,7 @@ class Translation(Task):
         return f"### Instruction: Translate {source} sentence into {target}.\n{shown}{source}: {text}\n{target}:"
 
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
-        text = output_text.strip().split("\n")[0].split(END_OF_SHOT)[0].strip()
+        text = output_text.strip().split("\n")[0].rstrip().removesuffix(END_OF_SHOT).strip()
         return {kind: bleu_counts(kind, text, example.references) for kind in self.kinds}
 
     def values_from_sums(self, sums: Sums) -> dict[str, np.ndarray]:

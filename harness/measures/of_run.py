@@ -12,8 +12,8 @@ import numpy as np
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, MemoryProbe
-from harness.core.records import Record
-from harness.measures.pairing import Paired, incomparable, overlap_of, paired, rounds_s, steps_of, succeeded
+from harness.core.records import Record, Unit
+from harness.measures.pairing import Paired, batches_of, incomparable, overlap_of, paired, rounds_s, steps_of, succeeded
 from harness.measures.pipelines import Account, account, match_rate, untimed
 from harness.measures.statistics import (
     Estimate,
@@ -155,16 +155,21 @@ def _ratio_of_rates(rows: Paired, among: int | None = None) -> Estimate:
 
 
 def tokens_per_s(records: Sequence[Record]) -> Estimate | None:
-    """Emitted tokens over seconds, totals over examples; in a batch the seconds are its time over its rows."""
-    return ratio_of_examples(
-        [(one.unit, len(one.tokens or ()), one.wall_s) for one in succeeded(records) if one.wall_s], "tokens/s"
-    )
+    """Emitted tokens over seconds, totals over examples; in a batch the seconds are its time over its rows, drawn together."""
+    rows = [(unit, len(one.tokens or ()), one.wall_s) for unit, one in _timed_together(records) if one.wall_s]
+    return ratio_of_examples(rows, "tokens/s")
 
 
 def ms_per_token(records: Sequence[Record]) -> Estimate | None:
     """Milliseconds an emitted token, totals over examples: what ``tokens_per_s`` says the other way round."""
-    rows = [(one.unit, 1e3 * one.wall_s, len(one.tokens or ())) for one in succeeded(records) if one.wall_s]
+    rows = [(unit, 1e3 * one.wall_s, len(one.tokens or ())) for unit, one in _timed_together(records) if one.wall_s]
     return ratio_of_examples(rows, "ms")
+
+
+def _timed_together(records: Sequence[Record]) -> list[tuple[Unit, Record]]:
+    """Return what succeeded, each with what an interval draws of it: the batch that its time is a share of."""
+    batches = batches_of(records)
+    return [((one.signature, batches[one.key]), one) for one in succeeded(records)]
 
 
 def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
@@ -228,7 +233,7 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
         else:
             one = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
         resampled = partial(_resampled, task, statistics, name)
-        found[name] = widened(one, [record.signature for record in counted], resampled)
+        found[name] = widened(one, [record.signature for record in counted], resampled, 100.0 if metric.unit == "%" else None)
     return found
 
 

@@ -186,7 +186,7 @@ def paired(
     keys = [key for key in first if key in second and run_of(first[key]) == run_of(second[key])]
     if not keys:
         return None
-    batches = _batches(baseline)
+    batches = batches_of(baseline)
     members: dict[str, list[Key]] = {}
     for key in keys:
         members.setdefault(batches[key], []).append(key)
@@ -197,7 +197,7 @@ def paired(
     return Paired(sums(first), sums(second), [first[own[0]].signature for own in members.values()])
 
 
-def _batches(records: Sequence[Record]) -> dict[Key, str]:
+def batches_of(records: Sequence[Record]) -> dict[Key, str]:
     """Return the first example of those that were decoded together, for each of them: their times are equal shares of one."""
     found: dict[Key, str] = {}
     batch: list[Record] = []

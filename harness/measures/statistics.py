@@ -174,11 +174,15 @@ def share_of_examples(value: float, hits: float, n: int, whole: float, unit: str
     return Estimate(value, whole * low, whole * high, n, unit, exact=True)
 
 
-def bounded(found: Estimate, whole: float) -> Estimate:
-    """Give a share of tokens that is 0 or the ``whole`` the interval of as many examples that count once each."""
-    for hits, at in ((0, 0.0), (found.n, whole)):
+def bounded(found: Estimate, whole: float, counted: int) -> Estimate:
+    """Give a share of tokens that is 0 or the ``whole`` the interval of as many examples that count once each.
+
+    ``counted`` of the examples have tokens at all; of a single one there is no interval.
+    """
+    for hits, at in ((0, 0.0), (counted, whole)):
         if found.n > 1 and abs(found.value - at) <= SAME * whole:
-            return share_of_examples(found.value, hits, found.n, whole, found.unit)
+            alone = Estimate(found.value, None, None, counted, found.unit)
+            return share_of_examples(found.value, hits, counted, whole, found.unit) if counted > 1 else alone
     return found
 
 
@@ -211,7 +215,7 @@ def ratio_of_totals(
         found = share_of_examples(value, hits.sum(), n, whole, unit)
     else:
         found = Estimate(value, *interval(ratios(weights(n))), n, unit)
-        found = found if whole is None else bounded(found, whole)
+        found = found if whole is None else bounded(found, whole, int(np.count_nonzero(denominators)))
     return widened(found, replicas, ratios, whole)
 
 
@@ -275,7 +279,7 @@ def resampled(
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
     found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
-    return widened(found if whole is None else bounded(found, whole), replicas, statistic, whole)
+    return widened(found if whole is None else bounded(found, whole, n), replicas, statistic, whole)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:

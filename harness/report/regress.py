@@ -10,6 +10,7 @@ numbers too, and its author says so (``--update``).
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -94,12 +95,14 @@ def _estimates(comparison: Comparison, records: Sequence[list[Record]]) -> dict[
 
 
 def _pooled(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
-    intervals = {name: [_rounded(one.low), _rounded(one.high), one.n] for name, one in estimates.items()}
-    return {"metrics": _values(estimates), "intervals": intervals}
+    values = _values(estimates)
+    intervals = {name: [_rounded(one.low), _rounded(one.high), one.n] for name, one in estimates.items() if name in values}
+    return {"metrics": values, "intervals": intervals}
 
 
 def _values(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    return {name: round(one.value, 9) for name, one in estimates.items()}
+    """Return the numbers but those that a single example does not have: the error rate of a reference without words."""
+    return {name: round(one.value, 9) for name, one in estimates.items() if math.isfinite(one.value)}
 
 
 def _rounded(end: float | None) -> float | None:

@@ -5,7 +5,7 @@ They are of the task's prompt, a user's template or the tokenizer's chat templat
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from string import Formatter
@@ -144,25 +144,36 @@ def _fields(template: str) -> set[str]:
 def _cut_longest_field(
     task: Task, example: Example, experiment: Experiment, model: LoadedModel, room: int
 ) -> tuple[int, tuple[int, ...]]:
-    """Drop words from the end of the longest field until the rendered prompt fits; instructions around it stay whole."""
+    """Drop words from the end of the longest field until the rendered prompt fits; instructions around it stay whole.
+
+    Of a text that its reference goes on with, words are dropped from its beginning. Where not even one word fits, as of
+    languages that part none, characters are dropped.
+    """
     whole = _render(task, example, experiment)
 
     def with_field(name: str, text: str) -> Example:
         return replace(example, inputs={**example.inputs, name: text})
 
     shown = [name for name in example.inputs if _render(task, with_field(name, ""), experiment) != whole]
+    if not shown:
+        raise UsageError(f"max_input_tokens {room}: the prompt exceeds it and shows no field that could be cut; give more")
     name = max(shown, key=lambda field: len(example.inputs[field]))
-    words = example.inputs[name].split(" ")
 
-    def encoded(count: int) -> tuple[int, ...]:
-        return _encode(task, with_field(name, " ".join(words[:count])), experiment, model)
+    def cut_to_fit(parts: Sequence[str], between: str) -> tuple[int, tuple[int, ...]]:
+        def encoded(count: int) -> tuple[int, ...]:
+            kept = parts[len(parts) - count :] if task.continues_prompt else parts[:count]
+            return _encode(task, with_field(name, between.join(kept)), experiment, model)
 
-    keep = _largest(len(words), lambda count: len(encoded(count)) <= room)
-    if keep is None:
+        keep = _largest(len(parts), lambda count: len(encoded(count)) <= room)
+        return (0, ()) if keep is None else (keep, encoded(keep))
+
+    keep, tokens = cut_to_fit(example.inputs[name].split(" "), " ")
+    if not keep:
+        keep, tokens = cut_to_fit(example.inputs[name], "")
+    if not keep:
         raise UsageError(
             f"max_input_tokens {room}: the prompt of example {example.id!r} exceeds it without any {name!r}; give more"
         )
-    tokens = encoded(keep)
     return len(_encode(task, example, experiment, model)) - len(tokens), tokens
 
 

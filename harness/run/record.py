@@ -65,7 +65,9 @@ def generated(
     """Decode a batch: one record a prompt. A recording that cannot be read fails alone, without the rest of its batch."""
     found, broken = readable(prompts)
     records = _decoded(arm, found, task, target, session, repeat, facts) if found else []
-    return records + [_failure(arm, prompt, message, repeat, facts) for prompt, message in broken]
+    made = {one.example: one for one in records}
+    made |= {prompt.example.id: _failure(arm, prompt, message, repeat, facts) for prompt, message in broken}
+    return [made[prompt.example.id] for prompt in prompts]
 
 
 def _decoded(

@@ -221,6 +221,32 @@ def test_texts_of_a_few_rounds_say_nothing_of_a_spread(synthetic: SimpleNamespac
     assert isinstance(measures.speedup(short, drafted), Estimate)
 
 
+def test_rows_of_a_batch_are_one_time(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Five batches of eight rows, each row with an equal share of its batch's time: five times were measured, not forty."""
+    batched = arms.plain.replace(batch_size=8)
+    records = [
+        replace(synthetic.plain(batched, str(i), 10, ar_s=0.015 if i >= 32 else 0.01 + 1e-5 * (i // 8)), num_rows=8)
+        for i in range(40)
+    ]
+    for found in (measures.tokens_per_s(records), measures.ms_per_token(records)):
+        assert isinstance(found, Estimate)
+        assert found.n == 5
+
+
+def test_a_share_over_replicas_is_never_more_than_the_whole(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Exact match of ten of ten in one process and nine of ten in another: Student's interval alone reaches 158 %."""
+    records = [
+        replace(
+            synthetic.plain(arms.plain, str(i)),
+            signature=f"{i // 10}",
+            statistics={"exact_match": float(i != 3), "f1": 1.0, "num_examples": 1.0},
+        )
+        for i in range(20)
+    ]
+    found = measures.of_task(get_task("squad"), records)["exact_match"]
+    assert (found.value, found.high) == (95.0, 100.0)
+
+
 @pytest.mark.parametrize(("slow", "is_refused"), [(1.0, False), (2.5, True)])
 def test_rounds_that_nobody_timed_are_judged_by_their_number(
     synthetic: SimpleNamespace, arms: SimpleNamespace, slow: float, is_refused: bool

@@ -12,6 +12,7 @@ from harness.models.names import pin_model
 from harness.run.prompts import make_prompt, seed_of
 from harness.zoo.build import ensure
 from tasks import get_task
+from tasks.base import Example
 from tasks.sources.read import read_examples
 from tasks.summarization import SUMMARY_TEMPLATE
 
@@ -37,8 +38,30 @@ def test_the_longest_field_is_cut_and_the_instruction_stays(model: LoadedModel, 
         assert whole.truncated_tokens == 0
         assert len(cut.tokens) <= room
         assert cut.truncated_tokens == len(whole.tokens) - len(cut.tokens) > 0
-        ending = {"squad": "### Assistant:", "cnndm": "### Assistant:", "wmt-en-de": "German:", "text": ""}[task_name]
-        assert model.decode(cut.tokens).endswith(ending)
+        decoded = model.decode(cut.tokens).strip()
+        if task_name == "text":
+            assert example.inputs["prompt"].endswith(decoded), "what the reference goes on with stays"
+        else:
+            assert decoded.endswith("German:" if task_name == "wmt-en-de" else "### Assistant:")
+
+
+def test_a_text_that_parts_no_words_is_cut_by_characters(model: LoadedModel) -> None:
+    """It used to lose all of its longest field, and was scored on what is left without a word."""
+    task = get_task("squad")
+    example = Example("a", {"context": "x" * 200, "question": "who is it"}, ("x",))
+    whole = make_prompt(task, example, experiment("squad"), model)
+    without = make_prompt(task, replace(example, inputs={**example.inputs, "context": ""}), experiment("squad"), model)
+    room = (len(whole.tokens) + len(without.tokens)) // 2
+    cut = make_prompt(task, example, experiment("squad", max_input_tokens=room), model)
+    assert len(without.tokens) + 3 < room - 3 <= len(cut.tokens) <= room
+
+
+def test_a_template_without_a_field_that_is_too_long_is_refused(model: LoadedModel) -> None:
+    task = get_task("squad")
+    example = next(iter(read_examples(task, "toy", "test", 1, 0)))
+    told = experiment("squad", max_input_tokens=3).replace(prompt_template="one two three four five six seven")
+    with pytest.raises(UsageError, match="max_input_tokens 3: the prompt exceeds it and shows no field"):
+        make_prompt(task, example, told, model)
 
 
 def test_what_cannot_fit_is_refused(model: LoadedModel) -> None:

@@ -95,6 +95,17 @@ def test_an_exact_interval_covers_at_least_as_often_as_it_says() -> None:
         assert sum(chance for chance, hit in zip(chances, inside, strict=True) if hit) >= 0.95
 
 
+def test_examples_that_counted_nothing_narrow_no_exact_interval() -> None:
+    """Of 30 requests one got so far and stood five times; of 40 three ever drafted, and nothing stood."""
+    one = ratio_of_examples([("a", 5, 5), *((f"e{i}", 0, 0) for i in range(29))], whole=1.0)
+    assert one is not None
+    assert (one.value, one.low, one.high, one.n, one.exact) == (1.0, None, None, 1, False)
+    three = ratio_of_examples([("a", 0, 4), ("b", 0, 6), ("c", 0, 5), *((f"e{i}", 0, 0) for i in range(37))], whole=1.0)
+    assert three is not None
+    assert (three.value, three.n) == (0.0, 3)
+    assert three.high == pytest.approx(1 - 0.025 ** (1 / 3), abs=1e-3)
+
+
 def test_a_share_of_examples_is_exact_and_one_of_tokens_bounded_at_its_ends() -> None:
     equal = ratio_of_examples([(str(i), 100.0, 1.0) for i in range(16)], "%", 100.0)
     assert equal is not None

@@ -117,6 +117,12 @@ def test_shot_mark_and_later_lines_do_not_count():
     assert TRANSLATION.statistics(example, " Ein Haus steht hier . #\nEnglish: more") == clean
 
 
+def test_a_number_sign_within_a_translation_counts():
+    """It used to end the text there, whatever the prompt was."""
+    statistics = TRANSLATION.statistics(Example("1", {}, ("Platz # 1 der Liste",)), "Platz # 1 der Liste")
+    assert TRANSLATION.aggregate([statistics])["sacrebleu"].value == pytest.approx(100)
+
+
 @pytest.mark.parametrize("name", ["squad", "wmt-en-de", "xsum"])
 def test_resampling_equals_scoring_the_resampled_corpus(name):
     task, rng = get_task(name), np.random.default_rng(0)
