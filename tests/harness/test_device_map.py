@@ -50,16 +50,16 @@ def test_a_mapped_model_says_what_the_other_says(spec: ModelSpec) -> None:
     assert torch.equal(logits(plain), logits(mapped))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_rounding_of_a_model_in_parts_is_no_fault(spec: ModelSpec, temperature: float) -> None:
+def test_rounding_of_a_model_in_parts_is_no_fault(spec: ModelSpec) -> None:
     """In half precision one token at a time and all at once differ by more than they may in fp32."""
-    models, sampling = Models(dtype="bfloat16"), Sampling(temperature=temperature)
+    models, sampling = Models(dtype="bfloat16"), Sampling(temperature=1.0)
     target = in_parts(load_model(replace(spec, device_map=None), dtype="bfloat16"))
     method, inputs = Autoregressive(), Inputs(((1, 5, 9, 4),))
-    made = method.generate(target.session(), inputs, sampling, Uniforms([7], 60), Stop(max_new_tokens=60))[0]
-    found = replay(method, Reader(target, sampling, models), inputs, made, 7, 60)
-    assert found is not None
-    assert (found.decisions, found.fault) == (60, None)
+    for seed in range(12):
+        made = method.generate(target.session(), inputs, sampling, Uniforms([seed], 60), Stop(max_new_tokens=60))[0]
+        found = replay(method, Reader(target, sampling, models), inputs, made, seed, 60)
+        assert found is not None
+        assert (found.decisions, found.fault) == (60, None)
 
 
 def test_methods_with_caches_of_their_own_are_refused(spec: ModelSpec) -> None:

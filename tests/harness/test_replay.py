@@ -20,6 +20,7 @@ from harness.models.fit import Models
 from harness.models.loading import load_model
 from harness.models.names import pin_model
 from harness.run.comparison import Replay
+from harness.run.decode import misended
 from harness.run.prompts import examples_of, make_prompt
 from harness.run.replay import Reader, is_replayed, outputs, reading
 from harness.run.replay.blocks import blocks
@@ -495,3 +496,12 @@ def test_what_does_not_fit_into_memory_is_not_replayed(tmp_path: Path, monkeypat
     found, records = run(tmp_path, 1.0, tokens=8)
     assert found["replayed"]["outputs"] == 0
     assert {record.status for record in records[-1]} == {"ok"}
+
+
+@pytest.mark.parametrize(("name", "is_fault"), [("drafter-alone", False), ("autoregressive", True)])
+def test_a_drafter_alone_may_end_where_it_has_no_position_left(name: str, is_fault: bool) -> None:
+    """It has fewer of them than the target; nothing else may end before a stopping token and the limit."""
+    experiment: Any = SimpleNamespace(method=SimpleNamespace(name=name), max_new_tokens=48, ignore_eos=True)
+    target: Any = SimpleNamespace(stack=SimpleNamespace(position_limit=64, encodes_prompts=True), eos_token_ids=(2,))
+    prompt: Any = SimpleNamespace(windows=lambda: [0], tokens=(5, 6))
+    assert (misended(experiment, prompt, [7] * 31, target) is not None) == is_fault
