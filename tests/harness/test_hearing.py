@@ -22,7 +22,7 @@ from harness.models.fit import check_pair
 from harness.models.loading import Listener, LoadedModel, load_model
 from harness.models.names import pin_model
 from harness.run.decode import generate, joined, merged, outputs_of, parts_of, text_of
-from harness.run.prompts import make_prompt, seed_of
+from harness.run.prompts import examples_of, make_prompt, seed_of
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from methods.autoregressive import Autoregressive
@@ -179,6 +179,9 @@ def test_a_recording_that_cannot_be_read_fails_alone(whisper: LoadedModel, tmp_p
     arm = pin(plain(source=str(folder), batch_size=3))
     runner = Runner(tmp_path / "records", quiet=True)
     runner.run(Comparison((arm,)))
+    in_turn = [example.id for example in examples_of(arm)]
+    assert [record.example for record in runner.records(arm)] == in_turn, "a smaller limit takes the first of them"
+    assert in_turn[-1] != "broken", "which would be the last one anyway"
     records = {record.example: record for record in runner.records(arm)}
     assert {name: record.status for name, record in records.items()} == {"broken": "failed", "good": "ok", "long": "ok"}
     assert "broken.wav': cannot be decoded (" in records["broken"].error

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UsageError
-from harness.measures.statistics import DESCRIPTIVE
+from harness.measures.statistics import DESCRIPTIVE, Estimate
 from harness.report.baseline import read
 from harness.report.pinned import pinned_set
-from harness.report.regress import SCORED, Move, moves, read_baseline, update_baseline
+from harness.report.regress import SCORED, Move, _pooled, moves, read_baseline, update_baseline
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 
 
@@ -112,3 +112,9 @@ def test_the_pinned_set_has_every_part() -> None:
     parts = {*METHODS, *DRAFTERS, *RULES, *SCHEDULES}
     assert len(parts) >= 35
     assert found == parts - UNWATCHED
+
+
+def test_a_number_that_an_example_does_not_have_is_not_written() -> None:
+    """The error rate of a reference without words: JSON has no such number, and the baseline could not be read again."""
+    found = _pooled({"wer": Estimate(float("nan"), None, None, 1), "f1": Estimate(50.0, None, None, 1, "%")})
+    assert found == {"metrics": {"f1": 50.0}, "intervals": {"f1": [None, None, 1]}}

@@ -280,6 +280,8 @@ def test_a_token_at_the_border_of_the_nucleus_may_be_in_or_out(top_p: float, mov
     sampling = Sampling(temperature=1.0, top_p=top_p)
     border = reading.border_of(*(reading.law_of(logits, one) for one in reading.around_nucleus(sampling)))
     assert float(border) == pytest.approx(0.05 if moves else 0.0, abs=1e-6)
+    found = reading._reading(logits, torch.zeros(1), torch.tensor([1e-4]), sampling)
+    assert float(found.law_bound) == pytest.approx(1e-4 + float(border))
 
 
 @pytest.mark.parametrize("drafted", [1.04e-6, 0.96e-6])

@@ -132,10 +132,10 @@ def test_a_greedy_run_is_plain_decodings(
 
 
 @pytest.mark.parametrize("name", ["draft", "pieces"])
-def test_drafts_of_a_text_are_the_same_when_asked_again(
+def test_drafts_of_a_text_are_no_fault_however_many_tokens_were_asked_for(
     pair: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture, name: str
 ) -> None:
-    """So many of the draft's tokens may be fewer of the target's: with fewer asked for, the last one would be another."""
+    """So many of the draft's tokens may be fewer of the target's: asked again for these alone, it ends with another."""
     words = ("--draft", str(pair.folder / name), "--drafter", "slem", "--temperature", "1", "--gamma", "6", "--replay", "all")
     status = run(pair, tmp_path, *words)
     out, err = capsys.readouterr()
