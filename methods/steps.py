@@ -22,7 +22,7 @@ class Step:
     (one more than drafts; none from rules that do not look at them) are whole, and so are the probabilities, but those of
     kernels may end with the first rejection.
     For beam search ``drafted`` is empty and ``num_accepted`` counts search steps, before any cut.
-    Times are seconds of the whole batch's round; NaN where no clock was given.
+    Times are seconds of the whole batch's round, or lapses that ``float`` makes seconds of; NaN where no clock was given.
 
     A round of the PPD pipeline drafts nothing: ``candidates`` are the tokens that ``early_layer`` predicted for the position it
     emits, ``matched`` whether that token is among them (None: nothing was predicted), ``parts`` its seconds by
@@ -36,9 +36,9 @@ class Step:
     draft_probs: list[float] = field(default_factory=list)
     choices: list[int] = field(default_factory=list)
     stop_reason: StopReason | None = None
-    draft_s: float = float("nan")
-    verify_s: float = float("nan")
-    round_s: float = float("nan")
+    draft_s: Any = float("nan")
+    verify_s: Any = float("nan")
+    round_s: Any = float("nan")
     candidates: list[int] = field(default_factory=list)
     matched: bool | None = None
     early_layer: int | None = None

@@ -6,7 +6,7 @@ extended by ``[pending, drafted...]`` and so yields n + 1 rows of logits. Plain 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +20,8 @@ from methods.sampling import Sampling, Uniforms
 from methods.steps import Step, StopReason
 
 Guarantee = Literal["identical", "same_distribution", "lossy"]
-Clock = Callable[[], float]
+# Readings are subtracted, and differences are seconds; of a device's clock each waits until ``float`` asks for it.
+Clock = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ class Generation:
     tokens: list[int]
     steps: list[Step]
     stop_reason: StopReason
-    encode_s: float = float("nan")
-    draft_encode_s: float = float("nan")
+    encode_s: Any = float("nan")
+    draft_encode_s: Any = float("nan")
 
     def add(self, emitted: Sequence[int], step: Step) -> None:
         """Append a round: the tokens that it emitted, and its step, which says why the row ends where it does."""

@@ -126,9 +126,10 @@ def _begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
 
 
 def _local_runner(args: argparse.Namespace) -> "Runner":
+    from harness.run.quiet import PATIENCE_S
     from harness.run.runner import Runner
 
-    return Runner(args.records, args.quiet, args.again, args.replay)
+    return Runner(args.records, args.quiet, args.again, args.replay, PATIENCE_S)
 
 
 def _ray_runner(args: argparse.Namespace, cluster: "Cluster | None") -> "Runner":

@@ -492,6 +492,16 @@ class Comparison:
         """Say whether it is decoded to measure memory, so that its times do not count."""
         return isinstance(self.decoded_for, MemoryProbe)
 
+    @property
+    def is_timed(self) -> bool:
+        """Say whether its times are shown: those of arms that are compared, undisturbed, and of profiled rules.
+
+        An arm alone (alpha, match rates, quality) has records with times that nothing reads.
+        """
+        if self.decoded_for is not None:
+            return not self.holds_memory
+        return len(self.arms) > 1 or RuleTimesProbe() in self.arms[0].probes
+
     def __post_init__(self) -> None:
         own = {"method", "probes", "num_threads", "plugins"}
         for field in fields(Experiment):

@@ -86,7 +86,7 @@ def top_k_ratio(documents: Documents) -> float | None:
 
 
 def waits_a_round(documents: Documents) -> float | None:
-    """The most waits for the device a round, of our loops with a draft; a text's first and last rounds add some."""
+    """The most waits for the device a round, of our loops with a draft."""
     items = documents.get("loops", {"items": {}})["items"].values()
     rows = [row for item in items for row in item.get("rows", []) if ", ours" in row["loop"]]
     return max((row["waits a round"] for row in rows if row.get("waits a round") is not None), default=None)

@@ -83,7 +83,7 @@ def time_kernels(place: Place, setting: Setting) -> Measured:
 
 def _row(name: str, seconds: np.ndarray, base: float, setting: Setting, speed: float) -> dict[str, Any]:
     typical = median(seconds.ravel(), "s")
-    moved = bytes_moved(name, setting.batch, setting.gamma, setting.vocab_size, setting.dtype)
+    moved = bytes_moved(name, setting.batch, setting.gamma, setting.vocab_size, setting.dtype, setting.top_k is not None)
     return {
         "kernel": name,
         "us": typical.value * 1e6,

@@ -3,11 +3,10 @@
 Weights are random, so drafts are accepted as chance has it; what is measured does not depend on that: a run of the target over
 n tokens, one of the draft (over the target's: the paper's c), what a round costs besides, tokens a second of plain loops, the
 peak of memory. From these, alpha and gamma as a paper printed them, Theorem 3.8 and the whole account predict a speed-up.
-All are measured again with CUDA graphs, in items of their own.
+All are measured again with CUDA graphs. Every draft is an item of its own, so that little is lost where the minutes end.
 """
 
-import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 
 from harness.gpu.place import Item, Measured, Place
-from harness.gpu.shapes import PAIRS, Pair, build
+from harness.gpu.shapes import PAIRS, Pair, Shape, build
 from harness.gpu.times import Row, drafted_row, fixed, growing, pass_seconds, plain_row, timed
 from harness.run.instruments import with_peak
 from harness.tables import published
@@ -54,57 +53,64 @@ def items(place: Place) -> Sequence[Item]:
     pairs = PAIRS if place.sizes.real_models else [pair.tiny for pair in PAIRS]
     few = 1 if place.scale == "smallest" else len(pairs)
     compiled = pairs[1:2] if few > 1 else []
-    chosen = [
-        *((pair, pair.name, 60, measure_pair) for pair in pairs[:few]),
-        *((pair, f"{pair.name}, graphs", 60, measure_graphs) for pair in pairs[:few]),
-        *((pair, f"{pair.name}, compiled", 90, measure_compiled) for pair in compiled),
-    ]
-    return [Item(name=name, seconds=seconds, measure=partial(measure, place, pair)) for pair, name, seconds, measure in chosen]
+    chosen: list[tuple[str, float, Callable[[Place], Measured]]] = []
+    for pair in pairs[:few]:
+        drafted = [(shape, f"{pair.name} with {shape.name}") for shape in pair.drafts]
+        chosen.append((pair.name, 30, partial(measure_plain, pair=pair)))
+        chosen += [(name, 45, partial(measure_drafted, pair=pair, shape=shape)) for shape, name in drafted]
+    for pair in pairs[:few]:
+        drafted = [(shape, f"{pair.name} with {shape.name}, graphs") for shape in pair.drafts]
+        chosen.append((f"{pair.name}, graphs", 30, partial(measure_plain_graphs, pair=pair)))
+        chosen += [(name, 45, partial(measure_drafted_graphs, pair=pair, shape=shape)) for shape, name in drafted]
+    chosen += [(f"{pair.name}, compiled", 90, partial(measure_compiled, pair=pair)) for pair in compiled]
+    return [Item(name=name, seconds=seconds, measure=partial(measure, place)) for name, seconds, measure in chosen]
 
 
-def measure_pair(place: Place, pair: Pair) -> Measured:
-    """Passes, rounds and loops of a target with each of its drafts: ours, launched one by one, and transformers'."""
+def measure_plain(place: Place, pair: Pair) -> Measured:
+    """Passes of a target, and plain loops: ours, launched operation by operation, and transformers'."""
     target, held = with_peak(place.device, partial(build, pair.target, place.device, DTYPE[place.scale]))
-    inputs, gamma, session = inputs_of(place, target), pair.gamma, ModelSession(target)
-    verify_s = {n: pass_seconds(place, session, inputs, n) for n in range(1, gamma + 2)}
-    facts = _facts(pair.target.name, target, held) | _passes(verify_s)
+    inputs, session = inputs_of(place, target), ModelSession(target)
+    verify_s = _verify_seconds(place, session, inputs, pair)
     rows = [plain_row(place, Autoregressive(), session, inputs, verify_s[1], "plain, ours")]
     rows += _generate_rows(place, target, inputs, {"dynamic cache": None, "static cache": STATIC})
-    predicted = list[Row]()
-    for shape in pair.drafts:
-        draft = build(shape, place.device, DTYPE[place.scale], seed=1)
-        name = f"{shape.name} drafts {gamma}"
-        row, costs = _drafted(place, session, ModelSession(draft), inputs, gamma, verify_s, f"{name}, ours")
-        theirs = TransformersGenerate(assistance=partial(lend_model, draft=draft, gamma=gamma))
-        rows += [row, drafted_row(place, theirs, session, inputs, f"{name}, transformers")[0]]
-        facts |= _shares(shape.name, costs)
-        predicted += predictions(pair.name, shape.name, costs)
-        del draft, theirs
-        gc.collect()
-    return {"facts": facts, "rows": rows, "predicted": predicted, "notes": _notes(place, pair)}
+    facts = _facts(pair.target.name, target, held) | _passes(verify_s)
+    return {"facts": facts, "rows": rows, "notes": _notes(place, pair)}
 
 
-def measure_graphs(place: Place, pair: Pair) -> Measured:
-    """The same of our loops with sessions of fixed shapes, whose passes are CUDA graphs.
+def measure_drafted(place: Place, pair: Pair, shape: Shape) -> Measured:
+    """Rounds and loops of a target with one draft, ours and transformers', and what the costs predict."""
+    target, draft = (build(one, place.device, DTYPE[place.scale], seed) for seed, one in enumerate((pair.target, shape)))
+    inputs, gamma, session = inputs_of(place, target), pair.gamma, ModelSession(target)
+    verify_s, name = _verify_seconds(place, session, inputs, pair), f"{shape.name} drafts {gamma}"
+    row, costs = _drafted(place, session, ModelSession(draft), inputs, gamma, verify_s, f"{name}, ours")
+    theirs = TransformersGenerate(assistance=partial(lend_model, draft=draft, gamma=gamma))
+    rows = [row, drafted_row(place, theirs, session, inputs, f"{name}, transformers", 0, brief=True)[0]]
+    return _with_predictions(place, pair, shape, rows, costs)
+
+
+def measure_plain_graphs(place: Place, pair: Pair) -> Measured:
+    """Passes of a target and our plain loop with sessions of fixed shapes, whose passes are CUDA graphs.
 
     It is right where both ways give the same tokens, of a tiny pair in fp32: in half precision near-ties part them.
     """
-    target, new_session, gamma = build(pair.target, place.device, DTYPE[place.scale]), fixed(place), pair.gamma
-    inputs, (session, held) = inputs_of(place, target), with_peak(place.device, partial(new_session, target, gamma + 1))
-    verify_s = {n: pass_seconds(place, session, inputs, n) for n in range(1, gamma + 2)}
-    facts, predicted = {"laid out for the target, MB": None if held is None else held / 1e6} | _passes(verify_s), list[Row]()
+    target, new_session = build(pair.target, place.device, DTYPE[place.scale]), fixed(place)
+    inputs, (session, held) = inputs_of(place, target), with_peak(place.device, partial(new_session, target, pair.gamma + 1))
+    verify_s = _verify_seconds(place, session, inputs, pair)
+    facts: dict[str, Any] = {"laid out for the target, MB": None if held is None else held / 1e6} | _passes(verify_s)
     rows = [plain_row(place, Autoregressive(), session, inputs, verify_s[1], "plain, ours, graphs")]
-    for shape in pair.drafts:
-        draft = new_session(build(shape, place.device, DTYPE[place.scale], seed=1), UNSEEN)
-        name = f"{shape.name} drafts {gamma}, ours, graphs"
-        row, costs = _drafted(place, session, draft, inputs, gamma, verify_s, name)
-        rows.append(row)
-        facts |= _shares(shape.name, costs)
-        predicted += predictions(pair.name, shape.name, costs)
     same = gives_same_tokens(place, pair.tiny)
     facts["tokens of a tiny pair in fp32, with graphs and without"] = "the same" if same else "DIFFERENT"
-    notes = _notes(place, pair) + (["rehearsed with fixed shapes, nothing captured"] if place.is_rehearsal else [])
-    return {"facts": facts, "rows": rows, "predicted": predicted, "notes": notes, "passed": same}
+    return {"facts": facts, "rows": rows, "notes": _notes(place, pair, graphs=True), "passed": same}
+
+
+def measure_drafted_graphs(place: Place, pair: Pair, shape: Shape) -> Measured:
+    """Our loop with one draft with sessions of fixed shapes, and what its costs predict."""
+    new_session, gamma = fixed(place), pair.gamma
+    target = new_session(build(pair.target, place.device, DTYPE[place.scale]), gamma + 1)
+    draft = new_session(build(shape, place.device, DTYPE[place.scale], seed=1), UNSEEN)
+    inputs, name = inputs_of(place, target.stack), f"{shape.name} drafts {gamma}, ours, graphs"
+    row, costs = _drafted(place, target, draft, inputs, gamma, _verify_seconds(place, target, inputs, pair), name)
+    return _with_predictions(place, pair, shape, [row], costs, graphs=True)
 
 
 def measure_compiled(place: Place, pair: Pair) -> Measured:
@@ -151,11 +157,24 @@ def _drafted(
     name: str,
 ) -> tuple[Row, Costs]:
     """Rounds of our loop with one draft, and their costs."""
-    row, steps = drafted_row(place, _ours(draft, gamma), target, inputs, name)
+    row, steps = drafted_row(place, _ours(draft, gamma), target, inputs, name, gamma)
     whole = [step.round_s for step in steps if len(step.drafted) == gamma]
     draft_s = pass_seconds(place, draft, inputs, 1)
     round_s = float(np.median(whole)) - gamma * draft_s - verify_s[gamma + 1] if whole else float("nan")
     return row, Costs(verify_s=verify_s, draft_s=draft_s, round_s=max(0.0, round_s))
+
+
+def _verify_seconds(place: Place, session: ModelSession, inputs: Inputs, pair: Pair) -> dict[int, float]:
+    """Seconds of the target's runs over 1 to gamma + 1 tokens."""
+    return {n: pass_seconds(place, session, inputs, n) for n in range(1, pair.gamma + 2)}
+
+
+def _with_predictions(
+    place: Place, pair: Pair, shape: Shape, rows: list[Row], costs: Costs, graphs: bool = False
+) -> dict[str, Any]:
+    """What an item with a draft tells: its share of the target's time, the loops, and what the costs predict."""
+    predicted = predictions(pair.name, shape.name, costs)
+    return {"facts": _shares(shape.name, costs), "rows": rows, "predicted": predicted, "notes": _notes(place, pair, graphs)}
 
 
 def _passes(verify_s: Mapping[int, float]) -> dict[str, Any]:
@@ -173,7 +192,7 @@ def _shares(draft: str, costs: Costs) -> dict[str, Any]:
 def _generate_rows(place: Place, target: Stack, inputs: Inputs, caches: Mapping[str, Mapping[str, Any] | None]) -> list[Row]:
     return [
         {"loop": f"plain, transformers, {name}"}
-        | timed(place, TransformersGenerate(cache=cache), ModelSession(target), inputs).row
+        | timed(place, TransformersGenerate(cache=cache), ModelSession(target), inputs, brief=True).row
         for name, cache in caches.items()
     ]
 
@@ -219,8 +238,10 @@ def _facts(name: str, stack: Stack, held: int | None) -> dict[str, Any]:
     return {"target": name, "weights, MB": weights / 1e6, "peak of loading, MB": None if held is None else held / 1e6}
 
 
-def _notes(place: Place, pair: Pair) -> list[str]:
+def _notes(place: Place, pair: Pair, graphs: bool = False) -> list[str]:
     notes = ["weights are random: tokens a round mean nothing, times do"]
     if place.is_rehearsal:
         notes.append(f"rehearsed with {pair.target.num_layers} layers of width {pair.target.width}: no number here is a result")
+    if place.is_rehearsal and graphs:
+        notes.append("rehearsed with fixed shapes, nothing captured")
     return notes

@@ -29,14 +29,15 @@ class _BrokenDevice(Exception):
 def run(place: Place, only: Sequence[str], minutes: float) -> None:
     """Measure what is not there yet of all parts (or of ``only``), as far as the minutes reach.
 
-    A part leaves to each one behind it the seconds without which that is not begun.
+    A part leaves to each one behind it the seconds without which that is not begun. What had no time then has what is left at
+    the end.
     """
     place.folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 60 * minutes - RETURN_S
     chosen = [part for part in PARTS if not only or part.name in only]
     todo = [part for part in chosen if not documents.is_complete(documents.read(place, part.name))]
     for part in chosen:
-        behind = sum(other.seconds for other in todo if PARTS.index(other) > PARTS.index(part))
+        behind = sum(other.seconds for other in todo if PARTS.index(other) > PARTS.index(part) and other.can_run)
         left = deadline - time.monotonic()
         if part not in todo:
             _say(f"{part.name}: there already")
@@ -44,7 +45,20 @@ def run(place: Place, only: Sequence[str], minutes: float) -> None:
             _say(f"{part.name}: not begun, {max(0.0, left):.0f} s are left and it needs {part.seconds:.0f}")
         else:
             _say(f"{part.name}: {part.title} ({left:.0f} s left)")
+            _forget_failures(place, part)
             _run_part(place, part, max(time.monotonic() + part.seconds, deadline - behind))
+    for part in todo:
+        left = deadline - time.monotonic()
+        if left > part.seconds and NO_TIME in documents.read(place, part.name)["why"].values():
+            _say(f"{part.name}: going on with what had no time ({left:.0f} s left)")
+            _run_part(place, part, deadline)
+
+
+def _forget_failures(place: Place, part: Part) -> None:
+    """Let what failed in an earlier call be tried again."""
+    document = documents.read(place, part.name)
+    document["items"] = {name: item for name, item in document["items"].items() if "failed" not in item}
+    documents.write(place, document)
 
 
 def _run_part(place: Place, part: Part, deadline: float) -> None:
@@ -52,9 +66,6 @@ def _run_part(place: Place, part: Part, deadline: float) -> None:
 
     An item in which the process died, or which was at work at the deadline, is the last one of every later call.
     """
-    document = documents.read(place, part.name)
-    document["items"] = {name: item for name, item in document["items"].items() if "failed" not in item}
-    documents.write(place, document)
     while True:
         before = set(documents.read(place, part.name)["items"])
         ended = run_apart(partial(measure_part, place, part, deadline), deadline - time.monotonic())

@@ -9,15 +9,16 @@ import numpy as np
 import torch
 
 from harness.gpu.place import Place
-from harness.run.instruments import clock_for, num_waits, with_peak
+from harness.run.instruments import clock_for, marking_clock, num_waits, settled, with_peak
 from methods.models.base import Stack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.static import Room, StaticSession
 from methods.steps import Step
-from methods.types import Clock, Generation, Inputs, Method, Stop
+from methods.types import Generation, Inputs, Method, Stop
 
 PASSES, WARM_UP = 12, 3  # of each number of tokens
+BRIEF_TOKENS = 32  # of a text by transformers' slower loops, one of which is timed
 DRAWN = Sampling(temperature=1.0)
 Row = dict[str, Any]
 NewSession = Callable[[Stack, int], ModelSession]  # of a model, for passes of up to so many tokens
@@ -52,12 +53,15 @@ def pass_seconds(place: Place, session: ModelSession, inputs: Inputs, num_new: i
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """``seconds`` of a text, the median; the texts; the peak of memory; and the rounds of one more text, timed part by part."""
+    """``seconds`` of a text, the median; the texts, whose rounds are timed part by part; and the peak of memory."""
 
     seconds: float
     texts: Sequence[Generation]
     peak: int | None
-    steps: Sequence[Step]
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        return self.texts[-1].steps
 
     @property
     def num_rounds(self) -> int:
@@ -73,20 +77,30 @@ class Timed:
         }
 
 
-def timed(place: Place, method: Method, session: ModelSession, inputs: Inputs) -> Timed:
-    """Decode ``prompts`` texts after one that warms up. They have no clock inside, at which each part of a round would wait."""
-    num_new, clock = place.sizes.new_tokens, clock_for(place.device)
-    stop, times, texts = Stop(max_new_tokens=num_new), list[float](), list[Generation]()
+def timed(
+    place: Place, method: Method, session: ModelSession, inputs: Inputs, most_drafts: int = 0, brief: bool = False
+) -> Timed:
+    """Decode ``prompts`` texts after one that warms up, or, if it is to be ``brief``, one shorter text.
 
-    def decode(seed: int, inside: Clock | None) -> Generation:
-        return method.generate(session, inputs, DRAWN, Uniforms([seed], num_new, place.device), stop, inside)[0]
+    Texts of 1, 2, ... tokens warm up rounds of every number of drafts up to ``most_drafts``, each of which is compiled apart.
+    """
+    num_new, clock = place.sizes.new_tokens, marking_clock(place.device)
+    num_new = min(num_new, BRIEF_TOKENS) if brief else num_new
+    times, texts = list[float](), list[Generation]()
 
-    _, peak = with_peak(place.device, partial(decode, 0, None))
-    for seed in range(1, place.sizes.prompts + 1):
+    def decode(seed: int, count: int = num_new) -> Generation:
+        numbers = Uniforms([seed], num_new, place.device)
+        return method.generate(session, inputs, DRAWN, numbers, Stop(max_new_tokens=count), clock)[0]
+
+    _, peak = with_peak(place.device, partial(decode, 0))
+    for count in range(1, min(most_drafts, num_new - 1) + 1):
+        decode(0, count)
+    for seed in range(1, 1 + (1 if brief else place.sizes.prompts)):
         start = clock()
-        texts.append(decode(seed, None))
-        times.append(clock() - start)
-    return Timed(seconds=float(np.median(times)), texts=texts, peak=peak, steps=decode(1, clock).steps)
+        made = decode(seed)
+        times.append(float(clock() - start))
+        texts += settled([made])
+    return Timed(seconds=float(np.median(times)), texts=texts, peak=peak)
 
 
 def plain_row(place: Place, method: Method, session: ModelSession, inputs: Inputs, pass_s: float, name: str) -> Row:
@@ -96,25 +110,29 @@ def plain_row(place: Place, method: Method, session: ModelSession, inputs: Input
     return {"loop": name} | found.row | {"a token, ms": typical * 1e3, "of a pass": typical / pass_s}
 
 
-def drafted_row(place: Place, method: Method, session: ModelSession, inputs: Inputs, name: str) -> tuple[Row, Sequence[Step]]:
-    """A row of decoding with drafts, and the rounds of its text that was timed part by part."""
-    found = timed(place, method, session, inputs)
+def drafted_row(
+    place: Place, method: Method, session: ModelSession, inputs: Inputs, name: str, gamma: int, brief: bool = False
+) -> tuple[Row, Sequence[Step]]:
+    """A row of decoding with drafts, and the rounds of its last text."""
+    found = timed(place, method, session, inputs, gamma, brief)
     round_s = found.seconds * len(found.texts) / found.num_rounds
-    waits = waits_a_round(place, method, session, inputs)
+    waits = None if brief else waits_a_round(place, method, session, inputs)
     return {"loop": name} | found.row | {"a round, ms": round_s * 1e3, "waits a round": waits}, found.steps
 
 
 def waits_a_round(place: Place, method: Method, session: ModelSession, inputs: Inputs) -> float | None:
-    """How often the host waits for the device in one text, over its rounds, without a clock; None in a rehearsal."""
-    num_new, texts = place.sizes.new_tokens, list[Generation]()
+    """How often the host waits for the device in a round: those of a text less those of one with a single round.
 
-    def decode() -> None:
-        texts.extend(
-            method.generate(session, inputs, DRAWN, Uniforms([0], num_new, place.device), Stop(max_new_tokens=num_new))
-        )
+    None in a rehearsal, and where no round is left.
+    """
 
-    count = num_waits(decode, place.device)
-    return None if place.is_rehearsal else count / num_rounds(texts)
+    def seen(num_new: int) -> tuple[int, int]:
+        texts, numbers, stop = list[Generation](), Uniforms([0], num_new, place.device), Stop(max_new_tokens=num_new)
+        decode = partial(method.generate, session, inputs, DRAWN, numbers, stop, marking_clock(place.device))
+        return num_waits(lambda: texts.extend(decode()), place.device), num_rounds(texts)
+
+    (few, first), (many, all_rounds) = seen(1), seen(min(BRIEF_TOKENS, place.sizes.new_tokens))
+    return None if place.is_rehearsal or all_rounds == first else (many - few) / (all_rounds - first)
 
 
 def num_rounds(texts: Sequence[Generation]) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from harness.core.experiment import Experiment
 from harness.models.loading import LoadedModel
-from harness.run.instruments import clock_for
+from harness.run.instruments import clock_for, marking_clock, settled
 from harness.run.prompts import Prompt, seed_of
 from methods.sampling import Sampling, Uniforms
 from methods.types import Generation, Inputs, Method, Session, Stop
@@ -28,10 +28,13 @@ def generate(
     Windows of recordings are decoded one after another, the first of all rows together, then the second of those that have one,
     and their outputs put one behind the other. Features are made before the clock starts.
 
+    On CUDA nobody waits for the clock, but in a pipeline, whose processes are timed by the host.
+
     Raises:
         DataError: a recording that cannot be read.
     """
-    stop, clock = stop_of(experiment, target), clock_for(experiment.device)
+    clock = (clock_for if experiment.method.is_pipeline else marking_clock)(experiment.device)
+    stop = stop_of(experiment, target)
     windows = [prompt.windows() for prompt in prompts]
     if torch.get_num_threads() != (threads := num_threads(experiment)):
         torch.set_num_threads(threads)
@@ -44,7 +47,8 @@ def generate(
         inputs = joined([windows[row][number] for row in rows])
         start = clock()
         made = method.generate(session, inputs, Sampling.of(experiment.sampling), uniforms, stop, clock)
-        wall_s += clock() - start
+        wall_s += float(clock() - start)
+        made = settled(made)
         for row, generation in zip(rows, made, strict=True):
             generations[row].append(generation)
     return [_strung(parts) for parts in generations], wall_s

@@ -14,6 +14,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,17 +26,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from harness.core.records import RuleTimes
 from methods.sampling import Sampling
-from methods.types import Clock, Guarantee, Proposal, Verdict, VerifyRule
+from methods.types import Clock, Generation, Guarantee, Proposal, Verdict, VerifyRule
 
 Value = TypeVar("Value")
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 RANGE = "foretoken: verify"
+WAITED = "called a synchronizing CUDA operation"  # torch's words for a wait
 
 
 def clock_for(device: str) -> Clock:
-    """On a CPU the performance counter itself; on CUDA the device is synchronised first, once a reading."""
+    """On a CPU the performance counter itself; on CUDA the device is waited for first, at every reading."""
     if not device.startswith("cuda"):
         return time.perf_counter
 
@@ -44,6 +46,45 @@ def clock_for(device: str) -> Clock:
         return time.perf_counter()
 
     return synchronised
+
+
+class Moment:
+    """A place in a device's work, marked without waiting for it. The seconds between two are known to whoever asks later."""
+
+    def __init__(self, device: str) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+        self.event.record(torch.cuda.current_stream(device))
+
+    def __sub__(self, before: "Moment") -> "Lapse":
+        return Lapse(before.event, self.event)
+
+
+class Lapse:
+    """The seconds between two moments; ``float`` waits until the device has come past the second one."""
+
+    def __init__(self, begin: Any, end: Any) -> None:
+        self._begin, self._end = begin, end
+
+    def __float__(self) -> float:
+        self._end.synchronize()
+        return float(self._begin.elapsed_time(self._end)) / 1e3
+
+
+def marking_clock(device: str) -> Callable[[], Any]:
+    """Return a clock that nobody waits for: the performance counter on a CPU, moments of the device's work on CUDA.
+
+    Differences of its readings are seconds, or lapses that ``settled`` makes seconds of.
+    """
+    return partial(Moment, device) if device.startswith("cuda") else time.perf_counter
+
+
+def settled(generations: list[Generation]) -> list[Generation]:
+    """Return generations whose times are numbers: what a marking clock saw is waited for here, once the text is done."""
+    for generation in generations:
+        generation.encode_s, generation.draft_encode_s = float(generation.encode_s), float(generation.draft_encode_s)
+        for step in generation.steps:
+            step.draft_s, step.verify_s, step.round_s = float(step.draft_s), float(step.verify_s), float(step.round_s)
+    return generations
 
 
 def resident_bytes() -> int | None:
@@ -94,7 +135,8 @@ def peak_unknown(device: str) -> str | None:
 def num_waits(action: Callable[[], object], device: str) -> int:
     """Count how often the host waits for the device in ``action``: values read back, copies from pageable memory, nonzero.
 
-    Torch itself tells, by a warning each (``set_sync_debug_mode``); 0 on a CPU, which nobody waits for.
+    Torch itself tells, by a warning each (``set_sync_debug_mode``, whose own first notice is none of them); 0 on a CPU, which
+    nobody waits for.
     """
     if not device.startswith("cuda"):
         action()
@@ -107,7 +149,7 @@ def num_waits(action: Callable[[], object], device: str) -> int:
             action()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return sum("synchronizing" in str(one.message) for one in seen)
+    return sum(WAITED in str(one.message) for one in seen)
 
 
 @contextmanager

@@ -296,7 +296,8 @@ def bench_setting(
     for name in names:
         base, seconds = beside[name]
         typical = median(seconds.ravel(), "s")
-        moved = bytes_moved(name, setting.batch, setting.gamma, setting.vocab_size, setting.dtype)
+        filtered = setting.top_k is not None
+        moved = bytes_moved(name, setting.batch, setting.gamma, setting.vocab_size, setting.dtype, filtered)
         red = [report for report in (reports.get(name), reports.get(BASELINE)) if report is not None and not report.passed]
         ratio = None if red else ratio_of_totals(_by_round(seconds), _by_round(base), "of baseline")
         rows.append(

@@ -40,10 +40,17 @@ class Arm:
 
 
 def warm_up(arm: Arm, target: LoadedModel, session: Session) -> None:
-    """Decode the first prompt that can be read. Errors are ignored: the measured run raises and records them again."""
-    if prompts := readable(arm.prompts)[0][:1]:
-        with suppress(RuntimeError, IndexError, NotFiniteError):
-            generate(arm.experiment, arm.method, prompts, target, session, repeat=0)
+    """Decode the first batch of prompts that can be read; on CUDA also one token of each, in a round without drafts.
+
+    Kernels are compiled for what they see first: many rows, rounds with drafts and without. Errors are ignored: the measured
+    run raises and records them again.
+    """
+    experiment = arm.experiment
+    lengths = (experiment.max_new_tokens, 1) if experiment.device.startswith("cuda") else (experiment.max_new_tokens,)
+    if prompts := readable(arm.prompts)[0][: experiment.batch_size]:
+        for length in lengths:
+            with suppress(RuntimeError, IndexError, NotFiniteError):
+                generate(experiment.replace(max_new_tokens=length), arm.method, prompts, target, session, repeat=0)
 
 
 def readable(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:

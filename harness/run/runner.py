@@ -36,6 +36,7 @@ from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
 from harness.run.instruments import quick_collection
 from harness.run.pocket_recipes import trained
 from harness.run.prompts import examples_of
+from harness.run.quiet import Quiet
 from harness.run.refusals import check_graphs, check_names, check_planned, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
@@ -95,19 +96,23 @@ class Runner:
 
     ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
     ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was. One that is sent
-    to another process begins there anew. ``starts_processes``: replicas may run in processes of their own.
+    to another process begins there anew. ``patience_s``: for how long a process waits in all until other programs leave the
+    machine to what is timed for replicas. ``starts_processes``: replicas may run in processes of their own.
     """
 
     starts_processes = True
 
-    def __init__(self, folder: Path, quiet: bool = False, again: bool = False, replay: Replay = "sample") -> None:
+    def __init__(
+        self, folder: Path, quiet: bool = False, again: bool = False, replay: Replay = "sample", patience_s: float = 0
+    ) -> None:
         self.folder, self.quiet, self.again, self.replay = folder, quiet, again, replay
+        self._patience_s, self._others = patience_s, Quiet(patience_s)
         self._id = uuid4().hex[:12]
         self._noted: set[str] = set()
         self._models: Models | None = None
 
-    def __reduce__(self) -> tuple[type["Runner"], tuple[Path, bool, bool, Replay]]:
-        return Runner, (self.folder, self.quiet, self.again, self.replay)
+    def __reduce__(self) -> tuple[type["Runner"], tuple[Path, bool, bool, Replay, float]]:
+        return Runner, (self.folder, self.quiet, self.again, self.replay, self._patience_s)
 
     def path(self, experiment: Experiment) -> Path:
         return RecordFile(self.folder, experiment).path
@@ -189,8 +194,10 @@ class Runner:
     @contextmanager
     def prepared(self, comparison: Comparison) -> Iterator[Prepared]:
         first = comparison.arms[0]
+        watched = first.replica is not None and first.device == "cpu" and comparison.is_timed
         with quick_collection() if comparison.holds_memory else nullcontext():
-            yield Prepared(comparison, self.models(first), self.folder, self._id, self._noted, self.replay)
+            models, others = self.models(first), self._others if watched else None
+            yield Prepared(comparison, models, self.folder, self._id, self._noted, self.replay, others)
 
 
 def note_facts(notes: Notes, pinned: Comparison, examples: Sequence[Example]) -> None:

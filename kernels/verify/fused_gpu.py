@@ -2,7 +2,8 @@
 
 ``row_sums``: every tile's maximum and sum of exponentials, all rows of both models. ``decide``: combines them, accepts up to
 the first rejection, and sums the residual's tiles in that one row. ``draw``: finds the tile, then the token in it. Nothing of
-size V is written, and nothing is read back by the host.
+size V is written, and nothing is read back by the host. The number of drafts is no part of what is compiled, so that a round
+with fewer of them, as the last one of a text, compiles nothing.
 
 Arguments that belong together are tuples. ``target`` and ``draft`` are (logits, thresholds, first ties, entry stride, row
 stride, 1 / temperature, rows); ``given`` is (tokens, lengths, uniforms, log-sum-exp); ``partials`` is (maxima, sums), one of
@@ -23,6 +24,7 @@ from kernels.verify.sizes import FUSED_TILE as TILE
 from kernels.verify.sizes import NUM_WARPS
 
 NUM_STATS = 4
+LEAST_ROWS = 8  # that ``decide`` is compiled for: fewer cost as much, and each size would be compiled apart
 
 
 @triton.jit
@@ -42,7 +44,7 @@ def _adjusted(model, entry, row, columns, inside, filtered: tl.constexpr):
     return raw * model[5]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("num_rows", "num_tiles"))
 @no_type_check
 def row_sums(
     target, draft, partials, vocab_size, num_rows, num_tiles, target_filtered: tl.constexpr, draft_filtered: tl.constexpr,
@@ -83,7 +85,7 @@ def _residual(draft, entry, row, columns, inside, probs, best, total, token, poi
     return tl.where(difference <= 0, 0.0, difference)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("num_draft", "num_rows", "num_tiles"))
 @no_type_check
 def decide(
     target, draft, given, partials, decisions, stats, target_sums, residual_sums, vocab_size, num_draft, num_rows, num_tiles,
@@ -140,7 +142,7 @@ def decide(
         tl.store(stats + entry * 4 + 3, draft_total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("num_draft", "num_tiles"))
 @no_type_check
 def draw(
     target, draft, given, num_accepted, stats, target_sums, residual_sums, next_token, vocab_size, num_draft, num_tiles,
@@ -212,7 +214,7 @@ def verify(round: Round) -> Verdict:
     row_sums[(num_tiles, num_rows, batch)](target, draft, partials, vocab_size, num_rows, num_tiles, **common)
     decide[(num_tiles, batch)](
         target, draft, given, partials, decisions, stats, target_sums, residual_sums, vocab_size, num_draft, num_rows,
-        num_tiles, sum_given=sum_given, rows_padded=triton.next_power_of_2(num_draft + 1), **padded, **common,
+        num_tiles, sum_given=sum_given, rows_padded=max(LEAST_ROWS, triton.next_power_of_2(num_draft + 1)), **padded, **common,
     )  # fmt: skip
     draw[(batch,)](
         target, draft, given, num_accepted, stats, target_sums, residual_sums, next_token, vocab_size, num_draft, num_tiles,

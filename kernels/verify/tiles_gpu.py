@@ -27,7 +27,7 @@ def _activated(logits, alpha, beta, released: tl.constexpr):
     return sigmoid
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("num_draft", "num_tiles"))
 @no_type_check
 def tile_kernel(
     target,

@@ -90,6 +90,9 @@ class Stack(ABC):
         relayout(model)
         self.model, self.choice = model, choice
         head = model.get_output_embeddings().weight
+        if head.is_cuda:
+            # It makes a plan for every new length of a cache, in tenths of a second each.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.head_weight: Float[Tensor, "D V"] = head.detach().t()
         self.project = Product(self.head_weight, None, choice)
         self.device, self.dtype = head.device, head.dtype

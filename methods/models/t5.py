@@ -129,10 +129,10 @@ def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], product: Prod
 
 def _finite(hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
     """Keep fp16 states from the largest number, as transformers does."""
-    if hidden.dtype == torch.float16 and not hidden.isfinite().all():
-        most = torch.finfo(hidden.dtype).max - FP16_MARGIN
-        return hidden.clamp(-most, most)
-    return hidden
+    if hidden.dtype != torch.float16:
+        return hidden
+    most = torch.finfo(hidden.dtype).max - FP16_MARGIN
+    return torch.where(hidden.isfinite().all(), hidden, hidden.clamp(-most, most))  # on the device: nobody waits for the answer
 
 
 def _layer(block: Any, gated: bool, choice: Choice) -> tuple:

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -86,10 +86,8 @@ class DraftAndVerify:
             everyone, active = active, [row for row in active if row.left > 0]
         return [row.made for row in rows]
 
-    def _begin(
-        self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None
-    ) -> tuple[list[int], float, float]:
-        """Prefill target and drafter: every row's pending token, and the seconds that each took.
+    def _begin(self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None) -> tuple[list[int], Any, Any]:
+        """Prefill target and drafter: every row's pending token, and the seconds that each took, as the clock has them.
 
         Where the drafter starts early, its seconds are what it still took when the target was done.
         """
@@ -186,7 +184,7 @@ def _looked_at(probs: Sequence[float]) -> list[float]:
     return list(itertools.takewhile(lambda prob: not math.isnan(prob), probs))
 
 
-def _stamp(active: Sequence[_Row], draft_s: float, verify_s: float, round_s: float) -> None:
+def _stamp(active: Sequence[_Row], draft_s: Any, verify_s: Any, round_s: Any) -> None:
     for row in active:
         step = row.made.steps[-1]
         step.draft_s, step.verify_s, step.round_s = draft_s, verify_s, round_s

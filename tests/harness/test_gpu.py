@@ -31,7 +31,7 @@ from kernels.verify.registry import KERNELS
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = (
     "datasets", "evaluate", "rouge_score", "jiwer", "soundfile", "sacrebleu", "ray", "pandas", "gguf", "espeakng_loader",
-    "whisper_normalization", "accelerate", "matplotlib",
+    "whisper_normalization", "accelerate", "matplotlib", "psutil",
 )  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -289,7 +289,27 @@ def test_what_ended_a_process_is_tried_last_at_the_next_call(tmp_path: Path, mon
         (["fails", "good", "dies", "dies", "hangs"], hung),
     ):
         begun.clear()
+        session._forget_failures(place, part)
         session._run_part(place, part, time.monotonic() + 600)
         assert begun == expected
         assert documents.read(place, "environment")["why"] == why
     assert set(documents.read(place, "environment")["items"]) == {"dies", "fails", "good"}
+
+
+def test_time_is_kept_for_what_can_run_and_the_rest_goes_to_what_had_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = Part(name="checks", module="late", title="lacks a package", seconds=30, needs=("no_such_package",))
+    behind = Part(name="kernels", module="late", title="can run", seconds=20, needs=("torch",))
+    monkeypatch.setattr(session, "PARTS", (PART, lacking, behind))
+    ran: list[tuple[str, float]] = []
+
+    def run_part(place: Place, part: Part, deadline: float) -> None:
+        ran.append((part.name, round(deadline - time.monotonic())))
+        document = documents.read(place, part.name)
+        first = part is PART and len(ran) == 1
+        documents.write(place, document | {"planned": ["one"], "why": {"one": session.NO_TIME} if first else {}})
+
+    monkeypatch.setattr(session, "_run_part", run_part)
+    session.run(place_in(tmp_path), (), (60 + session.RETURN_S) / 60)
+    assert ran == [("environment", 40), ("checks", 40), ("kernels", 60), ("environment", 60)]

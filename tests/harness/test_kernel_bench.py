@@ -142,9 +142,15 @@ def test_rounds_with_a_filter_have_its_overlap_and_its_tokens() -> None:
 
 
 def test_traffic_by_hand() -> None:
-    """All 11 rows of fp16 logits once and two of them again; the baseline also writes 11 rows of fp32 probabilities."""
-    assert bytes_moved("fused", 1, 5, 1000, "float16") == 13 * 2 * 1000
+    """The target's 6 rows of fp16 logits, with a filter also the draft's 5, and two that decide; the baseline writes all 11.
+
+    It writes them as fp32 probabilities, and where logits are fp16 first as fp32 logits, which it reads again.
+    """
+    assert bytes_moved("fused", 1, 5, 1000, "float16") == 8 * 2 * 1000
+    assert bytes_moved("fused", 1, 5, 1000, "float16", filtered=True) == 13 * 2 * 1000
     assert bytes_moved("baseline", 2, 5, 1000, "float32") - bytes_moved("fused", 2, 5, 1000, "float32") > 2 * 11 * 4 * 1000
+    wide, half = (bytes_moved("baseline", 1, 5, 1000, dtype) for dtype in ("float32", "float16"))
+    assert half - wide == 11 * 1000 * (2 * 4 - 2)
     assert bandwidth("cpu", 2**22, 2) > 1e8
     assert 0 < empty_launch_s("cpu", 20) < 1e-2
 

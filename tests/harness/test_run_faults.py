@@ -110,8 +110,8 @@ def prefill_untimed(patch: pytest.MonkeyPatch) -> None:
         late_s[0] += found[1] + found[2]
         return found
 
-    clock_for = run_decode.clock_for
-    patch.setattr(run_decode, "clock_for", lambda device: lambda: clock_for(device)() - late_s[0])
+    marking_clock = run_decode.marking_clock
+    patch.setattr(run_decode, "marking_clock", lambda device: lambda: marking_clock(device)() - late_s[0])
     patch.setattr(DraftAndVerify, "_begin", begun)
 
 

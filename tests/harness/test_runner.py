@@ -13,6 +13,8 @@ from harness.core.record_files import load_records
 from harness.core.records import Record
 from harness.measures.of_run import memory_access_factor
 from harness.measures.pairing import out_of_turn
+from harness.run import comparison as prepared
+from harness.run import quiet
 from harness.run import record as recording
 from harness.run import runner as runner_module
 from harness.run.plan import run_plan
@@ -183,6 +185,29 @@ def test_replicas_run_in_processes_of_their_own_and_decode_what_one_would(tmp_pa
     factor = memory_access_factor(*(divided.records_of(arm) for arm in whole.arms))
     assert factor is not None
     assert factor.n == 5, "paired within each process"
+
+
+def test_what_others_disturbed_is_decoded_again_and_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = comparison(replicas=2, limit=4).divided()[0]
+    shares = iter([0.0, 0.5, 0.0, 0.0])  # of the second of two examples, then until others are done, then while it is repeated
+    decoded: list[str] = []
+    generated = prepared.generated
+    monkeypatch.setattr(quiet.Others, "share", lambda self: next(shares))
+    monkeypatch.setattr(quiet, "LOOK_S", 0.0)
+    monkeypatch.setattr(
+        prepared,
+        "generated",
+        lambda arm, prompts, *rest: decoded.append(prompts[0].example.id) or generated(arm, prompts, *rest),
+    )
+    patient = Runner(tmp_path / "patient", quiet=True, patience_s=60)
+    patient.run(part)
+    assert next(shares, None) is None
+    names = [record.example for record in patient.records(part.arms[0])]
+    assert [decoded.count(name) for name in names] == [len(part.arms), 2 * len(part.arms)]
+    hasty = Runner(tmp_path / "hasty", quiet=True)
+    hasty.run(part)
+    for arm in part.arms:
+        assert outputs(patient, arm) == outputs(hasty, arm)
 
 
 def test_what_fails_in_a_process_of_its_own_is_told_here(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from harness.models.fit import Models
 from harness.run.comparison import Chunk, Replay
 from harness.run.decode import default_threads
 from harness.run.ray.cluster import Cluster
-from harness.run.ray.placement import Share, is_timed, request_of, room_for
+from harness.run.ray.placement import Share, request_of, room_for
 from harness.run.runner import Runner, Value
 from methods.errors import InputError, WorkerError
 from tasks.base import DataError
@@ -151,7 +151,7 @@ class RayRunner(Runner):
             )
         wanted = min(self.workers or room, room, num_chunks)
         if wanted < min(self.workers or 0, num_chunks) and not self.quiet:
-            why = "timed arms take a device each" if is_timed(comparison) else "the cluster has no more room"
+            why = "timed arms take a device each" if comparison.is_timed else "the cluster has no more room"
             print(f"foretoken: note: {wanted} of {self.workers} workers at once: {why}", file=sys.stderr)
         if self.cluster.is_private and on_cpu:  # nobody else takes anything there, so Ray need not reserve what was counted
             request = Share(0)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Comparison, RuleTimesProbe
+from harness.core.experiment import Comparison
 from harness.models.fit import estimate
 from harness.models.names import is_ngram_table
 from harness.run.build import heads_of, specs_of
@@ -23,16 +23,6 @@ class Share:
     num_gpus: float = 0
 
 
-def is_timed(comparison: Comparison) -> bool:
-    """Say whether a comparison's times are shown: those of arms that are compared, undisturbed, and of profiled rules.
-
-    An arm alone (alpha, match rates, quality) has records with times that nothing reads.
-    """
-    if comparison.decoded_for is not None:
-        return not comparison.holds_memory
-    return len(comparison.arms) > 1 or RuleTimesProbe() in comparison.arms[0].probes
-
-
 def request_of(comparison: Comparison, nodes: list[Share], workers: int | None, gpu_bytes: int | None) -> Share:
     """The share of a node for one worker. ``workers``: how many were asked for; on CPUs they share the nodes. ``gpu_bytes``:
     memory of the smallest GPU.
@@ -48,14 +38,14 @@ def request_of(comparison: Comparison, nodes: list[Share], workers: int | None, 
             f"target {comparison.arms[0].target.name}: the models of this run take {share:.1f} GPUs; spread the target over "
             "several with --device-map auto, or choose a smaller --dtype"
         )
-    if share > 1 or is_timed(comparison):
+    if share > 1 or comparison.is_timed:
         return Share(1, max(1, math.ceil(share)))
     return Share(1, math.ceil(100 * share) / 100)
 
 
 def _cpus(comparison: Comparison, nodes: list[Share], workers: int | None) -> Share:
     """Return all CPUs of the largest node where times count; else one for each thread, or fewer if more workers are wanted."""
-    if is_timed(comparison):
+    if comparison.is_timed:
         return Share(max(node.num_cpus for node in nodes))
     wanted: float = max(num_threads(arm) for arm in comparison.arms)
     fair = sum(node.num_cpus for node in nodes) / (workers or 1)

@@ -14,8 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.run.instruments import settled
 from methods.errors import NotFiniteError
 from methods.models import stack_for
+from methods.models.t5 import FP16_MARGIN, _finite
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
@@ -30,6 +32,23 @@ READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "non
 
 class OnHost(Tensor):
     """What was brought to the host once: reading it waits for nothing."""
+
+
+class Mark:
+    """A reading of a clock that marks places in a device's work."""
+
+    def __sub__(self, before: "Mark") -> "Lapse":
+        return Lapse()
+
+
+class Lapse:
+    """The seconds between two marks: whoever asks for them waits."""
+
+    asked = 0
+
+    def __float__(self) -> float:
+        Lapse.asked += 1
+        return 0.5
 
 
 def llama(seed: int) -> Any:
@@ -93,8 +112,11 @@ def waits_a_round(sampling: Sampling, rows: int, same: bool) -> Counter[str]:
 
     method._round = round_of  # type: ignore[method-assign]
     inputs = Inputs(tuple((1, 5 + row, 7) for row in range(rows)))
-    method.generate(ModelSession(target), inputs, sampling, Uniforms(range(rows), TOKENS), Stop(max_new_tokens=TOKENS))
+    Lapse.asked, numbers, stop = 0, Uniforms(range(rows), TOKENS), Stop(max_new_tokens=TOKENS)
+    made = method.generate(ModelSession(target), inputs, sampling, numbers, stop, Mark)
     assert number >= 3
+    assert Lapse.asked == 0
+    assert [one.steps[0].round_s for one in settled(made)] == [0.5] * rows
     for name, count in seen.items():
         if count:
             rounds[name] = -(-count // number)
@@ -119,3 +141,13 @@ def test_a_draft_that_turns_nan_is_refused_with_that_one_wait(on_device: bool) -
     inputs, stop = Inputs(((1, 5, 7), (1, 6))), Stop(max_new_tokens=TOKENS)
     with counted(Counter()) if on_device else nullcontext(), pytest.raises(NotFiniteError, match="logits of row 0: hold NaN"):
         method.generate(ModelSession(target), inputs, Sampling(), Uniforms(range(2), TOKENS), stop)
+
+
+def test_an_encoder_in_fp16_keeps_its_states_finite_without_a_look() -> None:
+    hidden, seen = torch.tensor([[1.0, float("inf"), -float("inf")]], dtype=torch.float16), Counter[str]()
+    with counted(seen):
+        kept = _finite(hidden)
+    most = torch.finfo(torch.float16).max - FP16_MARGIN
+    assert not seen.total()
+    assert kept.tolist() == torch.tensor([[1.0, most, -most]], dtype=torch.float16).tolist()
+    assert torch.equal(_finite(hidden[:, :1]), hidden[:, :1])
