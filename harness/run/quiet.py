@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from harness.core.errors import UsageError
+
 Value = TypeVar("Value")
 
 MOST_SHARE = 0.05  # of this process's processors, what others may take while something is timed
 LEAST_S = 0.1  # of others' processor time: the system counts all processors' together in ticks of 0.01 s
 LOOK_S = 1.0  # so long a look at the machine takes while others are waited for
-PATIENCE_S = 600.0  # so long one process waits for others in all, and decodes again what they disturbed
+VARIABLE = "FORETOKEN_PATIENCE"  # minutes for which one process waits for others in all, and decodes again what they disturbed
 
 
 class Others:
@@ -42,7 +44,7 @@ class Others:
 class Quiet:
     """Has work done again that other processes disturbed, once they are done; after ``patience_s`` seconds of that no more."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, patience_s: float) -> None:
         self.left_s = patience_s
 
     def undisturbed(self, work: Callable[[], Value]) -> Value:
@@ -68,6 +70,18 @@ class Quiet:
                 break
         self.left_s -= time.perf_counter() - begin
         return value
+
+
+def patience_s() -> float:
+    """Return the seconds that the environment variable asks for: 0 without it, since of two that wait none would begin.
+
+    Raises:
+        UsageError: no number of minutes.
+    """
+    said = os.environ.get(VARIABLE) or "0"
+    if not said.isascii() or not said.isdecimal():
+        raise UsageError(f"{VARIABLE} {said!r}: expected whole minutes to wait for other programs, such as 10")
+    return 60.0 * int(said)
 
 
 def _processors() -> set[int]:

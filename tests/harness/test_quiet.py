@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.core.errors import UsageError
 from harness.run import quiet
 from harness.run.quiet import Others, Quiet
 
@@ -91,3 +92,15 @@ def test_patience_ends_and_nobody_looks_any_more(monkeypatch: pytest.MonkeyPatch
 def test_without_patience_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Scripted(monkeypatch)
     assert Quiet(0).undisturbed(script.work) == 1
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("", 0), ("0", 0), ("10", 600)])
+def test_minutes_are_said_by_the_environment(monkeypatch: pytest.MonkeyPatch, said: str, seconds: float) -> None:
+    monkeypatch.setenv(quiet.VARIABLE, said)
+    assert quiet.patience_s() == seconds
+
+
+def test_what_is_no_number_of_minutes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(quiet.VARIABLE, "long")
+    with pytest.raises(UsageError, match="FORETOKEN_PATIENCE 'long': expected whole minutes"):
+        quiet.patience_s()
