@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
 StopReason = Literal["eos", "length"]
+Seconds = Any  # a float, or what a device's clock gives until the text is done: ``float`` waits for the device and makes it one
 PARTS = ("early_layers", "early_head", "post", "late_layers", "head", "wait", "adopt")  # of a round of the PPD pipeline
 PIPELINE_COLUMNS = ("candidates", "matched", "early_layer", "parts", "units")
 
@@ -22,7 +23,7 @@ class Step:
     (one more than drafts; none from rules that do not look at them) are whole, and so are the probabilities, but those of
     kernels may end with the first rejection.
     For beam search ``drafted`` is empty and ``num_accepted`` counts search steps, before any cut.
-    Times are seconds of the whole batch's round, or lapses that ``float`` makes seconds of; NaN where no clock was given.
+    Times are of the whole batch's round; NaN where no clock was given.
 
     A round of the PPD pipeline drafts nothing: ``candidates`` are the tokens that ``early_layer`` predicted for the position it
     emits, ``matched`` whether that token is among them (None: nothing was predicted), ``parts`` its seconds by
@@ -36,9 +37,9 @@ class Step:
     draft_probs: list[float] = field(default_factory=list)
     choices: list[int] = field(default_factory=list)
     stop_reason: StopReason | None = None
-    draft_s: Any = float("nan")
-    verify_s: Any = float("nan")
-    round_s: Any = float("nan")
+    draft_s: Seconds = float("nan")
+    verify_s: Seconds = float("nan")
+    round_s: Seconds = float("nan")
     candidates: list[int] = field(default_factory=list)
     matched: bool | None = None
     early_layer: int | None = None

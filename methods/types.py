@@ -17,11 +17,10 @@ from kernels.verify.interface import RoundUniforms, TargetLogits
 from kernels.verify.interface import Verdict as Verdict
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
-from methods.steps import Step, StopReason
+from methods.steps import Seconds, Step, StopReason
 
 Guarantee = Literal["identical", "same_distribution", "lossy"]
-# Readings are subtracted, and differences are seconds; of a device's clock each waits until ``float`` asks for it.
-Clock = Callable[[], Any]
+Clock = Callable[[], Any]  # readings are subtracted; the differences are ``Seconds``
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,8 @@ class Generation:
     tokens: list[int]
     steps: list[Step]
     stop_reason: StopReason
-    encode_s: Any = float("nan")
-    draft_encode_s: Any = float("nan")
+    encode_s: Seconds = float("nan")
+    draft_encode_s: Seconds = float("nan")
 
     def add(self, emitted: Sequence[int], step: Step) -> None:
         """Append a round: the tokens that it emitted, and its step, which says why the row ends where it does."""

@@ -126,10 +126,10 @@ def _begin_engine(args: argparse.Namespace) -> "Callable[[], Runner]":
 
 
 def _local_runner(args: argparse.Namespace) -> "Runner":
-    from harness.run.quiet import patience_s
+    from harness.run import patience
     from harness.run.runner import Runner
 
-    return Runner(args.records, args.quiet, args.again, args.replay, patience_s())
+    return Runner(args.records, args.quiet, args.again, args.replay, patience.asked_for())
 
 
 def _ray_runner(args: argparse.Namespace, cluster: "Cluster | None") -> "Runner":

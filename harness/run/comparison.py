@@ -19,8 +19,8 @@ from harness.models.names import is_ngram_table
 from harness.run.build import build_drafter, build_method, early_reader, heads_of, specs_of
 from harness.run.decode import must_equal
 from harness.run.divergence import classify
+from harness.run.patience import Patience
 from harness.run.prompts import Prompt, examples_of, make_prompt
-from harness.run.quiet import Quiet
 from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
 from harness.run.refusals import check_tokens, overload_of
 from harness.run.replay import Reader, replay_record, with_end
@@ -94,7 +94,7 @@ class Prepared:
     """A stage of a comparison, ready to turn chunks into records.
 
     ``run`` is the id of this process, stored in each record. ``noted``: ids of recordings whose conversion was reported.
-    ``replay``: which outputs are replayed as soon as they are recorded. ``quiet``: for how long others are waited for.
+    ``replay``: which outputs are replayed as soon as they are recorded. ``patience``: with programs that disturb it.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Prepared:
         run: str,
         noted: set[str],
         replay: Replay = "sample",
-        quiet: Quiet | None = None,
+        patience: Patience | None = None,
     ) -> None:
         first = comparison.arms[0]
         self.models, self.noted, self.decoded_for = models, noted, comparison.decoded_for
-        self.quiet = quiet or Quiet(0)
+        self.patience = patience or Patience()
         self.task, self.target = get_task(first.task), models.get(first.target)
         examples = examples_of(first)
         self.arms = [self._arm(arm, first, examples) for arm in comparison.arms]
@@ -150,7 +150,7 @@ class Prepared:
             check_tokens(known.values(), self.target.name, self.target.vocab_size)
         if self.decoded_for is not None:
             return self._in_turn(chunk, self._decode_again)
-        records = self.quiet.undisturbed(lambda: self._in_turn(chunk, self._generate))
+        records = self.patience.undisturbed(lambda: self._in_turn(chunk, self._generate))
         compared = self._replayed(chunk, [self._compared(index, chunk, records[0], own) for index, own in enumerate(records)])
         measured = [self._measured(arm, chunk, own) for arm, own in zip(self.arms, compared, strict=True)]
         return [

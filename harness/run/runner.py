@@ -34,9 +34,9 @@ from harness.models.pocket import TRAINED
 from harness.run.build import heads_of, specs_of
 from harness.run.comparison import Chunk, Prepared, Replay, chunks_of, stages_of
 from harness.run.instruments import quick_collection
+from harness.run.patience import Patience
 from harness.run.pocket_recipes import trained
 from harness.run.prompts import examples_of
-from harness.run.quiet import Quiet
 from harness.run.refusals import check_graphs, check_names, check_planned, check_recipes
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder, read_facts
@@ -96,23 +96,28 @@ class Runner:
 
     ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
     ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was. One that is sent
-    to another process begins there anew. ``patience_s``: for how long a process waits in all until other programs leave the
-    machine to what is timed for replicas. ``starts_processes``: replicas may run in processes of their own.
+    to another process begins there anew. ``patience``: with other programs that disturb what is timed for
+    replicas, each process's own. ``starts_processes``: replicas may run in processes of their own.
     """
 
     starts_processes = True
 
     def __init__(
-        self, folder: Path, quiet: bool = False, again: bool = False, replay: Replay = "sample", patience_s: float = 0
+        self,
+        folder: Path,
+        quiet: bool = False,
+        again: bool = False,
+        replay: Replay = "sample",
+        patience: Patience | None = None,
     ) -> None:
         self.folder, self.quiet, self.again, self.replay = folder, quiet, again, replay
-        self._patience_s, self._others = patience_s, Quiet(patience_s)
+        self.patience = patience or Patience()
         self._id = uuid4().hex[:12]
         self._noted: set[str] = set()
         self._models: Models | None = None
 
-    def __reduce__(self) -> tuple[type["Runner"], tuple[Path, bool, bool, Replay, float]]:
-        return Runner, (self.folder, self.quiet, self.again, self.replay, self._patience_s)
+    def __reduce__(self) -> tuple[type["Runner"], tuple[Path, bool, bool, Replay, Patience]]:
+        return Runner, (self.folder, self.quiet, self.again, self.replay, self.patience)
 
     def path(self, experiment: Experiment) -> Path:
         return RecordFile(self.folder, experiment).path
@@ -196,8 +201,8 @@ class Runner:
         first = comparison.arms[0]
         watched = first.replica is not None and first.device == "cpu" and comparison.is_timed
         with quick_collection() if comparison.holds_memory else nullcontext():
-            models, others = self.models(first), self._others if watched else None
-            yield Prepared(comparison, models, self.folder, self._id, self._noted, self.replay, others)
+            models, patience = self.models(first), self.patience if watched else None
+            yield Prepared(comparison, models, self.folder, self._id, self._noted, self.replay, patience)
 
 
 def note_facts(notes: Notes, pinned: Comparison, examples: Sequence[Example]) -> None:

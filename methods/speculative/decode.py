@@ -4,14 +4,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from kernels.transfer import to_device
 from kernels.verify.interface import refuse_nan, refuse_rows, refuse_token
 from methods.sampling import Sampling, Uniforms
-from methods.steps import Step
+from methods.steps import Seconds, Step
 from methods.types import (
     Clock,
     Drafter,
@@ -86,8 +86,10 @@ class DraftAndVerify:
             everyone, active = active, [row for row in active if row.left > 0]
         return [row.made for row in rows]
 
-    def _begin(self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None) -> tuple[list[int], Any, Any]:
-        """Prefill target and drafter: every row's pending token, and the seconds that each took, as the clock has them.
+    def _begin(
+        self, target: Session, inputs: Inputs, uniforms: Uniforms, clock: Clock | None
+    ) -> tuple[list[int], Seconds, Seconds]:
+        """Prefill target and drafter: every row's pending token, and the seconds that each took.
 
         Where the drafter starts early, its seconds are what it still took when the target was done.
         """
@@ -184,7 +186,7 @@ def _looked_at(probs: Sequence[float]) -> list[float]:
     return list(itertools.takewhile(lambda prob: not math.isnan(prob), probs))
 
 
-def _stamp(active: Sequence[_Row], draft_s: Any, verify_s: Any, round_s: Any) -> None:
+def _stamp(active: Sequence[_Row], draft_s: Seconds, verify_s: Seconds, round_s: Seconds) -> None:
     for row in active:
         step = row.made.steps[-1]
         step.draft_s, step.verify_s, step.round_s = draft_s, verify_s, round_s

@@ -14,7 +14,7 @@ from harness.core.records import Record
 from harness.measures.of_run import memory_access_factor
 from harness.measures.pairing import out_of_turn
 from harness.run import comparison as prepared
-from harness.run import quiet
+from harness.run import patience
 from harness.run import record as recording
 from harness.run import runner as runner_module
 from harness.run.plan import run_plan
@@ -192,14 +192,14 @@ def test_what_others_disturbed_is_decoded_again_and_recorded_once(tmp_path: Path
     shares = iter([0.0, 0.5, 0.0, 0.0])  # of the second of two examples, then until others are done, then while it is repeated
     decoded: list[str] = []
     generated = prepared.generated
-    monkeypatch.setattr(quiet.Others, "share", lambda self: next(shares))
-    monkeypatch.setattr(quiet, "LOOK_S", 0.0)
+    monkeypatch.setattr(patience.Others, "share", lambda self: next(shares))
+    monkeypatch.setattr(patience, "LOOK_S", 0.0)
     monkeypatch.setattr(
         prepared,
         "generated",
         lambda arm, prompts, *rest: decoded.append(prompts[0].example.id) or generated(arm, prompts, *rest),
     )
-    patient = Runner(tmp_path / "patient", quiet=True, patience_s=60)
+    patient = Runner(tmp_path / "patient", quiet=True, patience=patience.Patience(60))
     patient.run(part)
     assert next(shares, None) is None
     names = [record.example for record in patient.records(part.arms[0])]

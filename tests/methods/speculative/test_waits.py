@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.run.instruments import settled
+from harness.run.instruments import marking_clock, settled
 from methods.errors import NotFiniteError
 from methods.models import stack_for
 from methods.models.t5 import FP16_MARGIN, _finite
@@ -151,3 +151,33 @@ def test_an_encoder_in_fp16_keeps_its_states_finite_without_a_look() -> None:
     assert not seen.total()
     assert kept.tolist() == torch.tensor([[1.0, most, -most]], dtype=torch.float16).tolist()
     assert torch.equal(_finite(hidden[:, :1]), hidden[:, :1])
+
+
+def test_a_devices_clock_waits_where_its_seconds_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, made = list[float](), iter((0.0, 250.0, 1000.0))
+
+    class Event:
+        """An event that the device comes past at a time, in milliseconds, that is known beforehand."""
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.at = next(made)
+
+        def record(self, stream: object) -> None:
+            assert stream == "stream of cuda:1"
+
+        def synchronize(self) -> None:
+            waited.append(self.at)
+
+        def elapsed_time(self, end: "Event") -> float:
+            assert end.at in waited
+            return end.at - self.at
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    clock = marking_clock("cuda:1")
+    first, second, third = clock(), clock(), clock()
+    lapses = second - first, third - second
+    assert waited == []
+    assert [float(lapse) for lapse in lapses] == [0.25, 0.75]
+    assert waited == [250.0, 1000.0]

@@ -1,4 +1,4 @@
-"""A quiet machine for what is timed: what other processes took of its processors meanwhile, and waiting until they are done.
+"""Patience with other programs: what they take of the processors while something is timed, and waiting until they are done.
 
 Whether an example is decoded again is decided by the work of others alone, never by how long the example took: its times are
 not chosen by their outcome.
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from harness.core.errors import UsageError
@@ -41,11 +42,11 @@ class Others:
         return self.share() > MOST_SHARE
 
 
-class Quiet:
-    """Has work done again that other processes disturbed, once they are done; after ``patience_s`` seconds of that no more."""
+@dataclass
+class Patience:
+    """Has work done again that other processes disturbed, once they are done; when no seconds of it are left, no more."""
 
-    def __init__(self, patience_s: float) -> None:
-        self.left_s = patience_s
+    left_s: float = 0.0
 
     def undisturbed(self, work: Callable[[], Value]) -> Value:
         """Return what ``work`` returns: of the first time that others left it alone, or, out of patience, of the last."""
@@ -72,8 +73,8 @@ class Quiet:
         return value
 
 
-def patience_s() -> float:
-    """Return the seconds that the environment variable asks for: 0 without it, since of two that wait none would begin.
+def asked_for() -> Patience:
+    """Return the patience that the environment variable asks for: none without it, since of two that wait none would begin.
 
     Raises:
         UsageError: no number of minutes.
@@ -81,7 +82,7 @@ def patience_s() -> float:
     said = os.environ.get(VARIABLE) or "0"
     if not said.isascii() or not said.isdecimal():
         raise UsageError(f"{VARIABLE} {said!r}: expected whole minutes to wait for other programs, such as 10")
-    return 60.0 * int(said)
+    return Patience(60.0 * int(said))
 
 
 def _processors() -> set[int]:
