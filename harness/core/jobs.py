@@ -138,7 +138,7 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
 
 
 def _raise_failure(name: str, error: BaseException | None) -> None:
-    if isinstance(error, (*EXPECTED, OSError)):
+    if isinstance(error, (*EXPECTED, OSError, ModuleNotFoundError)):
         raise error
     if isinstance(error, BrokenProcessPool):
         raise UsageError(

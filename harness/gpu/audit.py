@@ -1,4 +1,4 @@
-"""Part 7: the exactness audit on the device, pair by pair: what claims to be exact is, and the controls are caught.
+"""Part 7: the exactness audit on the device, pair by pair: what claims to be exact is, and what is wrong on purpose is caught.
 
 Models as in part 5. The pairs' findings are kept one by one, so that an audit that was cut off goes on behind them.
 """
@@ -21,17 +21,21 @@ DTYPE = "float32"
 
 
 def items(place: Place) -> Sequence[Item]:
+    """The audited pairs, and the controls behind the first of them, whose models and plain texts they take."""
     subjects, sizes = subjects_of(place)
-    names = place.sizes.audited
-    return [
-        Item(
-            name=f"{name}, {DTYPE}",
-            seconds=60,
-            measure=partial(audit_some, place, chosen, sizes, number == 0 and place.scale != "smallest"),
-        )
-        for number, name in enumerate(names)
-        if (chosen := [one for one in subjects if name in (one.pair, method_of(one), f"{one.pair}: {method_of(one)}")])
+    groups = {
+        name: [one for one in subjects if name in (one.pair, method_of(one), f"{one.pair}: {method_of(one)}")]
+        for name in place.sizes.audited
+    }
+    groups = {name: chosen for name, chosen in groups.items() if chosen}
+    items = [
+        Item(name=f"{name}, {DTYPE}", seconds=60, measure=partial(audit_some, place, chosen, sizes))
+        for name, chosen in groups.items()
     ]
+    if place.scale != "smallest":
+        first = next(iter(groups.values()))
+        items.insert(1, Item(name=f"controls, {DTYPE}", seconds=60, measure=partial(audit_controls, place, first, sizes)))
+    return items
 
 
 def method_of(subject: Subject) -> str:
@@ -54,21 +58,31 @@ def subjects_of(place: Place) -> tuple[list[Subject], Sizes]:
     return [replace(one, plain=one.plain.replace(**where)) for one in subjects], sizes
 
 
-def audit_some(place: Place, subjects: Sequence[Subject], sizes: Sizes, with_controls: bool) -> Measured:
-    """Audit some subjects, in this process; with the controls, which are wrong on purpose, and must be caught."""
-    folder = place.records / f"audit-{place.scale}-{place.code}"
-    found, controls = audit(subjects, sizes, folder, quiet=True, workers=0, with_controls=with_controls)
-    document = build_document("gpu", subjects, found, controls, sizes, {"models": models_of(subjects)})
+def audit_some(place: Place, subjects: Sequence[Subject], sizes: Sizes) -> Measured:
+    """Audit some subjects, in this process."""
+    document = _audited(place, subjects, sizes, with_controls=False)
     rows: list[dict[str, Any]] = [
         {"subject": row["name"], "declared": row["declared"], "verdict": row["verdict"], "error": row.get("error")}
         for row in document["subjects"]
     ]
-    rows += [
+    return {"facts": {"summary": summarise(document), "subjects": len(rows)}, "rows": rows, "passed": not document["red"]}
+
+
+def audit_controls(place: Place, subjects: Sequence[Subject], sizes: Sizes) -> Measured:
+    """See whether the controls, which are wrong on purpose, are caught. ``subjects``: of the pair that was audited first."""
+    document = _audited(place, subjects, sizes, with_controls=True)
+    rows = [
         {"subject": f"control: {row['name']}", "verdict": "caught" if row["caught"] else "MISSED"}
         for row in document["controls"]
     ]
-    facts = {"summary": summarise(document), "subjects": len(found), "controls": len(controls)}
     few = place.sizes.samples is not None  # samples: of a rehearsal, too few to find every fault
     note = f"{sizes.samples} samples, a rehearsal's, are too few to find every control's fault"
-    passed = not document["red"] and (few or document["passed"])
-    return {"facts": facts, "rows": rows, "passed": passed, "notes": [note] if few and controls else []}
+    missed = sum(row["verdict"] == "MISSED" for row in rows)
+    facts = {"controls": len(rows), "caught": len(rows) - missed}
+    return {"facts": facts, "rows": rows, "passed": few or not missed, "notes": [note] if few else []}
+
+
+def _audited(place: Place, subjects: Sequence[Subject], sizes: Sizes, *, with_controls: bool) -> dict[str, Any]:
+    folder = place.records / f"audit-{place.scale}-{place.code}"
+    found, controls = audit(subjects, sizes, folder, quiet=True, workers=0, with_controls=with_controls)
+    return build_document("gpu", subjects, found, controls, sizes, {"models": models_of(subjects)})

@@ -19,8 +19,8 @@ from harness.run.kernels import (
     TRANSFORMERS,
     Setting,
     calls_for,
+    launched,
     make_rounds,
-    num_launches,
     time_on_device,
 )
 from kernels.verify.registry import KERNELS
@@ -61,7 +61,7 @@ def time_kernels(place: Place, setting: Setting) -> Measured:
     rounds, speed = make_rounds(setting), bandwidth(place.device, place.sizes.copy_bytes)
     calls, empty_s, rows = calls_for(names, rounds), empty_launch_s(place.device), list[dict[str, Any]]()
     with torch.inference_mode():
-        launches = {name: num_launches(calls[name], place.device) for name in names}
+        launches = {name: launched(calls[name], place.device) for name in names}
         waits = {name: num_waits(partial(calls[name], 0), place.device) for name in names}
         for way, (captured, flushed) in WAYS.items():
             seconds = time_on_device(
@@ -73,12 +73,14 @@ def time_kernels(place: Place, setting: Setting) -> Measured:
                 {
                     "way": WAITS if captured and waits[name] else way,
                     **_row(name, own, base, setting, speed),
-                    "launches": launches[name],
+                    "launches": None if launches[name] is None else len(launches[name] or ()),
                     "waits": waits[name],
                 }
                 for name, own in zip(names, seconds, strict=True)
             ]
-    return {"facts": {"copy, GB/s": speed / 1e9, "empty launch, us": empty_s * 1e6}, "rows": rows, "notes": _notes(place)}
+    facts = {"copy, GB/s": speed / 1e9, "empty launch, us": empty_s * 1e6}
+    facts |= {f"fused: {name}, us": own * 1e6 for name, own in launches.get("fused") or ()}
+    return {"facts": facts, "rows": rows, "notes": _notes(place)}
 
 
 def _row(name: str, seconds: np.ndarray, base: float, setting: Setting, speed: float) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def check_thresholds(device: str, vocab_size: int) -> bool:
     logits = torch.randn(1, 3, vocab_size, generator=torch.Generator().manual_seed(2))
     logits[0, 0, vocab_size // 2], logits[0, 1, 5], logits[0, 1, 7] = 40.0, 30.0, 30.0
     sampling = Sampling(temperature=1.0, top_p=0.6)
-    limits, ties = (part.cpu() for part in thresholds(logits.to(device), sampling))
+    limits, ties = (part.cpu() for part in thresholds((logits.to(device), sampling))[0])
     ids = torch.arange(vocab_size)
     keep = (logits > limits[..., None]) | ((logits == limits[..., None]) & (ids >= ties[..., None]))
     return torch.equal(keep, adjusted_logits(logits.double(), sampling).isfinite())

@@ -5,6 +5,7 @@ its round in a cache (one that all cores share may hold half of the rounds at V 
 decided as the reference does on random rounds just before.
 """
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -29,12 +30,15 @@ from methods.sampling import Sampling
 from methods.types import Proposal
 
 TRANSFORMERS = "transformers"  # the function of transformers: batch 1, draws its own random numbers
+# transformers 5.17 also asks whether the drafts reach the end of the text.
+NOT_DONE = {name: False for name in inspect.signature(_speculative_sampling).parameters if name == "is_done_candidate"}
 NUM_ROUNDS = 8  # different inputs, at least, so that a call seldom finds its rows in the caches near its core
 NUM_ROWS = 32  # of all rounds, at least: with fewer, the mean acceptance is far from the one asked for
 BASELINE = "baseline"
 SMALL = 32_000  # vocabularies of which a call takes longer to start than to look at a row
 # Shares of the baseline's time that the CPU paths may take: with top-k, below SMALL, and everywhere else.
 GOALS = {"fused": (0.5, 1.0, 0.25), "sigmoid": (None, None, 1.0), "sigmoid-released": (None, None, 1.0)}
+SLEEP_CYCLES = 100_000  # some 50 us of a device: longer than the host takes to launch a graph
 SWEEP_SIZE = 2048  # side of the fp32 matrix that each thread reads before a call with cold caches: 16 MiB
 
 
@@ -133,22 +137,22 @@ class KernelRow:
 
 
 def make_rounds(setting: Setting) -> _Rounds:
-    """Draw random logits with the setting's overlap; the proposal has the draft's log-sum-exp, as a model drafter's has."""
-    generator = torch.Generator().manual_seed(setting.vocab_size)
+    """Draw random logits with the setting's overlap on its device; a proposal has its log-sum-exp, as a model drafter's has."""
+    generator = torch.Generator(setting.device).manual_seed(setting.vocab_size)
     noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size, setting.sampling)
     proposals, targets, uniforms = [], [], []
     for _ in range(max(NUM_ROUNDS, NUM_ROWS // setting.batch)):
         target, draft = _models(generator, setting.batch, setting.gamma, setting.vocab_size, noise)
-        numbers = torch.rand(setting.batch, setting.gamma, dtype=torch.float64, generator=generator)
+        numbers = _uniforms(generator, setting.batch, setting.gamma)
         tokens = inverse_cdf(setting.sampling.probs(draft), numbers)
-        drawn = torch.rand(setting.batch, setting.gamma + 1, dtype=torch.float64, generator=generator)
+        drawn = _uniforms(generator, setting.batch, setting.gamma + 1)
         if setting.acceptance is None:
             drawn[:, :-1] = 0
-        target, draft = (model.to(setting.device, DTYPES[setting.dtype]) for model in (target, draft))
+        target, draft = (model.to(DTYPES[setting.dtype]) for model in (target, draft))
         known, lengths = draft.float().logsumexp(-1), (setting.gamma,) * setting.batch
-        proposals.append(Proposal(tokens.to(setting.device), lengths, draft, setting.sampling, known))
+        proposals.append(Proposal(tokens, lengths, draft, setting.sampling, known))
         targets.append(target)
-        uniforms.append(drawn.to(setting.device))
+        uniforms.append(drawn)
     return _Rounds(proposals, targets, uniforms)
 
 
@@ -164,8 +168,13 @@ def noise_for(acceptance: float, vocab_size: int, sampling: Sampling) -> float:
 
 
 def _models(generator: torch.Generator, batch: int, gamma: int, vocab_size: int, noise: float) -> tuple[Tensor, Tensor]:
-    target = 3 * torch.randn(batch, gamma + 1, vocab_size, generator=generator)
-    return target, target[:, :-1] + noise * torch.randn(batch, gamma, vocab_size, generator=generator)
+    draw = partial(torch.randn, generator=generator, device=generator.device)
+    target = 3 * draw(batch, gamma + 1, vocab_size)
+    return target, target[:, :-1] + noise * draw(batch, gamma, vocab_size)
+
+
+def _uniforms(generator: torch.Generator, batch: int, count: int) -> Tensor:
+    return torch.rand(batch, count, dtype=torch.float64, generator=generator, device=generator.device)
 
 
 def calls_for(names: Sequence[str], rounds: _Rounds) -> dict[str, Callable[[int], object]]:
@@ -178,7 +187,7 @@ def calls_for(names: Sequence[str], rounds: _Rounds) -> dict[str, Callable[[int]
         proposal = rounds.proposals[i]
         assert proposal.logits is not None
         target, draft = (adjusted_logits(logits, proposal.sampling) for logits in (rounds.targets[i], proposal.logits))
-        return _speculative_sampling(proposal.tokens, draft, proposal.tokens.shape[1], target)
+        return _speculative_sampling(proposal.tokens, draft, proposal.tokens.shape[1], target, **NOT_DONE)
 
     return {name: theirs if name == TRANSFORMERS else ours(name) for name in names}
 
@@ -220,8 +229,9 @@ def time_on_device(
 
     ``captured``: the calls are a CUDA graph, unless they wait for the device, as transformers' function does; else they are
     launched one by one, and the host's time shows where it is the longer. From the second call on a round's rows may lie in the
-    device's cache; with ``flushed`` it is overwritten before every call, which is then timed alone. On a CPU, where this is
-    rehearsed, calls are plain.
+    device's cache; with ``flushed`` it is overwritten before every call, which is then timed alone. A graph is launched while
+    the device still sleeps: how long the host takes to launch it is no part of the time. On a CPU, where this is rehearsed,
+    calls are plain.
     """
     per_run = 1 if flushed else per_run
     runs = [[_launched(call, index, per_run) for index in range(num_rounds)] for call in calls]
@@ -235,6 +245,8 @@ def time_on_device(
     for repeat in range(repeats):
         for which, index in _mixed(len(calls), num_rounds, generator):
             cache.zero_()
+            if captured and device.startswith("cuda"):
+                torch.cuda._sleep(SLEEP_CYCLES)
             seconds[which, repeat, index] = seconds_of(runs[which][index], device) / per_run
     return seconds
 
@@ -257,8 +269,8 @@ def _launched(call: Callable[[int], object], index: int, per_run: int) -> Callab
     return run
 
 
-def num_launches(call: Callable[[int], object], device: str) -> int | None:
-    """Count what one call launches on the device, copies too, by torch's profiler; None on a CPU, which launches nothing."""
+def launched(call: Callable[[int], object], device: str) -> list[tuple[str, float]] | None:
+    """Return what one call launches on the device, copies too, with the seconds of each, by torch's profiler; None on a CPU."""
     cuda = device.startswith("cuda")
     call(0)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -267,7 +279,7 @@ def num_launches(call: Callable[[int], object], device: str) -> int | None:
         if cuda:
             torch.cuda.synchronize(device)
     found = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA]
-    return len(found) if cuda else None
+    return [(one.name, one.time_range.elapsed_us() / 1e6) for one in found] if cuda else None
 
 
 def check_kernels(names: Sequence[str], num_rows: int, dtype: str, device: str) -> dict[str, Report]:

@@ -53,8 +53,10 @@ def _near_cut(logits: Tensor, sampling: Sampling, unit: float) -> Bool[Tensor, "
         near |= (kth > after) & (kth - after <= 2 * SCALING * unit * (kth.abs() + after.abs()))
     if sampling.top_p is not None and sampling.top_p < 1:
         # The cut itself is at an end of some token's mass: mass above it, over tokens that top-k keeps.
-        kept = adjusted_logits(logits, replace(sampling, top_p=None)).sort(-1, descending=True).values.softmax(-1).cumsum(-1)
-        near |= ((kept - sampling.top_p).abs() <= unit * (64 + 2 * vocab_size)).any(-1)
+        scaled = adjusted_logits(logits, replace(sampling, top_p=None))
+        terms = scaled.isfinite().sum(-1, keepdim=True)  # of the sum: the zeros of what top-k leaves out add no error
+        mass = scaled.sort(-1, descending=True).values.softmax(-1).cumsum(-1)
+        near |= ((mass - sampling.top_p).abs() <= unit * (64 + 2 * terms)).any(-1)
     return near
 
 

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from triton.compiler import ASTSource
 from kernels.inputs import InputError
 from kernels.verify import filter_gpu, fused_gpu, tiles_gpu
 from kernels.verify.reference import BELOW_ONE
+from kernels.verify.sizes import FUSED_ROW_TILE, FUSED_TILES
 
 CAPABILITIES = (80, 90)
 PATTERNS = {
@@ -67,29 +69,32 @@ def variants() -> Iterator[_Variant]:
     yield from _fused("fp32", filtered=False, given="point mass", rows_padded=8)
     for dtype, mode in (("fp32", 0), ("fp32", 1), ("fp16", 1), ("fp16", 2), ("bf16", 2)):
         yield _tiled(dtype, mode)
-    for dtype in ("fp32", "bf16"):
-        yield _filter(dtype)
+    for dtype, by_mass, resident in product(("fp32", "fp16"), (False, True), (False, True)):
+        yield _filter(dtype, by_mass=by_mass, resident=resident)
 
 
 def _fused(dtype: str, *, filtered: bool, given: str, rows_padded: int) -> Iterator[_Variant]:
     model = (f"*{dtype}", *(("*fp32", "*i32") if filtered else (f"*{dtype}", f"*{dtype}")), "i64", "i64", "fp32", "i32")
     arguments = ("*i64", "*i64", "*fp64", "*fp32")
     partials, decisions = ("*fp32", "*fp32"), ("*i64", "*fp32", "*fp32")
-    flags: dict[str, Any] = {"target_filtered": filtered, "draft_filtered": filtered, "tile_size": fused_gpu.TILE}
+    flags: dict[str, Any] = {"target_filtered": filtered, "draft_filtered": filtered}
     point_mass = given == "point mass"
-    more: dict[str, Any] = {"tiles_padded": 64, "ragged": filtered, "point_mass": point_mass}
+    more: dict[str, Any] = {"ragged": filtered, "point_mass": point_mass, "tile_size": FUSED_TILES[-1]}
     label = f"{dtype}{' filtered' if filtered else ''} {given} n<{rows_padded}"
-    sizes = ("vocab_size", "num_draft", "num_rows", "num_tiles")
+    sizes = ("vocab_size", "num_draft", "num_rows", "num_row_tiles", "num_tiles")
     named = {"target": model, "draft": model, "partials": partials}
-    yield _variant(f"row_sums {label}", fused_gpu.row_sums, named, (sizes[0], *sizes[2:]), flags, fused_gpu.NUM_WARPS)
+    summed = {**flags, "tile_size": FUSED_ROW_TILE}
+    yield _variant(
+        f"row_sums {label}", fused_gpu.row_sums, named, ("vocab_size", "num_rows", "num_tiles"), summed, fused_gpu.NUM_WARPS
+    )
     sums = {"stats": "*fp32", "target_sums": "*fp32", "residual_sums": "*fp32"}
     named = {"target": model, "draft": model, "given": arguments}
     decide = {**named, "partials": partials, "decisions": decisions, **sums}
-    constants = {**flags, **more, "sum_given": given == "log-sum-exp", "rows_padded": rows_padded}
+    constants = {**flags, **more, "sum_given": given == "log-sum-exp", "rows_padded": rows_padded, "row_tiles_padded": 64}
     yield _variant(f"decide {label}", fused_gpu.decide, decide, sizes, constants, fused_gpu.NUM_WARPS)
     drawn = {**named, "num_accepted": "*i64", **sums, "next_token": "*i64"}
-    constants = {**flags, **more, "below_one": BELOW_ONE}
-    yield _variant(f"draw {label}", fused_gpu.draw, drawn, (*sizes[:2], sizes[3]), constants, fused_gpu.NUM_WARPS)
+    constants = {**flags, **more, "below_one": BELOW_ONE, "tiles_padded": 64}
+    yield _variant(f"draw {label}", fused_gpu.draw, drawn, (*sizes[:2], sizes[4]), constants, fused_gpu.NUM_WARPS)
 
 
 def _tiled(dtype: str, mode: int) -> _Variant:
@@ -108,14 +113,15 @@ def _tiled(dtype: str, mode: int) -> _Variant:
     return _variant(name, tiles_gpu.tile_kernel, named, sizes, constants, tiles_gpu.NUM_WARPS, scales)
 
 
-def _filter(dtype: str) -> _Variant:
-    named = {"logits": f"*{dtype}", "thresholds": "*fp32", "ties": "*i32"}
-    sizes = ("entry_stride", "row_stride", "vocab_size", "num_rows")
-    scales = {"inverse_temperature": "fp32", "top_k": "i32", "top_p": "fp32"}
-    constants = {"by_count": True, "by_mass": True, "tile_size": filter_gpu.TILE}
-    return _variant(
-        f"find_thresholds {dtype}", filter_gpu.find_thresholds, named, sizes, constants, filter_gpu.NUM_WARPS, scales
-    )
+def _filter(dtype: str, *, by_mass: bool, resident: bool) -> _Variant:
+    model = (f"*{dtype}", "*fp32", "*i32", "i64", "i64", "fp32", "i32", "i32", "fp32")
+    tile_size = filter_gpu.TILES[resident and not by_mass]
+    flags = {"by_count": True, "by_mass": by_mass, "resident": resident}
+    constants = {**flags, "dropped_bits": {"fp32": 0, "fp16": 13, "bf16": 16}[dtype], "tile_size": tile_size}
+    named: dict[str, Any] = {"target": model, "draft": model}
+    name = f"find_thresholds {dtype}{' top-p' if by_mass else ''}{' resident' if resident else ''}"
+    warps = tile_size // filter_gpu.TOKENS_A_WARP
+    return _variant(name, filter_gpu.find_thresholds, named, ("vocab_size",), constants, warps)
 
 
 def _variant(

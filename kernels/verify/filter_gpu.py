@@ -2,6 +2,9 @@
 
 A row keeps tokens above its threshold and, of those equal to it, the ids from ``first tie`` on: transformers' rule for ties,
 all of them at the k-th logit; at top-p as many as the nucleus needs, the higher ids first, as a stable ascending sort has them.
+
+One program a row, the rows of both models in one launch. A row that fits into a tile is read once and stays in registers; a
+longer one is read at every step, from cache. Half-precision logits differ in their upper bits alone: they take fewer steps.
 """
 
 from typing import no_type_check
@@ -13,92 +16,174 @@ from torch import Tensor
 
 from kernels.verify.reference import Sampling
 
-TILE = 4096
-NUM_WARPS = 8
+TILES = (16_384, 32_768)  # the larger one for rows that fit into it, without top-p, whose exponentials need registers, too
+TOKENS_A_WARP = 1024  # of a tile: 32 registers a thread
+DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13}  # of an fp32 number: 0 in all that was widened to it
+NO_TOP_P = 2.0  # a mass that is never reached
 
 
 @triton.jit
 @no_type_check
-def _ordered(values):
-    """Integers in the order of the fp32 numbers (-0 and 0 alike)."""
-    bits = (values + 0.0).to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+def _tile(target, draft, entry, row, columns, vocab_size, dropped_bits: tl.constexpr):
+    """A tile's keys: integers in the order of the logits (-0 and 0 alike), below every logit's outside of the vocabulary.
 
-
-@triton.jit
-@no_type_check
-def _above(start, vocab_size, key, tie, kept_key, top, inverse_temperature, weighted: tl.constexpr, tile_size: tl.constexpr):
-    """How many tokens, or how much exp(scaled - top), lie above (key, id): larger, or equal with an id of at least ``tie``.
-
-    Only tokens of at least ``kept_key`` count.
+    Rows are those of the target, then those of the draft.
     """
-    total = tl.zeros([1], tl.float64)
-    for first in range(0, vocab_size, tile_size):
-        columns = first + tl.arange(0, tile_size)
-        raw = tl.load(start + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
-        keys = _ordered(raw)
-        counts = (columns < vocab_size) & (keys >= kept_key) & ((keys > key) | ((keys == key) & (columns >= tie)))
-        each = tl.where(counts, 1.0, 0.0)
-        if weighted:
-            each = tl.where(counts, tl.exp((raw - top) * inverse_temperature), 0.0)
-        total += tl.sum(each, 0).to(tl.float64)
-    return tl.sum(total, 0)
+    inside = columns < vocab_size
+    if row < target[6]:
+        values = tl.load(target[0] + entry * target[3] + row * target[4] + columns, mask=inside, other=0.0).to(tl.float32)
+    else:
+        start = draft[0] + entry * draft[3] + (row - target[6]) * draft[4]
+        values = tl.load(start + columns, mask=inside, other=0.0).to(tl.float32)
+    bits = (values + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(inside, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> dropped_bits, -2147483648)
+
+
+@triton.jit
+@no_type_check
+def _value(key, dropped_bits: tl.constexpr):
+    """The fp32 number of a key."""
+    bits = (key << dropped_bits) | tl.where(key < 0, (1 << dropped_bits) - 1, 0)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+@no_type_check
+def _count(
+    keys, target, draft, entry, row, vocab_size, key, resident: tl.constexpr, dropped_bits: tl.constexpr,
+    tile_size: tl.constexpr,
+):  # fmt: skip
+    """How many tokens of a row have a key of at least ``key``."""
+    if resident:
+        total = tl.sum((keys >= key).to(tl.int32), 0)
+    else:
+        total = tl.full([], 0, tl.int32)
+        for first in range(0, vocab_size, tile_size):
+            tile = _tile(target, draft, entry, row, first + tl.arange(0, tile_size), vocab_size, dropped_bits)
+            total += tl.sum((tile >= key).to(tl.int32), 0)
+    return total
+
+
+@triton.jit
+@no_type_check
+def _weights(keys, columns, key, tie, kept, top, inverse_temperature, dropped_bits: tl.constexpr):
+    """exp(scaled - top) of a tile's tokens above (key, id): larger, or equal with an id of at least ``tie``; else 0."""
+    above = (keys >= kept) & ((keys > key) | ((keys == key) & (columns >= tie)))
+    below_top = tl.where(above, _value(keys, dropped_bits), top) - top
+    return tl.sum(tl.where(above, tl.exp(below_top * inverse_temperature), 0.0), 0).to(tl.float64)
+
+
+@triton.jit
+@no_type_check
+def _mass(
+    keys, target, draft, entry, row, vocab_size, key, tie, kept, top, inverse_temperature, resident: tl.constexpr,
+    dropped_bits: tl.constexpr, tile_size: tl.constexpr,
+):  # fmt: skip
+    """The sum of these weights over a row."""
+    if resident:
+        total = _weights(keys, tl.arange(0, tile_size), key, tie, kept, top, inverse_temperature, dropped_bits)
+    else:
+        total = tl.full([], 0, tl.float64)
+        for first in range(0, vocab_size, tile_size):
+            columns = first + tl.arange(0, tile_size)
+            tile = _tile(target, draft, entry, row, columns, vocab_size, dropped_bits)
+            total += _weights(tile, columns, key, tie, kept, top, inverse_temperature, dropped_bits)
+    return total
 
 
 @triton.jit
 @no_type_check
 def find_thresholds(
-    logits, thresholds, ties, entry_stride, row_stride, vocab_size, num_rows, inverse_temperature, top_k, top_p,
-    by_count: tl.constexpr, by_mass: tl.constexpr, tile_size: tl.constexpr,
+    target, draft, vocab_size, by_count: tl.constexpr, by_mass: tl.constexpr, resident: tl.constexpr,
+    dropped_bits: tl.constexpr, tile_size: tl.constexpr,
 ):  # fmt: skip
-    """One program a row; thresholds (fp32) and ties (int32) are [B, rows]."""
+    """One program a row. ``target`` and ``draft``: (logits, thresholds (fp32) and first ties (int32), both [B, rows], entry
+    stride, row stride, 1 / temperature, rows, top-k, top-p)."""
     row, entry = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    start = logits + entry * entry_stride + row * row_stride
-    lowest = tl.full([], -2139095041, tl.int64)  # -inf
-    highest = tl.full([], 2139095040, tl.int64)  # +inf
-    kept, tie = lowest, tl.full([], 0, tl.int64)
+    inverse_temperature, top_k, top_p = target[5], target[7], target[8]
+    if row >= target[6]:
+        inverse_temperature, top_k, top_p = draft[5], draft[7], draft[8]
+    keys = _tile(target, draft, entry, row, tl.arange(0, tile_size), vocab_size, dropped_bits)
+    lowest = tl.full([], -2139095041, tl.int64) >> dropped_bits  # -inf
+    highest = tl.full([], 2139095040, tl.int64) >> dropped_bits  # +inf
+    kept = lowest.to(tl.int32)
     if by_count:  # the largest key that at least k tokens reach
         low, high = lowest, highest
-        for _ in range(32):
-            middle = low + (high - low + 1) // 2
-            enough = _above(start, vocab_size, middle, 0, lowest, 0.0, 1.0, False, tile_size) >= top_k
+        while low < high:
+            middle = low + ((high - low + 1) >> 1)
+            reached = _count(
+                keys, target, draft, entry, row, vocab_size, middle.to(tl.int32), resident, dropped_bits, tile_size
+            )
+            enough = reached >= top_k
             low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-        kept = low
-    key = kept
+        kept = low.to(tl.int32)
+    key, tie = kept, tl.full([], 0, tl.int32)
     if by_mass:
-        top = tl.full([], float("-inf"), tl.float32)
-        for first in range(0, vocab_size, tile_size):
-            columns = first + tl.arange(0, tile_size)
-            tile = tl.load(start + columns, mask=columns < vocab_size, other=float("-inf")).to(tl.float32)
-            top = tl.maximum(top, tl.max(tile, 0))
-        mass = top_p * _above(start, vocab_size, lowest, 0, kept, top, inverse_temperature, True, tile_size)
+        largest = tl.max(keys, 0)
+        if not resident:
+            for first in range(tile_size, vocab_size, tile_size):
+                tile = _tile(target, draft, entry, row, first + tl.arange(0, tile_size), vocab_size, dropped_bits)
+                largest = tl.maximum(largest, tl.max(tile, 0))
+        top = _value(largest, dropped_bits)
+        mass = top_p * _mass(
+            keys, target, draft, entry, row, vocab_size, kept, 0, kept, top, inverse_temperature, resident, dropped_bits,
+            tile_size,
+        )  # fmt: skip
         low, high = lowest, highest  # the smallest key above which there is less than the mass
-        for _ in range(32):
-            middle = low + (high - low) // 2
-            small = _above(start, vocab_size, middle, vocab_size, kept, top, inverse_temperature, True, tile_size) < mass
-            low, high = tl.where(small, low, middle + 1), tl.where(small, middle, high)
-        key = low
-        left, right = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64) + vocab_size
-        for _ in range(32):  # the smallest id for which what is above it is still less than the mass
-            middle = left + (right - left) // 2
-            small = _above(start, vocab_size, key, middle + 1, kept, top, inverse_temperature, True, tile_size) < mass
-            left, right = tl.where(small, left, middle + 1), tl.where(small, middle, right)
+        while low < high:
+            middle = low + ((high - low) >> 1)
+            above = _mass(
+                keys, target, draft, entry, row, vocab_size, middle.to(tl.int32), vocab_size, kept, top, inverse_temperature,
+                resident, dropped_bits, tile_size,
+            )  # fmt: skip
+            low, high = tl.where(above < mass, low, middle + 1), tl.where(above < mass, middle, high)
+        key = tl.maximum(low.to(tl.int32), kept)
+        left, right = tie, tie
+        alike = _count(keys, target, draft, entry, row, vocab_size, key, resident, dropped_bits, tile_size)
+        alike -= _count(keys, target, draft, entry, row, vocab_size, key + 1, resident, dropped_bits, tile_size)
+        if alike > 1:
+            right = tie + vocab_size
+        while left < right:  # the smallest id for which what is above it is still less than the mass
+            middle = left + ((right - left) >> 1)
+            above = _mass(
+                keys, target, draft, entry, row, vocab_size, key, middle + 1, kept, top, inverse_temperature, resident,
+                dropped_bits, tile_size,
+            )  # fmt: skip
+            left, right = tl.where(above < mass, left, middle + 1), tl.where(above < mass, middle, right)
         tie = left
-    bits = key.to(tl.int32)
-    value = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
-    tl.store(thresholds + entry * num_rows + row, value)
-    tl.store(ties + entry * num_rows + row, tie.to(tl.int32))
+    if row < target[6]:
+        output = entry * target[6] + row
+        tl.store(target[1] + output, _value(key, dropped_bits))
+        tl.store(target[2] + output, tie)
+    else:
+        output = entry * draft[6] + row - target[6]
+        tl.store(draft[1] + output, _value(key, dropped_bits))
+        tl.store(draft[2] + output, tie)
 
 
-def thresholds(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Threshold and first tie of every row of [B, rows, V] logits, whose columns lie next to each other."""
-    batch, num_rows, vocab_size = logits.shape
-    limits = torch.empty(batch, num_rows, dtype=torch.float32, device=logits.device)
-    ties = torch.empty(batch, num_rows, dtype=torch.int32, device=logits.device)
-    by_count = sampling.top_k is not None and sampling.top_k < vocab_size
-    find_thresholds[(num_rows, batch)](
-        logits, limits, ties, *logits.stride()[:2], vocab_size, num_rows, 1.0 / sampling.temperature,
-        sampling.top_k if by_count else 0, 1.0 if sampling.top_p is None else sampling.top_p,
-        by_count=by_count, by_mass=sampling.top_p is not None and sampling.top_p < 1, tile_size=TILE, num_warps=NUM_WARPS,
+def thresholds(*models: tuple[Tensor, Sampling]) -> list[tuple[Tensor, Tensor]]:
+    """Threshold and first tie of every row, [B, rows] both, of one or two models' logits [B, rows, V] with their sampling.
+
+    Columns lie next to each other.
+    """
+    batch, _, vocab_size = models[0][0].shape
+    device, counts = models[0][0].device, [logits.shape[1] for logits, _ in models]
+    limits = torch.empty(batch * sum(counts), dtype=torch.float32, device=device).split([batch * count for count in counts])
+    ties = torch.empty(batch * sum(counts), dtype=torch.int32, device=device).split([batch * count for count in counts])
+    given = [
+        (
+            logits, limit, tie, *logits.stride()[:2], 1.0 / sampling.temperature, logits.shape[1],
+            min(sampling.top_k or vocab_size, vocab_size), NO_TOP_P if sampling.top_p is None else sampling.top_p,
+        )
+        for (logits, sampling), limit, tie in zip(models, limits, ties, strict=True)
+    ]  # fmt: skip
+    by_mass = any(sampling.top_p is not None and sampling.top_p < 1 for _, sampling in models)
+    tile_size = min(TILES[vocab_size <= TILES[1] and not by_mass], triton.next_power_of_2(vocab_size))
+    find_thresholds[(sum(counts), batch)](
+        given[0], given[-1], vocab_size,
+        by_count=any(sampling.top_k is not None and sampling.top_k < vocab_size for _, sampling in models),
+        by_mass=by_mass,
+        resident=vocab_size <= tile_size, dropped_bits=min(DROPPED_BITS.get(logits.dtype, 0) for logits, _ in models),
+        tile_size=tile_size, num_warps=max(1, tile_size // TOKENS_A_WARP),
     )  # fmt: skip
-    return limits, ties
+    return [(limit.view(batch, -1), tie.view(batch, -1)) for limit, tie in zip(limits, ties, strict=True)]

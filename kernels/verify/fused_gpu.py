@@ -1,4 +1,4 @@
-"""Triton: exact verification from raw logits in three launches (README.md, Eqs. 8 to 13), five where tokens are filtered.
+"""Triton: exact verification from raw logits in three launches (README.md, Eqs. 8 to 13), four where tokens are filtered.
 
 ``row_sums``: every tile's maximum and sum of exponentials, all rows of both models. ``decide``: combines them, accepts up to
 the first rejection, and sums the residual's tiles in that one row. ``draw``: finds the tile, then the token in it. Nothing of
@@ -19,11 +19,13 @@ from torch import Tensor
 
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Round, Verdict
-from kernels.verify.reference import BELOW_ONE, Sampling
-from kernels.verify.sizes import FUSED_TILE as TILE
-from kernels.verify.sizes import NUM_WARPS
+from kernels.verify.reference import BELOW_ONE
+from kernels.verify.sizes import FUSED_ROW_TILE as ROW_TILE
+from kernels.verify.sizes import FUSED_TILES, NUM_WARPS
 
+ROW_WARPS = 4
 NUM_STATS = 4
+MOST_PROGRAMS = 640  # of ``decide``, about what an H200 runs at once; with more, larger tiles take less time
 LEAST_ROWS = 8  # that ``decide`` is compiled for: fewer cost as much, and each size would be compiled apart
 
 
@@ -85,18 +87,20 @@ def _residual(draft, entry, row, columns, inside, probs, best, total, token, poi
     return tl.where(difference <= 0, 0.0, difference)
 
 
-@triton.jit(do_not_specialize=("num_draft", "num_rows", "num_tiles"))
+@triton.jit(do_not_specialize=("num_draft", "num_rows", "num_row_tiles", "num_tiles"))
 @no_type_check
 def decide(
-    target, draft, given, partials, decisions, stats, target_sums, residual_sums, vocab_size, num_draft, num_rows, num_tiles,
-    ragged: tl.constexpr, point_mass: tl.constexpr, sum_given: tl.constexpr, target_filtered: tl.constexpr,
-    draft_filtered: tl.constexpr, rows_padded: tl.constexpr, tiles_padded: tl.constexpr, tile_size: tl.constexpr,
+    target, draft, given, partials, decisions, stats, target_sums, residual_sums, vocab_size, num_draft, num_rows,
+    num_row_tiles, num_tiles, ragged: tl.constexpr, point_mass: tl.constexpr, sum_given: tl.constexpr,
+    target_filtered: tl.constexpr, draft_filtered: tl.constexpr, rows_padded: tl.constexpr, row_tiles_padded: tl.constexpr,
+    tile_size: tl.constexpr,
 ):  # fmt: skip
     """Eqs. 10 to 12: every program of a batch row takes the same decisions, then sums its own tile of the row that decides.
 
-    A drafted token outside the vocabulary makes the row's sums NaN, which ``draw`` turns into no token.
+    A drafted token outside the vocabulary makes the row's sums NaN, which ``draw`` turns into no token. The last rows of the
+    batch come first: ``row_sums`` read them last, so that the cache may still hold them.
     """
-    tile, entry = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tile, entry = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
     rows = tl.arange(0, rows_padded).to(tl.int64)
     length = num_draft
     if ragged:
@@ -104,7 +108,7 @@ def decide(
     drafted = rows < length
     token = tl.load(given[0] + entry * num_draft + rows, mask=drafted, other=0)
     known = drafted & (token >= 0) & (token < vocab_size)
-    best, total = _combined(partials, entry * num_rows + rows, rows <= num_draft, num_tiles, tiles_padded)
+    best, total = _combined(partials, entry * num_rows + rows, rows <= num_draft, num_row_tiles, row_tiles_padded)
     target_prob = tl.exp(_adjusted(target, entry, rows, token, known, target_filtered) - best) / total
     own_best, own_total = tl.zeros([rows_padded], tl.float32), tl.full([rows_padded], 1.0, tl.float32)
     draft_prob = own_total
@@ -113,7 +117,7 @@ def decide(
             own_best = tl.load(given[3] + entry * num_draft + rows, mask=drafted, other=0.0).to(tl.float32)
         else:
             own_rows = entry * num_rows + num_draft + 1 + rows
-            own_best, own_total = _combined(partials, own_rows, rows < num_draft, num_tiles, tiles_padded)
+            own_best, own_total = _combined(partials, own_rows, rows < num_draft, num_row_tiles, row_tiles_padded)
         draft_prob = tl.exp(_adjusted(draft, entry, rows, token, known, draft_filtered) - own_best) / own_total
     uniform = tl.load(given[2] + entry * (num_draft + 1) + rows, mask=drafted, other=1.0).to(tl.float64)
     stands = drafted & (uniform * draft_prob.to(tl.float64) <= target_prob.to(tl.float64)) & (target_prob > 0)
@@ -190,13 +194,13 @@ def verify(round: Round) -> Verdict:
     """Allocates the partial results, a few numbers a tile, and launches."""
     batch, num_draft = round.tokens.shape
     device, vocab_size = round.target_logits.device, round.vocab_size
-    num_tiles = triton.cdiv(vocab_size, TILE)
+    tile_size = tile_for(batch, vocab_size)
+    num_tiles, num_row_tiles = triton.cdiv(vocab_size, tile_size), triton.cdiv(vocab_size, ROW_TILE)
     # Without a draft there are no rows of it to point at, filtered or not.
     point_mass = round.draft_logits is None or num_draft == 0
     sum_given = round.log_sum_exp is not None
     num_rows = num_draft + 1 + (0 if point_mass or sum_given else num_draft)
-    target = _model(round.target_logits, round.target)
-    draft = target if round.draft_logits is None or point_mass else _model(round.draft_logits, round.draft)
+    target, draft = _models(round, point_mass)
     lengths = round.ragged_lengths()
     tokens, uniforms = round.tokens.contiguous(), round.uniforms.contiguous()
     given = (tokens, tokens if lengths is None else lengths, uniforms, _or(round.log_sum_exp, uniforms))
@@ -204,30 +208,49 @@ def verify(round: Round) -> Verdict:
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
 
-    partials = (empty(batch, num_rows, num_tiles), empty(batch, num_rows, num_tiles))
+    partials = (empty(batch, num_rows, num_row_tiles), empty(batch, num_rows, num_row_tiles))
     stats, target_sums, residual_sums = empty(batch, NUM_STATS), empty(batch, num_tiles), empty(batch, num_tiles)
     num_accepted, next_token = empty(batch, dtype=torch.int64), empty(batch, dtype=torch.int64)
     decisions = (num_accepted, empty(batch, num_draft), empty(batch, num_draft))
-    filtered = {"target_filtered": round.target.filters, "draft_filtered": not point_mass and round.draft.filters}
-    common = {**filtered, "tile_size": TILE, "num_warps": NUM_WARPS}
-    padded = {"tiles_padded": triton.next_power_of_2(num_tiles), "ragged": lengths is not None, "point_mass": point_mass}
-    row_sums[(num_tiles, num_rows, batch)](target, draft, partials, vocab_size, num_rows, num_tiles, **common)
+    common = {"target_filtered": round.target.filters, "draft_filtered": not point_mass and round.draft.filters}
+    tiled = {**common, "tile_size": tile_size, "num_warps": NUM_WARPS, "ragged": lengths is not None, "point_mass": point_mass}
+    row_sums[(num_row_tiles, num_rows, batch)](
+        target, draft, partials, vocab_size, num_rows, num_row_tiles, tile_size=ROW_TILE, num_warps=ROW_WARPS, **common
+    )
     decide[(num_tiles, batch)](
         target, draft, given, partials, decisions, stats, target_sums, residual_sums, vocab_size, num_draft, num_rows,
-        num_tiles, sum_given=sum_given, rows_padded=max(LEAST_ROWS, triton.next_power_of_2(num_draft + 1)), **padded, **common,
+        num_row_tiles, num_tiles, sum_given=sum_given, rows_padded=max(LEAST_ROWS, triton.next_power_of_2(num_draft + 1)),
+        row_tiles_padded=triton.next_power_of_2(num_row_tiles), **tiled,
     )  # fmt: skip
     draw[(batch,)](
         target, draft, given, num_accepted, stats, target_sums, residual_sums, next_token, vocab_size, num_draft, num_tiles,
-        below_one=BELOW_ONE, **padded, **common,
+        below_one=BELOW_ONE, tiles_padded=triton.next_power_of_2(num_tiles), **tiled,
     )  # fmt: skip
     return Verdict(num_accepted, next_token, *decisions[1:])
 
 
-def _model(logits: Tensor, sampling: Sampling) -> tuple[Any, ...]:
-    """The tuple that kernels take; columns must lie next to each other."""
-    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
-    limits = thresholds(logits, sampling) if sampling.filters else (logits, logits)
-    return (logits, *limits, *logits.stride()[:2], 1.0 / sampling.temperature, logits.shape[1])
+def tile_for(batch: int, vocab_size: int) -> int:
+    """Return the tokens of a program of ``decide``, and of ``draw``'s last step."""
+    few = [size for size in FUSED_TILES if batch * triton.cdiv(vocab_size, size) <= MOST_PROGRAMS]
+    return few[0] if few else FUSED_TILES[-1]
+
+
+def _models(round: Round, point_mass: bool) -> list[tuple[Any, ...]]:
+    """The tuples that kernels take, of the target and of the draft (the target's where there is none)."""
+    models = [(round.target_logits, round.target)]
+    if round.draft_logits is not None and not point_mass:
+        models.append((round.draft_logits, round.draft))
+    models = [(logits if logits.stride(-1) == 1 else logits.contiguous(), sampling) for logits, sampling in models]
+    filtered = [model for model in models if model[1].filters]
+    limits = iter(thresholds(*filtered)) if filtered else iter(())
+    told = [
+        (
+            logits, *(next(limits) if sampling.filters else (logits, logits)), *logits.stride()[:2], 1.0 / sampling.temperature,
+            logits.shape[1],
+        )
+        for logits, sampling in models
+    ]  # fmt: skip
+    return [told[0], told[-1]]
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

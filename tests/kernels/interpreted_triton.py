@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.inputs import InputError
-from kernels.verify import reference
+from kernels.verify import fused_gpu, reference
 from kernels.verify.check import DTYPES, Case, check, patched_once, random_case, random_cases
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Proposal
@@ -95,15 +95,16 @@ def test_thresholds_keep_what_transformers_keeps(sampling: Sampling) -> None:
     generator = torch.Generator().manual_seed(3)
     logits = (2 * torch.randn(1, 3, 9, generator=generator)).round()
     logits[0, 0, :6], logits[0, 1, 2], logits[0, 2, :3] = 1.0, float("-inf"), -0.0
-    limits, ties = thresholds(logits, sampling)
+    [(limits, ties)] = thresholds((logits, sampling))
     keep = (logits > limits[..., None]) | ((logits == limits[..., None]) & (torch.arange(9) >= ties[..., None]))
     assert torch.equal(keep & logits.isfinite(), adjusted_logits(logits.double(), sampling).isfinite())
 
 
-@pytest.mark.parametrize("vocab_size", [4095, 4097, 9001])
+@pytest.mark.parametrize(("vocab_size", "tile_size"), [(1025, 1024), (4095, 4096), (4097, 4096), (9001, 2048)])
 @pytest.mark.parametrize("kind", ["logits", "log-sum-exp", "point mass"])
-def test_several_tiles(vocab_size: int, kind: str) -> None:
+def test_several_tiles(vocab_size: int, tile_size: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vocabularies around a multiple of the tile; the last token lies in the last, ragged tile for uniforms close to 1."""
+    monkeypatch.setattr(fused_gpu, "FUSED_TILES", (tile_size,))
     generator = torch.Generator().manual_seed(vocab_size)
     target = 2 * torch.randn(4, 2, vocab_size, generator=generator)
     draft = target[:, :1] + torch.randn(4, 1, vocab_size, generator=generator)

@@ -310,7 +310,7 @@ def test_random_rounds_have_vocabularies_of_several_tiles_with_and_without_filte
     assert set(wide) == {(size, *one) for size in (3000, 9001) for one in filters}
     assert len(wide) == len(cases) / 25
     assert min(checking.WIDE) > sizes.TILE
-    assert max(checking.WIDE) > 2 * sizes.FUSED_TILE
+    assert max(checking.WIDE) > 2 * max(sizes.FUSED_TILES)
 
 
 def test_how_many_rows_may_be_inside_depends_on_the_vocabulary() -> None:
