@@ -239,7 +239,7 @@ def windows_of(
     pending, chunks = teacher_logits(session, inputs, tokens)
     logits = torch.cat(list(chunks))
     logits = logits.double() if (logits.device.type, logits.dtype) == ("cpu", torch.float32) else logits
-    laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double()
+    laws = torch.cat(list(drafter.teacher_probs(inputs, pending, tokens, sampling))).double().to(logits.device)
     drafted = laws.sum(-1) > 0
     last = max(0, (len(laws) - num_draft - 1) // 2)
     starts = [start for start in range(last + 1) if bool(drafted[start : start + num_draft].all())]

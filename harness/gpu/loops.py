@@ -56,10 +56,10 @@ def items(place: Place) -> Sequence[Item]:
     chosen: list[tuple[str, float, Callable[[Place], Measured]]] = []
     for pair in pairs[:few]:
         drafted = [(shape, f"{pair.name} with {shape.name}") for shape in pair.drafts]
-        chosen.append((pair.name, 30, partial(measure_plain, pair=pair)))
-        chosen += [(name, 45, partial(measure_drafted, pair=pair, shape=shape)) for shape, name in drafted]
-        chosen.append((f"{pair.name}, graphs", 30, partial(measure_plain_graphs, pair=pair)))
-        chosen += [(f"{name}, graphs", 45, partial(measure_drafted_graphs, pair=pair, shape=shape)) for shape, name in drafted]
+        chosen.append((pair.name, 20, partial(measure_plain, pair=pair)))
+        chosen += [(name, 25, partial(measure_drafted, pair=pair, shape=shape)) for shape, name in drafted]
+        chosen.append((f"{pair.name}, graphs", 10, partial(measure_plain_graphs, pair=pair)))
+        chosen += [(f"{name}, graphs", 20, partial(measure_drafted_graphs, pair=pair, shape=shape)) for shape, name in drafted]
     chosen += [(f"{pair.name}, compiled", 90, partial(measure_compiled, pair=pair)) for pair in compiled]
     return [Item(name=name, seconds=seconds, measure=partial(measure, place)) for name, seconds, measure in chosen]
 

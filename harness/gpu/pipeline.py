@@ -1,6 +1,7 @@
 """Part 6: PPD with its processes on one device: the tokens of plain decoding, and what a round takes.
 
-A model with random weights, as in the loops, so that no download is needed; its early predictions are right as chance has it.
+In fp32: in half precision near-ties part the two texts (on an H200 after 43 tokens of 128). The model has random weights, as in
+the loops, so that no download is needed; its early predictions are right as chance has it.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.gpu.loops import DTYPE, inputs_of
+from harness.gpu.loops import inputs_of
 from harness.gpu.place import Item, Measured, Place
 from harness.gpu.shapes import PIPELINE, build
 from harness.run.instruments import clock_for
@@ -22,18 +23,19 @@ from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.types import Generation, Stop
 
+DTYPE = "float32"
 WAYS: tuple[tuple[Execution, int], ...] = (("simulated", 1), ("process", 1), ("batched", 3))
 GREEDY = Sampling(temperature=0.0)
 
 
 def items(place: Place) -> Sequence[Item]:
-    return [Item(name=f"{way}, k = {count}", seconds=30, measure=partial(measure, place, way, count)) for way, count in WAYS]
+    return [Item(name=f"{way}, k = {count}", seconds=15, measure=partial(measure, place, way, count)) for way, count in WAYS]
 
 
 def measure(place: Place, execution: Execution, candidates: int) -> Measured:
     """Plain decoding and a pipeline that predicts after three quarters of the layers, on the same prompt, greedily."""
     shape = PIPELINE if place.sizes.real_models else PIPELINE.tiny
-    stack = build(shape, place.device, DTYPE[place.scale])
+    stack = build(shape, place.device, DTYPE)
     plan = Plan(early_layer=max(1, 3 * stack.num_layers // 4), num_candidates=candidates)
     method = PredictivePipelinedDecoding(stack, OwnHead(), plan, execution)
     try:
@@ -49,7 +51,7 @@ def measure(place: Place, execution: Execution, candidates: int) -> Measured:
         "a plain round, ms": _median_ms(plain),
         "a round, ms": _median_ms(piped),
     }
-    return {"facts": facts, "passed": equal is None, "notes": ["in half precision a near-tie may part the two texts"]}
+    return {"facts": facts, "passed": equal is None}
 
 
 def _decode(place: Place, method: Autoregressive | PredictivePipelinedDecoding, stack: Stack) -> Generation:

@@ -48,7 +48,7 @@ SIZES: dict[Scale, Sizes] = {
     "device": Sizes(
         copy_bytes=2**30,
         dtypes=("float32", *HALF),
-        random_rows=2000,
+        random_rows=1000,
         vocabularies=(32_000, 32_128, 51_865, 128_256, 151_936),  # Llama 2, T5, Whisper, Llama 3, Qwen 2
         rows_each=8,
         many_rows=512,
@@ -61,7 +61,7 @@ SIZES: dict[Scale, Sizes] = {
             (1, 5, 51_865, None),
             (1, 5, 151_936, 50),
         ),
-        repeats=20,
+        repeats=5,
         calls_per_graph=10,
         real_models=True,
         prompt_tokens=256,

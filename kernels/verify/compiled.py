@@ -22,9 +22,9 @@ from triton.compiler import ASTSource
 from kernels.inputs import InputError
 from kernels.verify import filter_gpu, fused_gpu, tiles_gpu
 from kernels.verify.reference import BELOW_ONE
-from kernels.verify.sizes import FUSED_ROW_TILE, FUSED_TILES
+from kernels.verify.sizes import FUSED_ROW_TILES, FUSED_TILES
 
-CAPABILITIES = (80, 90)
+CAPABILITIES = (80, 90, 100)
 PATTERNS = {
     "registers": r"Used (\d+) registers",
     "spill_store_bytes": r"(\d+) bytes spill stores",
@@ -83,10 +83,9 @@ def _fused(dtype: str, *, filtered: bool, given: str, rows_padded: int) -> Itera
     label = f"{dtype}{' filtered' if filtered else ''} {given} n<{rows_padded}"
     sizes = ("vocab_size", "num_draft", "num_rows", "num_row_tiles", "num_tiles")
     named = {"target": model, "draft": model, "partials": partials}
-    summed = {**flags, "tile_size": FUSED_ROW_TILE}
-    yield _variant(
-        f"row_sums {label}", fused_gpu.row_sums, named, ("vocab_size", "num_rows", "num_tiles"), summed, fused_gpu.NUM_WARPS
-    )
+    for size, warps in FUSED_ROW_TILES.items():
+        summed, some = {**flags, "tile_size": size}, ("vocab_size", "num_rows", "num_tiles")
+        yield _variant(f"row_sums of {size} {label}", fused_gpu.row_sums, named, some, summed, warps)
     sums = {"stats": "*fp32", "target_sums": "*fp32", "residual_sums": "*fp32"}
     named = {"target": model, "draft": model, "given": arguments}
     decide = {**named, "partials": partials, "decisions": decisions, **sums}
@@ -115,12 +114,11 @@ def _tiled(dtype: str, mode: int) -> _Variant:
 
 def _filter(dtype: str, *, by_mass: bool, resident: bool) -> _Variant:
     model = (f"*{dtype}", "*fp32", "*i32", "i64", "i64", "fp32", "i32", "i32", "fp32")
-    tile_size = filter_gpu.TILES[resident and not by_mass]
+    tile_size, warps = filter_gpu.TILES[resident and not by_mass]
     flags = {"by_count": True, "by_mass": by_mass, "resident": resident}
     constants = {**flags, "dropped_bits": {"fp32": 0, "fp16": 13, "bf16": 16}[dtype], "tile_size": tile_size}
     named: dict[str, Any] = {"target": model, "draft": model}
     name = f"find_thresholds {dtype}{' top-p' if by_mass else ''}{' resident' if resident else ''}"
-    warps = tile_size // filter_gpu.TOKENS_A_WARP
     return _variant(name, filter_gpu.find_thresholds, named, ("vocab_size",), constants, warps)
 
 

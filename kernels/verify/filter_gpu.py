@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kernels.verify.reference import Sampling
 
-TILES = (16_384, 32_768)  # the larger one for rows that fit into it, without top-p, whose exponentials need registers, too
-TOKENS_A_WARP = 1024  # of a tile: 32 registers a thread
+# Tokens and warps of a program: the larger one for rows that fit, without top-p, whose exponentials need registers, too.
+TILES = ((8192, 16), (32_768, 32))
 DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13}  # of an fp32 number: 0 in all that was widened to it
 NO_TOP_P = 2.0  # a mass that is never reached
 
@@ -178,12 +178,12 @@ def thresholds(*models: tuple[Tensor, Sampling]) -> list[tuple[Tensor, Tensor]]:
         for (logits, sampling), limit, tie in zip(models, limits, ties, strict=True)
     ]  # fmt: skip
     by_mass = any(sampling.top_p is not None and sampling.top_p < 1 for _, sampling in models)
-    tile_size = min(TILES[vocab_size <= TILES[1] and not by_mass], triton.next_power_of_2(vocab_size))
+    tile_size, num_warps = TILES[vocab_size <= TILES[1][0] and not by_mass]
     find_thresholds[(sum(counts), batch)](
         given[0], given[-1], vocab_size,
         by_count=any(sampling.top_k is not None and sampling.top_k < vocab_size for _, sampling in models),
         by_mass=by_mass,
         resident=vocab_size <= tile_size, dropped_bits=min(DROPPED_BITS.get(logits.dtype, 0) for logits, _ in models),
-        tile_size=tile_size, num_warps=max(1, tile_size // TOKENS_A_WARP),
+        tile_size=tile_size, num_warps=num_warps,
     )  # fmt: skip
     return [(limit.view(batch, -1), tie.view(batch, -1)) for limit, tie in zip(limits, ties, strict=True)]

@@ -20,12 +20,12 @@ from torch import Tensor
 from kernels.verify.filter_gpu import thresholds
 from kernels.verify.interface import Round, Verdict
 from kernels.verify.reference import BELOW_ONE
-from kernels.verify.sizes import FUSED_ROW_TILE as ROW_TILE
-from kernels.verify.sizes import FUSED_TILES, NUM_WARPS
+from kernels.verify.sizes import FUSED_ROW_TILES, FUSED_TILES, NUM_WARPS
 
-ROW_WARPS = 4
 NUM_STATS = 4
-MOST_PROGRAMS = 640  # of ``decide``, about what an H200 runs at once; with more, larger tiles take less time
+MOST_PROGRAMS = 640  # of a launch, about what an H200 runs at once; with more, larger tiles take less time
+MOST_ROW_TILES = 16  # of small tiles a row: every program of ``decide`` combines them all
+ALIGNED = 16  # bytes that a part of the scratch memory begins at a multiple of: Triton compiles others apart
 LEAST_ROWS = 8  # that ``decide`` is compiled for: fewer cost as much, and each size would be compiled apart
 
 
@@ -195,28 +195,28 @@ def verify(round: Round) -> Verdict:
     batch, num_draft = round.tokens.shape
     device, vocab_size = round.target_logits.device, round.vocab_size
     tile_size = tile_for(batch, vocab_size)
-    num_tiles, num_row_tiles = triton.cdiv(vocab_size, tile_size), triton.cdiv(vocab_size, ROW_TILE)
     # Without a draft there are no rows of it to point at, filtered or not.
     point_mass = round.draft_logits is None or num_draft == 0
     sum_given = round.log_sum_exp is not None
     num_rows = num_draft + 1 + (0 if point_mass or sum_given else num_draft)
+    row_tile_size = row_tile_for(batch * num_rows, vocab_size)
+    num_tiles, num_row_tiles = triton.cdiv(vocab_size, tile_size), triton.cdiv(vocab_size, row_tile_size)
     target, draft = _models(round, point_mass)
     lengths = round.ragged_lengths()
     tokens, uniforms = round.tokens.contiguous(), round.uniforms.contiguous()
     given = (tokens, tokens if lengths is None else lengths, uniforms, _or(round.log_sum_exp, uniforms))
-
-    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    partials = (empty(batch, num_rows, num_row_tiles), empty(batch, num_rows, num_row_tiles))
-    stats, target_sums, residual_sums = empty(batch, NUM_STATS), empty(batch, num_tiles), empty(batch, num_tiles)
-    num_accepted, next_token = empty(batch, dtype=torch.int64), empty(batch, dtype=torch.int64)
-    decisions = (num_accepted, empty(batch, num_draft), empty(batch, num_draft))
+    rows, tiles, drafts = batch * num_rows * num_row_tiles, batch * num_tiles, batch * num_draft
+    maxima, sums, stats, target_sums, residual_sums, target_probs, draft_probs = _scratch(
+        torch.float32, device, rows, rows, batch * NUM_STATS, tiles, tiles, drafts, drafts
+    )
+    num_accepted, next_token = _scratch(torch.int64, device, batch, batch)
+    partials, decisions = (maxima, sums), (num_accepted, target_probs, draft_probs)
     common = {"target_filtered": round.target.filters, "draft_filtered": not point_mass and round.draft.filters}
     tiled = {**common, "tile_size": tile_size, "num_warps": NUM_WARPS, "ragged": lengths is not None, "point_mass": point_mass}
     row_sums[(num_row_tiles, num_rows, batch)](
-        target, draft, partials, vocab_size, num_rows, num_row_tiles, tile_size=ROW_TILE, num_warps=ROW_WARPS, **common
-    )
+        target, draft, partials, vocab_size, num_rows, num_row_tiles, tile_size=row_tile_size,
+        num_warps=FUSED_ROW_TILES[row_tile_size], **common,
+    )  # fmt: skip
     decide[(num_tiles, batch)](
         target, draft, given, partials, decisions, stats, target_sums, residual_sums, vocab_size, num_draft, num_rows,
         num_row_tiles, num_tiles, sum_given=sum_given, rows_padded=max(LEAST_ROWS, triton.next_power_of_2(num_draft + 1)),
@@ -226,13 +226,28 @@ def verify(round: Round) -> Verdict:
         target, draft, given, num_accepted, stats, target_sums, residual_sums, next_token, vocab_size, num_draft, num_tiles,
         below_one=BELOW_ONE, tiles_padded=triton.next_power_of_2(num_tiles), **tiled,
     )  # fmt: skip
-    return Verdict(num_accepted, next_token, *decisions[1:])
+    probs = (part[:drafts].view(batch, num_draft) for part in (target_probs, draft_probs))
+    return Verdict(num_accepted[:batch], next_token[:batch], *probs)
 
 
 def tile_for(batch: int, vocab_size: int) -> int:
     """Return the tokens of a program of ``decide``, and of ``draw``'s last step."""
     few = [size for size in FUSED_TILES if batch * triton.cdiv(vocab_size, size) <= MOST_PROGRAMS]
     return few[0] if few else FUSED_TILES[-1]
+
+
+def row_tile_for(num_rows: int, vocab_size: int) -> int:
+    """Return the tokens of a program of ``row_sums``, over so many rows in all."""
+    small, large = FUSED_ROW_TILES
+    num_tiles = triton.cdiv(vocab_size, small)
+    return small if num_tiles <= MOST_ROW_TILES and num_rows * num_tiles <= MOST_PROGRAMS else large
+
+
+def _scratch(dtype: torch.dtype, device: torch.device, *counts: int) -> tuple[Tensor, ...]:
+    """Allocate at least so many numbers each, not filled, at once: a host takes longer to allocate than a device to decide."""
+    whole = ALIGNED // dtype.itemsize
+    padded = [triton.cdiv(count, whole) * whole for count in counts]
+    return torch.empty(sum(padded), dtype=dtype, device=device).split(padded)
 
 
 def _models(round: Round, point_mass: bool) -> list[tuple[Any, ...]]:

@@ -1,8 +1,9 @@
 """The sizes that the GPU kernels are configured with, and the bytes that a kernel moves. Needs neither torch nor Triton."""
 
 TILE = 1024  # of the exact and sigmoid kernels; the paper's n: the threads of a block on its A100
-FUSED_ROW_TILE = 8192  # of the fused kernel's pass over all rows
-FUSED_TILES = (1024, 2048, 4096)  # of the row that decides: the smallest with which a launch has few enough programs
+# Of the fused kernel: of the row that decides, and of the pass over all rows with the warps of a program (``fused_gpu``).
+FUSED_TILES = (1024, 2048, 4096)
+FUSED_ROW_TILES = {2048: 8, 8192: 4}
 NUM_WARPS = 8
 FLOAT, DOUBLE = 4, 8
 ITEM_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -11,7 +11,7 @@ from harness.core.experiment import RuleSpec
 from harness.exact.checks import check_law
 from harness.exact.controls import CONTROLS, _LenientBy, _Unsampled
 from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of, goodness_of_fit, stream_fits
-from harness.exact.law import Window, emitted_law, largest_deviation
+from harness.exact.law import Window, emitted_law, largest_deviation, windows_of
 from harness.exact.toy import greedy_output, random_block, random_table, same_tokens, toy_session
 from harness.run.build import build_rule
 from methods.parts import DRAFTERS
@@ -223,3 +223,27 @@ def test_a_law_is_integrated_in_the_dtype_that_ran(rule: str, dtype: torch.dtype
     window = Window(*(logits.to(dtype) for logits in random_logits(3, 2, 12, 1.0)))
     assert check_law(build_rule(RuleSpec(rule)), [("a", window)], DRAWN).verdict == "same distribution"
     assert check_law(_LenientBy(1.02), [("a", window)], DRAWN).verdict == "biased"
+
+
+class _OnHost(Tensor):
+    """Numbers of a drafter that computes on the host: they are brought to the target's device before they meet its numbers."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.cat and len({type(part) for part in args[0]}) > 1:
+            raise RuntimeError("Expected all tensors to be on the same device")
+        made = super().__torch_function__(func, types, args, kwargs or {})
+        return made.as_subclass(Tensor) if func is Tensor.to else made
+
+
+class _HostDrafter:
+    def teacher_probs(self, inputs: Inputs, pending: list[int], output: list[int], sampling: Sampling):
+        return (torch.full((1, VOCAB), 1 / VOCAB).as_subclass(_OnHost) for _ in output)
+
+
+def test_a_drafter_on_the_host_is_looked_at_beside_a_target_on_a_device() -> None:
+    """Random and n-gram drafters compute on the host; on an H200 their audit failed where their laws met the target's."""
+    session, inputs = toy_session(TARGET), Inputs(((1, 2),))
+    found = list(windows_of(session, _HostDrafter(), inputs, [1, 2, 3, 1, 2, 3, 1, 2], DRAWN, NUM_DRAFT, count=2, kept=3))
+    assert len(found) == 2
+    assert all(window.draft_logits.shape[0] == NUM_DRAFT for window in found)

@@ -24,7 +24,7 @@ CHOSEN = (
 def test_nothing_spills(capability: int, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     chosen = [variant for variant in variants() if variant.name.endswith(CHOSEN) or variant.name in CHOSEN]
-    assert len(chosen) == 13
+    assert len(chosen) == 15
     rows = [resources(variant, capability) for variant in chosen]
     print("\n".join(row.as_text() for row in rows))
     assert [row.variant for row in rows if row.spill_store_bytes or row.spill_load_bytes] == []

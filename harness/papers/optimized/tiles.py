@@ -167,7 +167,7 @@ def notes(panel: _Panel) -> str:
         f"As configured in kernels/verify/sizes.py: tiles of {tile:,} numbers (the paper's n = 1,024 threads), "
         f"{sizes.NUM_WARPS} warps of 32 threads, grid K x gamma x B.\nK at the paper's vocabularies, batch 1, gamma {GAMMA}: "
         f"{counts}.\n"
-        f"A round of {SHOWN}, FP32, moves {moved:.1f} MB in all. Our fused kernel: tiles of {sizes.FUSED_ROW_TILE:,}, "
+        f"A round of {SHOWN}, FP32, moves {moved:.1f} MB in all. Our fused kernel: tiles of {max(sizes.FUSED_ROW_TILES):,}, "
         f"{2 * GAMMA + 1} rows, and nothing of size V is written.{red}"
     )
 
