@@ -11,6 +11,7 @@ from harness.core.text import markdown_lines
 from harness.gpu import goals
 from harness.gpu.documents import PAGE, stored
 from harness.gpu.parts import NAMES, PARTS
+from harness.measures.verdicts import is_red
 from harness.tables.files import write_whole
 
 REHEARSAL = (
@@ -60,7 +61,24 @@ def _failed(documents: goals.Documents) -> Iterator[dict[str, str]]:
             if "failed" in item:
                 yield {"part": part, "item": name, "why": f"{item['failed']} ({item['where']})"}
             elif item.get("passed") is False:
-                yield {"part": part, "item": name, "why": "red: see its rows"}
+                yield {"part": part, "item": name, "why": _red(item)}
+
+
+def _red(item: Mapping[str, Any]) -> str:
+    """Say which rows of an item are red, or that its facts are."""
+    rows = item.get("rows", [])
+    red = [row for row in rows if _is_red(row)]
+    if not red:
+        return "red: see its facts"
+    first = ", ".join(str(value) for value in red[0].values() if value is not None)
+    return f"red: {len(red)} of {len(rows)} rows; the first: {first}"
+
+
+def _is_red(row: Mapping[str, Any]) -> bool:
+    """Of a kernel, a property, a control, or a subject of the audit."""
+    if "declared" in row:
+        return is_red(row)
+    return row.get("verdict") in ("RED", "MISSED") or row.get("holds") is False
 
 
 def _not_reached(documents: goals.Documents) -> Iterator[dict[str, str]]:

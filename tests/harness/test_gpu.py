@@ -189,6 +189,19 @@ def test_goals_are_judged_on_a_device_alone() -> None:
     assert {one["verdict"] for one in judge(known, is_rehearsal=True)} == {"not judged", "not reached"}
 
 
+def test_what_is_red_is_named_with_its_first_row() -> None:
+    rows = [
+        {"subject": "A, greedy", "declared": "exact", "verdict": "identical"},
+        {"subject": "A, temperature 1", "declared": "exact", "verdict": "biased"},
+        {"subject": "B, temperature 1", "declared": "exact", "verdict": "failed", "error": "no tensor"},
+    ]
+    items = {"A": {"rows": rows, "passed": False}, "B": {"rows": rows[:1], "passed": True}, "C": {"passed": False}}
+    assert [(row["item"], row["why"]) for row in page._failed({"audit": {"items": items}})] == [
+        ("A", "red: 2 of 3 rows; the first: A, temperature 1, exact, biased"),
+        ("C", "red: see its facts"),
+    ]
+
+
 def test_bad_requests_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match=r"holds notes\.txt, which is none of this command's files"):
