@@ -46,9 +46,11 @@ def measures_of(experiment: Experiment, records: Sequence[Record]) -> dict[str, 
         "share of tokens": alphas,
         "mean": [lambda _, own: ratio_of_examples([(one.unit, len(one.tokens or ()), 1.0) for one in own])],
         "score of a task": [lambda _, own: of_run.of_task(task, own).get(score)],
+        "perplexity": [lambda _, own: of_run.output_perplexity(own)],
     }
     if experiment.method.name != "autoregressive":
         found["ratio of paired times"] = [_time_ratio]
+        found["ratio of speeds"] = [_speed_ratio]
         found["tokens a round"] = [lambda _, own: of_run.tokens_per_step(own)]
     return found
 
@@ -56,6 +58,11 @@ def measures_of(experiment: Experiment, records: Sequence[Record]) -> dict[str, 
 def _time_ratio(plain: list[Record], own: list[Record]) -> Estimate | None:
     rows = paired(plain, own, lambda record: (record.wall_s or np.nan,))
     return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], replicas=rows.replicas)
+
+
+def _speed_ratio(plain: list[Record], own: list[Record]) -> Estimate | None:
+    found = of_run.speedup(plain, own)
+    return found if isinstance(found, Estimate) else None
 
 
 def coverage(measure: Measure, plain: list[Record], own: list[Record], n: int, samples: int = SAMPLES) -> float | None:
