@@ -1,8 +1,9 @@
 """The finding on top of a table: one or two plain sentences that code makes of its cells, disagreements with the paper first.
 
 Two things are counted. ``order``: of pairs of cells, how often the first is clearly higher. ``side``: how often a cell is
-clearly above a bound. "Clearly": the 95 % intervals do not meet. What the paper's numbers say of the same cells stands behind
-it. ``against`` counts how often ours is above the published number.
+clearly above a bound. "Clearly": the 95 % intervals do not meet. What the paper's numbers say of the cells that are decided
+stands behind it, cell by cell: "the reverse" is the other sign of each. ``against`` counts how often ours is above the
+published number.
 
 The total is every cell that was run: what has no interval, was refused or gave no number is named beside what is undecided, so
 "all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible, one that was
@@ -118,17 +119,13 @@ def order(
     def find(cells: Sequence[Cell]) -> Said | None:
         found = pairs(cells)
         ours = [_apart(*one) for one in found]
-        values = [(_sign(a.measured, b.measured), a, b) for a, b in found if a.measured is not None and b.measured is not None]
-        beside = [
-            (value, _sign(a.paper_value, b.paper_value))
-            for value, a, b in values
-            if a.paper_value is not None and b.paper_value is not None
-        ]
-        papers = [sign for _, sign in beside]
-        if describes and {sign for sign in ours if sign is not None} == {TOO_FEW} and any(value for value, *_ in values):
-            same = papers if all(value == sign for value, sign in beside) else []
-            return _described([value for value, *_ in values], same, names, sentence, of)
-        return _said(ours, papers or [told], names, sentence, of)
+        papers = [_sign(a.paper_value, b.paper_value) for a, b in found]
+        papers = papers if any(sign is not None for sign in papers) else [told or None] * len(found)
+        if describes and {sign for sign in ours if sign is not None} == {TOO_FEW}:
+            values = [_sign(a.measured, b.measured) for a, b in found]
+            if any(values):
+                return _described(values, papers, names, sentence, of)
+        return _said(ours, papers, names, sentence, of)
 
     return find
 
@@ -138,9 +135,7 @@ def side(column: str, bound: float, what: str, names: tuple[str, str], than: str
 
     def find(cells: Sequence[Cell]) -> Said | None:
         found = [cell for cell in cells if cell.column == column and where(cell.heads)]
-        papers = [
-            _sign(cell.paper_value, bound) for cell in found if cell.paper_value is not None and cell.measured is not None
-        ]
+        papers = [_sign(cell.paper_value, bound) for cell in found]
         return _said([_from(cell, bound) for cell in found], papers, names, f"{what} is {{}} {than}", of)
 
     return find
@@ -151,7 +146,7 @@ def against(what: str) -> Finding:
 
     def find(cells: Sequence[Cell]) -> Said | None:
         ours = [_from(cell, cell.paper_value) for cell in cells if cell.paper_value is not None]
-        return _said(ours, [], ("above", "below"), f"{what} is {{}} the paper's", "numbers")
+        return _said(ours, [None] * len(ours), ("above", "below"), f"{what} is {{}} the paper's", "numbers")
 
     return find
 
@@ -170,19 +165,25 @@ def as_formula(formula: str) -> Finding:
     return find
 
 
-def _described(values: Sequence[int], papers: Sequence[int], names: tuple[str, str], sentence: str, of: str) -> Said | None:
-    """Write counts of values that have no interval: they describe these examples and contradict nobody.
-
-    ``papers``: the paper's signs where each of them is ours, else none.
-    """
+def _described(
+    values: Sequence[Sign], papers: Sequence[int | None], names: tuple[str, str], sentence: str, of: str
+) -> Said | None:
+    """Write counts of values that have no interval: they describe these examples and contradict nobody."""
+    alike = all(value == sign for value, sign in zip(values, papers, strict=True) if None not in (value, sign))
+    papers = papers if alike else [None] * len(papers)
     said = _said(values, papers, names, f"in these examples alone (too few for an interval), {sentence}", of, "equal")
     return None if said is None else replace(said, contradicts=False, decides=False)
 
 
 def _said(
-    ours: Sequence[Sign], papers: Sequence[int], names: tuple[str, str], sentence: str, of: str, neither: str = "undecided"
+    ours: Sequence[Sign],
+    papers: Sequence[int | None],
+    names: tuple[str, str],
+    sentence: str,
+    of: str,
+    neither: str = "undecided",
 ) -> Said | None:
-    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and what the paper's are."""
+    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and the paper's of those decided."""
     counted = [sign for sign in ours if sign is not None]
     if not counted:
         return None
@@ -195,17 +196,28 @@ def _said(
         why = ", as intervals meet" if left[neither] == total else rest
         return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
-    text = f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}"
-    theirs = {name: papers.count(sign) for name, sign in zip(names, (1, -1), strict=True)}
-    if counts[most] == counts[least] or theirs[most] == theirs[least]:
-        return Said(text)
-    reverse = theirs[least] > theirs[most]
-    agreed = max(theirs.values())
-    share = "" if len(papers) == agreed else f" ({_amount(agreed, len(papers))})"
-    if counts[least] and not reverse:  # some of ours are the other way: what most are is no agreement
-        found = f" for {_amount(agreed, len(papers))}" if len(papers) > 1 else ""
-        return Said(f"{text}; the paper found it{found}")
-    return Said(f"{text}; the paper found the reverse{share}" if reverse else f"{text}, as in the paper{share}", reverse)
+    decided = [(sign, theirs) for sign, theirs in zip(ours, papers, strict=True) if sign in (1, -1)]
+    beside, contradicts = _beside(decided, total, of)
+    return Said(f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}{beside}", contradicts)
+
+
+def _beside(decided: Sequence[tuple[Sign, int | None]], total: int, of: str) -> tuple[str, bool]:
+    """Say of how many decided signs the paper's is the same, and whether most of its are not. It may have none, or a tie."""
+    same = [sign == theirs for sign, theirs in decided if theirs]
+    known, agreed = len(same), sum(same)
+    if not known:
+        return "", False
+    if 0 < agreed < known:
+        verb = f"agree{'s' if agreed == 1 else ''}"
+        who = f"{verb} with the paper" if known == len(decided) else f"that the paper has {verb} with it"
+        return f"; {_amount(agreed, known)} decided {of} {who}", 2 * agreed < known
+    if known < len(decided):
+        which = f" for {'the one' if known == 1 else _amount(known, known)} that it has"
+    else:
+        which = "" if 2 * known >= total else " for it" if known == 1 else " for these"
+    if agreed and not which:
+        return ", as in the paper", False
+    return f"; the paper found the {'same' if agreed else 'reverse'}{which}", not agreed
 
 
 def _amount(count: int, total: int, of: str = "") -> str:
@@ -218,8 +230,8 @@ def number(count: int) -> str:
     return NUMBERS[count] if count < len(NUMBERS) else str(count)
 
 
-def _sign(first: float, second: float) -> int:
-    return (first > second) - (first < second)
+def _sign(first: float | None, second: float | None) -> int | None:
+    return None if first is None or second is None else (first > second) - (first < second)
 
 
 def _apart(first: Cell, second: Cell) -> Sign:

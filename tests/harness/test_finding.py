@@ -1,6 +1,7 @@
 """The finding on top of a table turns with its cells, and says nothing that intervals do not."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -32,14 +33,16 @@ def alphas(greedy: float, sampled: float, half: float = 0.02) -> list[Cell]:
 def test_a_disagreement_with_the_paper_comes_first() -> None:
     said = finding(get_table(9), alphas(0.5, 0.7))
     assert said.startswith(
-        "Alpha is lower at temperature 0 than at 1 for all seven neural pairs here; the paper found the reverse"
+        "Alpha is lower at temperature 0 than at 1 for all seven neural pairs here; "
+        "one of seven decided neural pairs agrees with the paper."
     )
 
 
 def test_the_sentence_turns_with_the_cells() -> None:
     assert finding(get_table(9), alphas(0.7, 0.5)).startswith(
-        "Alpha is higher at temperature 0 than at 1 for all seven neural pairs here, as in the paper"
-    )
+        "Alpha is higher at temperature 0 than at 1 for all seven neural pairs here; "
+        "six of seven decided neural pairs agree with the paper."
+    ), "the paper's GPT-like pair is the other way"
 
 
 def test_where_intervals_meet_nothing_is_said() -> None:
@@ -77,8 +80,8 @@ def test_a_bound_is_counted_on_both_sides() -> None:
     mixed = [*speeds(1.2, 1.4)[:2], speeds(0.6, 0.8)[2], speeds(0.9, 1.1)[3]]
     assert finding(get_table(8), mixed) == (
         "Speculative decoding is faster than the target alone for two of four pairs here (one slower, one undecided); "
-        "the paper found it for all four."
-    ), "one pair is the other way, so this is no agreement"
+        "two of three decided pairs agree with the paper."
+    )
 
 
 def test_what_the_papers_text_alone_tells_is_not_counted() -> None:
@@ -90,7 +93,35 @@ def test_what_the_papers_text_alone_tells_is_not_counted() -> None:
     pairs = list(zip(first, second, strict=True))
     said = order(lambda cells: pairs, "speed", "with a", "with b", "rows", told=1)([])
     assert said is not None
-    assert said.text == "speed is higher with a than with b for two of three rows here (one lower); the paper found it"
+    assert said.text == (
+        "speed is higher with a than with b for two of three rows here (one lower); "
+        "two of three decided rows agree with the paper"
+    )
+
+
+def beside(ours: Sequence[int], papers: Sequence[float | None]) -> str:
+    """What ``order`` says of pairs with these signs (0: intervals meet), beside the paper's numbers against its 1.0 of each."""
+    cells = [
+        (
+            Cell(f"row {row}", "a", printed, 2.0 + sign, 1.6 + sign, 2.4 + sign, 100, "", "measured"),
+            Cell(f"row {row}", "b", 1.0, 2.0, 1.6, 2.4, 100, "", "measured"),
+        )
+        for row, (sign, printed) in enumerate(zip(ours, papers, strict=True))
+    ]
+    said = order(lambda _: cells, "alpha", "at 0", "at 1", "pairs")([])
+    assert said is not None
+    return said.text.partition(" here")[2] + (" !" if said.contradicts else "")
+
+
+def test_the_paper_is_compared_pair_by_pair() -> None:
+    """Fault: most of the paper's pairs were higher, so one that is lower in both was "the reverse"."""
+    assert beside([-1, 0, 0, 0, 0, 0, 0], [0.9, 2, 2, 2, 2, 2, 2]) == " (six undecided); the paper found the same for it"
+    assert beside([-1, 0, 0], [2, 0.9, 0.9]) == " (two undecided); the paper found the reverse for it !"
+    assert beside([1, 1, -1], [2, 0.9, 2]) == " (one lower); one of three decided pairs agrees with the paper !"
+    assert beside([1, 1, 1, 0], [2, 2, 2, 0.9]) == " (one undecided), as in the paper"
+    assert beside([1, 1, 1], [2, 2, None]) == "; the paper found the same for both that it has"
+    assert beside([1, 1, 1], [2, 1.0, 0.9]) == "; one of two decided pairs that the paper has agrees with it"
+    assert beside([1, 1], [None, None]) == ""
 
 
 def test_what_is_left_out_is_named_and_counted() -> None:
@@ -117,7 +148,7 @@ def test_pairs_are_left_out_by_either_of_their_cells() -> None:
     cells = alphas(0.5, 0.7)
     sampled = next(i for i, cell in enumerate(cells) if cell.column == "alpha" and cell.row == "T5-XXL (EnDe) / T5-small / 1")
     cells[sampled] = replace(cells[sampled], low=None, high=None, n=5)
-    assert "for six of seven neural pairs here (one of too few examples); the paper" in finding(get_table(9), cells)
+    assert "for six of seven neural pairs here (one of too few examples); one of six" in finding(get_table(9), cells)
 
 
 def rates(column: str, one: float, three: float) -> list[Cell]:
