@@ -73,8 +73,8 @@ def always(parts: Parts) -> bool:
 # Which cells
 
 
-def by_head(column: str | None, head: int, first: str, second: str, where: Where = always) -> Pairs:
-    """Pairs of cells of a column (None: of each) in rows that differ in one head alone: ``first`` and ``second``.
+def by_head(column: str | None, head: int, first: str, second: str, where: Where = always, apart: str = "") -> Pairs:
+    """Pairs of cells of a column (None: of each but ``apart``) in rows that differ in one head: ``first`` and ``second``.
 
     A value that ends in a comma is what the head begins with.
     """
@@ -85,11 +85,23 @@ def by_head(column: str | None, head: int, first: str, second: str, where: Where
             parts = cell.heads
             for value in (first, second):
                 is_it = parts[head].startswith(value) if value.endswith(",") else parts[head] == value
-                if is_it and where(parts) and column in (cell.column, None):
+                if is_it and where(parts) and column in (cell.column, None) and cell.column != apart:
                     found[value][cell.column, *parts[:head], *parts[head + 1 :]] = cell
         return [(cell, found[second][rest]) for rest, cell in found[first].items() if rest in found[second]]
 
     return pairs
+
+
+def once(pairs: Pairs, head: int) -> Pairs:
+    """Of pairs in rows that differ in one head alone, the first that the paper has, or else the first."""
+
+    def first(cells: Sequence[Cell]) -> list[Pair]:
+        found: dict[tuple[tuple[str, ...], ...], Pair] = {}
+        for pair in sorted(pairs(cells), key=lambda pair: pair[0].paper_value is None):
+            found.setdefault(tuple((cell.column, *cell.heads[:head], *cell.heads[head + 1 :]) for cell in pair), pair)
+        return list(found.values())
+
+    return first
 
 
 def by_columns(first: str, second: str, where: Where = always) -> Pairs:
@@ -147,6 +159,17 @@ def against(what: str) -> Finding:
     def find(cells: Sequence[Cell]) -> Said | None:
         ours = [_from(cell, cell.paper_value) for cell in cells if cell.paper_value is not None]
         return _said(ours, [None] * len(ours), ("above", "below"), f"{what} is {{}} the paper's", "numbers")
+
+    return find
+
+
+def together(*findings: Finding) -> Finding:
+    """Say two things that must not be read one without the other in one sentence."""
+
+    def find(cells: Sequence[Cell]) -> Said | None:
+        said = [one for finding in findings if (one := finding(cells)) is not None]
+        contradicts, decides = any(one.contradicts for one in said), any(one.decides for one in said)
+        return Said("; ".join(one.text for one in said), contradicts, decides) if said else None
 
     return find
 

@@ -137,7 +137,7 @@ def notes(settings: Settings) -> list[str]:
 
 
 WITH_HEADS = order(
-    by_head(None, 2, "Y", "N"),
+    by_head(None, 2, "Y", "N", apart=TOTAL),  # the total is of the same tokens as its positions
     "the match rate",
     "with a trained head",
     f"with the model's own {ONE_TRAINING}",
