@@ -4,14 +4,14 @@ Nothing in the catalogue runs a model: ``plan`` says what to run, ``cells`` read
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
-from harness.measures.statistics import Estimate, Missing, NotReached
+from harness.measures.statistics import Counted, Estimate, Missing, NotReached
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
@@ -32,7 +32,7 @@ class Cell:
     ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
     went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
-    results/published. ``ran`` names the models behind the row.
+    results/published. ``ran`` names the models behind the row. ``freedom`` and ``counted`` are the estimate's, for findings.
     """
 
     row: str
@@ -50,6 +50,8 @@ class Cell:
     origin: str = ""
     place: str = ""
     ran: str = ""
+    freedom: int | None = field(default=None, compare=False, repr=False)
+    counted: Counted | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES and not self.status.startswith(ABSENT):
@@ -210,7 +212,8 @@ def cell_of(
     remarks = [note, *(_shortfall(experiment, records) for experiment, records in known.items())]
     joined = "; ".join(dict.fromkeys(filter(None, remarks)))
     bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
-    return Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
+    cell = Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
+    return replace(cell, freedom=result.freedom, counted=result.counted)
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

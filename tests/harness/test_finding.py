@@ -8,6 +8,7 @@ import pytest
 
 from harness.core.checkout import ROOT
 from harness.core.settings import Settings
+from harness.measures.statistics import ratio_of_examples
 from harness.papers import TABLES, get_table
 from harness.tables.base import Cell, Table
 from harness.tables.evidence import Evidence
@@ -49,7 +50,7 @@ def test_where_intervals_meet_nothing_is_said() -> None:
     said = finding(get_table(9), alphas(0.5, 0.52))
     assert said.startswith(
         "Whether alpha is higher or lower at temperature 0 than at 1 cannot be told for any of seven neural pairs here, "
-        "as intervals meet. "
+        "as intervals allow either. "
     )
 
 
@@ -103,8 +104,8 @@ def beside(ours: Sequence[int], papers: Sequence[float | None]) -> str:
     """What ``order`` says of pairs with these signs (0: intervals meet), beside the paper's numbers against its 1.0 of each."""
     cells = [
         (
-            Cell(f"row {row}", "a", printed, 2.0 + sign, 1.6 + sign, 2.4 + sign, 100, "", "measured"),
-            Cell(f"row {row}", "b", 1.0, 2.0, 1.6, 2.4, 100, "", "measured"),
+            Cell(f"row {row}", "a", printed, 2.0 + sign, 1.8 + sign, 2.2 + sign, 100, "", "measured"),
+            Cell(f"row {row}", "b", 1.0, 2.0, 1.8, 2.2, 100, "", "measured"),
         )
         for row, (sign, printed) in enumerate(zip(ours, papers, strict=True))
     ]
@@ -151,6 +152,42 @@ def test_pairs_are_left_out_by_either_of_their_cells() -> None:
     assert "for six of seven neural pairs here (one of too few examples); one of six" in finding(get_table(9), cells)
 
 
+def test_comparisons_of_a_sentence_are_decided_at_once() -> None:
+    """Fault: of ten comparisons at 95 % each one was "faster" that would be with a chance of one in five."""
+    barely, clearly = speeds(1.01, 1.4)[0], speeds(1.19, 1.23)[0]
+    assert "is faster than the target alone here" in finding(get_table(8), [barely])
+    said = finding(get_table(8), [barely, *(replace(barely, row=f"CNNDM / {n} / 0", low=0.9) for n in range(9))])
+    assert "cannot be told for any of ten pairs here, as intervals allow either" in said
+    said = finding(get_table(8), [clearly, *(replace(clearly, row=f"CNNDM / {n} / 0") for n in range(9))])
+    assert "is faster than the target alone for all ten pairs here" in said
+    ten = [replace(speeds(1.1, 1.32)[0], row=f"CNNDM / {n} / 0") for n in range(10)]
+    assert "is faster than the target alone for all ten pairs here" in finding(get_table(8), ten)
+    of_replicas = [replace(cell, freedom=2) for cell in ten]
+    assert "cannot be told for any of ten pairs here" in finding(get_table(8), of_replicas), "three replicas, Student's"
+
+
+def overlap(lenience: float, gain: float) -> Cell:
+    """Alpha that differs far more between examples than between leniences."""
+    rows = [(("arm", str(n)), 10.0 * (n % 10) / 10 + gain * (1 + n % 2), 10.0) for n in range(100)]
+    found = ratio_of_examples(rows, whole=1.0)
+    assert found is not None
+    cell = Cell("alpha / Bigram / 1", f"l = {lenience:g}", None, found.value, found.low, found.high, 100, "", "measured")
+    return replace(cell, counted=found.counted)
+
+
+def test_ratios_of_the_same_examples_are_paired() -> None:
+    """Fault: lenience that can only raise alpha was undecided, as the intervals of two leniences met."""
+    strict, lenient = overlap(1, 0.0), overlap(0.1, 0.1)
+    assert (lenient.low or 0) < (strict.high or 0)
+    assert finding(get_table(11), [strict, lenient]) == "Alpha is higher at lenience 0.1 than at 1 here."
+    others = replace(lenient, counted=None)
+    assert "cannot be told here, as intervals allow either" in finding(get_table(11), [strict, others])
+    assert (
+        finding(get_table(11), [strict, overlap(0.1, 0.0)])
+        == "Alpha is neither higher nor lower at lenience 0.1 than at 1 here."
+    )
+
+
 def rates(column: str, one: float, three: float) -> list[Cell]:
     """SpecDec's Table 10: a big and a base pair, each with one teacher and with three."""
     return [
@@ -163,7 +200,7 @@ def rates(column: str, one: float, three: float) -> list[Cell]:
 def test_a_tables_own_question_is_answered_before_others_that_are_decided() -> None:
     assert finding(get_table(20), rates("over greedy", 1.8, 1.85)) == (
         "Whether the speed over greedy decoding is higher or lower with three teachers than with one (one training of each) "
-        "cannot be told here, as intervals meet. SpecDec is faster than greedy decoding for all four settings here."
+        "cannot be told here, as intervals allow either. SpecDec is faster than greedy decoding for all four settings here."
     )
 
 
