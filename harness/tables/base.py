@@ -5,6 +5,7 @@ Nothing in the catalogue runs a model: ``plan`` says what to run, ``cells`` read
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 
 from harness.core.experiment import Comparison, Experiment
@@ -33,6 +34,7 @@ class Cell:
     went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
     results/published. ``ran`` names the models behind the row. ``freedom`` and ``counted`` are the estimate's, for findings.
+    ``parts_differ``: it is a total, of which some parts lie clearly above the paper's and others clearly below.
     """
 
     row: str
@@ -50,6 +52,7 @@ class Cell:
     origin: str = ""
     place: str = ""
     ran: str = ""
+    parts_differ: bool = False
     freedom: int | None = field(default=None, compare=False, repr=False)
     counted: Counted | None = field(default=None, compare=False, repr=False)
 
@@ -74,6 +77,21 @@ class Cell:
     def digits(self) -> str:
         """The published number as it is printed, or as a file without prints has it; empty where there is none."""
         return self.printed or ("" if self.paper_value is None else f"{self.paper_value:g}")
+
+    @property
+    def num_decimals(self) -> int:
+        """Decimal digits of the published number as it is printed: 0.80 is known better than 0.8."""
+        return -min(0, int(Decimal(self.digits).as_tuple().exponent))
+
+    @property
+    def beside_paper(self) -> int:
+        """1 above the published number, -1 below, 0 where the interval and half a unit of its last digit reach it."""
+        if self.measured is None or self.paper_value is None:
+            return 0
+        half = 0.5 * 10.0**-self.num_decimals * (1 + 1e-9)
+        low = (self.measured if self.low is None else self.low) - half
+        high = (self.measured if self.high is None else self.high) + half
+        return (low > self.paper_value) - (high < self.paper_value)
 
     @property
     def state(self) -> str:
