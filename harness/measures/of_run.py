@@ -173,11 +173,12 @@ def _timed_together(records: Sequence[Record]) -> list[tuple[Unit, Record]]:
 
 
 def equal_frac(greedy: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
-    """Percent of outputs that are greedy decoding's, token for token."""
+    """Percent of outputs that are greedy decoding's, token for token; of itself all are, an identity without interval."""
     outputs = {record.key: record.tokens for record in succeeded(greedy)}
     shared = [record for record in succeeded(method) if record.key in outputs]
     rows = [(record.unit, 100.0 * (record.tokens == outputs[record.key]), 1.0) for record in shared]
-    return ratio_of_examples(rows, "%", 100.0)
+    found = ratio_of_examples(rows, "%", 100.0)
+    return Estimate(found.value, None, None, found.n, "%") if found is not None and method is greedy else found
 
 
 def peak_mib(records: Sequence[Record], batch_size: int = 1) -> Estimate | None:

@@ -13,9 +13,9 @@ How often each kind contains the truth: ``python -m harness.measures.coverage RE
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import ceil, exp, floor, inf, lgamma, log, pi, sqrt, tan
+from math import atan, ceil, exp, floor, inf, lgamma, log, pi, sqrt, tan
 from statistics import NormalDist
 
 import numpy as np
@@ -34,10 +34,18 @@ Statistic = Callable[[np.ndarray], np.ndarray]  # [k, n] how often each of n exa
 
 
 @dataclass(frozen=True)
+class Counted:
+    """The two sums of each example of which a ratio is made; an example is named with its arm and replica."""
+
+    sums: dict[str | Unit, np.ndarray]
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where there is no spread.
 
-    ``exact``: the interval is a binomial's own and holds for any ``n``.
+    ``exact``: the interval is a binomial's own and holds for any ``n``. ``freedom``: its degrees of freedom where it is
+    Student's over replicas. ``counted``: what a difference from another ratio is paired by.
     """
 
     value: float
@@ -46,6 +54,8 @@ class Estimate:
     n: int
     unit: str = ""
     exact: bool = False
+    freedom: int | None = None
+    counted: Counted | None = field(default=None, compare=False, repr=False)
 
     @property
     def shown(self) -> "Estimate":
@@ -62,7 +72,7 @@ class Estimate:
         if self.low is None or self.high is None:
             return Estimate(change(self.value), None, None, self.n, unit)
         low, high = sorted((change(self.low), change(self.high)))
-        return Estimate(change(self.value), low, high, self.n, unit, self.exact)
+        return Estimate(change(self.value), low, high, self.n, unit, self.exact, self.freedom)
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n, "unit": self.unit}
@@ -98,12 +108,34 @@ def interval(draws: np.ndarray, tail: float = TAIL) -> tuple[float | None, float
 
 
 @lru_cache(maxsize=32)
+def _student(freedom: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return arctan(t / sqrt(freedom)) from 0 on, and the chance of each or less to either side."""
+    angles = np.linspace(0, pi / 2, 100_001)
+    density = np.cos(angles) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return angles, below / below[-1]
+
+
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors an interval of ``confidence`` reaches to each side with so many degrees of freedom."""
-    angles = np.linspace(0, pi / 2, 100_001)
-    density = np.cos(angles) ** (freedom - 1)  # of arctan(t / sqrt(freedom))
-    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return sqrt(freedom) * tan(float(np.interp(confidence, below / below[-1], angles)))
+    angles, below = _student(freedom)
+    return sqrt(freedom) * tan(float(np.interp(confidence, below, angles)))
+
+
+def chance_beyond(reaches: float, freedom: int) -> float:
+    """Return the chance that what is 0 is measured further from it, to either side, than so many times its interval reaches."""
+    angles, below = _student(freedom)
+    return 1 - float(np.interp(atan(reaches * student_quantile(freedom) / sqrt(freedom)), angles, below))
+
+
+def holm(chances: Sequence[float], error: float = 1 - CONFIDENCE) -> list[bool]:
+    """Say which of several tests are decided so that any of them is wrongly with a chance of at most ``error`` (Holm 1979)."""
+    decided = [False] * len(chances)
+    for rank, index in enumerate(sorted(range(len(chances)), key=lambda index: chances[index])):
+        if chances[index] > error / (len(chances) - rank):
+            break
+        decided[index] = True
+    return decided
 
 
 def tail_among(among: int, n: int) -> float:
@@ -133,9 +165,12 @@ def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whol
     variance = (freedom + 1) / freedom * float(np.sum((shares * (estimates - found.value))[known] ** 2))
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
+    is_wider = low > found.value - half or high < found.value + half
     least, most = 0.0 if low >= 0 else -inf, inf if whole is None else whole
     low, high = max(least, min(low, found.value - half)), min(most, max(high, found.value + half))
-    return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high)
+    return (
+        found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, freedom=freedom if is_wider else None)
+    )
 
 
 def exact_interval(hits: float, n: int) -> tuple[float, float]:
@@ -233,7 +268,29 @@ def ratio_of_examples(
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
     replicas = [example[0] for example in totals if not isinstance(example, str)]
-    return ratio_of_totals(numerators, denominators, unit, whole, replicas)
+    found = ratio_of_totals(numerators, denominators, unit, whole, replicas)
+    return None if found is None else replace(found, counted=Counted(totals))
+
+
+def paired_difference(first: Counted, second: Counted) -> Estimate | None:
+    """Return a ratio minus another of the same examples of an arm, each draw for both; None where they are of others.
+
+    One may lack examples of which it counts nothing, as late tokens of short outputs.
+    """
+    names = max((first.sums, second.sums), key=len)
+    if not (first.sums.keys() <= names.keys() and second.sums.keys() <= names.keys()):
+        return None
+    one, other = (np.array([part.sums.get(name, np.zeros(2)) for name in names]) for part in (first, second))
+
+    def differences(counts: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above, below = counts @ one, counts @ other
+            return np.asarray(above[:, 0] / above[:, 1] - below[:, 0] / below[:, 1])
+
+    n = len(names)
+    value = float(differences(np.ones((1, n)))[0])
+    found = Estimate(value, *interval(differences(weights(n))), n)
+    return widened(found, [name[0] for name in names if not isinstance(name, str)], differences)
 
 
 def of_sums(

@@ -7,7 +7,6 @@ computed needs no interval; where it is the paper's own number, that is arithmet
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Literal
 
 from harness.core.settings import Settings
@@ -20,6 +19,7 @@ SIZE_UNITS = ("MiB", "GiB")
 TIMED_UNITS = ("s", "ms", "x", "tokens/s", TIME_SHARE)
 MODELS = {"toy": "toy models", "test": "toy models", "pocket": "stand-in models", "small": "stand-in models"}
 WIDEST = 0.25  # of the published number: an interval that is longer in all would agree with too much
+PARTS_DIFFER = "parts differ"
 NOTED = "disagrees: see note"
 REPEATED = "repeated"  # a published number that stands beside another of ours too
 
@@ -39,6 +39,7 @@ REASONS = {
     "impossible": "it cannot be run; the note says why",
     "arithmetic": "computed from the paper's own numbers, or a setting taken from it: nothing was measured",
     "too wide": f"the published number lies in the interval, which is longer than {WIDEST:.0%} of it: that shows no agreement",
+    PARTS_DIFFER: "it agrees in total alone: some of its parts lie clearly above the paper's, others clearly below",
     "too few": f"measured on fewer than {DESCRIPTIVE} examples, which describes these alone",
     "no interval": "measured without an interval, which decides nothing",
     "no published number": "the paper has no such number",
@@ -62,22 +63,12 @@ def judge(cells: Sequence[Cell], settings: Settings) -> list[Judged]:
     return [_judged(cell, settings) for cell in cells]
 
 
-def printed_digits(cell: Cell) -> int:
-    """Decimal digits of a published number as it is printed: 0.80 is known better than 0.8."""
-    return -min(0, int(Decimal(cell.digits).as_tuple().exponent))
-
-
 def _judged(cell: Cell, settings: Settings) -> Judged:
     if (why := _incomparable(cell)) is not None:
         return Judged(cell, "not comparable", why)
-    assert cell.measured is not None
-    assert cell.paper_value is not None
-    half = 0.5 * 10.0 ** -printed_digits(cell) * (1 + 1e-9)
-    low = (cell.measured if cell.low is None else cell.low) - half
-    high = (cell.measured if cell.high is None else cell.high) + half
-    if low <= cell.paper_value <= high:
+    if not cell.beside_paper:
         return Judged(cell, "not comparable", why) if (why := _no_agreement(cell)) else Judged(cell, "agrees", "")
-    return Judged(cell, "above" if low > cell.paper_value else "below", _reason(cell, settings))
+    return Judged(cell, "above" if cell.beside_paper > 0 else "below", _reason(cell, settings))
 
 
 def _no_agreement(cell: Cell) -> str:
@@ -85,7 +76,7 @@ def _no_agreement(cell: Cell) -> str:
     if cell.is_arithmetic:
         return "arithmetic"
     wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(cell.paper_value or 0.0)
-    return "too wide" if wide else ""
+    return "too wide" if wide else PARTS_DIFFER if cell.parts_differ else ""
 
 
 def _incomparable(cell: Cell) -> str | None:

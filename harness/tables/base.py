@@ -4,14 +4,15 @@ Nothing in the catalogue runs a model: ``plan`` says what to run, ``cells`` read
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 
 from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
-from harness.measures.statistics import Estimate, Missing, NotReached
+from harness.measures.statistics import Counted, Estimate, Missing, NotReached
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
@@ -32,7 +33,8 @@ class Cell:
     ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
     went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
-    results/published. ``ran`` names the models behind the row.
+    results/published. ``ran`` names the models behind the row. ``freedom`` and ``counted`` are the estimate's, for findings.
+    ``parts_differ``: it is a total, of which some parts lie clearly above the paper's and others clearly below.
     """
 
     row: str
@@ -50,6 +52,9 @@ class Cell:
     origin: str = ""
     place: str = ""
     ran: str = ""
+    parts_differ: bool = False
+    freedom: int | None = field(default=None, compare=False, repr=False)
+    counted: Counted | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES and not self.status.startswith(ABSENT):
@@ -72,6 +77,21 @@ class Cell:
     def digits(self) -> str:
         """The published number as it is printed, or as a file without prints has it; empty where there is none."""
         return self.printed or ("" if self.paper_value is None else f"{self.paper_value:g}")
+
+    @property
+    def num_decimals(self) -> int:
+        """Decimal digits of the published number as it is printed: 0.80 is known better than 0.8."""
+        return -min(0, int(Decimal(self.digits).as_tuple().exponent))
+
+    @property
+    def beside_paper(self) -> int:
+        """1 above the published number, -1 below, 0 where the interval and half a unit of its last digit reach it."""
+        if self.measured is None or self.paper_value is None:
+            return 0
+        half = 0.5 * 10.0**-self.num_decimals * (1 + 1e-9)
+        low = (self.measured if self.low is None else self.low) - half
+        high = (self.measured if self.high is None else self.high) + half
+        return (low > self.paper_value) - (high < self.paper_value)
 
     @property
     def state(self) -> str:
@@ -210,7 +230,8 @@ def cell_of(
     remarks = [note, *(_shortfall(experiment, records) for experiment, records in known.items())]
     joined = "; ".join(dict.fromkeys(filter(None, remarks)))
     bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
-    return Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
+    cell = Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
+    return replace(cell, freedom=result.freedom, counted=result.counted)
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

@@ -95,6 +95,7 @@ class Column:
     have one. ``remark`` is a footnote of a single cell. ``kind``: "derived" is arithmetic on measurements and theory, "planned"
     follows from the plan, or from what the run noted of models, None until it did. ``optional``: it needs what may not be
     installed, and a refusal says what.
+    ``parts``: what a cell is the total of, each beside the paper's number, so that a total does not agree whose parts do not.
     ``papers_arm`` names the arm whose published number stands beside a row, where it is not the row's own.
     """
 
@@ -108,6 +109,7 @@ class Column:
     remark: Callable[[Known, Row], str] = lambda known, row: ""
     kind: Kind = "measured"
     optional: bool = False
+    parts: Callable[["Known", "Row"], Iterable[tuple[Result, Published]]] = lambda known, row: ()
     papers_arm: Callable[[Known, str], str] = lambda known, arm: arm
 
     def arms_of(self, row: Row) -> tuple[str, ...]:
@@ -302,7 +304,18 @@ def _cell(section: Section, row: Row, column: Column, known: Known, printed: Pub
     if column.optional and isinstance(result, Missing):
         return impossible(*place, result.why, column.unit)
     status = "computed" if column.kind == "derived" else "measured"
-    return cell_of(known.evidence, *place, read, lambda: result, column.unit, status, column.remark(known, row))
+    cell = cell_of(known.evidence, *place, read, lambda: result, column.unit, status, column.remark(known, row))
+    return replace(cell, parts_differ=cell.measured is not None and _differ(column.parts(known, row)))
+
+
+def _differ(parts: Iterable[tuple[Result, Published]]) -> bool:
+    """Say whether some parts lie clearly above the paper's and others clearly below; one without an interval tells nothing."""
+    sides = set()
+    for found, printed in parts:
+        if isinstance(found, Estimate) and found.shown.low is not None:
+            part = Cell("", "", printed, found.value, found.low, found.high, found.n, status="measured")
+            sides.add(replace(part, **_as_printed(printed)).beside_paper)
+    return {1, -1} <= sides
 
 
 def _planned(place: tuple[str, str, Published], column: Column, result: Result, remark: str) -> Cell:

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from harness.core.errors import UsageError
@@ -117,7 +117,7 @@ def json_text(table: Table, settings: Settings, cells: list[Cell], header: Heade
         "header": asdict(header),
         "row_heads": table.row_heads,
         "columns": table.columns,
-        "cells": [{name: _stable(value) for name, value in asdict(cell).items()} for cell in cells],
+        "cells": [{one.name: _stable(getattr(cell, one.name)) for one in fields(cell) if one.compare} for cell in cells],
         "notes": table.notes(settings),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -1,8 +1,11 @@
 """The finding on top of a table: one or two plain sentences that code makes of its cells, disagreements with the paper first.
 
 Two things are counted. ``order``: of pairs of cells, how often the first is clearly higher. ``side``: how often a cell is
-clearly above a bound. "Clearly": the 95 % intervals do not meet. What the paper's numbers say of the same cells stands behind
-it. ``against`` counts how often ours is above the published number.
+clearly above a bound. "Clearly": the interval does not hold the bound; of a pair, where both are ratios over the same examples
+of an arm, that of their difference does not hold 0, and otherwise the two do not meet. All comparisons of a sentence are
+decided at once (Holm 1979): a chance of 5 % that any of them is wrong. What the paper's numbers say of the cells that are
+decided stands behind it, cell by cell: "the reverse" is the other sign of each. ``against`` counts how often ours is above the
+published number.
 
 The total is every cell that was run: what has no interval, was refused or gave no number is named beside what is undecided, so
 "all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible, one that was
@@ -14,22 +17,33 @@ The first finding that a table declares is its own question. It is always answer
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from harness.core.settings import Settings
-from harness.measures.statistics import DESCRIPTIVE
+from harness.measures.statistics import DESCRIPTIVE, SAME, chance_beyond, holm, paired_difference
 from harness.tables.base import Cell, Finding, Said, Table
 
 SENTENCES = 2
 FASTER = ("faster", "slower")
 TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER = "of too few examples", "without an interval", "refused", "without a number"
-LACKS = (TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER)
+EQUAL = "equal"  # what has no spread and is the same
+LACKS = (EQUAL, TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER)
 ONE_TRAINING = "(one training of each)"  # behind models that are compared by one training alone
 Pair = tuple[Cell, Cell]
 Pairs = Callable[[Sequence[Cell]], list[Pair]]
 Parts = tuple[str, ...]
 Where = Callable[[Parts], bool]
-Sign = int | str | None  # 1, -1, 0 where intervals meet, one of LACKS, None of what is not in the total
+Sign = int | str | None  # 1, -1, 0 where an interval allows either, one of LACKS, None of what is not in the total
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+class Compared(NamedTuple):
+    """A comparison's sign by its own interval, with which chance it is none, the paper's sign and where that is printed."""
+
+    sign: Sign
+    chance: float = 0.0
+    papers: int | None = None
+    place: str = ""
 
 
 def opening(table: Table, settings: Settings, cells: Sequence[Cell]) -> str:
@@ -72,8 +86,8 @@ def always(parts: Parts) -> bool:
 # Which cells
 
 
-def by_head(column: str | None, head: int, first: str, second: str, where: Where = always) -> Pairs:
-    """Pairs of cells of a column (None: of each) in rows that differ in one head alone: ``first`` and ``second``.
+def by_head(column: str | None, head: int, first: str, second: str, where: Where = always, apart: str = "") -> Pairs:
+    """Pairs of cells of a column (None: of each but ``apart``) in rows that differ in one head: ``first`` and ``second``.
 
     A value that ends in a comma is what the head begins with.
     """
@@ -84,11 +98,23 @@ def by_head(column: str | None, head: int, first: str, second: str, where: Where
             parts = cell.heads
             for value in (first, second):
                 is_it = parts[head].startswith(value) if value.endswith(",") else parts[head] == value
-                if is_it and where(parts) and column in (cell.column, None):
+                if is_it and where(parts) and column in (cell.column, None) and cell.column != apart:
                     found[value][cell.column, *parts[:head], *parts[head + 1 :]] = cell
         return [(cell, found[second][rest]) for rest, cell in found[first].items() if rest in found[second]]
 
     return pairs
+
+
+def once(pairs: Pairs, head: int) -> Pairs:
+    """Of pairs in rows that differ in one head alone, the first that the paper has, or else the first."""
+
+    def first(cells: Sequence[Cell]) -> list[Pair]:
+        found: dict[tuple[tuple[str, ...], ...], Pair] = {}
+        for pair in sorted(pairs(cells), key=lambda pair: pair[0].paper_value is None):
+            found.setdefault(tuple((cell.column, *cell.heads[:head], *cell.heads[head + 1 :]) for cell in pair), pair)
+        return list(found.values())
+
+    return first
 
 
 def by_columns(first: str, second: str, where: Where = always) -> Pairs:
@@ -117,18 +143,19 @@ def order(
 
     def find(cells: Sequence[Cell]) -> Said | None:
         found = pairs(cells)
-        ours = [_apart(*one) for one in found]
-        values = [(_sign(a.measured, b.measured), a, b) for a, b in found if a.measured is not None and b.measured is not None]
-        beside = [
-            (value, _sign(a.paper_value, b.paper_value))
-            for value, a, b in values
-            if a.paper_value is not None and b.paper_value is not None
+        papers = [_sign(a.paper_value, b.paper_value) for a, b in found]
+        papers = papers if any(sign is not None for sign in papers) else [told or None] * len(found)
+        ours = [
+            _apart(a, b)._replace(papers=sign, place=a.place and f"{a.place} {b.place}")
+            for (a, b), sign in zip(found, papers, strict=True)
         ]
-        papers = [sign for _, sign in beside]
-        if describes and {sign for sign in ours if sign is not None} == {TOO_FEW} and any(value for value, *_ in values):
-            same = papers if all(value == sign for value, sign in beside) else []
-            return _described([value for value, *_ in values], same, names, sentence, of)
-        return _said(ours, papers or [told], names, sentence, of)
+        if describes and {one.sign for one in ours if one.sign is not None} == {TOO_FEW}:
+            values = [_sign(a.measured, b.measured) for a, b in found]
+            if any(values):
+                return _described(
+                    [one._replace(sign=value) for one, value in zip(ours, values, strict=True)], names, sentence, of
+                )
+        return _said(ours, names, sentence, of)
 
     return find
 
@@ -138,10 +165,8 @@ def side(column: str, bound: float, what: str, names: tuple[str, str], than: str
 
     def find(cells: Sequence[Cell]) -> Said | None:
         found = [cell for cell in cells if cell.column == column and where(cell.heads)]
-        papers = [
-            _sign(cell.paper_value, bound) for cell in found if cell.paper_value is not None and cell.measured is not None
-        ]
-        return _said([_from(cell, bound) for cell in found], papers, names, f"{what} is {{}} {than}", of)
+        ours = [_from(cell, bound)._replace(papers=_sign(cell.paper_value, bound), place=cell.place) for cell in found]
+        return _said(ours, names, f"{what} is {{}} {than}", of)
 
     return find
 
@@ -151,7 +176,18 @@ def against(what: str) -> Finding:
 
     def find(cells: Sequence[Cell]) -> Said | None:
         ours = [_from(cell, cell.paper_value) for cell in cells if cell.paper_value is not None]
-        return _said(ours, [], ("above", "below"), f"{what} is {{}} the paper's", "numbers")
+        return _said(ours, ("above", "below"), f"{what} is {{}} the paper's", "numbers")
+
+    return find
+
+
+def together(*findings: Finding) -> Finding:
+    """Say two things that must not be read one without the other in one sentence."""
+
+    def find(cells: Sequence[Cell]) -> Said | None:
+        said = [one for finding in findings if (one := finding(cells)) is not None]
+        contradicts, decides = any(one.contradicts for one in said), any(one.decides for one in said)
+        return Said("; ".join(one.text for one in said), contradicts, decides) if said else None
 
     return find
 
@@ -170,42 +206,65 @@ def as_formula(formula: str) -> Finding:
     return find
 
 
-def _described(values: Sequence[int], papers: Sequence[int], names: tuple[str, str], sentence: str, of: str) -> Said | None:
-    """Write counts of values that have no interval: they describe these examples and contradict nobody.
-
-    ``papers``: the paper's signs where each of them is ours, else none.
-    """
-    said = _said(values, papers, names, f"in these examples alone (too few for an interval), {sentence}", of, "equal")
+def _described(values: Sequence[Compared], names: tuple[str, str], sentence: str, of: str) -> Said | None:
+    """Write counts of values that have no interval: they describe these examples and contradict nobody."""
+    alike = all(one.sign == one.papers for one in values if None not in (one.sign, one.papers))
+    shown = [one._replace(sign=EQUAL if one.sign == 0 else one.sign, papers=one.papers if alike else None) for one in values]
+    said = _said(shown, names, f"in these examples alone (too few for an interval), {sentence}", of)
     return None if said is None else replace(said, contradicts=False, decides=False)
 
 
-def _said(
-    ours: Sequence[Sign], papers: Sequence[int], names: tuple[str, str], sentence: str, of: str, neither: str = "undecided"
-) -> Said | None:
-    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and what the paper's are."""
-    counted = [sign for sign in ours if sign is not None]
+def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, of: str) -> Said | None:
+    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and the paper's of those decided."""
+    at_once = _at_once([one for one in compared if one.sign is not None])
+    counted = [one.sign for one in at_once]
     if not counted:
         return None
     total, counts = len(counted), {name: counted.count(sign) for name, sign in zip(names, (1, -1), strict=True)}
     most, least = sorted(names, key=lambda name: -counts[name])
-    left = {least: counts[least], neither: counted.count(0)} | {lack: counted.count(lack) for lack in LACKS}
+    left = {least: counts[least], "undecided": counted.count(0)} | {lack: counted.count(lack) for lack in LACKS}
     rest = f" ({', '.join(f'{number(count)} {name}' if total > 1 else name for name, count in left.items() if count)})"
+    if left[EQUAL] == total:
+        of_all = f" for {_amount(total, total, of)}" if total > 1 else ""
+        return Said(f"{sentence.format(f'neither {names[0]} nor {names[1]}')}{of_all} here")
     if not counts[most]:
         where = f"for {'either' if total == 2 else 'any'} of {number(total)} {of} here" if total > 1 else "here"
-        why = ", as intervals meet" if left[neither] == total else rest
+        why = ", as intervals allow either" if left["undecided"] == total else rest
         return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
-    text = f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}"
-    theirs = {name: papers.count(sign) for name, sign in zip(names, (1, -1), strict=True)}
-    if counts[most] == counts[least] or theirs[most] == theirs[least]:
-        return Said(text)
-    reverse = theirs[least] > theirs[most]
-    agreed = max(theirs.values())
-    share = "" if len(papers) == agreed else f" ({_amount(agreed, len(papers))})"
-    if counts[least] and not reverse:  # some of ours are the other way: what most are is no agreement
-        found = f" for {_amount(agreed, len(papers))}" if len(papers) > 1 else ""
-        return Said(f"{text}; the paper found it{found}")
-    return Said(f"{text}; the paper found the reverse{share}" if reverse else f"{text}, as in the paper{share}", reverse)
+    beside, contradicts = _beside([one for one in at_once if one.sign in (1, -1)], total, of)
+    return Said(f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}{beside}", contradicts)
+
+
+def _at_once(compared: Sequence[Compared]) -> list[Compared]:
+    """Leave undecided what its own interval decides and all of them at once do not. What has no spread is no test."""
+    tests = [index for index, one in enumerate(compared) if isinstance(one.sign, int) and one.chance > 0]
+    found = list(compared)
+    for index, is_decided in zip(tests, holm([compared[index].chance for index in tests]), strict=True):
+        found[index] = compared[index] if is_decided else compared[index]._replace(sign=0)
+    return found
+
+
+def _beside(decided: Sequence[Compared], total: int, of: str) -> tuple[str, bool]:
+    """Say of how many decided signs the paper's is the same, and whether most of its are not. It may have none, or a tie.
+
+    A printed number that stands beside several of ours counts once.
+    """
+    same = {one.place or str(index): one.sign == one.papers for index, one in reversed(list(enumerate(decided))) if one.papers}
+    known, agreed = len(same), sum(same.values())
+    if not known:
+        return "", False
+    if 0 < agreed < known:
+        verb = f"agree{'s' if agreed == 1 else ''}"
+        who = f"{verb} with the paper" if known == len(decided) else f"that the paper has {verb} with it"
+        return f"; {_amount(agreed, known)} decided {of} {who}", 2 * agreed < known
+    if known < len(decided):
+        which = f" for {'the one' if known == 1 else _amount(known, known)} that it has"
+    else:
+        which = "" if 2 * known >= total else " for it" if known == 1 else " for these"
+    if agreed and not which:
+        return ", as in the paper", False
+    return f"; the paper found the {'same' if agreed else 'reverse'}{which}", not agreed
 
 
 def _amount(count: int, total: int, of: str = "") -> str:
@@ -218,21 +277,41 @@ def number(count: int) -> str:
     return NUMBERS[count] if count < len(NUMBERS) else str(count)
 
 
-def _sign(first: float, second: float) -> int:
-    return (first > second) - (first < second)
+def _sign(first: float | None, second: float | None) -> int | None:
+    return None if first is None or second is None else (first > second) - (first < second)
 
 
-def _apart(first: Cell, second: Cell) -> Sign:
-    """1 or -1 where the intervals do not meet."""
+def _apart(first: Cell, second: Cell) -> Compared:
+    """1 or -1 where the interval of the difference does not hold 0, or the intervals do not meet."""
     a, b = _bounds(first), _bounds(second)
-    if a is None or b is None:
-        return _lack(first, second)
-    return 1 if a[0] > b[1] else -1 if a[1] < b[0] else 0
+    if a is None or b is None or first.measured is None or second.measured is None:
+        return Compared(_lack(first, second))
+    scale = SAME * max(abs(first.measured), abs(second.measured))
+    if first.counted and second.counted and (paired := paired_difference(first.counted, second.counted)):
+        ends = (paired.value, paired.value) if paired.low is None or paired.high is None else (paired.low, paired.high)
+        return _compared(paired.value, ends, paired.freedom or paired.n - 1, scale)
+    gap, freedom = first.measured - second.measured, min(_freedom(first), _freedom(second))
+    return _compared(gap, (a[0] - b[1], a[1] - b[0]), freedom, scale)
 
 
-def _from(cell: Cell, bound: float) -> Sign:
-    bounds = _bounds(cell)
-    return _lack(cell) if bounds is None else 1 if bounds[0] > bound else -1 if bounds[1] < bound else 0
+def _from(cell: Cell, bound: float) -> Compared:
+    if (bounds := _bounds(cell)) is None or cell.measured is None:
+        return Compared(_lack(cell))
+    return _compared(cell.measured - bound, (bounds[0] - bound, bounds[1] - bound), _freedom(cell), SAME * abs(bound))
+
+
+def _compared(gap: float, ends: tuple[float, float], freedom: int, scale: float) -> Compared:
+    """Compare a difference with 0 by its interval, which another chance widens or narrows as Student's."""
+    if ends[0] == ends[1]:
+        return Compared(EQUAL if abs(gap) <= scale else _sign(gap, 0))
+    if ends[0] <= 0 <= ends[1]:
+        return Compared(0, 1.0)
+    reach = gap - ends[0] if gap > 0 else ends[1] - gap
+    return Compared(_sign(gap, 0), chance_beyond(abs(gap) / reach, freedom) if reach else 0.0)
+
+
+def _freedom(cell: Cell) -> int:
+    return cell.freedom or max(1, (cell.n or 2) - 1)
 
 
 def _lack(*cells: Cell) -> str | None:

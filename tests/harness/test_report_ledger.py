@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from harness.cli.main import main
 from harness.core.settings import Settings
 from harness.papers import TABLES
 from harness.report.items import LEDGER, table_items
-from harness.report.relation import REASONS, judge, printed_digits, tally
+from harness.report.relation import REASONS, judge, tally
 from harness.tables import published
 from harness.tables.base import Cell
 
@@ -62,10 +63,18 @@ def test_relation_and_reason(one: Cell, settings: Settings, relation: str, reaso
     assert all(code in REASONS for code in reason.split("; ") if code)
 
 
+def test_a_total_whose_parts_are_off_on_both_sides_does_not_agree() -> None:
+    """Fault: PPD's layer 10 on SQuAD "agreed", with early tokens far above the paper's and late ones far below."""
+    total = replace(cell(1.1), parts_differ=True)
+    assert [(one.relation, one.reason) for one in judge([total], TOY)] == [("not comparable", "parts differ")]
+    below = replace(cell(1.2), parts_differ=True)
+    assert [one.relation for one in judge([below], TOY)] == ["below"], "what is off in total needs no parts"
+
+
 def test_digits_are_those_that_the_paper_prints_in_this_cell() -> None:
     """Table 5 of Leviathan has alphas of two digits and speeds of one in a column: 3.865 is its 3.9, 0.84 not its 0.80."""
     cells = [cell(0.8, 0.84, 0.001, printed="0.80"), cell(3.9, 3.865, 0.001, printed="3.9"), cell(0.8, 0.84, 0.001)]
-    assert [printed_digits(one) for one in cells] == [2, 1, 1]
+    assert [one.num_decimals for one in cells] == [2, 1, 1]
     assert [one.relation for one in judge(cells, TOY)] == ["above", "agrees", "agrees"]
     line = next(row for row in published.read("leviathan", "table_3") if row["alpha"] == "0.80")
     assert isinstance(number := published.value(line, "alpha"), published.Printed)

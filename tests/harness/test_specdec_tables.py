@@ -386,6 +386,7 @@ def test_table_12_measures_what_it_prints(synthetic: SimpleNamespace) -> None:
             cell, score = cells[row, column], scores[metric].shown
             assert (cell.measured, cell.low, cell.high) == (score.value, score.low, score.high)
         assert cells[row, "as greedy"].measured == pytest.approx(100 * (1 if name in (GREEDY, STRICT) else 2 / 3))
+        assert (cells[row, "as greedy"].low is None) == (name == GREEDY), "beside itself greedy decoding is an identity"
         if name != THEIR_BEAM:
             rounds = [len(record.steps.drafted) for record in records]
             assert cells[row, "iterations"].measured == pytest.approx(sum(rounds) / len(rounds))

@@ -5,10 +5,14 @@ import pytest
 
 from harness.measures.statistics import (
     DESCRIPTIVE,
+    Counted,
     Estimate,
+    chance_beyond,
     drift,
     exact_interval,
+    holm,
     of_sums,
+    paired_difference,
     ratio_of_examples,
     ratio_of_totals,
     student_quantile,
@@ -169,6 +173,29 @@ def test_the_interval_over_replicas_is_students() -> None:
     """Table values of Student's quantile; three replicas without a spread of their own."""
     for freedom, expected in ((1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (60, 2.000)):
         assert student_quantile(freedom) == pytest.approx(expected, abs=1e-3)
+        assert chance_beyond(1.0, freedom) == pytest.approx(0.05, abs=1e-6)
+    assert chance_beyond(14.089 / 4.303, 2) == pytest.approx(0.005, rel=1e-2), "Student's table, two degrees of freedom"
+
+
+def test_several_tests_are_decided_at_once() -> None:
+    assert holm([0.04, 0.01, 0.03]) == [False, True, False], "0.05 / 3 for the least, 0.05 / 2 for the next, which ends it"
+    assert holm([0.01, 0.02, 0.04]) == [True, True, True]
+    assert holm([]) == []
+
+
+def test_a_difference_is_of_the_same_draws() -> None:
+    """Two ratios that differ by 0.1 in every example differ by that in each draw; one may lack examples, none be of others."""
+    rng = np.random.default_rng(1)
+    base = {("arm", str(n)): np.array([value, 1.0]) for n, value in enumerate(rng.random(40))}
+    more = {name: np.array([above + 0.1 + 0.01 * (name[1] > "2"), 1.0]) for name, (above, _) in base.items()}
+    found = paired_difference(Counted(more), Counted(base))
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.1 <= found.low < found.value < found.high <= 0.11
+    part = dict(list(base.items())[:30])
+    assert paired_difference(Counted(part), Counted(base)) is not None
+    assert paired_difference(Counted({("other", name): sums for (_, name), sums in base.items()}), Counted(base)) is None
     found = ratio_of_examples([((name, str(n)), float("abc".index(name) + 1), 1.0) for name in "abc" for n in range(50)])
     assert found is not None
     assert found.low == 0.0, "2 - 4.303 / sqrt(3) is below 0"

@@ -93,6 +93,27 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     assert [cell.column for cell in cells if cell.row == "small"] == list(made.table.columns)
 
 
+def test_a_total_knows_whether_its_parts_lie_on_both_sides_of_the_papers(made: SimpleNamespace) -> None:
+    above, below = (Estimate(4.0, 3.9, 4.1, 50), 3.0), (Estimate(1.0, 0.9, 1.1, 50), 2.0)
+    few, near, lost = (
+        (Estimate(1.0, 0.9, 1.1, 20), 2.0),
+        (Estimate(2.0, 1.9, 2.1, 50), 2.0),
+        (Estimate(1.0, 0.9, 1.1, 50), None),
+    )
+
+    def differ(*parts: tuple[Result, float | None]) -> bool:
+        total = Column(
+            "total", lambda known, row: Estimate(2.5, 2.4, 2.6, 50), published="emitted", parts=lambda known, row: parts
+        )
+        section = Section({"plain": made.plain}, (Row("all", "plain", PAPERS["small"]),))
+        (cell,) = section_cells(section, [total], ["total"], lambda key, name: key[name], Evidence(made.records_of))
+        return cell.parts_differ
+
+    assert differ(above, below)
+    assert not differ(above, near, few, lost)
+    assert not differ()
+
+
 def test_a_draft_has_the_parameters_that_another_arm_of_the_section_noted(made: SimpleNamespace) -> None:
     """The row shows the plain arm, whose run noted its target alone."""
     drafter = made.drafted.method.drafter

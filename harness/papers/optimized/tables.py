@@ -15,7 +15,7 @@ from harness.papers.optimized.columns import BY_TITLE, CALL_TIME, CALLS, COLUMNS
 from harness.tables import published
 from harness.tables.base import Finding, Table
 from harness.tables.engine import PERPLEXITY, Row, Section, row_name, table
-from harness.tables.finding import FASTER, Where, by_columns, by_head, order, side
+from harness.tables.finding import FASTER, Where, by_columns, by_head, once, order, side, together
 from harness.tables.published import Published
 
 RULE_NOTES = (
@@ -117,6 +117,10 @@ def _is(rule: str) -> Where:
     return lambda parts: parts[3] == rule
 
 
+def _is_lossy(parts: Sequence[str]) -> bool:
+    return parts[3].endswith(setup.LOSSY)
+
+
 def _untrained(parts: Sequence[str]) -> bool:
     return parts[3] == f"{setup.UNTRAINED}{setup.SIGMOID}"
 
@@ -162,7 +166,18 @@ RULE_TABLES = [
         (("wall saved", "wall", "over plain"),),
         (
             _saves("wall saved", "wall-clock time"),
-            side("over plain", 1, "speculative sampling", FASTER, "than plain decoding", "settings"),
+            together(
+                side(
+                    "over plain",
+                    1,
+                    "speculative sampling by an exact rule",
+                    FASTER,
+                    "than plain decoding",
+                    "settings",
+                    lambda parts: not _is_lossy(parts),
+                ),
+                side("over plain", 1, "by a sigmoid it", FASTER, "than plain decoding", "settings", _is_lossy),
+            ),
         ),
         timed=True,
     ),
@@ -274,9 +289,13 @@ def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
 
 
 def _by_scale(column: str, what: str, high: float, low: float, logits: str = "") -> Finding:
-    """A quantity at a high scale beside that at a low one; ``logits``: of these alone. A sample may be too small for more."""
+    """A quantity at a high scale beside that at a low one, with ``logits`` or else the models' own; a sample may be small.
+
+    Below the scale at which fp16 overflows logits that are rounded to it decide as the others: one setting, not two.
+    """
+    pairs = by_head(column, 4, f"{high:g}", f"{low:g}", lambda parts: logits in ("", parts[2]))
     return order(
-        by_head(column, 4, f"{high:g}", f"{low:g}", lambda parts: logits in ("", parts[2])),
+        once(pairs, 2),
         what,
         f"{f'with {logits} logits ' if logits else ''}at scale {high:g}",
         f"at scale {low:g}",

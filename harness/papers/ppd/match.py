@@ -3,7 +3,7 @@
 One greedy generation an example, and one forward pass over it, feed all but Table 5, where the final token is also sampled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,6 +36,7 @@ from kernels.inputs import SamplingSpec
 from methods.ppd.theory import PAPER_DEPTH, scaled_layer
 
 TOTAL = "Total"
+WHOLE = ("dataset", "k", "trained", "layer")  # what names a number over all positions
 COLUMNS_A_LINE = 3
 
 
@@ -68,6 +69,11 @@ def position_of(text: str) -> tuple[str, range | None]:
     return text, range(first - 1, last)
 
 
+PARTS = {
+    whole: lines for name in ("table_6", "table_7", "table_8") for whole, lines in published.groups(PAPER, name, *WHOLE).items()
+}
+
+
 def _column(title: str, positions: range | None = None) -> Column:
     return Column(
         title,
@@ -76,7 +82,18 @@ def _column(title: str, positions: range | None = None) -> Column:
         published=title,
         applies=lambda arm, row: title in row.key.lines,
         remark=lambda known, row: remark(*known[row.arm]) if row.key.remarked == title else "",
+        parts=(lambda known, row: ()) if positions else partial(_parts, title),
     )
+
+
+def _parts(title: str, known: Known, row: Row) -> Iterator[tuple[Result, Published]]:
+    """The rate of each bin of positions that Tables 6 to 8 have of a total, and the paper's."""
+    line, records, layer = row.key.lines[title], known[row.arm][1], row.key.layers[title]
+    for part in PARTS.get(tuple(line[name] for name in WHOLE), ()):
+        _, positions = position_of(part["token_position"])
+        if positions:
+            found = match_rate(records, part["trained"], layer, int(part["k"]), positions)
+            yield found, published.value(part, "match_rate_pct")
 
 
 def _rate(title: str, positions: range | None, known: Known, row: Row) -> Result:
@@ -137,7 +154,7 @@ def notes(settings: Settings) -> list[str]:
 
 
 WITH_HEADS = order(
-    by_head(None, 2, "Y", "N"),
+    by_head(None, 2, "Y", "N", apart=TOTAL),  # the total is of the same tokens as its positions
     "the match rate",
     "with a trained head",
     f"with the model's own {ONE_TRAINING}",

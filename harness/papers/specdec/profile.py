@@ -110,11 +110,11 @@ PROFILE = table(
         side(
             "gain",
             1,
-            "decoding",
+            "decoding with both encoders side by side",
             FASTER,
-            "than with one encoder after the other",
-            "other ways to encode",
-            lambda parts: parts[0] != OWN,
+            "than with one after the other",
+            "ways to encode",
+            lambda parts: parts[0] == CONCURRENT,  # one encoder for both has another drafter
         ),
         against("the encoders' share of time"),
     ),
