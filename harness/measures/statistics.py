@@ -116,11 +116,18 @@ def tail_among(among: int, n: int) -> float:
     return NormalDist().cdf(-sqrt(n / (n - 1)) * reach)
 
 
-def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whole: float | None = None) -> Estimate:
+def widened(
+    found: Estimate,
+    replicas: Sequence[str],
+    statistic: Statistic,
+    whole: float | None = None,
+    least: float | None = 0.0,
+) -> Estimate:
     """Return the estimate with an interval that holds what replicas differ by, too; ``replicas`` names each example's.
 
     It reaches at least as far as Student's. Their variance is that of squares about the estimate, weighted by their shares of
-    the examples, for equal shares that of a mean. What is never negative, or a share of a ``whole``, stays so.
+    the examples, for equal shares that of a mean. ``least`` and ``whole`` end it: 0 for times, counts, ratios and shares, None
+    for differences, which may be negative in other replicas.
     """
     if len(set(replicas)) < 2:
         return found
@@ -133,8 +140,8 @@ def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whol
     variance = (freedom + 1) / freedom * float(np.sum((shares * (estimates - found.value))[known] ** 2))
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
-    least, most = 0.0 if low >= 0 else -inf, inf if whole is None else whole
-    low, high = max(least, min(low, found.value - half)), min(most, max(high, found.value + half))
+    floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
+    low, high = max(floor, min(low, found.value - half)), min(most, max(high, found.value + half))
     return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high)
 
 
@@ -242,10 +249,11 @@ def of_sums(
     unit: str = "",
     replicas: Sequence[str] = (),
     whole: float | None = None,
+    least: float | None = 0.0,
 ) -> Estimate | None:
     """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are.
 
-    Of a share, ``whole`` is what it is where everything counts. ``replicas`` names each example's.
+    Of a share, ``whole`` is what it is where everything counts. ``replicas`` names each example's, ``least``: see ``widened``.
     """
     n = len(next(iter(statistics.values()), ()))
     if n == 0:
@@ -258,7 +266,7 @@ def of_sums(
             [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
         )
 
-    return resampled(value, metrics, n, unit, replicas, whole)
+    return resampled(value, metrics, n, unit, replicas, whole, least)
 
 
 def resampled(
@@ -268,9 +276,10 @@ def resampled(
     unit: str = "",
     replicas: Sequence[str] = (),
     whole: float | None = None,
+    least: float | None = 0.0,
     among: int | None = None,
 ) -> Estimate:
-    """Give the ``value`` of a statistic of ``n`` examples its interval; ``replicas`` and ``whole`` as in ``of_sums``.
+    """Give the ``value`` of a statistic of ``n`` examples an interval; ``replicas``, ``whole`` and ``least``: see ``of_sums``.
 
     ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``). So
     few examples that all favour one side by chance more often than such an interval may miss have none: no resampling shows it.
@@ -279,7 +288,7 @@ def resampled(
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
     found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
-    return widened(found if whole is None else bounded(found, whole, n), replicas, statistic, whole)
+    return widened(found if whole is None else bounded(found, whole, n), replicas, statistic, whole, least)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:

@@ -177,3 +177,12 @@ def test_the_interval_over_replicas_is_students() -> None:
     share = ratio_of_examples(rows, whole=1.0)
     assert share is not None
     assert (share.low, share.high) == (0.0, 1.0)
+
+
+def test_replicas_of_a_difference_may_be_negative_and_of_a_time_not() -> None:
+    """Table 3's time saved was printed as [0.00, 44.08]: half of Student's interval is 22.5 to either side of 21.6."""
+    values, replicas = np.repeat([1.0, 2.0, 3.0], 50), [name for name in "abc" for _ in range(50)]
+    ends = [
+        of_sums({"saved": values}, lambda total, n: total["saved"] / n, replicas=replicas, least=least) for least in (0.0, None)
+    ]
+    assert [one and one.low for one in ends] == [0.0, pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3)]
