@@ -5,7 +5,8 @@ same draw for both sides of a paired comparison. Generation seeds are fixed, so 
 
 Shares, which lie between 0 and a whole, are two kinds. Of examples that count once each the interval is exact (Clopper and
 Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, where resampling finds no spread, so many examples
-bound it as if each counted once. Any other number that is the same in every example (an identity) has no interval.
+bound it as if each counted once: no binomial's own, so that of few it describes these alone. Any other number that is the
+same in every example (an identity) has no interval.
 
 Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as Student's over their
 own estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly.
@@ -184,12 +185,14 @@ def share_of_examples(value: float, hits: float, n: int, whole: float, unit: str
 def bounded(found: Estimate, whole: float, counted: int) -> Estimate:
     """Give a share of tokens that is 0 or the ``whole`` the interval of as many examples that count once each.
 
-    ``counted`` of the examples have tokens at all; of a single one there is no interval.
+    ``counted`` of the examples have tokens at all; of a single one there is no interval. It is not ``exact``: tokens are not
+    drawn as examples are, so of few examples it is shown as any resampled number is.
     """
     for hits, at in ((0, 0.0), (counted, whole)):
         if found.n > 1 and abs(found.value - at) <= SAME * whole:
             alone = Estimate(found.value, None, None, counted, found.unit)
-            return share_of_examples(found.value, hits, counted, whole, found.unit) if counted > 1 else alone
+            once = share_of_examples(found.value, hits, counted, whole, found.unit)
+            return replace(once, exact=False) if counted > 1 else alone
     return found
 
 
@@ -199,11 +202,13 @@ def ratio_of_totals(
     unit: str = "",
     whole: float | None = None,
     replicas: Sequence[str] = (),
+    once: bool | None = None,
 ) -> Estimate | None:
     """sum(numerators) / sum(denominators) over examples with a percentile bootstrap; None where nothing was counted.
 
     With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up. Of a
-    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``replicas`` names each example's.
+    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``replicas`` names each example's. ``once``:
+    it is a share of examples, not of tokens; by default where every denominator is 1.
     """
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     n, total = len(denominators), denominators.sum()
@@ -218,7 +223,8 @@ def ratio_of_totals(
             return np.asarray((counts @ numerators) / (counts @ denominators))
 
     hits = numerators / (whole * denominators[0]) if whole is not None and denominators[0] else np.array(np.nan)
-    if (denominators == denominators[0]).all() and np.isin(hits, (0.0, 1.0)).all() and whole is not None:
+    once = bool((denominators == 1).all()) if once is None else once
+    if once and (denominators == denominators[0]).all() and np.isin(hits, (0.0, 1.0)).all() and whole is not None:
         found = share_of_examples(value, hits.sum(), n, whole, unit)
     else:
         found = Estimate(value, *interval(ratios(weights(n))), n, unit)
@@ -240,7 +246,7 @@ def ratio_of_examples(
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
     replicas = [example[0] for example in totals if not isinstance(example, str)]
-    return ratio_of_totals(numerators, denominators, unit, whole, replicas)
+    return ratio_of_totals(numerators, denominators, unit, whole, replicas, all(row[2] == 1 for row in rows))
 
 
 def of_sums(
