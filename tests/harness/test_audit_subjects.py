@@ -22,8 +22,9 @@ from harness.measures import verdicts
 from harness.measures.statistics import Estimate
 from harness.measures.verdicts import NOT_TESTED, Verdict, audit_folder, key_of, verdict_of
 from harness.papers import TABLES
+from harness.papers.ppd.pipeline import _pipeline_columns
 from harness.run.refusals import THEIRS
-from harness.tables.base import cell_of
+from harness.tables.base import TIME_SHARE, cell_of
 from harness.tables.evidence import Evidence, stored_evidence
 from harness.zoo.build import ensure
 from kernels.verify.registry import EXACT, KERNELS
@@ -261,6 +262,9 @@ def test_a_red_audit_takes_the_speed_up_away_and_nothing_else(tmp_path: Path) ->
     assert (refused.measured, refused.status) == (None, "failed")
     assert "audit of speculative / model / speculative-sampling is red: bug" in refused.note
     assert cell_of(evidence, "r", "alpha", None, [speculative()], alpha).measured == 0.7
+    saved = cell_of(evidence, "r", "saved", None, [speculative()], lambda: Estimate(40.0, 30.0, 50.0, 8, "%"), TIME_SHARE)
+    assert (saved.measured, saved.status) == (None, "failed")
+    assert {column.unit for column in _pipeline_columns((), 8) if column.title in ("saved", "reached")} == {TIME_SHARE}
 
 
 def test_a_red_audit_counts_wherever_the_command_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
