@@ -8,7 +8,9 @@ target's at every place of a round and its bonus.
 Samples: seeded outputs, drawn through models, caches and batches, must fit the target's law. Every position, and every place of
 the first round and its bonus, is tested separately, at the level of the ground. An audit's level is Bonferroni's for up to
 MAX_TESTS tests: all tests together raise a false alarm with a chance of at most 1e-6, and no verdict depends on which other
-subjects are audited. A test that would likely miss a law that is MUST_FIND off passes nothing: its place is not tested.
+subjects are audited. A test that would likely miss a law that is MUST_FIND off passes nothing: its place is not tested. Ranks
+and pairs of numbers, counted in equal parts of the law, find faults but see nothing that is moved within a part: only tests of
+contexts, the rule's law and the replay earn "same distribution".
 
 Replay: outputs longer than any cache's first size, each decision of which must be what the target and its numbers give.
 
@@ -27,11 +29,11 @@ from torch import Tensor
 
 from harness.core.experiment import Experiment
 from harness.core.records import Divergence, Record
-from harness.exact.fit import POWER, Fit, Sampled, draw_rows, fits_of, pooled_fits, stream_fits
+from harness.exact.fit import CELLS, POWER, Fit, Sampled, draw_rows, fits_of, pooled_fits, stream_fits
 from harness.exact.ground import LONG, NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
 from harness.exact.law import LAW_BOUND, Window
 from harness.measures.statistics import ratio_of_examples
-from harness.measures.verdicts import GREEN, MUST_FIND, NOT_TESTED
+from harness.measures.verdicts import BLIND, GREEN, MUST_FIND, NOT_TESTED, as_earned
 from harness.models.fit import Models
 from harness.run.decode import outputs_of
 from harness.run.divergence import first_difference
@@ -187,20 +189,31 @@ def check_law(rule: VerifyRule, windows: Sequence[tuple[str, Window]], sampling:
 def check_samples(samples: Sequence[Sampled], ground: Ground, num_draft: int = NUM_DRAFT) -> Finding:
     """Test outputs against the target's law.
 
-    "not tested": no test could have found a law that is MUST_FIND off. "unknown": nothing was sampled, or where drafts are
-    tested nothing drafted.
+    "not tested": no test of contexts could have found a law that is MUST_FIND off. "unknown": nothing was sampled, or where
+    drafts are tested nothing drafted.
     """
     fits = fit_samples(samples, ground, num_draft)
     failed = [place for place, fit in fits.items() if not fit.passes(ground.level)]
     drafted = any(step.drafted for _, rows in samples for row in rows for step in row.steps)
     seen = fits["position 0"].num_samples and ("draft 0" not in fits or (drafted and fits["draft 0"].num_samples))
-    finest = min((fit.likely_tv for fit in fits.values()), default=1.0)
-    passed = "same distribution" if finest <= MUST_FIND else NOT_TESTED
-    verdict = "biased" if failed else passed if seen else "unknown"
-    note = f"{len(fits)} tests fit; the finest would likely find a law that is {finest:.2f} off (total variation)"
+    finest, verdict = finest_tv(fits), passed_by(fits)
+    verdict = "biased" if failed else verdict if seen else "unknown"
+    note = f"{len(fits)} tests fit; the finest of contexts would likely find a law that is {finest:.2f} off (total variation)"
+    if verdict == NOT_TESTED:
+        note += f"; those of ranks see nothing that is moved within 1 / {CELLS} of the law"
     if failed:
         note = f"does not fit the target's law at {', '.join(failed)}"
     return Finding(verdict, note, {"failed": failed, "tests": {place: describe_fit(fit) for place, fit in fits.items()}})
+
+
+def finest_tv(fits: Mapping[str, Fit]) -> float:
+    """Return the total variation that the finest test of contexts would likely find: at most 1."""
+    return min((1.0, *(fit.likely_tv for name, fit in fits.items() if not name.startswith(BLIND))))
+
+
+def passed_by(fits: Mapping[str, Fit]) -> str:
+    """Return the verdict that tests earn where none fails."""
+    return "same distribution" if finest_tv(fits) <= MUST_FIND else NOT_TESTED
 
 
 def fit_samples(samples: Sequence[Sampled], ground: Ground, num_draft: int) -> dict[str, Fit]:
@@ -219,7 +232,7 @@ def describe_fit(fit: Fit) -> dict[str, Any]:
 def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
     """Check the law of a method's rule, if it has one, and its samples; ``drafts``: it has a drafter.
 
-    The verdict is "same distribution", "biased", or "unknown" if no sample could be had.
+    The verdict is "same distribution", "biased", "not tested", or "unknown" if no sample could be had.
     """
     laws, windows = list[Finding](), list[tuple[str, Window]]()
     if isinstance(method, DraftAndVerify):
@@ -242,7 +255,12 @@ def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
         "largest_deviation": max((law.evidence["largest_deviation"] for law in laws), key=_largest, default={}),
         "tests": fit.evidence["tests"],
     }
-    return Finding("biased" if evidence["failed"] else fit.verdict, fit.note, evidence)
+    return earned(Finding("biased" if evidence["failed"] else fit.verdict, fit.note, evidence))
+
+
+def earned(finding: Finding) -> Finding:
+    """Return a finding with the verdict that all its evidence earns."""
+    return replace(finding, verdict=as_earned(finding.as_dict())["verdict"])
 
 
 def _largest(deviations: Mapping[str, float]) -> float:
@@ -278,9 +296,9 @@ def check_replay(
 
 
 def with_replay(finding: Finding, replayed: Finding) -> Finding:
-    """Return a finding with a replay's evidence; what the replay has red is red."""
+    """Return a finding with a replay's evidence; what the replay has red is red, and what it held is tested."""
     verdict = finding.verdict if replayed.passed or replayed.verdict == "unknown" else replayed.verdict
-    return replace(finding, verdict=verdict, evidence={**finding.evidence, **replayed.evidence})
+    return earned(replace(finding, verdict=verdict, evidence={**finding.evidence, **replayed.evidence}))
 
 
 def check_false_alarms(ground: Ground) -> Finding:
@@ -304,7 +322,7 @@ def check_false_alarms(ground: Ground) -> Finding:
         "tests": {place: describe_fit(fit) for place, fit in fits.items()} | streams.evidence["tests"],
         "failed": streams.evidence["failed"],
     }
-    return Finding("unknown" if not p_values else "biased" if wrong else "same distribution", evidence=evidence)
+    return Finding("unknown" if not p_values else "biased" if wrong else passed_by(fits), evidence=evidence)
 
 
 def check_streams(ground: Ground, uniforms_of: Callable[..., Uniforms] = Uniforms) -> Finding:

@@ -9,10 +9,20 @@ from typing import Any
 
 from harness.core.text import markdown_lines
 from harness.exact.checks import TRANSFORMERS_SHARE, Findings
-from harness.exact.fit import FALSE_ALARM, POWER
+from harness.exact.fit import CELLS, FALSE_ALARM, POWER, SIDE
 from harness.exact.ground import LONG, MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
-from harness.measures.verdicts import GREEN, MUST_FIND, is_mostly_untested, is_red, key_of, summary_of, tests_of
+from harness.measures.verdicts import (
+    GREEN,
+    MUST_FIND,
+    NOT_TESTED,
+    as_earned,
+    is_mostly_untested,
+    is_red,
+    key_of,
+    summary_of,
+    tests_of,
+)
 from harness.tables.files import write_whole
 
 FEW_PLACES = "same distribution where tested, at fewer than half of the places and not replayed"
@@ -40,6 +50,7 @@ def build_document(
         "audit": name,
         "passed": not red and not missed,
         "red": red,
+        "not_tested": [row["name"] for row in rows if row["verdict"] == NOT_TESTED],
         "controls_missed": missed,
         **facts,
         "sizes": asdict(sizes),
@@ -59,9 +70,9 @@ def write_document(document: Mapping[str, Any], folder: Path) -> list[Path]:
 def summarise(document: Mapping[str, Any]) -> str:
     """Say in one line whether the audit passed: subjects by verdict, and how many controls were caught.
 
-    Subjects of which most was neither tested nor replayed are counted apart.
+    Subjects of which most was neither tested nor replayed are counted apart. Older documents are read by today's rules.
     """
-    rows, controls = document["subjects"], document["controls"]
+    rows, controls = list(map(as_earned, document["subjects"])), document["controls"]
     counts = Counter(FEW_PLACES if is_mostly_untested(row) else row["verdict"] for row in rows)
     verdicts = ", ".join(
         f"{counts[verdict]} {verdict}" for verdict in sorted(counts, key=lambda one: (one not in (*GREEN, FEW_PLACES), one))
@@ -76,8 +87,9 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     lines += [f"- {title}: {_as_text(document[title])}" for title in ("command", "code", "seed", "environment", "models")]
     lines += [f"- red: {name}" for name in document["red"]]
     lines += [f"- control missed: {name}" for name in document["controls_missed"]]
-    for pair in dict.fromkeys(row["pair"] for row in document["subjects"]):
-        rows = [row for row in document["subjects"] if row["pair"] == pair]
+    subjects = list(map(as_earned, document["subjects"]))
+    for pair in dict.fromkeys(row["pair"] for row in subjects):
+        rows = [row for row in subjects if row["pair"] == pair]
         lines += ["", f"## {pair} ({rows[0]['session']}, {Path(rows[0]['target']).name})", ""]
         cells = [(row["name"].removeprefix(f"{pair}: "), row["declared"], row["verdict"], summary_of(row)) for row in rows]
         lines += markdown_lines(("subject", "declared", "verdict", "evidence"), cells)
@@ -124,8 +136,10 @@ def _explanation(document: Mapping[str, Any]) -> list[str]:
         f"first round and its bonus tested apart at {TEST_LEVEL:g}: Bonferroni for {MAX_TESTS} tests "
         f"({document['tests_of_samples']} were made), so that all together raise a false alarm with a chance of at most "
         f"{FALSE_ALARM:g}. p bounds a chance, for any sample size (Chernoff). tv: a sampler whose law is this far off (total "
-        f"variation, in whatever way) is found with a chance of {POWER:g}. Places whose tests would find none of {MUST_FIND:g} "
-        f"are not tested ({document['places_not_tested']}): the replay covers them where a subject has one.",
+        f"variation) is found with a chance of {POWER:g}. Places whose tests would find none of {MUST_FIND:g} are not tested "
+        f"({document['places_not_tested']}): the replay covers them where a subject has one. Tests of contexts see any change, "
+        f"those of ranks and of pairs of numbers none within 1 / {CELLS} or 1 / {SIDE} of the law: a subject that has no "
+        f"other, no law to integrate and no replay is {NOT_TESTED}. That is no fault and not red, and has no speed-up.",
         "",
         "Random numbers: those of drafts, acceptances and last tokens are tested, as methods read them, for independence at "
         "equal and neighbouring positions, rows and levels; plain sampling's subjects have these tests.",

@@ -196,7 +196,8 @@ def _audit_subject(subject: Subject, ground: ModelGround, runner: Runner, others
         exact = must_be_equal or method.guarantee != "lossy"
         declared = {"declared": "exact" if exact else "lossy"}
         if subject.method == PLAIN and not experiment.sampling.greedy:
-            return declared | checks.check_false_alarms(ground).as_dict()
+            found = checks.check_false_alarms(ground)
+            return declared | checks.with_replay(found, checks.check_replay(method, ground)).as_dict()
         if exact and not must_be_equal:
             found = checks.check_exact(method, ground, drafts=experiment.method.drafter is not None)
             return declared | checks.with_replay(found, checks.check_replay(method, ground)).as_dict()

@@ -56,6 +56,7 @@ UNITS = {
     "plain_round_ms": "ms",
 }
 
+SIGNED = ("saved_frac", "attainable_frac", "reached_frac", "slower_layers_ms", "slower_head_ms")  # differences of times
 UNTIMED = ("match_rate", "theorem_frac")
 
 
@@ -111,7 +112,7 @@ def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
 
 def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int, replicas: Sequence[str]) -> Estimate | None:
     whole = 100.0 if name in UNTIMED else None
-    return of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas, whole)
+    return of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas, whole, None if name in SIGNED else 0.0)
 
 
 WALL, ROUNDS, TOKENS = 0, 1, 2

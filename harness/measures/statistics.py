@@ -5,7 +5,8 @@ same draw for both sides of a paired comparison. Generation seeds are fixed, so 
 
 Shares, which lie between 0 and a whole, are two kinds. Of examples that count once each the interval is exact (Clopper and
 Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, where resampling finds no spread, so many examples
-bound it as if each counted once. Any other number that is the same in every example (an identity) has no interval.
+bound it as if each counted once: no binomial's own, so that of few it describes these alone. Any other number that is the
+same in every example (an identity) has no interval.
 
 Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as Student's over their
 own estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly.
@@ -148,11 +149,18 @@ def tail_among(among: int, n: int) -> float:
     return NormalDist().cdf(-sqrt(n / (n - 1)) * reach)
 
 
-def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whole: float | None = None) -> Estimate:
+def widened(
+    found: Estimate,
+    replicas: Sequence[str],
+    statistic: Statistic,
+    whole: float | None = None,
+    least: float | None = 0.0,
+) -> Estimate:
     """Return the estimate with an interval that holds what replicas differ by, too; ``replicas`` names each example's.
 
     It reaches at least as far as Student's. Their variance is that of squares about the estimate, weighted by their shares of
-    the examples, for equal shares that of a mean. What is never negative, or a share of a ``whole``, stays so.
+    the examples, for equal shares that of a mean. ``least`` and ``whole`` end it: 0 for times, counts, ratios and shares, None
+    for differences, which may be negative in other replicas.
     """
     if len(set(replicas)) < 2:
         return found
@@ -166,8 +174,8 @@ def widened(found: Estimate, replicas: Sequence[str], statistic: Statistic, whol
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
     is_wider = low > found.value - half or high < found.value + half
-    least, most = 0.0 if low >= 0 else -inf, inf if whole is None else whole
-    low, high = max(least, min(low, found.value - half)), min(most, max(high, found.value + half))
+    floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
+    low, high = max(floor, min(low, found.value - half)), min(most, max(high, found.value + half))
     return (
         found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, freedom=freedom if is_wider else None)
     )
@@ -212,12 +220,14 @@ def share_of_examples(value: float, hits: float, n: int, whole: float, unit: str
 def bounded(found: Estimate, whole: float, counted: int) -> Estimate:
     """Give a share of tokens that is 0 or the ``whole`` the interval of as many examples that count once each.
 
-    ``counted`` of the examples have tokens at all; of a single one there is no interval.
+    ``counted`` of the examples have tokens at all; of a single one there is no interval. It is not ``exact``: tokens are not
+    drawn as examples are, so of few examples it is shown as any resampled number is.
     """
     for hits, at in ((0, 0.0), (counted, whole)):
         if found.n > 1 and abs(found.value - at) <= SAME * whole:
             alone = Estimate(found.value, None, None, counted, found.unit)
-            return share_of_examples(found.value, hits, counted, whole, found.unit) if counted > 1 else alone
+            once = share_of_examples(found.value, hits, counted, whole, found.unit)
+            return replace(once, exact=False) if counted > 1 else alone
     return found
 
 
@@ -227,11 +237,13 @@ def ratio_of_totals(
     unit: str = "",
     whole: float | None = None,
     replicas: Sequence[str] = (),
+    once: bool | None = None,
 ) -> Estimate | None:
     """sum(numerators) / sum(denominators) over examples with a percentile bootstrap; None where nothing was counted.
 
     With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up. Of a
-    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``replicas`` names each example's.
+    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``replicas`` names each example's. ``once``:
+    it is a share of examples, not of tokens; by default where every denominator is 1.
     """
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     n, total = len(denominators), denominators.sum()
@@ -246,7 +258,8 @@ def ratio_of_totals(
             return np.asarray((counts @ numerators) / (counts @ denominators))
 
     hits = numerators / (whole * denominators[0]) if whole is not None and denominators[0] else np.array(np.nan)
-    if (denominators == denominators[0]).all() and np.isin(hits, (0.0, 1.0)).all() and whole is not None:
+    once = bool((denominators == 1).all()) if once is None else once
+    if once and (denominators == denominators[0]).all() and np.isin(hits, (0.0, 1.0)).all() and whole is not None:
         found = share_of_examples(value, hits.sum(), n, whole, unit)
     else:
         found = Estimate(value, *interval(ratios(weights(n))), n, unit)
@@ -268,7 +281,7 @@ def ratio_of_examples(
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
     replicas = [example[0] for example in totals if not isinstance(example, str)]
-    found = ratio_of_totals(numerators, denominators, unit, whole, replicas)
+    found = ratio_of_totals(numerators, denominators, unit, whole, replicas, all(row[2] == 1 for row in rows))
     return None if found is None else replace(found, counted=Counted(totals))
 
 
@@ -290,7 +303,7 @@ def paired_difference(first: Counted, second: Counted) -> Estimate | None:
     n = len(names)
     value = float(differences(np.ones((1, n)))[0])
     found = Estimate(value, *interval(differences(weights(n))), n)
-    return widened(found, [name[0] for name in names if not isinstance(name, str)], differences)
+    return widened(found, [name[0] for name in names if not isinstance(name, str)], differences, least=None)
 
 
 def of_sums(
@@ -299,10 +312,11 @@ def of_sums(
     unit: str = "",
     replicas: Sequence[str] = (),
     whole: float | None = None,
+    least: float | None = 0.0,
 ) -> Estimate | None:
     """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are.
 
-    Of a share, ``whole`` is what it is where everything counts. ``replicas`` names each example's.
+    Of a share, ``whole`` is what it is where everything counts. ``replicas`` names each example's, ``least``: see ``widened``.
     """
     n = len(next(iter(statistics.values()), ()))
     if n == 0:
@@ -315,7 +329,7 @@ def of_sums(
             [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
         )
 
-    return resampled(value, metrics, n, unit, replicas, whole)
+    return resampled(value, metrics, n, unit, replicas, whole, least)
 
 
 def resampled(
@@ -325,9 +339,10 @@ def resampled(
     unit: str = "",
     replicas: Sequence[str] = (),
     whole: float | None = None,
+    least: float | None = 0.0,
     among: int | None = None,
 ) -> Estimate:
-    """Give the ``value`` of a statistic of ``n`` examples its interval; ``replicas`` and ``whole`` as in ``of_sums``.
+    """Give the ``value`` of a statistic of ``n`` examples an interval; ``replicas``, ``whole`` and ``least``: see ``of_sums``.
 
     ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``). So
     few examples that all favour one side by chance more often than such an interval may miss have none: no resampling shows it.
@@ -336,7 +351,7 @@ def resampled(
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
     found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
-    return widened(found if whole is None else bounded(found, whole, n), replicas, statistic, whole)
+    return widened(found if whole is None else bounded(found, whole, n), replicas, statistic, whole, least)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:

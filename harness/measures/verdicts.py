@@ -23,8 +23,10 @@ ZOO = "zoo-toy"  # the audit that every table reads; one of a user's own models 
 GREEN = ("identical", "near-tie", "same distribution", "lossy", "no difference found")
 LOSSY = ("lossy", "no difference found")
 NOT_KEPT = ("bug", "biased")  # verdicts of a method that breaks its guarantee
-NOT_TESTED = "not tested"  # a verdict: no test could have found a law that is MUST_FIND off; the replay may hold all the same
+NOT_TESTED = "not tested"  # a verdict: nothing that sees the law could have found one that is MUST_FIND off; it is not red
 MUST_FIND = 0.2  # total variation
+ENOUGH_DECISIONS = 11  # of a replay: a law MUST_FIND off draws another token that often, and so many miss it with 0.8**11 < 0.1
+BLIND = ("ranks ", "numbers ")  # tests of eighths and quarters of the law, within which they do not see what is moved
 SAME_STACK = {"bart": "marian"}  # families that one stack runs (methods.models.bart)
 EXACT_KERNELS = ("baseline", "exact", "fused")  # of kernels.verify.registry, said again: to import that takes torch
 Row = Mapping[str, Any]
@@ -97,15 +99,38 @@ class Verdict:
     subjects: tuple[str, ...]
 
     @property
+    def bars_speed(self) -> bool:
+        return self.is_red or self.kind == NOT_TESTED
+
+    @property
     def shown(self) -> str:
         return f"audited as {self.name}: {self.evidence}" if self.kind in LOSSY else self.evidence
 
 
 def is_red(row: Row) -> bool:
-    """Say whether a subject is not what it is declared to be: an exact one that is not, or one that could not be audited."""
-    if row["verdict"] == NOT_TESTED:
-        return not row.get("replayed", {}).get("decisions")
-    return row["verdict"] not in GREEN or (row["declared"] == "exact" and row["verdict"] in LOSSY)
+    """Say whether a subject is not what it is declared to be: an exact one that is not, or one that could not be audited.
+
+    What was not tested is not red: nothing was found, and nothing could have been.
+    """
+    return row["verdict"] not in (*GREEN, NOT_TESTED) or (row["declared"] == "exact" and row["verdict"] in LOSSY)
+
+
+def as_earned(row: Row) -> Row:
+    """Return a subject with the verdict that its evidence earns: "same distribution" by what sees the law, else "not tested".
+
+    The law is seen by tests of contexts, by the rule's law integrated and by the replay of draws. Of plain sampling's subjects
+    the document holds the tests of one series of several, so that their verdict stands as it was recorded.
+    """
+    is_recorded = row["verdict"] == "same distribution" and "tests_made" in row
+    if row["verdict"] not in ("same distribution", NOT_TESTED) or "tests" not in row or is_recorded:
+        return row
+    return {**row, "verdict": "same distribution" if sees_law(row) else NOT_TESTED}
+
+
+def sees_law(row: Row) -> bool:
+    """Say whether anything that was done could have found a law that is MUST_FIND off, wherever its mass was moved."""
+    replayed = row.get("replayed", {}).get("decisions", 0) >= ENOUGH_DECISIONS
+    return bool(row.get("largest_deviation")) or replayed or any(not name.startswith(BLIND) for name in strong_tests(row))
 
 
 def audit_folder(records: Path) -> Path:
@@ -145,13 +170,14 @@ def _summary(row: Row) -> str:
         failed = f"; failed: {', '.join(row['failed'])}" if row.get("failed") else ""
         return f"{row['tests_made']} tests of plain sampling: {row['alarms']} alarms, {row['below_0.05']} p below 0.05{failed}"
     tests, weak = tests_of(row)
+    blind = ", none of which sees what is moved within an eighth of the law" if tests and not sees_law(row) else ""
     law = max(row["largest_deviation"].values(), default=None)
     parts = [f"failed: {', '.join(row['failed'])}"] if row["failed"] else []
     parts += [] if law is None else [f"law within {law:.1e}"]
     if tests:
         smallest, coarsest = min(test["p"] for test in tests), max(test["tv_at_power_0.9"] for test in tests)
         parts.append(f"each test of samples finds tv {coarsest:.2f}, smallest p {smallest:.2g}")
-    places = [f"{len(tests)} of {len(tests) + weak} places tested"] if row.get("tests") else []
+    places = [f"{len(tests)} of {len(tests) + weak} places tested{blind}"] if row.get("tests") else []
     return "; ".join([*places, *parts])
 
 
@@ -164,9 +190,14 @@ def is_mostly_untested(row: Row) -> bool:
 
 def tests_of(row: Row) -> tuple[list[Mapping[str, Any]], int]:
     """Return a subject's tests that find a total variation of MUST_FIND, and how many places have none that does."""
-    tests = list(row.get("tests", {}).values())
-    strong = [test for test in tests if test.get("samples") and test["tv_at_power_0.9"] <= MUST_FIND]
-    return strong, len(tests) - len(strong)
+    strong = list(strong_tests(row).values())
+    return strong, len(row.get("tests", {})) - len(strong)
+
+
+def strong_tests(row: Row) -> dict[str, Mapping[str, Any]]:
+    """Return the tests that find a total variation of MUST_FIND, of those kinds of change that they see."""
+    tests = row.get("tests", {}).items()
+    return {name: test for name, test in tests if test.get("samples") and test["tv_at_power_0.9"] <= MUST_FIND}
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:
@@ -190,7 +221,7 @@ def _rows(folder: Path) -> list[Row]:
 @lru_cache(maxsize=16)
 def _load(path: Path, changed: int) -> tuple[Row, ...]:
     with readable(f"audit {path}", "delete it and run `foretoken audit` again"):
-        rows = tuple(json.loads(path.read_text(encoding="utf8"))["subjects"])
+        rows = tuple(map(as_earned, json.loads(path.read_text(encoding="utf8"))["subjects"]))
         if nameless := [row for row in rows if not (row["key"] and _worst([row]).name)]:
             raise ValueError(f"{nameless[0]['verdict']!r} of nothing")
         return rows

@@ -21,7 +21,8 @@ STATUSES = ("measured", "computed", "not run", "failed", "not reached")
 BETWEEN_HEADS = " / "
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
 TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
-RATIO = "x"  # the unit of speed-ups, and of ratios of costs; a method whose audit is red has none
+RATIO = "x"  # the unit of speed-ups, and of ratios of costs
+SPEEDS = (RATIO, TIME_SHARE)  # units that a method has no number of whose audit is red, or tested nothing
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,9 @@ def cell_of(
 ) -> Cell:
     """Make a cell from the records of the arms that feed it.
 
-    An arm without records makes it "not run". An arm that only failed, an estimate that was refused, or a ratio of times of a
-    method whose exactness audit is red makes it "failed", with the reason; outputs without what it measures make it "not
-    reached". The note counts failures beside successes.
+    An arm without records makes it "not run". An arm that only failed, an estimate that was refused, or a ratio or share of
+    times of a method whose exactness audit is red makes it "failed", with the reason; outputs without what it measures make it
+    "not reached". The note counts failures beside successes.
     """
     known = {arm: evidence.records_of(arm) for arm in arms}
     if not all(known.values()):
@@ -220,7 +221,8 @@ def cell_of(
             row, column, published, unit=unit, status="failed", note=f"all {len(broken)} failed, first: {broken[0].error}"
         )
     result = estimate()
-    if isinstance(result, Estimate) and RATIO in (unit, result.unit) and (red := evidence.reason_against_speed(arms)):
+    is_speed = isinstance(result, Estimate) and (unit in SPEEDS or result.unit in SPEEDS)
+    if is_speed and (red := evidence.reason_against_speed(arms)):
         result = Missing(red)
     if isinstance(result, Missing):
         status = "not reached" if isinstance(result, NotReached) else "failed"

@@ -85,12 +85,12 @@ class Evidence:
         return list(dict.fromkeys(reason for reason in found if reason))
 
     def reason_against_speed(self, experiments: Sequence[Experiment]) -> str | None:
-        """Say which method's audit is red, so that no speed-up of these arms may be shown; None where none is."""
+        """Say which method's audit is red, or could not have found a fault, so that no speed-up of these arms may be shown."""
         for experiment in experiments:
             verdict = self.verdict_of(experiment)
-            if verdict is not None and verdict.is_red:
-                method = label_of(experiment.method)
-                return f"refused: the exactness audit of {method} is red: {verdict.kind}, {verdict.evidence}"
+            if verdict is not None and verdict.bars_speed:
+                found = f"is red: {verdict.kind}" if verdict.is_red else "has not tested its law"
+                return f"refused: the exactness audit of {label_of(experiment.method)} {found}, {verdict.evidence}"
         return None
 
     def verdict_notes(self, experiments: Iterable[Experiment]) -> list[str]:

@@ -16,7 +16,7 @@ from harness.core.files import readable, replace_file
 from harness.core.record_files import DATE, read_environment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.tables.base import RATIO, Appendix, Cell, Table
+from harness.tables.base import SPEEDS, Appendix, Cell, Table
 from harness.tables.evidence import Evidence
 from harness.tables.finding import opening
 from harness.tables.layout import latex_table, markdown_page, title
@@ -156,7 +156,7 @@ def header_of(command: str, plan: Sequence[Comparison], cells: Sequence[Cell], e
             if key not in ("commit", DATE)
         },
         record_files=tuple(sorted({f"{record.signature}.jsonl" for record in records_of(plan, evidence)})),
-        audits=tuple(evidence.verdict_notes(arms)) if any(cell.unit == RATIO for cell in cells) else (),
+        audits=tuple(evidence.verdict_notes(arms)) if any(cell.unit in SPEEDS for cell in cells) else (),
     )
 
 

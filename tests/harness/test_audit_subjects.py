@@ -7,20 +7,24 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Record
 from harness.core.settings import Settings
+from harness.exact.checks import passed_by
 from harness.exact.document import as_markdown, summarise
+from harness.exact.fit import evenness
 from harness.exact.run import control_part, split
 from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.measures import verdicts
 from harness.measures.statistics import Estimate
 from harness.measures.verdicts import NOT_TESTED, Verdict, audit_folder, key_of, verdict_of
 from harness.papers import TABLES
+from harness.papers.ppd.pipeline import _pipeline_columns
 from harness.run.refusals import THEIRS
-from harness.tables.base import cell_of
+from harness.tables.base import TIME_SHARE, cell_of
 from harness.tables.evidence import Evidence, stored_evidence
 from harness.zoo.build import ensure
 from kernels.verify.registry import EXACT, KERNELS
@@ -153,28 +157,66 @@ def test_every_arm_of_a_toy_table_is_audited_in_its_family(subjects: list[Subjec
 
 
 def test_a_test_without_power_is_no_pass(tmp_path: Path) -> None:
-    """It bars no speed where the replay held, and does where nothing looked."""
+    """It bars no speed where the replay held, and does where nothing looked; that is no fault, and not red."""
     weak = {"position 0": {"samples": 90, "p": 1.0, "tv_at_power_0.9": 0.4}, "bonus": {"samples": 0}}
     row = {"declared": "exact", "verdict": NOT_TESTED, "failed": [], "largest_deviation": {}, "tests": weak}
-    assert verdicts.is_red(row)
-    assert not verdicts.is_red({**row, "replayed": {"decisions": 500, "longest": 140}})
+    assert not verdicts.is_red(row)
+    store(tmp_path, "zoo-toy", (speculative(1.0), row))
+    verdict = verdict_of(speculative(1.0), tmp_path)
+    assert verdict is not None
+    assert (verdict.kind, verdict.is_red, verdict.bars_speed) == (NOT_TESTED, False, True)
+    assert "has not tested its law, 0 of 2 places tested" in str(audited(tmp_path).reason_against_speed([speculative(1.0)]))
+    store(tmp_path, "zoo-toy", (speculative(1.0), {**row, "replayed": {"decisions": 500, "longest": 140}}))
+    assert audited(tmp_path).reason_against_speed([speculative(1.0)]) is None
     assert verdicts.summary_of(row) == "0 of 2 places tested"
     assert verdicts.summary_of({**row, "tests": TESTS | {"draft 1": weak["position 0"], "bonus": weak["bonus"]}}) == (
         "1 of 3 places tested; each test of samples finds tv 0.10, smallest p 0.5"
     )
 
 
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        ({}, NOT_TESTED),
+        ({"tests": {"position 0": {"samples": 900, "p": 1.0, "tv_at_power_0.9": 0.19}}}, "same distribution"),
+        ({"largest_deviation": {"draft 0": 1e-11}}, "same distribution"),
+        ({"replayed": {"decisions": 11, "longest": 3}}, "same distribution"),
+        ({"replayed": {"decisions": 10, "longest": 3}}, NOT_TESTED),
+        ({"tests_made": 60}, "same distribution"),  # recorded of several series, of which it holds one
+    ],
+)
+def test_ranks_alone_do_not_show_a_law(evidence: dict, verdict: str) -> None:
+    """They see nothing that is moved within an eighth: an older document's verdict is read as what it shows."""
+    fine = {"samples": 4000, "p": 1.0, "tv_at_power_0.9": 0.05}
+    row = {"declared": "exact", "verdict": "same distribution", "failed": [], "largest_deviation": {}}
+    row |= {"tests": {"ranks at all positions": fine, "numbers at 0, 1": fine, "position 0": {**fine, "tv_at_power_0.9": 0.3}}}
+    assert verdicts.as_earned({**row, **evidence})["verdict"] == verdict
+    if not evidence:
+        assert verdicts.summary_of(row).startswith("2 of 3 places tested, none of which sees what is moved within an eighth")
+
+
+def test_mass_that_moves_within_an_eighth_is_no_bias_and_no_proof() -> None:
+    """A total variation of 1/2 within every eighth of the law leaves all ranks even; the verdict must not be "same"."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = (torch.arange(8000) % 8 + torch.rand(8000, generator=generator, dtype=torch.float64) / 2) / 8
+    fits = {"ranks at all positions": evenness(numbers, 1e-6)}
+    assert fits["ranks at all positions"].passes(1e-6)
+    assert fits["ranks at all positions"].likely_tv < 0.2
+    assert passed_by(fits) == NOT_TESTED
+
+
 def test_what_is_exact_at_few_places_alone_is_counted_apart() -> None:
-    """A replay that held looks at every place; the committed audit has three subjects of which most was not looked at."""
+    """A replay that held looks at every place; the committed audit has three subjects whose ranks alone were looked at."""
     weak = {f"draft {place}": {"samples": 0} for place in range(2)}
-    row = {**SAMPLED, "verdict": "same distribution", "tests": TESTS | weak}
+    row = {**SAMPLED, "largest_deviation": {}, "verdict": "same distribution", "tests": TESTS | weak}
     replayed = {**row, "replayed": {"decisions": 500, "longest": 140}}
     document = {"passed": True, "subjects": [row, replayed, {**row, "tests": TESTS}], "controls": []}
     apart = "1 same distribution where tested, at fewer than half of the places and not replayed"
     assert summarise(document) == f"passed: 3 subjects (2 same distribution, {apart}); 0 of 0 controls caught"
     kept = json.loads((verdicts.FOLDER / "zoo-toy.json").read_text(encoding="utf8"))
-    assert "37 same distribution, 3 same distribution where tested" in summarise(kept)
-    assert "| 1 of 22 places tested; each test of samples finds tv 0.11, smallest p 1" in as_markdown(kept)
+    assert "37 same distribution, 3 not tested); 17 of 17 controls" in summarise(kept)
+    blind = "none of which sees what is moved within an eighth of the law"
+    assert f"| 1 of 22 places tested, {blind}; each test of samples finds tv 0.11, smallest p 1" in as_markdown(kept)
 
 
 def test_the_worst_subject_counts(tmp_path: Path) -> None:
@@ -220,6 +262,9 @@ def test_a_red_audit_takes_the_speed_up_away_and_nothing_else(tmp_path: Path) ->
     assert (refused.measured, refused.status) == (None, "failed")
     assert "audit of speculative / model / speculative-sampling is red: bug" in refused.note
     assert cell_of(evidence, "r", "alpha", None, [speculative()], alpha).measured == 0.7
+    saved = cell_of(evidence, "r", "saved", None, [speculative()], lambda: Estimate(40.0, 30.0, 50.0, 8, "%"), TIME_SHARE)
+    assert (saved.measured, saved.status) == (None, "failed")
+    assert {column.unit for column in _pipeline_columns((), 8) if column.title in ("saved", "reached")} == {TIME_SHARE}
 
 
 def test_a_red_audit_counts_wherever_the_command_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -379,3 +379,21 @@ def test_shares_stay_shares_where_replicas_differ(synthetic: SimpleNamespace, pl
     assert shown.low is not None
     assert shown.high == 100.0
     assert shown.low < 50
+
+
+def test_of_three_replicas_a_saving_may_be_a_loss(synthetic: SimpleNamespace, plain: Experiment, piped: Experiment) -> None:
+    """Their early heads cost 0.1, 0.1 and 2 ms: Student's interval of what is saved, or slower, reaches below 0."""
+    heads = {"a": 1e-4, "b": 1e-4, "c": 2e-3}
+    names = [f"{name}{number}" for name in heads for number in range(10)]
+    baseline = [replace(synthetic.plain(plain, name, TOKENS, PLAIN_S), signature=name[0]) for name in names]
+    records = [
+        replace(
+            synthetic.piped(piped, name, TOKENS, (True, True, False), DEPTH, EARLY, early_head_s=heads[name[0]]),
+            signature=name[0],
+        )
+        for name in names
+    ]
+    estimates = account([baseline], records, DEPTH).estimates  # type: ignore[union-attr]
+    low = {name: estimates[name].low for name in ("saved_frac", "attainable_frac", "early_head_ms")}
+    assert all(one is not None for one in low.values())
+    assert (low["saved_frac"] < 0, low["attainable_frac"] < 0, low["early_head_ms"]) == (True, True, 0.0)

@@ -230,8 +230,10 @@ def test_a_wrong_output_bars_the_time_of_the_profile_too() -> None:
     )
     known[bad][3].divergence = Divergence(position=3, margin=1.0, bound=1e-4, replays_agree=False, kind="bug")
     cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
-    assert {cells[CONCURRENT, column].status for column in ("a sentence", "gain")} == {"failed"}
-    assert cells[OWN, "a sentence"].status == "measured"
+    times = ("a sentence", "gain", "both encoders", *table.blocks[0])
+    assert {cells[CONCURRENT, column].status for column in times} == {"failed"}
+    assert cells[CONCURRENT, "emitted"].status == "measured"
+    assert {cells[OWN, column].status for column in times} == {"measured"}
 
 
 def test_modules_share_all_of_the_time() -> None:

@@ -204,3 +204,26 @@ def test_a_difference_is_of_the_same_draws() -> None:
     share = ratio_of_examples(rows, whole=1.0)
     assert share is not None
     assert (share.low, share.high) == (0.0, 1.0)
+
+
+def test_replicas_of_a_difference_may_be_negative_and_of_a_time_not() -> None:
+    """Table 3's time saved was printed as [0.00, 44.08]: half of Student's interval is 22.5 to either side of 21.6."""
+    values, replicas = np.repeat([1.0, 2.0, 3.0], 50), [name for name in "abc" for _ in range(50)]
+    ends = [
+        of_sums({"saved": values}, lambda total, n: total["saved"] / n, replicas=replicas, least=least) for least in (0.0, None)
+    ]
+    assert [one and one.low for one in ends] == [0.0, pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3)]
+
+
+@pytest.mark.parametrize(("n", "shows"), [(5, False), (29, False), (30, True)])
+@pytest.mark.parametrize("hits", [0.0, 16.0])
+def test_a_share_of_tokens_at_its_end_is_not_exact(n: int, shows: bool, hits: float) -> None:
+    """16 tokens in each of n texts, or of other lengths: below 30 texts it describes them, up to 100 it is approximate."""
+    for lengths in ([16.0] * n, [16.0 * (1 + number % 2) for number in range(n)]):
+        found = ratio_of_examples([(str(number), hits * size / 16, size) for number, size in enumerate(lengths)], whole=1.0)
+        assert found is not None
+        assert (found.exact, found.is_approximate, found.shown.low is not None) == (False, True, shows)
+        assert found.low is not None
+    repeated = ratio_of_examples([(str(number), 1.0, 1.0) for number in range(n) for _ in range(3)], whole=1.0)
+    assert repeated is not None
+    assert repeated.exact, "a share of examples, each of three repeats"

@@ -65,6 +65,7 @@ UNITS = {
     "residual_unexplained": "x",
     "outside_rounds": "frac",
 }
+SIGNED = ("residual_iid", "residual_unexplained")  # differences of speeds
 UNTIMED = ("alpha", "tokens_per_step", "tokens_per_step_eq1")
 
 
@@ -129,7 +130,10 @@ def _estimates(columns: dict[str, np.ndarray], replicas: Sequence[str], gamma: i
     draws = np.random.default_rng(0).integers(0, n, size=(RESAMPLES, n))
     resampled = _quantities({name: values[draws] for name, values in columns.items()}, gamma)
     found = {name: _estimate(float(point[name]), resampled[name], n, unit) for name, unit in UNITS.items()}
-    return {name: one and widened(one, replicas, partial(_in_each, columns, gamma, name)) for name, one in found.items()}
+    return {
+        name: one and widened(one, replicas, partial(_in_each, columns, gamma, name), least=None if name in SIGNED else 0.0)
+        for name, one in found.items()
+    }
 
 
 def _in_each(columns: dict[str, np.ndarray], gamma: int, name: str, counts: np.ndarray) -> np.ndarray:

@@ -77,8 +77,9 @@ def call_deviation_ms(records: Sequence[Record]) -> Estimate | None:
 
 
 def ratio(baseline: Sequence[Record], method: Sequence[Record], value: Value) -> Estimate | None:
-    """The method's total over the baseline's, of the examples that both completed in one process."""
-    run_of = _clocked_by if value in (profiled_s, num_calls) else lambda record: record.run
+    """The method's total over the baseline's, of the examples that both completed; of times, in one process."""
+    by_clock: dict[Value, Callable[[Record], str]] = {profiled_s: _clocked_by, num_calls: lambda record: ""}
+    run_of = by_clock.get(value, lambda record: record.run)
     return _compare(baseline, method, (value,), lambda sums: sums[..., 1] / sums[..., 0], run_of)
 
 
@@ -169,14 +170,29 @@ def baseline_of(rule: str) -> str:
     return f"{UNTRAINED}{BASELINE}" if rule.startswith(UNTRAINED) else BASELINE
 
 
-def _timed(measure: Callable[[list[Record]], Result]) -> Measure:
-    """A time of one arm, refused where its clocks contradict each other."""
+def _refused(known: Known, row: Row) -> Missing | None:
+    """Why the row's times must not be shown, its own or over the baseline's: all of a row are refused together."""
+    (experiment, own), (_, base), (_, plain) = known[row.arm], known[baseline_of(row.arm)], known[PLAIN]
+    return unfair(plain, experiment, base, own)
+
+
+def _beside(rule: str) -> tuple[str, ...]:
+    return PLAIN, baseline_of(rule)
+
+
+def _timed(
+    title: str,
+    measure: Callable[[list[Record]], Result],
+    unit: str = "ms",
+    published: tuple[str, str] | None = None,
+    note: str = "",
+) -> Column:
+    """A column of times of one arm, refused where those over the baseline's are."""
 
     def measured(known: Known, row: Row) -> Result:
-        experiment, records = known[row.arm]
-        return contradiction(experiment, records) or measure(records)
+        return _refused(known, row) or measure(known[row.arm][1])
 
-    return measured
+    return Column(title, measured, unit, note=note, published=published, reads=_beside)
 
 
 def _compared(
@@ -185,12 +201,9 @@ def _compared(
     """A column of times over the baseline's, refused where the two must not be compared."""
 
     def measured(known: Known, row: Row) -> Result:
-        (experiment, own), (_, base), (_, plain) = known[row.arm], known[baseline_of(row.arm)], known[PLAIN]
-        return unfair(plain, experiment, base, own) or measure(base, own)
+        return _refused(known, row) or measure(known[baseline_of(row.arm)][1], known[row.arm][1])
 
-    return Column(
-        title, measured, unit, note=note, published=published, reads=lambda rule: (PLAIN, baseline_of(rule)), applies=_not_first
-    )
+    return Column(title, measured, unit, note=note, published=published, reads=_beside, applies=_not_first)
 
 
 def _not_first(arm: Experiment | Missing | None, row: Row) -> bool:
@@ -238,20 +251,21 @@ COLUMNS = (
     ),
     Column(ROUGE, _score("rouge1", 0.01), published=("table_1", "ROUGE-1")),
     _compared("saved", _saved(partial(ratio, value=profiled_s)), TIME_SHARE, ("table_1", "profiling_time_reduction_pct")),
-    Column("profiled", _timed(partial(total, value=profiled_ms, unit="ms")), "ms"),
+    _timed("profiled", partial(total, value=profiled_ms, unit="ms")),
     Column("calls", of_records(partial(total, value=num_calls, unit="calls")), "calls"),
-    Column(
-        "a call", _timed(call_ms), "ms", published=("table_4", "avg_ms_per_step"),
+    _timed(
+        "a call", call_ms, published=("table_4", "avg_ms_per_step"),
         note="a call, deviation: mean and standard deviation of the profiled time over all calls. saved a call: percent of the "
         "baseline's mean, as the paper's last columns.",
     ),
-    Column("deviation", _timed(call_deviation_ms), "ms", published=("table_4", "std_ms_per_step")),
+    _timed("deviation", call_deviation_ms, published=("table_4", "std_ms_per_step")),
     _compared("saved a call", _saved(call_ratio), TIME_SHARE, ("table_4", "profiling_time_reduction_pct")),
-    _compared(
-        CALLS, partial(ratio, value=num_calls), CALLS_RATIO, ("derived_call_ratio", "implied_calls_ratio"),
-        f"{CALLS}, {CALL_TIME}: the number of calls, and the mean time of one, over the baseline's: below 1 is less. Their "
-        "product is the ratio of profiled times. Derived: what the paper's Tables 1 and 4 imply; most of its sigmoid's gain is "
-        "fewer calls, not faster ones.",
+    Column(
+        CALLS, lambda known, row: ratio(known[baseline_of(row.arm)][1], known[row.arm][1], num_calls), CALLS_RATIO,
+        published=("derived_call_ratio", "implied_calls_ratio"), reads=lambda rule: (baseline_of(rule),), applies=_not_first,
+        note=f"{CALLS}, {CALL_TIME}: the number of calls, and the mean time of one, over the baseline's: below 1 is less. "
+        "Their product is the ratio of profiled times. Derived: what the paper's Tables 1 and 4 imply; most of its sigmoid's "
+        "gain is fewer calls, not faster ones.",
     ),
     _compared(CALL_TIME, call_ratio, "x", ("derived_call_ratio", "per_step_time_ratio_table4")),
     Column(
@@ -273,7 +287,7 @@ COLUMNS = (
         "wall saved: percent of the baseline's wall-clock seconds of all examples, models included. wall: these seconds, "
         "features of recordings excluded. over plain: speed over plain decoding, seconds a token; it needs no draft.",
     ),
-    Column("wall", of_records(partial(total, value=wall_s, unit="s")), "s"),
+    _timed("wall", partial(total, value=wall_s, unit="s"), "s"),
     Column(
         "over plain", lambda known, row: measures.speedup(known[PLAIN][1], known[row.arm][1]), "x", reads=(PLAIN,),
     ),

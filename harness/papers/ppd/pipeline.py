@@ -11,6 +11,7 @@ from harness.measures.pipelines import UNITS, UNTIMED, Account, account, untimed
 from harness.measures.statistics import Missing, NotReached
 from harness.papers.ppd.setup import PAPER, SIZES, decoding, depth_of, heads_of, model_notes, remark
 from harness.tables import published
+from harness.tables.base import TIME_SHARE
 from harness.tables.engine import Arm, Column, Known, Result, Row, Section, near_ties, row_name, table
 from harness.tables.finding import FASTER, by_columns, order, side
 from harness.tables.published import Printed, Published
@@ -35,6 +36,7 @@ LOSSES = {
 }
 COLUMNS = {**PRINTED, **SAVED, **SHARES, **PARTS, **LOSSES}
 DERIVED = ("theorem_frac", "attainable_frac", "reached_frac", "break_even_rate", "slower_layers_ms", "slower_head_ms")
+SAVINGS = ("attainable_frac", "saved_frac", "reached_frac")
 THROUGHPUT, SPEEDUP = "throughput_tok_per_s", "speed-up"
 PUBLISHED = {"match rate": "match_rate_pct", "latency": "latency_s", "throughput": THROUGHPUT, SPEEDUP: SPEEDUP}
 
@@ -148,7 +150,7 @@ def _pipeline_columns(plains: tuple[str, ...], depth: int) -> list[Column]:
         Column(
             title,
             _quantity(found, name, depth),
-            UNITS[name],
+            TIME_SHARE if name in SAVINGS else UNITS[name],
             published=PUBLISHED.get(title),
             reads=plains,
             remark=_run_remark if title == SPEEDUP else lambda known, row: "",

@@ -1,6 +1,6 @@
 """SpecDec, Table 18 (catalogue 28): where the time of SpecDec++ goes; encoders side by side, and one for both."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -41,27 +41,35 @@ def sections(settings: Settings) -> list[Section]:
 
 def encoders_pct(records: Sequence[Record]) -> Estimate | None:
     """Percent of all time that is the two encoders'."""
-    rows = [(record.example, record.encode_s, record.draft_encode_s, record.wall_s) for record in succeeded(records)]
+    rows = [(record.unit, record.encode_s, record.draft_encode_s, record.wall_s) for record in succeeded(records)]
     return ratio_of_examples([(name, 100.0 * (at + nat), wall) for name, at, nat, wall in rows if at and nat and wall], "%")
 
 
-def _share(module: str, known: Known, row: Row) -> Result:
-    return module_shares(known[row.arm][1]).get(module)
+def _share(module: str, records: Sequence[Record]) -> Estimate | None:
+    return module_shares(records).get(module)
 
 
-def _sentence_ms(known: Known, row: Row) -> Result:
-    """Milliseconds a sentence, refused where a speed over greedy decoding is."""
-    if isinstance(over_greedy := speed_over(known, GREEDY, row), Missing):
-        return over_greedy
-    records = known[row.arm][1]
-    times = [(record.example, 1e3 * record.wall_s, 1.0) for record in succeeded(records) if record.wall_s is not None]
+def _sentence_ms(records: Sequence[Record]) -> Estimate | None:
+    times = [(record.unit, 1e3 * record.wall_s, 1.0) for record in succeeded(records) if record.wall_s is not None]
     return ratio_of_examples(times, "ms")
 
 
+def _timed(
+    title: str, measure: Callable[[list[Record]], Result], unit: str = TIME_SHARE, published: str | None = None
+) -> Column:
+    """A column of times or their shares, refused where a speed over greedy decoding is."""
+
+    def measured(known: Known, row: Row) -> Result:
+        over_greedy = speed_over(known, GREEDY, row)
+        return over_greedy if isinstance(over_greedy, Missing) else measure(known[row.arm][1])
+
+    return Column(title, measured, unit, published=published, reads=(GREEDY,))
+
+
 COLUMNS = (
-    *(Column(module, partial(_share, module), TIME_SHARE, published="time share pct") for module in MODULES),
-    Column(ENCODERS, of_records(encoders_pct), TIME_SHARE, published="time share of the two encoders pct"),
-    Column("a sentence", _sentence_ms, "ms", reads=(GREEDY,)),
+    *(_timed(module, partial(_share, module), published="time share pct") for module in MODULES),
+    _timed(ENCODERS, encoders_pct, published="time share of the two encoders pct"),
+    _timed("a sentence", _sentence_ms, "ms"),
     Column("gain", lambda known, row: speed_over(known, OWN, row), "x", reads=(GREEDY, OWN)),
     Column("emitted", of_records(tokens_per_step), "tokens", applies=SPECULATIVE),
 )
