@@ -653,3 +653,29 @@ def test_numbers_that_no_engine_has_are_refused(tmp_path: Path, line: dict[str, 
 def test_counts_that_no_run_leaves_are_refused(counts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="impossible counts"):
         Counts(request="one", **counts)
+
+
+def aiperf_log(tmp_path: Path, *blocks: dict[str, Any]) -> Path:
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("".join(json.dumps({"metadata": {}, "spec_decode_acceptance": block}) + "\n" for block in blocks))
+    return path
+
+
+def test_what_aiperf_invents_for_llama_cpp_is_unknown(tmp_path: Path) -> None:
+    """It spreads 10 accepted drafts of 24 emitted tokens evenly over 14 steps. Fault: that was read as a measured histogram."""
+    block = {
+        "engine": "llamacpp",
+        "mean_acceptance_length": 1 + 10 / 14,
+        "draft_acceptance_rate": 10 / 16,
+        "acceptance_histogram": {"1": 10, "0": 4},
+        "num_accepted_draft_tokens": 10,
+        "num_draft_tokens": 16,
+        "num_spec_steps": 14,
+        "num_spec_tokens": None,
+    }
+    log = formats.read(aiperf_log(tmp_path, block, block))
+    assert values(log) == {"vllm_draft_acceptance_rate": 20 / 32}
+    told = {one.name: one.value for one in log.told}
+    assert told["pooled_spec_decode_acceptance_histogram"] is None
+    assert (told["total_spec_decode_steps"], told["total_draft_tokens"]) == (28, 32)
+    assert told["spec_decode_acceptance_length"] == 1 + 10 / 14
