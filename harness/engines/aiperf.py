@@ -100,7 +100,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def _totals(found: Sequence[Request]) -> list[Told]:
     accepted, drafted, steps = _sums(found)
     each = [(one.counts.accepted, one.drafted, one.steps) for one in found]
-    rates = [a / d * 100.0 for a, d, _ in each if d]
+    rates = [over(a, d, 0.0) * 100.0 for a, d, _ in each]
     verified = [(a + s) / (d + s) for a, d, s in each if d + s]
     histograms = [one.counts.histogram for one in found if one.counts.histogram is not None]
     pooled = added(histograms) if len(histograms) == len(found) else None
@@ -115,7 +115,9 @@ def _totals(found: Sequence[Request]) -> list[Told]:
             1 + over(accepted, steps, 0.0),
             "vllm_mean_acceptance_length: over all steps, bonus counted",
         ),
-        Told("spec_decode_draft_acceptance_rate", _mean(rates), "percent, mean over requests, bonus left out"),
+        Told(
+            "spec_decode_draft_acceptance_rate", _mean(rates), "percent, mean over requests, 0 without drafts, bonus left out"
+        ),
         Told(
             "spec_decode_overall_draft_acceptance_rate",
             over(accepted, drafted, 0.0) * 100.0,

@@ -646,7 +646,6 @@ def test_numbers_that_no_engine_has_are_refused(tmp_path: Path, line: dict[str, 
     "counts",
     [
         {"accepted": 5, "drafted": 10, "rounds": 0},
-        {"accepted": 0, "drafted": 2, "rounds": 9, "drafting": 3},
         {"accepted": 1, "drafted": 3, "rounds": 1, "gamma": 2, "by_length": {3: [0, 1]}},
     ],
 )
@@ -679,3 +678,31 @@ def test_what_aiperf_invents_for_llama_cpp_is_unknown(tmp_path: Path) -> None:
     assert told["pooled_spec_decode_acceptance_histogram"] is None
     assert (told["total_spec_decode_steps"], told["total_draft_tokens"]) == (28, 32)
     assert told["spec_decode_acceptance_length"] == 1 + 10 / 14
+
+
+def test_rounds_whose_drafts_a_grammar_ruled_out_are_read(tmp_path: Path) -> None:
+    """vLLM counts such a round and none of its drafts; AIPerf's mean rate has 0 for a request without any. Fault: refused."""
+    block = {
+        "engine": "vllm",
+        "mean_acceptance_length": 1.0,
+        "draft_acceptance_rate": 0.0,
+        "acceptance_histogram": {"0": 3},
+        "num_accepted_draft_tokens": 0,
+        "num_draft_tokens": 0,
+        "num_spec_steps": 3,
+        "num_spec_tokens": 4,
+    }
+    more = {"acceptance_histogram": {"0": 2, "4": 1}, "num_accepted_draft_tokens": 4, "num_draft_tokens": 8}
+    log = formats.read(
+        aiperf_log(tmp_path, block, block | more | {"mean_acceptance_length": 7 / 3, "draft_acceptance_rate": 0.5})
+    )
+    told = {one.name: one.value for one in log.told}
+    assert told["spec_decode_draft_acceptance_rate"] == 25.0
+    assert told["spec_decode_overall_draft_acceptance_rate"] == 50.0
+    assert values(log)["vllm_mean_acceptance_length"] == 1 + 4 / 6
+    path = tmp_path / "requests.jsonl"
+    counted = {"num_spec_steps": 3, "num_draft_tokens": 2, "num_accepted_draft_tokens": 1, "acceptance_histogram": [2, 1, 0]}
+    detail = {"per_step_drafted": [0, 2, 0], "per_step_accepted": [0, 1, 0]}
+    path.write_text(json.dumps({"metrics": {"speculative_decoding": counted | detail}}) + "\n")
+    found = values(formats.read(path))
+    assert (found["position 1, conditional"], found["accepted_over_verified"]) == (1.0, 1 / 2)
