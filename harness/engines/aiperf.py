@@ -27,6 +27,7 @@ from harness.measures.counts import Counted, Counts, Told, added
 
 RECORDS = "AIPerf, profile_export.jsonl"
 RECORD = "spec_decode_acceptance"
+SINGLE = 1e-6  # rounding of rates that an engine told as single precision
 LLAMA_CPP = "llamacpp"
 INVENTED = "; of llama.cpp AIPerf derives the steps and invents the histogram"
 
@@ -81,8 +82,8 @@ def _record(place: str, value: Any) -> Request | None:
         histogram=sparse(block, "acceptance_histogram") if measured else None,
         by_length=rounds_by_length(by_step[0], by_step[1], steps) if len(by_step) == 2 else None,
     )
-    agree(block, "mean_acceptance_length", 1 + over(found.accepted, steps, 0.0))
-    agree(block, "draft_acceptance_rate", over(found.accepted, found.drafted or 0, 0.0))
+    agree(block, "mean_acceptance_length", 1 + over(found.accepted, steps, 0.0), SINGLE)
+    agree(block, "draft_acceptance_rate", over(found.accepted, found.drafted or 0, 0.0), SINGLE)
     category = metadata.get("source_kind")
     length = number(block, "mean_acceptance_length")
     return Request(found, steps, length, category if isinstance(category, str) else "")

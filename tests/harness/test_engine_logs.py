@@ -706,3 +706,20 @@ def test_rounds_whose_drafts_a_grammar_ruled_out_are_read(tmp_path: Path) -> Non
     path.write_text(json.dumps({"metrics": {"speculative_decoding": counted | detail}}) + "\n")
     found = values(formats.read(path))
     assert (found["position 1, conditional"], found["accepted_over_verified"]) == (1.0, 1 / 2)
+
+
+def test_aiperf_rates_of_single_precision_are_read(tmp_path: Path) -> None:
+    """Fault: 7 / 3 as a float32 was called impossible. What is off by more than its rounding still is."""
+    block = {
+        "engine": "vllm",
+        "mean_acceptance_length": float(np.float32(7 / 3)),
+        "draft_acceptance_rate": float(np.float32(4 / 11)),
+        "acceptance_histogram": {"0": 2, "4": 1},
+        "num_accepted_draft_tokens": 4,
+        "num_draft_tokens": 11,
+        "num_spec_steps": 3,
+    }
+    [found] = formats.read(aiperf_log(tmp_path, block)).requests
+    assert (found.accepted, found.drafted) == (4, 11)
+    with pytest.raises(UsageError, match=r"field 'draft_acceptance_rate': 0\.3637"):
+        formats.read(aiperf_log(tmp_path, block | {"draft_acceptance_rate": 0.3637}))
