@@ -2,7 +2,8 @@
 
 Names and meanings are those of transformers 5.23 (``generation/configuration_utils.py``), of vLLM's
 ``vllm/config/speculative.py`` at 002e77c1f0ef and of SGLang's ``python/sglang/srt/server_args.py`` at 001067fffe33.
-Engines draft by rules of their own (SGLang's n-grams are a tree, for one), so what was predicted here is not promised there.
+Engines draft by rules of their own, so what was predicted here is not promised there. SGLang's draft tokens count the pending
+one, and its n-grams are a tree but for a breadth of 1.
 vLLM's draft model draws its drafts only with ``draft_sample_method``; else they are one-hot.
 """
 
@@ -89,8 +90,8 @@ def _sglang(name: str, drafter: DrafterSpec, draft: str | None, gamma: int) -> s
     if drafter.kind == "tli":
         return "has no drafter of another vocabulary"
     words = ["python", "-m", "sglang.launch_server", "--model-path", name, "--speculative-algorithm"]
+    drafts = ["--speculative-num-draft-tokens", str(gamma + 1)]
     if draft is None:
-        return shlex.join([*words, "NGRAM", "--speculative-num-draft-tokens", str(gamma)])
+        return shlex.join([*words, "NGRAM", "--speculative-ngram-max-bfs-breadth", "1", *drafts])
     steps = ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
-    several = [*steps, "--speculative-num-draft-tokens", str(gamma + 1)]
-    return shlex.join([*words, "STANDALONE", "--speculative-draft-model-path", draft, *several])
+    return shlex.join([*words, "STANDALONE", "--speculative-draft-model-path", draft, *steps, *drafts])

@@ -313,6 +313,8 @@ def test_commands_are_those_of_the_engines() -> None:
     assert "prompt_lookup_num_tokens=4" in commands(common, target, COPY, 4, greedy=True, text=True)["transformers"]
     sglang = shlex.split(commands(common, target, draft, 4, greedy=True, text=True)["SGLang"])
     assert sglang[-1] == "5"  # its draft tokens count the token that is pending
+    chain = commands(common, target, COPY, 4, greedy=True, text=True)["SGLang"]
+    assert "NGRAM --speculative-ngram-max-bfs-breadth 1 --speculative-num-draft-tokens 5" in chain
     toy = commands(common, ModelSpec(name="zoo:gpt-target"), COPY, 4, greedy=True, text=True)
     assert toy["vLLM"] == "no name there: zoo:gpt-target is made here"
 
