@@ -723,3 +723,22 @@ def test_aiperf_rates_of_single_precision_are_read(tmp_path: Path) -> None:
     assert (found.accepted, found.drafted) == (4, 11)
     with pytest.raises(UsageError, match=r"field 'draft_acceptance_rate': 0\.3637"):
         formats.read(aiperf_log(tmp_path, block | {"draft_acceptance_rate": 0.3637}))
+
+
+def test_a_profile_with_a_length_that_no_round_has(tmp_path: Path) -> None:
+    """Rates by hand as specdec_bench writes them for 4 rounds of 1, 3, 3 and 4 tokens. Fault: its 0 was called impossible."""
+    path, sample = tmp_path / "speculation_profile.json", json.loads((SAMPLES / "speculation_profile.json").read_text())
+    sample |= {"num_speculative_tokens": 4, "acceptance_length_histogram": {"1": 1, "3": 2, "4": 1}, "mean_accept_length": 2.75}
+    sample |= {"marginal_accept_rates": [0.0, 0.75, 0.25, 0.0], "conditional_accept_rates": [0.0, 0.75, 0.333333, 0.0]}
+    path.write_text(json.dumps(sample))
+    log = formats.read(path)
+    told = {one.name: one.value for one in log.told}
+    assert (told["marginal_accept_rates"], told["conditional_accept_rates"]) == ([0, 0.75, 0.25, 0], [0, 0.75, 1 / 3, 0])
+    found = values(log)
+    assert [found[f"position {place}, joint"] for place in (1, 2, 3)] == [0.75, 0.75, 0.25]
+    dense = {"marginal_accept_rates": [0.75, 0.75, 0.25, 0.0], "conditional_accept_rates": [0.75, 1.0, 0.333333, 0.0]}
+    path.write_text(json.dumps(sample | dense))
+    assert values(formats.read(path)) == found
+    path.write_text(json.dumps(sample | {"marginal_accept_rates": [0.0, 0.0, 0.25, 0.0]}))
+    with pytest.raises(UsageError, match=r"field 'marginal_accept_rates\[1\]': 0.0, but its own counts give 0.75"):
+        formats.read(path)
