@@ -742,3 +742,60 @@ def test_a_profile_with_a_length_that_no_round_has(tmp_path: Path) -> None:
     path.write_text(json.dumps(sample | {"marginal_accept_rates": [0.0, 0.0, 0.25, 0.0]}))
     with pytest.raises(UsageError, match=r"field 'marginal_accept_rates\[1\]': 0.0, but its own counts give 0.75"):
         formats.read(path)
+
+
+DETAILS = {
+    "spec_accept_rate": 0.9,
+    "spec_accept_length": 2.0,
+    "spec_num_correct_drafts": 9,
+    "spec_num_proposed_drafts": 10,
+    "spec_verify_ct": 10,
+    "spec_correct_drafts_histogram": [1, 9],
+    "spec_cap_length": 0.0,
+    "spec_cap_lens_histogram": [],
+}
+
+
+def sglext_log(tmp_path: Path, *responses: dict[str, Any]) -> Path:
+    path = tmp_path / "responses.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in responses))
+    return path
+
+
+def test_sglang_details_of_an_openai_response_are_read(tmp_path: Path) -> None:
+    """Whole, of two choices, and streamed. Fault: such a file was of no known format."""
+    whole = {"object": "text_completion", "choices": [{"text": "a"}], "sglext": {"spec_tokens_details": DETAILS}}
+    usage = {"usage": {"prompt_tokens": 5, "completion_tokens": 20}}
+    [found] = formats.read(sglext_log(tmp_path, whole | usage)).requests
+    assert (found.accepted, found.drafted, found.rounds, found.histogram, found.emitted) == (9, 10, 10, (1, 9), 19)
+    bare = {**DETAILS, "spec_correct_drafts_histogram": [], "spec_accept_length": 0.0}
+    two = {"object": "text_completion", "choices": [{}, {}], "sglext": {"spec_tokens_details": [DETAILS, bare]}}
+    requests = formats.read(sglext_log(tmp_path, two | usage)).requests
+    assert [(one.accepted, one.histogram, one.emitted) for one in requests] == [(9, (1, 9), None), (9, None, None)]
+    piece = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "a"}}]}
+    last = {"object": "chat.completion.chunk", "choices": [], "sglext": {"spec_tokens_details": DETAILS}}
+    assert len(formats.read(sglext_log(tmp_path, piece, last)).requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        (
+            {"spec_correct_drafts_histogram": [2, 8]},
+            "impossible counts: the histogram's accepted drafts is 8, the accepted drafts 9",
+        ),
+        ({"spec_num_correct_drafts": 11}, "impossible counts: accepted drafts 11, drafts made 10"),
+        ({"spec_accept_length": 1.5}, "field 'spec_accept_length': 1.5, but its own counts give 2.0"),
+        (
+            [DETAILS, DETAILS],
+            "field 'sglext.spec_tokens_details': of 2 choices; expected 1, as return_spec_tokens_details gives",
+        ),
+        (None, "field 'sglext.spec_tokens_details': of 0 choices; expected 1, as return_spec_tokens_details gives"),
+    ],
+)
+def test_sglang_details_that_do_not_add_up_are_refused(details: Any, said: str, tmp_path: Path) -> None:
+    good = {"choices": [{}], "usage": {"completion_tokens": 20}, "sglext": {"spec_tokens_details": DETAILS}}
+    given = DETAILS | details if isinstance(details, dict) else details
+    with pytest.raises(UsageError) as error:
+        formats.read(sglext_log(tmp_path, good, {**good, "sglext": {"spec_tokens_details": given}}))
+    assert f"line 2: {said}" in str(error.value)
