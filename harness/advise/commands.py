@@ -2,7 +2,8 @@
 
 Names and meanings are those of transformers 5.23 (``generation/configuration_utils.py``), of vLLM's
 ``vllm/config/speculative.py`` at 002e77c1f0ef and of SGLang's ``python/sglang/srt/server_args.py`` at 001067fffe33.
-Engines draft by rules of their own (SGLang's n-grams are a tree, for one), so what was predicted here is not promised there.
+Engines draft by rules of their own, so what was predicted here is not promised there. SGLang's draft tokens count the pending
+one, and its n-grams are a tree but for a breadth of 1.
 vLLM's draft model draws its drafts only with ``draft_sample_method``; else they are one-hot.
 """
 
@@ -12,9 +13,12 @@ from collections.abc import Sequence
 
 from harness.core.experiment import POCKET, ZOO, DrafterSpec, ModelSpec
 from harness.models.pocket import TABLE
+from kernels.inputs import SamplingSpec
 from methods.options import values_of
 
 MAX_MATCH = 8  # of our drafter copy, methods.speculative.per_row
+
+ONE_ROW = "drafts for one row at a time alone; give --batch 1"
 
 
 def engine_name(spec: ModelSpec) -> str | None:
@@ -37,7 +41,14 @@ def ours(common: Sequence[str], drafter: DrafterSpec, gamma: int) -> str:
 
 
 def commands(
-    common: Sequence[str], target: ModelSpec, drafter: DrafterSpec, gamma: int, *, greedy: bool, text: bool
+    common: Sequence[str],
+    target: ModelSpec,
+    drafter: DrafterSpec,
+    gamma: int,
+    *,
+    sampling: SamplingSpec,
+    batch_size: int,
+    text: bool,
 ) -> dict[str, str]:
     """Return the commands of a drafter at a gamma by engine; what an engine does not have says so.
 
@@ -48,8 +59,8 @@ def commands(
     found = {"foretoken": ours(common, drafter, gamma)}
     missing = "" if name else f"no name there: {target.name} is made here"
     if drafter.kind == "first-layers":
-        layers = drafter.options.draft_layers
-        found["transformers"] = f"model.generate(**inputs, assistant_early_exit={layers}, do_sample={not greedy})"
+        early_exit = f"model.generate(**inputs, assistant_early_exit={drafter.options.draft_layers}, {_sampled(sampling)})"
+        found["transformers"] = early_exit if batch_size == 1 else ONE_ROW
         return found | dict.fromkeys(("vLLM", "SGLang"), "has no early exit of an untrained model")
     if drafter.kind not in ("copy", "model", "tli"):
         missing = f"has no drafter like {drafter.kind}"
@@ -57,14 +68,23 @@ def commands(
         missing = f"no name there: {drafter.model.name} is made here"
     if missing or name is None:
         return found | dict.fromkeys(("transformers", "vLLM", "SGLang"), missing)
-    found["transformers"] = _transformers(drafter, draft, gamma, greedy, "AutoModelForCausalLM" if text else "type(model)")
+    kind = "AutoModelForCausalLM" if text else "type(model)"
+    found["transformers"] = _transformers(drafter, draft, gamma, sampling, kind) if batch_size == 1 else ONE_ROW
     if not text:
         return found | dict.fromkeys(("vLLM", "SGLang"), "drafts for decoder-only models alone")
-    return found | {"vLLM": _vllm(name, drafter, draft, gamma, greedy), "SGLang": _sglang(name, drafter, draft, gamma)}
+    return found | {"vLLM": _vllm(name, drafter, draft, gamma, sampling.greedy), "SGLang": _sglang(name, drafter, draft, gamma)}
 
 
-def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, greedy: bool, kind: str) -> str:
-    sampled = f"do_sample={not greedy}"
+def _sampled(sampling: SamplingSpec) -> str:
+    """Return how tokens are drawn; filters that are off too, since transformers keeps 50 logits unless told otherwise."""
+    if sampling.greedy:
+        return "do_sample=False"
+    off = f"top_k={sampling.top_k or 0}, top_p={sampling.top_p or 1.0}"
+    return f"do_sample=True, temperature={sampling.temperature}, {off}"
+
+
+def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, sampling: SamplingSpec, kind: str) -> str:
+    sampled = _sampled(sampling)
     if draft is None:
         return f"model.generate(**inputs, prompt_lookup_num_tokens={gamma}, max_matching_ngram_size={MAX_MATCH}, {sampled})"
     other = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if drafter.kind == "tli" else ""
@@ -89,8 +109,8 @@ def _sglang(name: str, drafter: DrafterSpec, draft: str | None, gamma: int) -> s
     if drafter.kind == "tli":
         return "has no drafter of another vocabulary"
     words = ["python", "-m", "sglang.launch_server", "--model-path", name, "--speculative-algorithm"]
+    drafts = ["--speculative-num-draft-tokens", str(gamma + 1)]
     if draft is None:
-        return shlex.join([*words, "NGRAM", "--speculative-num-draft-tokens", str(gamma)])
+        return shlex.join([*words, "NGRAM", "--speculative-ngram-max-bfs-breadth", "1", *drafts])
     steps = ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
-    several = [*steps, "--speculative-num-draft-tokens", str(gamma + 1)]
-    return shlex.join([*words, "STANDALONE", "--speculative-draft-model-path", draft, *several])
+    return shlex.join([*words, "STANDALONE", "--speculative-draft-model-path", draft, *steps, *drafts])

@@ -144,6 +144,7 @@ def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_siz
         ("--max-input-tokens", args.max_input_tokens, None),
         ("--prompt-template", args.prompt_template, None),
         ("--threads", args.threads, None),
+        ("--seed", args.seed, 0),
         ("--device", args.device, "cpu"),
         ("--dtype", args.dtype, "float32"),
         ("--graphs", args.graphs, "off"),
@@ -152,9 +153,8 @@ def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_siz
     for field in args.field:
         common += ["--field", field]
     common += ["--chat-template"] if args.chat_template else []
-    is_text = plain.prompt_style != "t5"
-    greedy = plain.sampling.greedy
-    found = commands(common, plain.target, cell.drafter, cell.gamma, greedy=greedy, text=is_text)
+    is_text, drafter = plain.prompt_style != "t5", cell.drafter
+    found = commands(common, plain.target, drafter, cell.gamma, sampling=plain.sampling, batch_size=batch_size, text=is_text)
     return [f"{engine}: {words}" for engine, words in found.items()]
 
 

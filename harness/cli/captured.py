@@ -4,6 +4,7 @@ import argparse
 import json
 from itertools import islice
 
+from harness.cli.own_data import evaluated_source
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
@@ -22,14 +23,14 @@ PROMPTS, SAMPLES = 20, 10  # asked of an endpoint: prompts, and sampled outputs 
 def execute_captured(args: argparse.Namespace) -> int:
     """Judge captures, recorded first where an endpoint is given. Status 0: all settings passed, 1: one did not."""
     _check_flags(args)
-    paths = args.captured
+    paths, source = args.captured, source_of(args.data, "toy", args.field, args.config, args.split)
     if args.endpoint is not None:
         endpoint = Endpoint(args.endpoint, args.plain, args.speculative, args.timeout)
-        paths = record(endpoint, _questions(args), args.records, args.quiet)
+        paths = record(endpoint, _questions(args, source), args.records, args.quiet)
     captures = [read_capture(path) for path in paths]
     target = None
     if args.target is not None:
-        pinned = pin_model(ModelSpec(name=model_name(args.target)), "toy", source_of(args.data))
+        pinned = pin_model(ModelSpec(name=model_name(args.target)), "toy", source)
         target = LocalTarget(pinned, checked_device(args.device), args.dtype)
     document = judge_captures(captures, target)
     print(json.dumps(document, ensure_ascii=False) if args.json else "\n".join(lines_of(document)))
@@ -46,6 +47,8 @@ def _check_flags(args: argparse.Namespace) -> None:
             )
         if args.samples is not None or args.prompts is not None:
             raise UsageError("audit: --samples and --prompts are read with --endpoint alone; leave them out")
+        if args.field or args.config is not None or args.split is not None:
+            raise UsageError("audit: --field, --config and --split choose rows to ask, captures have theirs; leave them out")
         if args.plain is not None or args.speculative is not None:
             raise UsageError("audit: --plain and --speculative are read with --endpoint alone; leave them out")
         return
@@ -55,8 +58,10 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UsageError("--endpoint: expected --plain MODEL and --speculative MODEL, the names that the server knows them by")
 
 
-def _questions(args: argparse.Namespace) -> list[dict[str, object]]:
+def _questions(args: argparse.Namespace, source: str) -> list[dict[str, object]]:
     task, count = get_task(args.task or "text"), args.prompts or PROMPTS
-    examples = islice(read_examples(task, source_of(args.data), "test", count, args.seed), count)
+    models = [] if args.target is None else [ModelSpec(name=model_name(args.target))]
+    tested = evaluated_source(source, task.name, models)
+    examples = islice(read_examples(task, tested, "test", count, args.seed), count)
     prompts = list(dict.fromkeys(task.prompt(example, "instruction") for example in examples))
     return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens))

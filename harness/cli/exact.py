@@ -14,6 +14,7 @@ from pathlib import Path
 
 import harness.papers  # noqa: F401 - whose tables plug-ins add to
 from harness.cli.captured import execute_captured
+from harness.cli.own_data import evaluated_source
 from harness.core import environment, plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
@@ -39,7 +40,7 @@ def execute_audit(args: argparse.Namespace) -> int:
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     if args.task is None:
         args.task = "librispeech-clean" if args.target and hears(ModelSpec(name=model_name(args.target))) else "text"
-    source = source_of(args.data)
+    source = _source(args)
     where = {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"}
     usual = SIZES["own" if args.target else args.scale]
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
@@ -83,6 +84,16 @@ def execute_audit(args: argparse.Namespace) -> int:
     return 0 if document["passed"] else 1
 
 
+def _source(args: argparse.Namespace) -> str:
+    """Return the rows that are decoded: the zoo learns from the rest of any data, your own pair may have learned from none."""
+    if args.target is not None:
+        source = source_of(args.data, "toy", args.field, args.config, args.split)
+        return evaluated_source(source, args.task, [ModelSpec(name=model_name(one)) for one in (args.target, args.draft)])
+    if args.field or args.config is not None or args.split is not None:
+        raise UsageError("audit: --field, --config and --split are read with --target or --endpoint alone; leave them out")
+    return source_of(args.data)
+
+
 def _with_static_form(subjects: Sequence[Subject]) -> list[Subject]:
     """Return the subjects that can be run with graphs; say how many cannot. UsageError where none can."""
     found = [one for one in subjects if one.has_static_form]
@@ -102,7 +113,9 @@ def _command(args: argparse.Namespace) -> str:
     else:
         flags = [f"--target {Path(args.target).name}", f"--draft {Path(args.draft).name}", f"--task {args.task}"]
     flags += [f"--data {Path(args.data).name}"] if args.data != "toy" else []
-    given = {"samples": None, "prompts": None, "device": "cpu", "dtype": "float32", "graphs": "off", "seed": 0}
+    flags += [f"--field {field}" for field in args.field]
+    given = dict.fromkeys(("config", "split", "samples", "prompts")) | {"device": "cpu", "dtype": "float32"}
+    given |= {"graphs": "off", "seed": 0}
     flags += [f"--{name} {getattr(args, name)}" for name, default in given.items() if getattr(args, name) != default]
     return " ".join(["foretoken audit", *flags])
 

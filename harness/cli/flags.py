@@ -238,7 +238,8 @@ def audit(parser: argparse.ArgumentParser) -> None:
     workers = "processes, each with its own models (default: one per core; on a GPU this one alone)"
     add_count(parser, "--workers", workers, metavar="N")
     add(parser, "--data", default="toy", help='"toy", "hub", a folder or a file (default: toy)')
-    add(parser, "--device", "--dtype", "--graphs", "--plugin")
+    flag("--split", metavar="NAME", help="of your own pair or --endpoint: which rows of the data, as in `foretoken run`")
+    add(parser, "--field", "--config", "--device", "--dtype", "--graphs", "--plugin")
     add(parser, "--seed", help="of prompts and sampling (default: 0)")
     add(parser, "--records", help="where records and findings are kept")
     add(parser, "--quiet", help="no progress bar")

@@ -7,9 +7,15 @@ it checks), ``src/aiperf/metrics/types/spec_decode_metrics.py`` at 388b4f2 (what
 Off by one: AIPerf's acceptance length is 1 + accepted / steps, so the bonus token is counted; in its histogram, its counts
 and its rates it is not. "Accepted per verified" counts it above and below. Two of its numbers are means over requests,
 where the same over all steps has a name of its own.
+
+llama.cpp tells only tokens drafted, accepted and emitted. AIPerf's adapter for it
+(``src/aiperf/spec_decode/llamacpp_adapter.py`` at 5850dd4) takes emitted less accepted tokens for steps, rounds without drafts
+and the prompt's pass among them, and spreads the accepted drafts evenly over these. Such steps are in AIPerf's own numbers
+alone; rounds and histogram are unknown here.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +27,23 @@ from harness.measures.counts import Counted, Counts, Told, added
 
 RECORDS = "AIPerf, profile_export.jsonl"
 RECORD = "spec_decode_acceptance"
-Request = tuple[Counts, float, str]  # its counts, its mean_acceptance_length, its category ("" without one)
+SINGLE = 1e-6  # rounding of rates that an engine told as single precision
+LLAMA_CPP = "llamacpp"
+INVENTED = "; of llama.cpp AIPerf derives the steps and invents the histogram"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it was counted, and what AIPerf's own numbers are made of; ``category`` is "" without one."""
+
+    counts: Counts
+    steps: int
+    length: float
+    category: str
+
+    @property
+    def drafted(self) -> int:
+        return self.counts.drafted or 0
 
 
 def is_record(value: Any) -> bool:
@@ -34,7 +56,7 @@ def read_records(entries: Sequence[Entry]) -> Counted:
     return Counted(
         format=RECORDS,
         source="src/aiperf/common/models/spec_decode_models.py at 7bb5f5c",
-        requests=[one for one, _, _ in found],
+        requests=[one.counts for one in found],
         told=[*_totals(found), *_matrix(found)],
         num_left_out=num_left_out,
     )
@@ -50,25 +72,26 @@ def _record(place: str, value: Any) -> Request | None:
         return None
     steps, both = count(block, "num_spec_steps"), ("per_step_drafted", "per_step_accepted")
     by_step = [counts(block, name) for name in both if block.get(name) is not None]
+    measured = block.get("engine") != LLAMA_CPP
     found = Counts(
         request=place,
         accepted=count(block, "num_accepted_draft_tokens"),
         drafted=count(block, "num_draft_tokens"),
-        drafting=steps,
+        drafting=steps if measured else None,
         gamma=count_or_none(block, "num_spec_tokens"),
-        histogram=sparse(block, "acceptance_histogram"),
+        histogram=sparse(block, "acceptance_histogram") if measured else None,
         by_length=rounds_by_length(by_step[0], by_step[1], steps) if len(by_step) == 2 else None,
     )
-    agree(block, "mean_acceptance_length", 1 + over(found.accepted, steps, 0.0))
-    agree(block, "draft_acceptance_rate", over(found.accepted, found.drafted or 0, 0.0))
+    agree(block, "mean_acceptance_length", 1 + over(found.accepted, steps, 0.0), SINGLE)
+    agree(block, "draft_acceptance_rate", over(found.accepted, found.drafted or 0, 0.0), SINGLE)
     category = metadata.get("source_kind")
-    return found, number(block, "mean_acceptance_length"), category if isinstance(category, str) else ""
+    length = number(block, "mean_acceptance_length")
+    return Request(found, steps, length, category if isinstance(category, str) else "")
 
 
 def _sums(found: Sequence[Request]) -> tuple[int, int, int]:
     """Return accepted drafts, drafts made and steps."""
-    every = [one for one, _, _ in found]
-    return sum(one.accepted for one in every), sum(one.drafted or 0 for one in every), sum(one.drafting or 0 for one in every)
+    return sum(one.counts.accepted for one in found), sum(one.drafted for one in found), sum(one.steps for one in found)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -77,21 +100,25 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _totals(found: Sequence[Request]) -> list[Told]:
     accepted, drafted, steps = _sums(found)
-    each = [(one.accepted, one.drafted or 0, one.drafting or 0) for one, _, _ in found]
-    rates = [a / d * 100.0 for a, d, _ in each if d]
+    each = [(one.counts.accepted, one.drafted, one.steps) for one in found]
+    rates = [over(a, d, 0.0) * 100.0 for a, d, _ in each]
     verified = [(a + s) / (d + s) for a, d, s in each if d + s]
-    pooled = added([one.histogram for one, _, _ in found if one.histogram is not None])
+    histograms = [one.counts.histogram for one in found if one.counts.histogram is not None]
+    pooled = added(histograms) if len(histograms) == len(found) else None
+    derived = INVENTED if pooled is None else ""
     return [
-        Told("total_spec_decode_steps", steps, "rounds that drafted"),
+        Told("total_spec_decode_steps", steps, f"rounds that drafted{derived}"),
         Told("total_accepted_draft_tokens", accepted, "accepted drafts, bonus left out"),
         Told("total_draft_tokens", drafted, "drafts made"),
-        Told("spec_decode_acceptance_length", _mean([length for _, length, _ in found]), "mean over requests, bonus counted"),
+        Told("spec_decode_acceptance_length", _mean([one.length for one in found]), "mean over requests, bonus counted"),
         Told(
             "spec_decode_token_weighted_acceptance_length",
             1 + over(accepted, steps, 0.0),
             "vllm_mean_acceptance_length: over all steps, bonus counted",
         ),
-        Told("spec_decode_draft_acceptance_rate", _mean(rates), "percent, mean over requests, bonus left out"),
+        Told(
+            "spec_decode_draft_acceptance_rate", _mean(rates), "percent, mean over requests, 0 without drafts, bonus left out"
+        ),
         Told(
             "spec_decode_overall_draft_acceptance_rate",
             over(accepted, drafted, 0.0) * 100.0,
@@ -100,8 +127,8 @@ def _totals(found: Sequence[Request]) -> list[Told]:
         Told("spec_decode_accepted_per_verified", _mean(verified), "mean over requests, bonus counted above and below"),
         Told(
             "pooled_spec_decode_acceptance_histogram",
-            {str(stand): rounds for stand, rounds in enumerate(pooled) if rounds},
-            "rounds by accepted drafts, bonus left out",
+            None if pooled is None else {str(stand): rounds for stand, rounds in enumerate(pooled) if rounds},
+            f"rounds by accepted drafts, bonus left out{derived}",
         ),
     ]
 
@@ -109,9 +136,9 @@ def _totals(found: Sequence[Request]) -> list[Told]:
 def _matrix(found: Sequence[Request]) -> list[Told]:
     """Return acceptance length and rate by category, and the means of categories that its report calls Overall."""
     told: list[Told] = []
-    categories = sorted({category for _, _, category in found if category})
+    categories = sorted({one.category for one in found if one.category})
     for name, relation in (("accept_length", "bonus counted"), ("accept_rate", "bonus left out")):
-        values = [_cell([one for one in found if one[2] == category], name) for category in categories]
+        values = [_cell([one for one in found if one.category == category], name) for category in categories]
         told += [Told(f"{name}, {category}", value, relation) for category, value in zip(categories, values, strict=True)]
         known = [value for value in values if value is not None]
         if known:

@@ -5,7 +5,9 @@ request 2247). Rates and lengths are rounded to six digits there, and so they ar
 
 Off by one: ``acceptance_length_histogram`` is keyed by tokens a round emits, bonus counted, so length 1 is a round in which no
 draft stands; the two vectors of rates are by draft, and entry i is about lengths of i + 2 and more. Who made a profile with
-specdec_bench counted every piece of a stream as a round, the prompt's pass too; we count the rounds that drafted.
+specdec_bench counted every piece of a stream as a round, the prompt's pass too; we count the rounds that drafted. It writes 0
+for both rates at a length that no round has, also below longer ones (``specdec_bench/metrics/acceptance_rate.py`` at 037a9f6
+has no entry there), and holds the next length against the last that was seen. Such a 0 is no rate: the histogram tells it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,8 @@ SCHEMA = "1.0"
 DIGITS, ROUNDED = 6, 1e-6
 TOLERANCE = 0.02  # of its check of the mean
 RATES = ("conditional_accept_rates", "marginal_accept_rates")
+UNSEEN = "; 0 where no round had just so many"
+Rates = tuple[list[float], list[float]]  # marginal and conditional, by draft
 
 
 def is_profile(value: Any) -> bool:
@@ -32,14 +36,14 @@ def is_profile(value: Any) -> bool:
 
 def read_profile(entries: Sequence[Entry]) -> Counted:
     """Read a profile: rounds by length of one measurement, without drafts made and without requests."""
-    found = entries[0].made(_counts)
-    marginal, conditional = _rates(found.histogram or (), found.gamma or 0)
+    found, (marginal, conditional) = entries[0].made(_counts)
     mean, mean_per_request = entries[0].made(_means)
+    unseen = "" if (marginal, conditional) == _rates(found.histogram or (), found.gamma or 0) else UNSEEN
     told = [
         Told("mean_accept_length", mean, "a round, bonus counted"),
         Told("mean_accept_length_per_request", mean_per_request, "mean over requests, bonus counted"),
-        Told(RATES[1], marginal, "position 1, joint, and so on"),
-        Told(RATES[0], conditional, "position 1, conditional, and so on, where every round drafts as many"),
+        Told(RATES[1], marginal, f"position 1, joint, and so on{unseen}"),
+        Told(RATES[0], conditional, f"position 1, conditional, and so on, where every round drafts as many{unseen}"),
     ]
     source = "examples/specdec_bench/specdec_bench/speculation_profile.py at edf879d"
     return Counted(format=PROFILE, source=source, requests=[found], told=told, is_total=True)
@@ -50,7 +54,7 @@ def _means(value: Any) -> tuple[float, float | None]:
     return number(value, "mean_accept_length"), None if per_request is None else number(value, "mean_accept_length_per_request")
 
 
-def _counts(value: Any) -> Counts:
+def _counts(value: Any) -> tuple[Counts, Rates]:
     if not is_profile(value):
         raise ValueError(f"no fields {', '.join(RATES)}; expected one profile")
     if value["schema_version"] != SCHEMA:
@@ -64,16 +68,31 @@ def _counts(value: Any) -> Counts:
     all_rounds, drafting = (None, rounds) if value.get("producer") == OURS else (rounds, None)
     found = Counts(request="profile", accepted=accepted, gamma=gamma, histogram=histogram, rounds=all_rounds, drafting=drafting)
     agree(value, "mean_accept_length", 1 + over(accepted, rounds, 0.0), ROUNDED)
-    for name, expected in zip(RATES, reversed(_rates(histogram, gamma)), strict=True):
-        stated = numbers(value, name)
+    both = [numbers(value, name) for name in RATES]
+    for name, stated in zip(RATES, both, strict=True):
         if len(stated) != gamma:
             raise ValueError(f"field {name!r}: {len(stated)} rates; expected num_speculative_tokens {gamma}")
+    rates, filled = _rates(histogram, gamma), _filled(histogram, gamma)
+    if all(rate == 0 for rate, own in zip(both[1], filled[0], strict=True) if own == 0):
+        rates = filled
+    for name, stated, expected in zip(RATES, both, reversed(rates), strict=True):
         for place, (rate, own) in enumerate(zip(stated, expected, strict=True)):
             agree({f"{name}[{place}]": rate}, f"{name}[{place}]", own, ROUNDED)
-    return found
+    return found, rates
 
 
-def _rates(histogram: Histogram, gamma: int) -> tuple[list[float], list[float]]:
+def _filled(histogram: Histogram, gamma: int) -> Rates:
+    """Return the same rates as specdec_bench writes them: 0 at lengths that no round has, which the next length passes over."""
+    marginal, _ = _rates(histogram, gamma)
+    kept, last = ([0.0] * gamma, [0.0] * gamma), 1.0
+    for place, rate in enumerate(marginal):
+        if place + 1 < len(histogram) and histogram[place + 1]:
+            kept[0][place], kept[1][place] = rate, rate / last
+            last = rate
+    return kept
+
+
+def _rates(histogram: Histogram, gamma: int) -> Rates:
     """Return for every draft the share of rounds in which it and all before it stand, and the share given those before it."""
     rounds = sum(histogram)
     marginal = [over(sum(histogram[place:]), rounds, 0.0) for place in range(1, gamma + 1)]

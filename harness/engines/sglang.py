@@ -2,7 +2,9 @@
 
 Sources (sgl-project/sglang): ``python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py`` at 9155cf0 (and
 the names ``spec_num_correct_drafts``, ``spec_num_proposed_drafts``, ``spec_correct_drafts_histogram`` that came after,
-``spec_accept_token_num``, ``spec_draft_token_num`` before it), ``python/sglang/bench_serving.py`` at 50a6136.
+``spec_accept_token_num``, ``spec_draft_token_num`` before it), ``python/sglang/bench_serving.py`` at 50a6136. The same fields
+stand in ``sglext.spec_tokens_details`` of an OpenAI response that was asked for with ``return_spec_tokens_details`` (pull
+request 33518): one object, or of several choices a list of them, where 0 and [] stand for what is absent.
 
 Off by one, twice: ``spec_accept_length`` is completion_tokens / spec_verify_ct. It counts the bonus token, and also the first
 token, which the prompt's pass emits: one token a request more than ``tokens_per_step``. ``spec_accept_rate`` and the histogram
@@ -30,17 +32,38 @@ PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_toke
 HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 LENGTH = "spec_accept_length"
 SAY_SO = "add the server's /server_info as a line of the file"
+DETAILS = "spec_tokens_details"
 AVERAGE = "avg_spec_accept_length"
 
 
 def _metas(value: Any) -> list[Mapping[str, Any]]:
-    """Return the ``meta_info`` of a response of /generate, or of each choice of an OpenAI response, or the object itself."""
+    """Return the ``meta_info`` of a response of /generate, or of each choice of an OpenAI response, or the object itself.
+
+    Without ``meta_info`` an OpenAI response may have the details of its choices.
+    """
     if not isinstance(value, dict):
         return []
     choices = value.get("choices")
     holders = choices if isinstance(choices, list) else [value]
     found = [meta for one in holders if (meta := part(one, "meta_info")) is not None]
-    return found or ([value] if "spec_verify_ct" in value else [])
+    return found or _details(value) or ([value] if "spec_verify_ct" in value else [])
+
+
+def _details(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the details of each choice as ``meta_info`` would have them; the usage is that of a choice where there is one."""
+    found = (part(value, "sglext") or {}).get(DETAILS)
+    each = [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    usage = part(value, "usage")
+    tokens = {"completion_tokens": usage.get("completion_tokens")} if usage is not None and len(each) == 1 else {}
+    return [
+        {name: one for name, one in details.items() if one != [] and (name, one) != (LENGTH, 0)} | tokens for details in each
+    ]
+
+
+def _is_piece(value: Any) -> bool:
+    """Say whether this is a streamed piece of an OpenAI response that has no details: whole ones have their usage."""
+    is_open = isinstance(value, dict) and isinstance(value.get("choices"), list) and part(value, "error") is None
+    return is_open and (str(value.get("object", "")).endswith("chunk") or part(value, "usage") is None)
 
 
 def is_request(value: Any) -> bool:
@@ -69,7 +92,14 @@ def read_requests(entries: Sequence[Entry]) -> Counted:
 def _requests(place: str, value: Any) -> list[Counts | None]:
     """Return the counts of each choice; a streamed piece before its last has none yet, nor has a server's description."""
     found = _metas(value)
-    if not found and is_server(value):
+    choices = (
+        len(value.get("choices") or found) if isinstance(value, dict) and part(value, "sglext") is not None else len(found)
+    )
+    if len(found) != choices:
+        raise ValueError(
+            f"field 'sglext.{DETAILS}': of {len(found)} choices; expected {choices}, as return_spec_tokens_details gives"
+        )
+    if not found and (is_server(value) or _is_piece(value)):
         return []
     if not found and part(value, "error") is None:
         raise ValueError("no meta_info with spec_verify_ct; expected a response of a server that speculates")

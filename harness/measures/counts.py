@@ -21,7 +21,8 @@ class Counts:
     """The counts of one request, or of a whole server; None where an engine does not count it.
 
     ``accepted`` are drafts that stand; the token that the target adds to each round is in none of these but ``emitted``.
-    ``rounds`` are all rounds of decoding, ``drafting`` those that drafted, ``gamma`` the most drafts a round may have.
+    ``rounds`` are all rounds of decoding, ``drafting`` those that drafted, ``gamma`` the most drafts a round may have. A round
+    that drafted may have 0 drafts made: vLLM takes off those that a grammar rules out before they are verified.
     ``histogram[j]`` are the rounds in which exactly j drafts stand, ``by_length[k][j]`` those of them that drafted k.
     ``is_tree``: drafts are a tree, of which one path is counted: at no place does a draft follow the one before; None where
     that is not known, so that they are not read as a chain.
@@ -47,8 +48,6 @@ class Counts:
             _at_most("drafts of a round", self.gamma, "at most", LONGEST)
         if self.drafted is not None:
             _at_most("accepted drafts", self.accepted, "drafts made", self.drafted)
-        if self.drafted is not None and self.drafting is not None:
-            _at_most("rounds that drafted", self.drafting, "drafts made", self.drafted)
         if self.drafted is not None and steps == 0:
             _equal("the drafts made", self.drafted, "those of no round", 0)
         if self.drafted is not None and steps is not None and self.gamma is not None:

@@ -27,6 +27,7 @@ from harness.measures.pairing import overlap_of
 from harness.measures.statistics import Estimate, Missing, tail_among
 from harness.report.items import advice_items
 from harness.run.runner import Runner, pin
+from kernels.inputs import SamplingSpec
 from methods.speculative.schedules import Sweep, swept
 from methods.speculative.theory import walltime_factor
 from methods.steps import Steps
@@ -291,12 +292,33 @@ def test_three_predictions_that_are_no_neighbours_are_run() -> None:
     assert [one.name for one in best_three(cells)] == ["copy, gamma 3", "copy, gamma 5", "t5-small, gamma 1"]
 
 
+GREEDY: dict[str, Any] = {"sampling": SamplingSpec(), "batch_size": 1, "text": True}
+
+
+def test_transformers_are_told_how_to_sample_and_no_batch() -> None:
+    """Unless told, transformers keep the 50 largest logits; assisted generation of several rows is refused there."""
+    target, layers = ModelSpec(name="org/model"), DrafterSpec(kind="first-layers", options={"draft_layers": 2})
+    small = DrafterSpec(kind="model", model=ModelSpec(name="org/small"))
+    for drafter in (COPY, small, layers):
+        for more, sampled in (
+            ({}, "do_sample=False)"),
+            ({"sampling": SamplingSpec(temperature=0.7)}, "do_sample=True, temperature=0.7, top_k=0, top_p=1.0)"),
+            (
+                {"sampling": SamplingSpec(temperature=1.0, top_k=8, top_p=0.9)},
+                "do_sample=True, temperature=1.0, top_k=8, top_p=0.9)",
+            ),
+        ):
+            assert commands([], target, drafter, 4, **{**GREEDY, **more})["transformers"].endswith(sampled)
+        said = commands([], target, drafter, 4, **{**GREEDY, "batch_size": 2})["transformers"]
+        assert said == "drafts for one row at a time alone; give --batch 1"
+
+
 def test_commands_are_those_of_the_engines() -> None:
     """Ours is read by our own parser, transformers' settings by its configuration, vLLM's as JSON."""
     common, target = ["--task", "text", "--target", "a b", "--temperature", "1.0"], ModelSpec(name="org/model")
     draft = DrafterSpec(kind="model", model=ModelSpec(name="org/small"))
     for drafter in (COPY, draft):
-        found = commands(common, target, drafter, 4, greedy=False, text=True)
+        found = commands(common, target, drafter, 4, sampling=SamplingSpec(temperature=1.0), batch_size=1, text=True)
         words = shlex.split(found["foretoken"])
         args = parser("run").parse_args(words[1:])
         assert (args.gamma, args.target, args.draft) == (4, "a b", None if drafter is COPY else "org/small")
@@ -310,10 +332,12 @@ def test_commands_are_those_of_the_engines() -> None:
         "num_assistant_tokens_schedule",
     ):
         assert hasattr(settings, name)
-    assert "prompt_lookup_num_tokens=4" in commands(common, target, COPY, 4, greedy=True, text=True)["transformers"]
-    sglang = shlex.split(commands(common, target, draft, 4, greedy=True, text=True)["SGLang"])
+    assert "prompt_lookup_num_tokens=4" in commands(common, target, COPY, 4, **GREEDY)["transformers"]
+    sglang = shlex.split(commands(common, target, draft, 4, **GREEDY)["SGLang"])
     assert sglang[-1] == "5"  # its draft tokens count the token that is pending
-    toy = commands(common, ModelSpec(name="zoo:gpt-target"), COPY, 4, greedy=True, text=True)
+    chain = commands(common, target, COPY, 4, **GREEDY)["SGLang"]
+    assert "NGRAM --speculative-ngram-max-bfs-breadth 1 --speculative-num-draft-tokens 5" in chain
+    toy = commands(common, ModelSpec(name="zoo:gpt-target"), COPY, 4, **GREEDY)
     assert toy["vLLM"] == "no name there: zoo:gpt-target is made here"
 
 
@@ -363,7 +387,7 @@ def test_the_command_measures_predicts_and_checks_and_goes_on(
 
 
 def test_our_command_runs_as_it_was_measured(tmp_path: Path) -> None:
-    for more in ((), ("--dtype", "float64", "--graphs", "on")):
+    for more in ((), ("--seed", "7", "--dtype", "float64", "--graphs", "on")):
         args = parser().parse_args(words(tmp_path, *more))
         plain, cell = plain_experiment(args), SimpleNamespace(drafter=COPY, gamma=3)
         own = shlex.split(_commands(cell, args, plain, 1)[0])

@@ -148,6 +148,19 @@ def test_token_ids_are_asked_for_and_compared(
     assert len(engine.asked) == 108
 
 
+def test_a_file_of_ones_own_is_asked_whole(served: Callable[..., Engine], tmp_path: Path) -> None:
+    """Fault: of 20 prompts those were asked that training would leave out, about 3, and --field was not known."""
+    rows = [f'{{"story": "Prompt number {number} of a file."}}\n' for number in range(20)]
+    data, engine = tmp_path / "my.jsonl", served()
+    data.write_text("".join(rows))
+    given = [f"--data={data}", "--field=prompt=story", "--prompts=30"]
+    assert main([*words(engine.url, tmp_path), *given]) == 0
+    assert {one["prompt"] for one in engine.asked} == {f"Prompt number {number} of a file." for number in range(20)}
+    before = len(engine.asked)
+    assert main([*words(engine.url, tmp_path), *given, "--split=test"]) in (0, 1)
+    assert 0 < len({one["prompt"] for one in engine.asked[before:]}) < 10
+
+
 @pytest.mark.parametrize(("ids", "asked"), [("ignored", 108), ("refused", 110)])
 def test_a_server_without_token_ids_is_compared_by_texts(
     ids: str, asked: int, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
@@ -239,6 +252,8 @@ def test_a_server_that_is_down(tmp_path: Path, capsys: pytest.CaptureFixture) ->
         (["--captured=a"], "given 1 times, expected 2 or 3"),
         (["--captured=a", "--captured=b"], "captured a: No such file"),
         (["--captured=a", "--captured=b", "--draft=c"], "read neither --draft nor --only nor --dry-run"),
+        (["--split=test"], "--field, --config and --split are read with --target or --endpoint alone"),
+        (["--captured=a", "--captured=b", "--field=text=a"], "choose rows to ask, captures have theirs"),
         (["--plain=a"], "are read with --captured or --endpoint alone"),
     ],
 )

@@ -646,10 +646,156 @@ def test_numbers_that_no_engine_has_are_refused(tmp_path: Path, line: dict[str, 
     "counts",
     [
         {"accepted": 5, "drafted": 10, "rounds": 0},
-        {"accepted": 0, "drafted": 2, "rounds": 9, "drafting": 3},
         {"accepted": 1, "drafted": 3, "rounds": 1, "gamma": 2, "by_length": {3: [0, 1]}},
     ],
 )
 def test_counts_that_no_run_leaves_are_refused(counts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="impossible counts"):
         Counts(request="one", **counts)
+
+
+def aiperf_log(tmp_path: Path, *blocks: dict[str, Any]) -> Path:
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("".join(json.dumps({"metadata": {}, "spec_decode_acceptance": block}) + "\n" for block in blocks))
+    return path
+
+
+def test_what_aiperf_invents_for_llama_cpp_is_unknown(tmp_path: Path) -> None:
+    """It spreads 10 accepted drafts of 24 emitted tokens evenly over 14 steps. Fault: that was read as a measured histogram."""
+    block = {
+        "engine": "llamacpp",
+        "mean_acceptance_length": 1 + 10 / 14,
+        "draft_acceptance_rate": 10 / 16,
+        "acceptance_histogram": {"1": 10, "0": 4},
+        "num_accepted_draft_tokens": 10,
+        "num_draft_tokens": 16,
+        "num_spec_steps": 14,
+        "num_spec_tokens": None,
+    }
+    log = formats.read(aiperf_log(tmp_path, block, block))
+    assert values(log) == {"vllm_draft_acceptance_rate": 20 / 32}
+    told = {one.name: one.value for one in log.told}
+    assert told["pooled_spec_decode_acceptance_histogram"] is None
+    assert (told["total_spec_decode_steps"], told["total_draft_tokens"]) == (28, 32)
+    assert told["spec_decode_acceptance_length"] == 1 + 10 / 14
+
+
+def test_rounds_whose_drafts_a_grammar_ruled_out_are_read(tmp_path: Path) -> None:
+    """vLLM counts such a round and none of its drafts; AIPerf's mean rate has 0 for a request without any. Fault: refused."""
+    block = {
+        "engine": "vllm",
+        "mean_acceptance_length": 1.0,
+        "draft_acceptance_rate": 0.0,
+        "acceptance_histogram": {"0": 3},
+        "num_accepted_draft_tokens": 0,
+        "num_draft_tokens": 0,
+        "num_spec_steps": 3,
+        "num_spec_tokens": 4,
+    }
+    more = {"acceptance_histogram": {"0": 2, "4": 1}, "num_accepted_draft_tokens": 4, "num_draft_tokens": 8}
+    log = formats.read(
+        aiperf_log(tmp_path, block, block | more | {"mean_acceptance_length": 7 / 3, "draft_acceptance_rate": 0.5})
+    )
+    told = {one.name: one.value for one in log.told}
+    assert told["spec_decode_draft_acceptance_rate"] == 25.0
+    assert told["spec_decode_overall_draft_acceptance_rate"] == 50.0
+    assert values(log)["vllm_mean_acceptance_length"] == 1 + 4 / 6
+    path = tmp_path / "requests.jsonl"
+    counted = {"num_spec_steps": 3, "num_draft_tokens": 2, "num_accepted_draft_tokens": 1, "acceptance_histogram": [2, 1, 0]}
+    detail = {"per_step_drafted": [0, 2, 0], "per_step_accepted": [0, 1, 0]}
+    path.write_text(json.dumps({"metrics": {"speculative_decoding": counted | detail}}) + "\n")
+    found = values(formats.read(path))
+    assert (found["position 1, conditional"], found["accepted_over_verified"]) == (1.0, 1 / 2)
+
+
+def test_aiperf_rates_of_single_precision_are_read(tmp_path: Path) -> None:
+    """Fault: 7 / 3 as a float32 was called impossible. What is off by more than its rounding still is."""
+    block = {
+        "engine": "vllm",
+        "mean_acceptance_length": float(np.float32(7 / 3)),
+        "draft_acceptance_rate": float(np.float32(4 / 11)),
+        "acceptance_histogram": {"0": 2, "4": 1},
+        "num_accepted_draft_tokens": 4,
+        "num_draft_tokens": 11,
+        "num_spec_steps": 3,
+    }
+    [found] = formats.read(aiperf_log(tmp_path, block)).requests
+    assert (found.accepted, found.drafted) == (4, 11)
+    with pytest.raises(UsageError, match=r"field 'draft_acceptance_rate': 0\.3637"):
+        formats.read(aiperf_log(tmp_path, block | {"draft_acceptance_rate": 0.3637}))
+
+
+def test_a_profile_with_a_length_that_no_round_has(tmp_path: Path) -> None:
+    """Rates by hand as specdec_bench writes them for 4 rounds of 1, 3, 3 and 4 tokens. Fault: its 0 was called impossible."""
+    path, sample = tmp_path / "speculation_profile.json", json.loads((SAMPLES / "speculation_profile.json").read_text())
+    sample |= {"num_speculative_tokens": 4, "acceptance_length_histogram": {"1": 1, "3": 2, "4": 1}, "mean_accept_length": 2.75}
+    sample |= {"marginal_accept_rates": [0.0, 0.75, 0.25, 0.0], "conditional_accept_rates": [0.0, 0.75, 0.333333, 0.0]}
+    path.write_text(json.dumps(sample))
+    log = formats.read(path)
+    told = {one.name: one.value for one in log.told}
+    assert (told["marginal_accept_rates"], told["conditional_accept_rates"]) == ([0, 0.75, 0.25, 0], [0, 0.75, 1 / 3, 0])
+    found = values(log)
+    assert [found[f"position {place}, joint"] for place in (1, 2, 3)] == [0.75, 0.75, 0.25]
+    dense = {"marginal_accept_rates": [0.75, 0.75, 0.25, 0.0], "conditional_accept_rates": [0.75, 1.0, 0.333333, 0.0]}
+    path.write_text(json.dumps(sample | dense))
+    assert values(formats.read(path)) == found
+    path.write_text(json.dumps(sample | {"marginal_accept_rates": [0.0, 0.0, 0.25, 0.0]}))
+    with pytest.raises(UsageError, match=r"field 'marginal_accept_rates\[1\]': 0.0, but its own counts give 0.75"):
+        formats.read(path)
+
+
+DETAILS = {
+    "spec_accept_rate": 0.9,
+    "spec_accept_length": 2.0,
+    "spec_num_correct_drafts": 9,
+    "spec_num_proposed_drafts": 10,
+    "spec_verify_ct": 10,
+    "spec_correct_drafts_histogram": [1, 9],
+    "spec_cap_length": 0.0,
+    "spec_cap_lens_histogram": [],
+}
+
+
+def sglext_log(tmp_path: Path, *responses: dict[str, Any]) -> Path:
+    path = tmp_path / "responses.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in responses))
+    return path
+
+
+def test_sglang_details_of_an_openai_response_are_read(tmp_path: Path) -> None:
+    """Whole, of two choices, and streamed. Fault: such a file was of no known format."""
+    whole = {"object": "text_completion", "choices": [{"text": "a"}], "sglext": {"spec_tokens_details": DETAILS}}
+    usage = {"usage": {"prompt_tokens": 5, "completion_tokens": 20}}
+    [found] = formats.read(sglext_log(tmp_path, whole | usage)).requests
+    assert (found.accepted, found.drafted, found.rounds, found.histogram, found.emitted) == (9, 10, 10, (1, 9), 19)
+    bare = {**DETAILS, "spec_correct_drafts_histogram": [], "spec_accept_length": 0.0}
+    two = {"object": "text_completion", "choices": [{}, {}], "sglext": {"spec_tokens_details": [DETAILS, bare]}}
+    requests = formats.read(sglext_log(tmp_path, two | usage)).requests
+    assert [(one.accepted, one.histogram, one.emitted) for one in requests] == [(9, (1, 9), None), (9, None, None)]
+    piece = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "a"}}]}
+    last = {"object": "chat.completion.chunk", "choices": [], "sglext": {"spec_tokens_details": DETAILS}}
+    assert len(formats.read(sglext_log(tmp_path, piece, last)).requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        (
+            {"spec_correct_drafts_histogram": [2, 8]},
+            "impossible counts: the histogram's accepted drafts is 8, the accepted drafts 9",
+        ),
+        ({"spec_num_correct_drafts": 11}, "impossible counts: accepted drafts 11, drafts made 10"),
+        ({"spec_accept_length": 1.5}, "field 'spec_accept_length': 1.5, but its own counts give 2.0"),
+        (
+            [DETAILS, DETAILS],
+            "field 'sglext.spec_tokens_details': of 2 choices; expected 1, as return_spec_tokens_details gives",
+        ),
+        (None, "field 'sglext.spec_tokens_details': of 0 choices; expected 1, as return_spec_tokens_details gives"),
+    ],
+)
+def test_sglang_details_that_do_not_add_up_are_refused(details: Any, said: str, tmp_path: Path) -> None:
+    good = {"choices": [{}], "usage": {"completion_tokens": 20}, "sglext": {"spec_tokens_details": DETAILS}}
+    given = DETAILS | details if isinstance(details, dict) else details
+    with pytest.raises(UsageError) as error:
+        formats.read(sglext_log(tmp_path, good, {**good, "sglext": {"spec_tokens_details": given}}))
+    assert f"line 2: {said}" in str(error.value)

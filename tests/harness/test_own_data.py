@@ -9,6 +9,7 @@ import pytest
 from fuzz_models import save_models
 
 import tasks
+from harness.cli import exact
 from harness.cli.main import main
 from harness.cli.own_data import evaluated_source, learned_rows, notes
 from harness.core.errors import UsageError
@@ -65,6 +66,18 @@ def test_a_users_prompts_are_all_tested_uncut(
     assert json.loads(Path(document["records"]).with_suffix(".json").read_text())["source"].endswith(
         "own.csv?split=whole&field=prompt%3Dstory"
     )
+
+
+def test_an_audit_of_ones_own_pair_decodes_the_whole_file(
+    models: dict[str, str], table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: an audit decoded the part that training leaves out, though neither model had learned from the file."""
+    asked = []
+    monkeypatch.setattr(exact, "own_subjects", lambda target, draft, task, source, *rest: asked.append(source) or [])
+    words = ["audit", "--target", models["target"], "--draft", models["draft"], "--data", str(table), "--field", "prompt=story"]
+    for more in ([], ["--split", "test"]):
+        assert main([*words, *more]) == 2  # no subject is left
+    assert asked == [source_of(str(table), fields=["prompt=story"], split=split) for split in ("whole", "")]
 
 
 def test_a_cut_is_said_and_the_held_out_part_may_be_asked_for(

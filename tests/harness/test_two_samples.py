@@ -4,10 +4,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
+from harness.exact.captured import replayed
 from harness.exact.captured.capture import Output
 from harness.exact.captured.features import features_of
-from harness.exact.captured.two_samples import Feature, can_reject, fisher, found_share, sign_test, swap_tests
+from harness.exact.captured.two_samples import Feature, can_reject, drawn_test, fisher, found_share, sign_test, swap_tests
 from methods.sampling import Sampling
 
 LEVEL = 0.01
@@ -85,3 +87,33 @@ def test_rows_of_one_seed_are_swapped_together() -> None:
         together += rejected(first, second, np.tile(np.arange(10), 30))
     assert alone > 5
     assert together <= 1
+
+
+def test_honest_draws_of_peaked_laws_are_seldom_called_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 tokens, each of a law with one likely token: 2 alarms of 200 are expected, 8 or more have a chance of 1e-3.
+
+    Fault: signs were swapped, as if the likely token's small difference lay as often on the other side.
+    """
+    monkeypatch.setattr(replayed, "RESAMPLES", 500)
+    generator, alarms, swapped, found = np.random.default_rng(5), 0, 0, 0
+    for trial in range(200):
+        for first, is_biased in ((0.985, False), *([(0.94, True)] if trial < 40 else [])):
+            law = [first, *[(1 - first) / 3] * 3]
+            tokens = torch.from_numpy(generator.choice(4, 200, p=law))
+            probs = torch.tensor([0.985, *[0.005] * 3], dtype=torch.float64).expand(200, 4)
+            sums = replayed._unevenness(probs, tokens, np.random.default_rng(trial))
+            is_off = drawn_test("law", sums, 200, LEVEL).p_value <= LEVEL
+            if is_biased:
+                found += is_off
+                continue
+            alarms += is_off
+            if trial >= 60:
+                continue
+            place = tokens[:, None].numpy()
+            own, start = np.where(place == 0, 0.985, 0.005), np.where(place == 0, 0, 0.98 + 0.005 * place)
+            cells = np.diff(np.clip((np.linspace(0, 1, 9) - start) / own, 0, 1), axis=1) - 1 / 8
+            assert cells.sum(0) == pytest.approx(sums[0], abs=1e-9)
+            swapped += swap_tests({"law": Feature(cells, np.full(8, 50.0))}, np.arange(200), LEVEL)[0].p_value <= LEVEL
+    assert alarms < 8
+    assert swapped > 4  # of 60
+    assert found > 35

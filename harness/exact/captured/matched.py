@@ -45,6 +45,13 @@ class Group:
         """Return what a place in an output counts."""
         return "token" if self.by_ids else "character"
 
+    @property
+    def seed_units(self) -> list[int]:
+        """Number the rows by seed; a row without a seed is a unit of its own."""
+        keys = [number if row[PLAIN].seed is None else ("seed", row[PLAIN].seed) for number, row in enumerate(self.rows)]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return [numbers[key] for key in keys]
+
     def arm(self, arm: int) -> list[Output]:
         return [row[arm] for row in self.rows]
 

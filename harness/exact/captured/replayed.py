@@ -1,10 +1,11 @@
 """Every captured token, read again by a local copy of the target: is it one that the target would have given?
 
 Greedy: it must be the target's first choice within rounding. Sampled: it must be among the tokens that top-k and top-p leave,
-and all tokens together must have the target's law. Rounding is that of a dtype, measured on the same text (harness.run.replay):
-the dtype that an arm's lines state, else the target's own; where that does not explain every token of an arm, bfloat16.
-The plain arm is the check on all this: if the target does not explain it, the copy is not what the engine ran, and nothing is
-said of the other.
+and all tokens together must have the target's law. They are held against draws from the laws that were read: to swap signs
+instead would ask for differences that lie as far on either side, and those of a peaked law do not. Rounding is that of a
+dtype, measured on the same text (harness.run.replay): the dtype that an arm's lines state, else the target's own; where that
+does not explain every token of an arm, bfloat16. The plain arm is the check on all this: if the target does not explain it,
+the copy is not what the engine ran, and nothing is said of the other.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -21,7 +22,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.exact.captured.capture import LENGTHS, Output
 from harness.exact.captured.matched import ARMS, Group, Row
-from harness.exact.captured.two_samples import Feature
+from harness.exact.captured.two_samples import RESAMPLES
 from harness.exact.fit import CELLS
 from harness.models.fit import Models, fits
 from harness.models.loading import LoadedModel, load_tokenizer
@@ -45,13 +46,25 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Evenness:
+    """How far the places of an arm's tokens in the target's laws are from even: first as found, then as draws leave it.
+
+    ``apart`` [1 + RESAMPLES, CELLS]: each output is drawn by random numbers of its own. ``shared``: outputs of a seed are drawn
+    by the same, which moves them together as far as numbers can; None where no two outputs have one seed.
+    """
+
+    tokens: int
+    apart: np.ndarray
+    shared: np.ndarray | None
+
+
+@dataclass(frozen=True)
 class ReadArm:
     """An arm as the target read it. ``dtype`` explains all its tokens; None where none does, then ``faults`` were left over.
 
     ``choices`` is the share of tokens that are the target's first choice, ``expected_choices`` what its law says, and
     ``greedy_p`` bounds the chance that all are: that of the output for which it is least, since outputs may share random
-    numbers. ``law`` holds how far the places of an output's tokens in the target's laws are from even, an output a row (None
-    for greedy ones).
+    numbers. ``law`` is None for greedy outputs.
     """
 
     dtype: str | None
@@ -61,7 +74,7 @@ class ReadArm:
     choices: float
     expected_choices: float
     greedy_p: float
-    law: Feature | None
+    law: Evenness | None
 
 
 @dataclass
@@ -110,13 +123,15 @@ def read_arm(group: Group, arm: int, target: LocalTarget, stated: str | None) ->
 def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
     model = target.loaded(dtype)
     reader = Reader(model, group.sampling, target.models(dtype))
-    faults, first, tokens, choices, expected, greedy_p, rows = 0, None, 0, 0, 0.0, 1.0, []
+    faults, first, tokens, choices, expected, greedy_p = 0, None, 0, 0, 0.0, 1.0
+    units = group.seed_units
+    apart = np.zeros((1 + RESAMPLES, CELLS))
+    shared = np.zeros_like(apart) if len(set(units)) < len(units) else None
     for number, row in enumerate(group.rows):
         inputs, ids = _ids_of(row[arm], model, ARMS[arm])
         if group.sampling.greedy and _ends(group, row, arm) and not set(ids[-1:]) & set(model.eos_token_ids):
             ids += model.eos_token_ids[:1]
         if not ids:
-            rows.append(np.zeros(CELLS))
             continue
         reading = reader.read(inputs, ids)
         logits, own = reading.logits.double(), torch.tensor(ids, device=reading.logits.device)
@@ -133,8 +148,10 @@ def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
             probs = group.sampling.probs(logits).cpu()
             expected += float(probs.amax(-1).sum())
             greedy_p = min(greedy_p, float(probs.amax(-1).prod()))
-            rows.append(_unevenness(probs, own.cpu()))
-    law = Feature(np.stack(rows), np.full(CELLS, 2 * tokens / CELLS)) if tokens and rows else None
+            for sums, seed in ((apart, (0, number)), (shared, (1, units[number]))):
+                if sums is not None:
+                    sums += _unevenness(probs, own.cpu(), np.random.default_rng(seed))
+    law = Evenness(tokens, apart, shared) if tokens and not group.sampling.greedy else None
     whole = max(1, tokens)
     dtype_found = None if faults else dtype
     return ReadArm(dtype_found, tokens, faults, first, choices / whole, expected / whole, greedy_p, law)
@@ -166,6 +183,7 @@ def _ids_of(output: Output, model: LoadedModel, arm: str) -> tuple[Inputs, list[
 
 
 LEAST_SHARE = 1e-12  # of a law, for a token that it does not hold
+PLACES = 64  # of an output whose draws are in memory at once
 Off = tuple[Float[Tensor, "T"], Float[Tensor, "T"]]  # how far each token is from being right, and what rounding may move
 
 
@@ -189,20 +207,33 @@ def _support_off(reading: Reading, tokens: Tensor, sampling: Sampling) -> Off:
     return off, reading.margin_bound.double()
 
 
-def _unevenness(probs: Float[Tensor, "T V"], tokens: Tensor) -> np.ndarray:
+def _unevenness(probs: Float[Tensor, "T V"], tokens: Int[Tensor, "T"], generator: np.random.Generator) -> np.ndarray:
     """Return how much of an output lies in each of CELLS equal parts of the laws, likeliest tokens first, less an even share.
 
-    A token is spread over its own share of the law (the non-randomised probability integral transform of Czado, Gneiting and
-    Held 2009): the mean is even if tokens have these laws, and no random number moves it.
+    The first row is the output's own, RESAMPLES more are of tokens drawn from the laws. A token is spread over its own share of
+    the law (the non-randomised probability integral transform of Czado, Gneiting and Held 2009): the mean is even if tokens
+    have these laws.
     """
     order = probs.argsort(dim=-1, descending=True, stable=True)
-    place = (order == tokens.unsqueeze(-1)).int().argmax(-1, keepdim=True)
-    high = probs.gather(-1, order).cumsum(-1).gather(-1, place)
-    own = probs.gather(-1, tokens.unsqueeze(-1)).clamp(min=LEAST_SHARE)
-    edges = torch.linspace(0, 1, CELLS + 1, dtype=probs.dtype)
-    below = ((edges - (high - own)) / own).clamp(0, 1)
-    below[:, -1] = 1
-    return (below.diff(dim=-1).sum(0) - len(tokens) / CELLS).numpy()
+    shares = probs.gather(-1, order)
+    high = shares.cumsum(-1)
+    found = torch.zeros(1 + RESAMPLES, CELLS, dtype=probs.dtype)
+    for some in torch.arange(len(tokens)).split(PLACES):
+        numbers = torch.from_numpy(generator.random((len(some), RESAMPLES))).to(probs.dtype) * high[some, -1:]
+        drawn = torch.searchsorted(high[some], numbers).clamp(max=probs.shape[-1] - 1)
+        own = (order[some] == tokens[some].unsqueeze(-1)).int().argmax(-1, keepdim=True)
+        found += _in_cells(high[some], shares[some], torch.cat((own, drawn), -1))
+    return found.numpy()
+
+
+def _in_cells(
+    high: Float[Tensor, "T V"], shares: Float[Tensor, "T V"], places: Int[Tensor, "T R"]
+) -> Float[Tensor, "R {CELLS}"]:
+    own = shares.gather(-1, places).clamp(min=LEAST_SHARE).unsqueeze(-1)
+    edges = torch.linspace(0, 1, CELLS + 1, dtype=shares.dtype)
+    below = ((edges - high.gather(-1, places).unsqueeze(-1) + own) / own).clamp(0, 1)
+    below[..., -1] = 1
+    return below.diff(dim=-1).sum(0) - len(places) / CELLS
 
 
 def coarser(first: str | None, second: str | None) -> bool:

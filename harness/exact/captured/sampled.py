@@ -6,7 +6,7 @@ different seeds that are alike. Whether equal seeds give equal outputs is seen o
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 from harness.exact.captured.capture import Output
 from harness.exact.captured.features import features_of, units_of
 from harness.exact.captured.matched import CONTROL, PLAIN, SPECULATIVE, Group
-from harness.exact.captured.replayed import LocalTarget, ReadArm
-from harness.exact.captured.two_samples import Feature, Test, can_reject, fisher, swap_tests
+from harness.exact.captured.replayed import Evenness, LocalTarget, ReadArm
+from harness.exact.captured.two_samples import Feature, Test, can_reject, drawn_test, fisher, swap_tests
 from harness.exact.checks import Finding
 from harness.measures.verdicts import MUST_FIND, NOT_TESTED
 
@@ -176,14 +176,14 @@ def _beginnings(group: Group) -> Iterator[tuple[float, float]]:
 
 def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) -> Finding:
     """Judge speculative tokens by the target's own laws, where plain's pass the same checks."""
-    laws = [([], False) if one.law is None else _tested({"law": one.law}, group, level) for one in read]
-    p_values = [min((one.p_value for one in tests), default=1.0) for tests, _ in laws]
+    laws = [_even(one.law, group, level) for one in read]
+    p_values = [test.p_value for test, _ in laws]
     evidence = {
         "plain_p": p_values[PLAIN],
         "speculative_p": p_values[SPECULATIVE],
         "first_choices": read[SPECULATIVE].choices,
         "expected_first_choices": read[SPECULATIVE].expected_choices,
-        "missed_tv": min((one.missed_tv or 1.0 for one in laws[SPECULATIVE][0]), default=1.0),
+        "missed_tv": laws[SPECULATIVE][0].missed_tv or 1.0,
     }
     if read[PLAIN].dtype is None or p_values[PLAIN] <= level:
         why = f"{read[PLAIN].faults} of its tokens cannot be" if read[PLAIN].dtype is None else f"p {p_values[PLAIN]:.2g}"
@@ -205,6 +205,18 @@ def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) 
         return Finding("biased", law, evidence)
     note = f"{ours.tokens} tokens have {target}'s law (p {p_values[SPECULATIVE]:.2g}; {choices})"
     return Finding("same distribution", note, evidence)
+
+
+def _even(law: Evenness | None, group: Group, level: float) -> tuple[Test, bool]:
+    """Hold tokens against draws; what fails so is tested again by draws that seeds share, and is left open if seeds are few."""
+    if law is None:
+        return Test("law", 1.0, None), False
+    test = drawn_test("law", law.apart, law.tokens, level)
+    if law.shared is None or test.p_value > level:
+        return test, False
+    if not can_reject(len(set(group.seed_units)), level):
+        return test, True
+    return drawn_test("law", law.shared, law.tokens, level), False
 
 
 def _judge_law(group: Group, level: float) -> Finding:
@@ -241,24 +253,12 @@ def _judge_law(group: Group, level: float) -> Finding:
 def _law_tests(group: Group, arm: int, level: float) -> tuple[list[Test], bool]:
     """Test with every pair a unit; what fails so is tested again by seeds, which decide, and is left open if those are few."""
     pairs = [(row[PLAIN], row[arm]) for row in group.rows]
-    return _tested(features_of(pairs, group.by_ids, group.prompts), group, level)
-
-
-def _tested(features: Mapping[str, Feature], group: Group, level: float) -> tuple[list[Test], bool]:
+    features = features_of(pairs, group.by_ids, group.prompts)
     tests = swap_tests(features, np.arange(len(group.rows)), level)
-    units = _seed_units(group)
+    units = np.array(group.seed_units)
     num_units = int(units.max()) + 1
     if num_units == len(units) or all(one.p_value > level for one in tests):
         return tests, False
     if not can_reject(num_units, level):
         return tests, True
     return swap_tests(features, units, level), False
-
-
-def _seed_units(group: Group) -> np.ndarray:
-    """Number the rows by seed; a row without a seed is a unit of its own."""
-    keys: Sequence[Any] = [
-        number if row[PLAIN].seed is None else ("seed", row[PLAIN].seed) for number, row in enumerate(group.rows)
-    ]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([numbers[key] for key in keys])

@@ -65,6 +65,18 @@ def swap_tests(features: Mapping[str, Feature], units: np.ndarray, level: float)
     return tests
 
 
+def drawn_test(name: str, sums: np.ndarray, tokens: int, level: float) -> Test:
+    """Test one run against draws from its law: ``sums`` [ways, cells] are what counts are above an even share of ``tokens``.
+
+    The first is the observed one, which counts among the draws, so that the test is exact. The statistic is that of a feature.
+    """
+    totals = np.full(sums.shape[1], 2 * tokens / sums.shape[1])
+    values = (sums**2 / totals).sum(1)
+    tails = _tails(values)
+    found = values[tails <= level + SAME]
+    return Test(name, float(tails[0]), _missed_tv(Feature(sums, totals), values, float(found.min()) if len(found) else None))
+
+
 def can_reject(num_units: int, level: float) -> bool:
     """Say whether so few units leave any p-value that is at most ``level``: both ways of swapping all of them look alike."""
     return num_units > ALL_UNITS or 2.0 ** (1 - num_units) <= level
