@@ -288,7 +288,7 @@ def ratio_of_examples(
 def paired_difference(first: Counted, second: Counted) -> Estimate | None:
     """Return a ratio minus another of the same examples of an arm, each draw for both; None where they are of others.
 
-    One may lack examples of which it counts nothing, as late tokens of short outputs.
+    One may lack examples of which it counts nothing, as late tokens of short outputs. ``n`` counts examples that differ.
     """
     names = max((first.sums, second.sums), key=len)
     if not (first.sums.keys() <= names.keys() and second.sums.keys() <= names.keys()):
@@ -300,9 +300,8 @@ def paired_difference(first: Counted, second: Counted) -> Estimate | None:
             above, below = counts @ one, counts @ other
             return np.asarray(above[:, 0] / above[:, 1] - below[:, 0] / below[:, 1])
 
-    n = len(names)
-    value = float(differences(np.ones((1, n)))[0])
-    found = Estimate(value, *interval(differences(weights(n))), n)
+    value = float(differences(np.ones((1, len(names))))[0])
+    found = Estimate(value, *interval(differences(weights(len(names)))), int(np.any(one != other, axis=1).sum()))
     return widened(found, [name[0] for name in names if not isinstance(name, str)], differences, least=None)
 
 

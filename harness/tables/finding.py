@@ -289,7 +289,8 @@ def _apart(first: Cell, second: Cell) -> Compared:
     scale = SAME * max(abs(first.measured), abs(second.measured))
     if first.counted and second.counted and (paired := paired_difference(first.counted, second.counted)):
         ends = (paired.value, paired.value) if paired.low is None or paired.high is None else (paired.low, paired.high)
-        return _compared(paired.value, ends, paired.freedom or paired.n - 1, scale)
+        found = _compared(paired.value, ends, paired.freedom or max(1, paired.n - 1), scale)
+        return found._replace(chance=max(found.chance, min(1.0, 2 * 0.5**paired.n)))  # so few all favour one side by chance
     gap, freedom = first.measured - second.measured, min(_freedom(first), _freedom(second))
     return _compared(gap, (a[0] - b[1], a[1] - b[0]), freedom, scale)
 

@@ -4,11 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from harness.core.checkout import ROOT
 from harness.core.settings import Settings
-from harness.measures.statistics import ratio_of_examples
+from harness.measures.statistics import Counted, ratio_of_examples
 from harness.papers import TABLES, get_table
 from harness.tables.base import Cell, Table
 from harness.tables.evidence import Evidence
@@ -186,6 +187,16 @@ def test_ratios_of_the_same_examples_are_paired() -> None:
         finding(get_table(11), [strict, overlap(0.1, 0.0)])
         == "Alpha is neither higher nor lower at lenience 0.1 than at 1 here."
     )
+
+
+def test_a_few_examples_that_differ_decide_nothing() -> None:
+    """Four of a hundred examples, all the same way: with a chance of one in eight. Resampling would hold 0 too seldom."""
+    base = {("arm", str(n)): np.array([5.0, 10.0]) for n in range(100)}
+    strict = replace(overlap(1, 0.0), counted=Counted(base))
+    for count, is_decided in ((4, False), (8, True)):
+        more = {name: sums + np.array([int(name[1]) < count, 0]) for name, sums in base.items()}
+        said = finding(get_table(11), [strict, replace(overlap(0.1, 0.0), counted=Counted(more))])
+        assert said.startswith("Alpha is higher") == is_decided
 
 
 def rates(column: str, one: float, three: float) -> list[Cell]:
