@@ -159,7 +159,10 @@ def test_every_cell_fills(records_of: RecordsOf) -> None:
     for (_, column), cell in cells.items():
         assert cell.status in ("measured", "computed"), cell
         assert (cell.low, cell.high) == (None, None), "of five examples no interval is shown"
-        assert (cell.n, cell.unit) == (5, TIME_SHARE if column in ("attainable", "saved", "reached") else UNITS[COLUMNS[column]])
+        assert (cell.n, cell.unit) == (
+            5,
+            TIME_SHARE if column in ("attainable", "saved", "reached") else UNITS[COLUMNS[column]],
+        )
     text = terminal_table(TABLE, FEW, list(cells.values()))
     assert "not run" not in text
     assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 175
