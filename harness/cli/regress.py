@@ -23,6 +23,7 @@ from harness.report.regress import (
     false_alarms,
     measure,
     measure_texts,
+    most_false_alarms,
     moves,
     read_baseline,
     update_baseline,
@@ -92,7 +93,9 @@ def _execute_pinned(args: argparse.Namespace) -> int:
     if args.repeats is not None:
         with TemporaryDirectory() as folder:
             alarms = false_alarms(Path(folder), range(1, args.repeats + 1))
-        print(f"regress: on {args.repeats} other seeds, one thread beside two, {sum(map(bool, alarms))} moved anything")
+        moved = f"on {args.repeats} other seeds, one thread beside two, {sum(map(bool, alarms))} moved anything"
+        bound = f"fewer than {most_false_alarms(alarms):.1%} of runs of these {len(pinned_set())} comparisons are false alarms"
+        print(f"regress: {moved}: with 95 % confidence {bound}")
         return int(any(alarms))
     with TemporaryDirectory() as folder:
         measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set()) | {SCORED: measure_texts()}

@@ -181,14 +181,14 @@ def widened(
     )
 
 
-def exact_interval(hits: float, n: int) -> tuple[float, float]:
+def exact_interval(hits: float, n: int, tail: float = TAIL) -> tuple[float, float]:
     """Return the Clopper-Pearson interval of a share of ``n`` examples; ``hits`` of them, a part of one counts either way.
 
-    The lower end is the share at which so many hits or more have a chance of 2.5 %, the upper one that of so many or fewer.
+    The lower end is the share at which so many hits or more have a chance of ``tail``, the upper one that of so many or fewer.
     """
     fewest, most = floor(hits + SAME), ceil(hits - SAME)
-    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - at_most(fewest - 1, n, share) < TAIL)
-    high = 1.0 if most >= n else _halved(lambda share: at_most(most, n, share) > TAIL)
+    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - at_most(fewest - 1, n, share) < tail)
+    high = 1.0 if most >= n else _halved(lambda share: at_most(most, n, share) > tail)
     return low, high
 
 

@@ -4,7 +4,7 @@ The Markdown is aligned, so that it reads as well in a terminal as on a page, an
 not fit stand in a table of their own below, and long names of what ran in footnotes. The LaTeX needs booktabs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
@@ -19,9 +19,9 @@ from harness.tables.published import PAPER
 WIDTH = 160
 APPROXIMATE = "~"
 LEGEND = (
-    f"value [low, high]: 95 % interval over n examples; with {APPROXIMATE} of fewer than {ENOUGH}, so approximate. A number of "
-    f"fewer than {DESCRIPTIVE} describes these alone; it has no interval, as what is computed, copied or the same in every "
-    "example has none.",
+    "value [low, high]: 95 % interval over n examples; a cell of fewer than its row's n names its own. With "
+    f"{APPROXIMATE}: of fewer than {ENOUGH}, so approximate. A number of fewer than {DESCRIPTIVE} describes these alone; it "
+    "has no interval, as what is computed, copied or the same in every example has none.",
     "(paper): as the paper prints it, blank where it has no such number; (README), (arXiv v1): from its code's page, its first "
     "version; (derived): arithmetic on its numbers. (here): measured; (computed): the formula's.",
 )
@@ -95,16 +95,24 @@ def _grids(
         if cell.remark:
             marks.mark(cell.remark)  # footnotes are numbered row by row
     firsts: Lines = list(zip(row_heads, *heads.values(), strict=True))
-    lasts: Lines = [("n", *(_count(cells, row) for row in rows))] if any(cell.n is not None for cell in cells) else []
-    units = [[_ran(cells, [*firsts, *lasts], marks)]] if is_first and any(cell.ran for cell in cells) else []
-    units += [_columns(column, rows, [cell for cell in cells if cell.column == column], marks) for column in columns]
-    found: list[Lines] = []
-    for unit in units:
-        if found and _width([*firsts, *found[-1], *unit, *lasts]) <= WIDTH:
-            found[-1] += unit
-        else:
-            found.append(list(unit))
-    return [_grid(firsts, lines, lasts, footnotes) for lines in found]
+    counts = counts_by_row(cells)
+    lasts = _counted(rows, counts)
+    start: Lines = [_ran(cells, [*firsts, *lasts], marks)] if is_first and any(cell.ran for cell in cells) else []
+    parts: list[list[str]] = [[]]
+    width = _width([*firsts, *start, *lasts])
+    for column in columns:
+        own = _width(_columns(column, rows, cells, marks, counts)) - 1
+        if width + own > WIDTH and (parts[-1] or start):
+            parts.append([])
+            width = _width([*firsts, *lasts])
+        parts[-1].append(column)
+        width += own
+    found: list[Grid] = []
+    for part in parts:
+        own_counts = counts_by_row([cell for cell in cells if cell.column in part]) if part else counts
+        lines = [line for column in part for line in _columns(column, rows, cells, marks, own_counts)]
+        found.append(_grid(firsts, [*([] if found else start), *lines], _counted(rows, own_counts), footnotes))
+    return found
 
 
 def _ran(cells: list[Cell], others: Lines, marks: Grid) -> tuple[str, ...]:
@@ -126,10 +134,11 @@ def _width(lines: Lines) -> int:
     return 1 + sum(3 + max(len(text) + text.count("|") for text in line) for line in lines)
 
 
-def _columns(column: str, rows: Sequence[str], cells: list[Cell], marks: Grid) -> Lines:
-    """The published numbers, where there are any, and ours."""
-    by_row, heads = {cell.row: cell for cell in cells}, column_heads(column, cells)
-    ours = (heads[-1], *(measured_text(by_row[row], marks) if row in by_row else "" for row in rows))
+def _columns(column: str, rows: Sequence[str], cells: Sequence[Cell], marks: Grid, counts: Mapping[str, int]) -> Lines:
+    """The published numbers, where there are any, and ours; ``counts`` are the examples that the n of a row names."""
+    by_row = {cell.row: cell for cell in cells if cell.column == column}
+    heads = column_heads(column, list(by_row.values()))
+    ours = (heads[-1], *(measured_text(by_row[row], marks, counts.get(row)) if row in by_row else "" for row in rows))
     is_mixed = heads[0].endswith(f"({MIXED})")
     papers = (heads[0], *(published_text(by_row[row], is_mixed) if row in by_row else "" for row in rows))
     return [papers, ours] if len(heads) > 1 else [ours]
@@ -154,9 +163,17 @@ def ran_by_row(cells: Sequence[Cell]) -> dict[str, str]:
     return {cell.row: cell.ran for cell in cells}
 
 
-def _count(cells: list[Cell], row: str) -> str:
-    counts = [cell.n for cell in cells if cell.row == row and cell.n is not None]
-    return str(max(counts)) if counts else ""
+def counts_by_row(cells: Sequence[Cell]) -> dict[str, int]:
+    """The most examples that a cell of each row is of; cells of fewer name their own."""
+    counts: dict[str, int] = {}
+    for cell in cells:
+        if cell.n is not None:
+            counts[cell.row] = max(cell.n, counts.get(cell.row, 0))
+    return counts
+
+
+def _counted(rows: Sequence[str], counts: Mapping[str, int]) -> Lines:
+    return [("n", *(str(counts.get(row, "")) for row in rows))] if counts else []
 
 
 def published_text(cell: Cell, is_mixed: bool = False) -> str:
@@ -169,8 +186,8 @@ def published_text(cell: Cell, is_mixed: bool = False) -> str:
     return cell.digits + (f", {cell.origin}" if is_mixed and cell.origin != PAPER else "")
 
 
-def measured_text(cell: Cell, out: Grid) -> str:
-    """The value with its interval, or the status; reasons become footnotes."""
+def measured_text(cell: Cell, out: Grid, count: int | None = None) -> str:
+    """The value with its interval, or the status; reasons become footnotes. ``count`` is the row's n, if it is said there."""
     mark = f" ({out.mark(cell.remark)})" if cell.remark else ""
     if cell.measured is None:
         return cell.state + mark
@@ -179,7 +196,8 @@ def measured_text(cell: Cell, out: Grid) -> str:
         text += (
             f" [{_number(cell.low, cell.unit)}, {_number(cell.high, cell.unit)}]{APPROXIMATE if _is_approximate(cell) else ''}"
         )
-    return text + mark
+    own = f" n={cell.n}" if count is not None and cell.n not in (None, count) else ""
+    return text + own + mark
 
 
 def _is_approximate(cell: Cell) -> bool:

@@ -9,7 +9,7 @@ from harness.core.errors import UsageError
 from harness.measures.statistics import DESCRIPTIVE, Estimate
 from harness.report.baseline import read
 from harness.report.pinned import pinned_set
-from harness.report.regress import SCORED, Move, _pooled, moves, read_baseline, update_baseline
+from harness.report.regress import SCORED, Move, _pooled, most_false_alarms, moves, read_baseline, update_baseline
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 
 
@@ -118,3 +118,12 @@ def test_a_number_that_an_example_does_not_have_is_not_written() -> None:
     """The error rate of a reference without words: JSON has no such number, and the baseline could not be read again."""
     found = _pooled({"wer": Estimate(float("nan"), None, None, 1), "f1": Estimate(50.0, None, None, 1, "%")})
     assert found == {"metrics": {"f1": 50.0}, "intervals": {"f1": [None, None, 1]}}
+
+
+@pytest.mark.parametrize(("counts", "bound"), [([0] * 50, 1 - 0.05 ** (1 / 50)), ([0] * 100, 0.0295), ([0] * 49 + [7], 0.0914)])
+def test_the_stated_share_of_false_alarms_counts_seeds(counts: list[int], bound: float) -> None:
+    """Fifty clean seeds bound it by 5.8 %, not by 3 %; of one alarm the table value of Clopper and Pearson."""
+    assert most_false_alarms(counts) == pytest.approx(bound, abs=2e-4)
+    if not any(counts[:50]) and len(counts) == 50:
+        text = (Path(__file__).resolve().parents[2] / "docs" / "exactness.md").read_text(encoding="utf8")
+        assert f"fewer than {most_false_alarms(counts):.1%} of".replace("%", " %") in " ".join(text.split())

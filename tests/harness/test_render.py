@@ -257,3 +257,17 @@ def test_rows_without_a_model_are_counted_in_a_line() -> None:
     assert "| gone" not in text
     assert "2 rows of the paper stand in the CSV and the report alone: the zoo has no Qwen." in text
     assert terminal_table(SMALL, Settings(), cells[1:]).count("| gone") == 2, "where no row has one, all are shown"
+
+
+def test_a_cell_of_fewer_examples_than_its_row_names_its_n() -> None:
+    """PPD's Table 6 printed n = 640 beside a rate of 78 texts; alone in a grid, these 78 are the row's."""
+    cells = [
+        Cell("big / small", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
+        Cell("big / small", "ratio", None, 0.5, 0.4, 0.6, 78, "", "measured", "odd"),
+        Cell("big / other", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
+        Cell("big / other", "ratio", None, 0.5, 0.4, 0.6, 640, "", "measured"),
+    ]
+    together = markdown_table(replace(SMALL, blocks=(("alpha", "ratio"),)), cells)
+    assert "| 0.70 [0.60, 0.80] | 0.50 [0.40, 0.60]~ n=78 (1) | 640 |" in together
+    assert together.count("n=") == 1
+    assert re.search(r"\| 0\.50 \[0\.40, 0\.60\]~ \(1\) +\| 78 +\|", markdown_table(SMALL, cells))
