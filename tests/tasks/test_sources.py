@@ -18,7 +18,7 @@ ROWS = {"squad": "squad", "cnndm": "cnndm", "xsum": "xsum", "wmt-en-de": "wmt-de
 
 
 def rows_of(name, num_rows, split="train"):
-    return [TOY_ROWS[ROWS[name]](0, split, index) for index in range(num_rows)]
+    return [TOY_ROWS[ROWS.get(name, name)](0, split, index) for index in range(num_rows)]
 
 
 def write_jsonl(path, rows):
@@ -399,3 +399,21 @@ def test_what_is_wrong_in_a_table_is_named(content, said, tmp_path):
     path.write_text(content)
     with pytest.raises(DataError, match=re.escape(said)):
         list(read_examples(get_task("text"), str(path), "train", None, 0))
+
+
+def rows_with_ids(name, ids):
+    """Rows of a task with these ids, enough words in each."""
+    return [{**row, "id": row_id} for row, row_id in zip(rows_of(name, len(ids)), ids, strict=True)]
+
+
+@pytest.mark.parametrize("name", [*ROWS, "text"])
+@pytest.mark.parametrize("odd", [None, "", " ", True, [1]])
+def test_a_row_needs_no_id_but_a_real_one(name, odd, tmp_path):
+    """Numbers are read as their texts. Fault: null became 'None' and "" an id; five tasks refused numbers."""
+    path = write_jsonl(tmp_path / "rows.jsonl", rows_with_ids(name, [7, 10**30, 2.5, "a"]))
+    source = f"{path}?split=whole"
+    assert [one.id for one in read_examples(get_task(name), source, "test", None, 0)] == ["7", str(10**30), "2.5", "a"]
+    write_jsonl(path, rows_with_ids(name, ["a", odd]))
+    said = f"rows.jsonl:2: field 'id' is {type(odd).__name__} {str(odd)!r}, expected a text or a number; correct the row"
+    with pytest.raises(DataError, match=re.escape(said)):
+        list(read_examples(get_task(name), source, "test", None, 0))
