@@ -417,3 +417,30 @@ def test_a_row_needs_no_id_but_a_real_one(name, odd, tmp_path):
     said = f"rows.jsonl:2: field 'id' is {type(odd).__name__} {str(odd)!r}, expected a text or a number; correct the row"
     with pytest.raises(DataError, match=re.escape(said)):
         list(read_examples(get_task(name), source, "test", None, 0))
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "said"),
+    [
+        ("csv", 'id,text\n1,a b c\n2,"a b c\n3,a b c\n', "rows.csv:3: the quote that opens here goes on to line 4: not a row"),
+        ("csv", 'id,text\n1,"a ""b"" c\n2,d\n3,an "end" of\n', "rows.csv:2: the quote that opens here goes on to line 4: not"),
+        ("csv", 'id,text\n1,"a\n2,b"\n3,"a"b\n', "rows.csv:4: not a row"),
+        (
+            "csv",
+            'id,text\n1,"a b\n2,d"\n3,"a\nb",c\n',
+            "rows.csv:4: the quote that opens here goes on to line 5: 3 fields, the",
+        ),
+        (
+            "tsv",
+            'id\ttext\n1\t"Hello there\n2\tyou "two"\n3\tend"\n',
+            "rows.tsv:2: the quote that opens here goes on to line 3",
+        ),
+        ("tsv", 'id\ttext\n1\ta\n2\t"Hello there\n3\tand on\n4\tend"\n', "line 5: each line has the 2 fields of a row, which"),
+    ],
+)
+def test_a_quote_that_is_left_open_is_named_where_it_opens(ending, content, said, tmp_path):
+    """Fault: the file's last line was blamed, and lines of a TSV became one row without a word."""
+    path = tmp_path / f"rows.{ending}"
+    path.write_text(content)
+    with pytest.raises(DataError, match=re.escape(said)):
+        list(read_examples(get_task("text"), str(path), "train", None, 0))
