@@ -5,6 +5,7 @@ function of their sums and an interval needs no second scoring. ``tasks.sources.
 without it, so that naming one does not import the generated world.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -214,5 +215,13 @@ def _field(row: Row, field: str, where: str) -> Any:
 
 
 def id_field(row: Row, row_id: str, where: str) -> str:
-    """Return the row's own id; ``row_id`` where it has none."""
-    return text_field(row, "id", where) if "id" in row else row_id
+    """Return the row's own id, of a number its text; ``row_id`` where it has none. DataError where it is null or empty."""
+    value = row.get("id", row_id)
+    if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(
+            f"{where}: field 'id' is {type(value).__name__} {str(value)[:40]!r}, expected a text or a number; correct the row, "
+            "or leave the field out"
+        )
+    return value

@@ -21,6 +21,7 @@ from tasks.base import (
     Statistics,
     Sums,
     Task,
+    id_field,
     text_field,
 )
 
@@ -44,13 +45,13 @@ def _example(row: Row, where: str, row_id: str) -> Example | None:
     if isinstance(row.get("text"), str) and len(row["text"].split()) < MIN_WORDS:
         return None
     prompt, continuation = split_prompt(text_field(row, "text", where).strip())
-    return Example(str(row.get("id", row_id)), {"prompt": prompt, "continuation": continuation}, (continuation,))
+    return Example(id_field(row, row_id, where), {"prompt": prompt, "continuation": continuation}, (continuation,))
 
 
 def _of_prompt(row: Row, where: str, row_id: str) -> Example:
     """Make an example of a prompt that is used as it is."""
     references = (text_field(row, "continuation", where),) if row.get("continuation") else ()
-    return Example(str(row.get("id", row_id)), {"prompt": text_field(row, "prompt", where)}, references)
+    return Example(id_field(row, row_id, where), {"prompt": text_field(row, "prompt", where)}, references)
 
 
 def is_cut(example: Example) -> bool:

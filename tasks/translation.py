@@ -30,6 +30,7 @@ from tasks.base import (
     Statistics,
     Sums,
     Task,
+    id_field,
     mapping_field,
     text_field,
 )
@@ -81,7 +82,7 @@ OTHER_TESTS = {
 def _example(source: str, target: str, row: Row, where: str, row_id: str) -> Example:
     pair = mapping_field(row, "translation", where)
     text, reference = (text_field(pair, language, f"{where}: translation") for language in (source, target))
-    return Example(str(row.get("id", row_id)), {"source": text}, (reference,))
+    return Example(id_field(row, row_id, where), {"source": text}, (reference,))
 
 
 def dataset(source: str, target: str, tests: str = "wmt") -> Dataset:

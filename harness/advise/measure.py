@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.advise.predict import GAMMAS, MOST_DRAFTS, Cell, Pilot
+from harness.advise.rounds import paired_batches
 from harness.core.errors import UsageError
 from harness.core.experiment import (
     Comparison,
@@ -134,8 +135,12 @@ def pilots(arms: Arms) -> dict[str, Pilot | Missing]:
     for index, experiment in enumerate(arms.experiments[1:], start=1):
         drafter = experiment.method.drafter
         assert drafter is not None
-        refusal = arms.refusal(index)
-        found[drafter.label] = refusal or Pilot(arms.plain, arms.records[index], drafter, experiment.batch_size)
+        refusal, size = arms.refusal(index), experiment.batch_size
+        if refusal is None and not paired_batches(arms.plain, arms.records[index], size):
+            refusal = Missing(
+                f"batch {size}: none was decoded whole by both arms, in each a row failed; give a smaller --batch"
+            )
+        found[drafter.label] = refusal or Pilot(arms.plain, arms.records[index], drafter, size)
     return found
 
 

@@ -106,7 +106,7 @@ class Pilot:
     @property
     def gammas(self) -> tuple[int, ...]:
         """Return the numbers of drafts whose rounds the sweep had enough of: beyond them no cost is known."""
-        most = self.verify.known[-1]
+        most = max(self.verify.known, default=0)
         return tuple(gamma for gamma in GAMMAS if gamma in self.draft.known and self.rows * (gamma + 1) <= most)
 
     @property

@@ -5,7 +5,7 @@ A plain text file is cut into documents, whichever of three common ways it is la
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -95,13 +95,13 @@ def parquet_rows(path: Path) -> Iterator[Located]:
 def table_rows(path: Path) -> Iterator[Located]:
     """Yield the rows of a CSV or TSV file. The first line names the fields; a field in quotes may hold several lines."""
     csv.field_size_limit(2**31 - 1)  # an article may be longer than Python's own limit
-    lines = csv.reader(
-        (f"{line}\n" for _, line in numbered_lines(path)), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True
-    )
+    delimiter, read = "\t" if path.suffix == ".tsv" else ",", list[tuple[int, str]]()
+    lines = csv.reader(_noted(numbered_lines(path), read), delimiter=delimiter, strict=True)
     names = list[str]()
     try:
         for values in lines:
-            where = f"{path}:{lines.line_num}"
+            where, row = f"{path}:{lines.line_num}", read.copy()
+            read.clear()
             if not values:
                 continue
             if not names:
@@ -109,13 +109,45 @@ def table_rows(path: Path) -> Iterator[Located]:
                 if odd := [name for name in names if not name.strip() or names.count(name) > 1]:
                     raise DataError(f"{where}: field {odd[0]!r}; expected a name for every field, each once, in the first line")
             elif len(values) != len(names):
+                place = _quoted(path, row, delimiter)
                 raise DataError(
-                    f"{where}: {len(values)} fields, the first line names {len(names)}; correct the row, or quote it"
+                    f"{place}: {len(values)} fields, the first line names {len(names)}; correct the row, or quote it"
+                )
+            elif delimiter == "\t" and len(row) > 1 < len(names) and all(_is_row(line, len(names)) for _, line in row):
+                place = _quoted(path, row, delimiter)
+                raise DataError(
+                    f"{place}: each line has the {len(names)} fields of a row, which the quote joins to one; close the quote, "
+                    "or put the field in quotes and write each quote of its text twice"
                 )
             else:
                 yield where, dict(zip(names, values, strict=True))
     except csv.Error as error:
-        raise DataError(f"{path}:{lines.line_num}: not a row of a table ({error}); correct the line") from error
+        raise DataError(f"{_quoted(path, read, delimiter)}: not a row of a table ({error}); correct the line") from error
+
+
+def _noted(lines: Lines, read: list[tuple[int, str]]) -> Iterator[str]:
+    """Yield lines with their ends, and note them."""
+    for number, line in lines:
+        read.append((number, line))
+        yield f"{line}\n"
+
+
+def _is_row(line: str, num_fields: int) -> bool:
+    return line.count("\t") == num_fields - 1
+
+
+def _quoted(path: Path, lines: Sequence[tuple[int, str]], delimiter: str) -> str:
+    """Return where the last quote of a row was opened; the row's last line where none was, or where it was opened there."""
+    last, is_open = lines[-1][0], False
+    opened = last
+    for number, line in lines:
+        before = delimiter
+        for one in line.replace('""', ""):
+            if one == '"' and (is_open or before == delimiter):
+                is_open = not is_open
+                opened = number if is_open else opened
+            before = one
+    return f"{path}:{opened}" + (f": the quote that opens here goes on to line {last}" if opened < last else "")
 
 
 def _reason(error: Exception) -> str:

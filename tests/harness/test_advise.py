@@ -80,6 +80,19 @@ def test_no_gamma_is_predicted_whose_rounds_were_hardly_seen(synthetic: SimpleNa
     assert pilot.gammas == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
+def test_without_a_whole_batch_nothing_is_predicted(synthetic: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each batch of two a row failed. Fault: an IndexError."""
+    monkeypatch.setattr(measure, "incomparable", lambda *_: None)
+    plain = synthetic.plain_experiment(batch_size=2)
+    own = [replace(synthetic.plain(plain, name, 48, overlap={"t5-small": [0.5] * 48}), num_rows=2) for name in "abcd"]
+    drafted = [replace(swept_record(plain, name, 48, 0.1), num_rows=2) for name in "abcd"]
+    drafted[1::2] = [replace(one, status="error", tokens=None, steps=None, error="out of memory") for one in drafted[1::2]]
+    arms = measure.Arms((plain, synthetic.drafted_experiment(plain)), (own, drafted))
+    [found] = measure.pilots(arms).values()
+    assert isinstance(found, Missing)
+    assert found.why.startswith("batch 2: none was decoded whole by both arms")
+
+
 def test_the_prompt_counts_in_both_arms(synthetic: SimpleNamespace) -> None:
     """With prompts as dear as all rounds together the gain of whole generations is far smaller than that of the rounds."""
     pilot = synthetic_pilot(synthetic, 1.0, 0.0)

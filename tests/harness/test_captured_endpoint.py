@@ -23,7 +23,8 @@ SIZE = ("--prompts=4", "--samples=8", "--max-new-tokens=30", "--timeout=1", "--q
 class Engine(ThreadingHTTPServer):
     """Completes by a table: words drawn by prompt and seed. ``fault`` is done instead of the answer number ``at``.
 
-    ``ids``: what becomes of a question for token ids, "given", "ignored" or "refused". ``pause_s``: before each answer.
+    ``forgetful``: models that draw by seeds of their own. ``ids``: what becomes of a question for token ids, "given", "ignored"
+    or "refused". ``pause_s``: before each answer.
     """
 
     daemon_threads = True
@@ -36,7 +37,7 @@ class Engine(ThreadingHTTPServer):
     def __init__(self, fault: Callable[[BaseHTTPRequestHandler], None] | None = None, at: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.fault, self.at, self.asked = fault, at, list[dict[str, Any]]()
-        self.ids, self.pause_s = "ignored", 0.0
+        self.ids, self.pause_s, self.forgetful = "ignored", 0.0, set[str]()
 
     @property
     def url(self) -> str:
@@ -56,6 +57,8 @@ class Answer(BaseHTTPRequestHandler):
         if engine.ids == "refused" and "return_token_ids" in question:
             send(self, '{"error": "extra fields not permitted: return_token_ids"}', 400)
             return
+        if question["temperature"] > 0 and question["model"] in engine.forgetful:
+            question["seed"] = len(engine.asked)
         greedy = question["temperature"] == 0 or question["model"] == "frozen"
         key = (question["prompt"], None if greedy else question["seed"], None if greedy else question["model"] == "plain")
         ids = random.Random(repr(key)).choices(range(len(WORDS)), k=question["max_tokens"])
@@ -122,16 +125,31 @@ def test_a_server_is_asked_and_judged(served: Callable[..., Engine], tmp_path: P
     assert main(words(engine.url, tmp_path)) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "passed, texts compared: identical, same distribution"
-    assert {arm: len(rows) for arm, rows in recorded(tmp_path).items()} == {"plain": 36, "speculative": 36, "control": 36}
+    assert {arm: len(rows) for arm, rows in recorded(tmp_path).items()} == {"plain": 40, "speculative": 40, "control": 40}
     assert [one["model"] for one in engine.asked[:3]] == ["plain", "speculative", "plain"]
     assert main(words(engine.url, tmp_path)) == 0
-    assert len(engine.asked) == 108
+    assert len(engine.asked) == 120
 
 
 def test_a_model_that_does_not_sample(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(words(served().url, tmp_path, "frozen")) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "FAILED, texts compared: identical, biased"
+
+
+def test_a_seed_that_is_lost(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Fault: every seed was asked once, so that a model that ignores them passed. A note says where plain ignores them too."""
+    engine = served()
+    engine.forgetful = {"speculative"}
+    assert main(words(engine.url, tmp_path / "one")) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "the seed is ignored" in said[-2]
+    assert said[-1] == "FAILED, texts compared: identical, bug"
+    engine.forgetful = {"speculative", "plain"}
+    assert main(words(engine.url, tmp_path / "both")) == 0
+    note = capsys.readouterr().out.splitlines()[-2]
+    both = "in 0 of 40 pairs, speculative in 0 of 4: seed not honoured by plain and speculative"
+    assert f"equal seeds gave plain equal outputs {both}" in note
 
 
 def test_token_ids_are_asked_for_and_compared(
@@ -145,7 +163,7 @@ def test_token_ids_are_asked_for_and_compared(
     assert said[-1] == "passed, token ids compared: identical, same distribution"
     lines = [line for rows in recorded(tmp_path).values() for line in rows]
     assert all(len(line["output_token_ids"]) == 30 and len(line["prompt_token_ids"]) == 1 for line in lines)
-    assert len(engine.asked) == 108
+    assert len(engine.asked) == 120
 
 
 def test_a_file_of_ones_own_is_asked_whole(served: Callable[..., Engine], tmp_path: Path) -> None:
@@ -161,7 +179,7 @@ def test_a_file_of_ones_own_is_asked_whole(served: Callable[..., Engine], tmp_pa
     assert 0 < len({one["prompt"] for one in engine.asked[before:]}) < 10
 
 
-@pytest.mark.parametrize(("ids", "asked"), [("ignored", 108), ("refused", 110)])
+@pytest.mark.parametrize(("ids", "asked"), [("ignored", 120), ("refused", 122)])
 def test_a_server_without_token_ids_is_compared_by_texts(
     ids: str, asked: int, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -194,12 +212,13 @@ def test_a_recording_that_was_killed_goes_on(served: Callable[..., Engine], tmp_
     kill_at(40, tmp_path, "captured-*/*.jsonl", ["-m", "harness", *words(engine.url, tmp_path)], zoo_cache)
     kept = sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("captured-*/*.jsonl"))
     before, engine.pause_s = len(engine.asked), 0.0
-    assert 40 <= kept < 108
+    assert 40 <= kept < 120
     assert before - kept <= 1
     assert main(words(engine.url, tmp_path)) == 0
-    assert len(engine.asked) - before == 108 - kept
+    assert len(engine.asked) - before == 120 - kept
     for rows in recorded(tmp_path).values():
-        assert len({(line["prompt"], line["temperature"], line["seed"]) for line in rows}) == len(rows) == 36
+        assert len({(line["prompt"], line["temperature"], line["seed"]) for line in rows}) == 36
+        assert len(rows) == 40  # a seed of each prompt is asked twice
 
 
 @pytest.mark.parametrize(
@@ -227,10 +246,10 @@ def test_a_server_that_fails_keeps_what_was_recorded(
     assert main(words(engine.url, tmp_path)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert expected in line
-    assert "10 of 108 answers are kept in" in line
+    assert "10 of 120 answers are kept in" in line
     engine.fault = None
     assert main(words(engine.url, tmp_path)) == 0
-    assert len(engine.asked) == 109  # the one that failed is asked again, no other
+    assert len(engine.asked) == 121  # the one that failed is asked again, no other
 
 
 def test_a_server_that_is_down(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -240,7 +259,7 @@ def test_a_server_that_is_down(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert main(words(url, tmp_path)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "Connection refused" in line
-    assert "0 of 108 answers are kept" in line
+    assert "0 of 120 answers are kept" in line
 
 
 @pytest.mark.parametrize(

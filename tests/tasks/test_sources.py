@@ -18,7 +18,7 @@ ROWS = {"squad": "squad", "cnndm": "cnndm", "xsum": "xsum", "wmt-en-de": "wmt-de
 
 
 def rows_of(name, num_rows, split="train"):
-    return [TOY_ROWS[ROWS[name]](0, split, index) for index in range(num_rows)]
+    return [TOY_ROWS[ROWS.get(name, name)](0, split, index) for index in range(num_rows)]
 
 
 def write_jsonl(path, rows):
@@ -396,6 +396,51 @@ def as_read(inputs):
 )
 def test_what_is_wrong_in_a_table_is_named(content, said, tmp_path):
     path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=re.escape(said)):
+        list(read_examples(get_task("text"), str(path), "train", None, 0))
+
+
+def rows_with_ids(name, ids):
+    """Rows of a task with these ids, enough words in each."""
+    return [{**row, "id": row_id} for row, row_id in zip(rows_of(name, len(ids)), ids, strict=True)]
+
+
+@pytest.mark.parametrize("name", [*ROWS, "text"])
+@pytest.mark.parametrize("odd", [None, "", " ", True, [1]])
+def test_a_row_needs_no_id_but_a_real_one(name, odd, tmp_path):
+    """Numbers are read as their texts. Fault: null became 'None' and "" an id; five tasks refused numbers."""
+    path = write_jsonl(tmp_path / "rows.jsonl", rows_with_ids(name, [7, 10**30, 2.5, "a"]))
+    source = f"{path}?split=whole"
+    assert [one.id for one in read_examples(get_task(name), source, "test", None, 0)] == ["7", str(10**30), "2.5", "a"]
+    write_jsonl(path, rows_with_ids(name, ["a", odd]))
+    said = f"rows.jsonl:2: field 'id' is {type(odd).__name__} {str(odd)!r}, expected a text or a number; correct the row"
+    with pytest.raises(DataError, match=re.escape(said)):
+        list(read_examples(get_task(name), source, "test", None, 0))
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "said"),
+    [
+        ("csv", 'id,text\n1,a b c\n2,"a b c\n3,a b c\n', "rows.csv:3: the quote that opens here goes on to line 4: not a row"),
+        ("csv", 'id,text\n1,"a ""b"" c\n2,d\n3,an "end" of\n', "rows.csv:2: the quote that opens here goes on to line 4: not"),
+        ("csv", 'id,text\n1,"a\n2,b"\n3,"a"b\n', "rows.csv:4: not a row"),
+        (
+            "csv",
+            'id,text\n1,"a b\n2,d"\n3,"a\nb",c\n',
+            "rows.csv:4: the quote that opens here goes on to line 5: 3 fields, the",
+        ),
+        (
+            "tsv",
+            'id\ttext\n1\t"Hello there\n2\tyou "two"\n3\tend"\n',
+            "rows.tsv:2: the quote that opens here goes on to line 3",
+        ),
+        ("tsv", 'id\ttext\n1\ta\n2\t"Hello there\n3\tand on\n4\tend"\n', "line 5: each line has the 2 fields of a row, which"),
+    ],
+)
+def test_a_quote_that_is_left_open_is_named_where_it_opens(ending, content, said, tmp_path):
+    """Fault: the file's last line was blamed, and lines of a TSV became one row without a word."""
+    path = tmp_path / f"rows.{ending}"
     path.write_text(content)
     with pytest.raises(DataError, match=re.escape(said)):
         list(read_examples(get_task("text"), str(path), "train", None, 0))

@@ -28,6 +28,7 @@ from harness.exact.captured.capture import read_capture
 from harness.exact.captured.matched import ARMS
 
 SAMPLED = 1.0  # the temperature of sampled outputs
+REPEATED = 4  # prompts of which a seed is asked twice
 MOST_BYTES, PIECE = 1 << 24, 1 << 16
 QUOTED = 80  # characters of an answer that cannot be read
 IDS = {"token_ids": "output_token_ids", "prompt_token_ids": "prompt_token_ids"}  # of a choice, and of a line that is recorded
@@ -117,10 +118,13 @@ def _said(error: HTTPError) -> str:
 
 
 def questions_of(prompts: Sequence[str], samples: int, length: int) -> Iterator[dict[str, Any]]:
-    """Yield every prompt's questions: one greedy, then ``samples`` by seeds of their own at temperature 1."""
+    """Yield every prompt's questions: one greedy, then ``samples`` by seeds of their own at temperature 1.
+
+    The first seed of each of REPEATED prompts is asked once more: an engine that keeps seeds gives the same output again.
+    """
     for number, prompt in enumerate(prompts):
         yield {"prompt": prompt, "max_tokens": length, "temperature": 0.0, "seed": 0}
-        for sample in range(samples):
+        for sample in [*range(samples), *([0] if number < REPEATED else [])]:
             seed = number * samples + sample
             yield {"prompt": prompt, "max_tokens": length, "temperature": SAMPLED, "seed": seed}
 

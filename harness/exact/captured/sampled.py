@@ -131,7 +131,9 @@ def _repeats_note(group: Group) -> str:
     plain, ours = _repeated(group, PLAIN), _repeated(group, SPECULATIVE)
     said = f"equal seeds gave plain equal outputs in {plain} pairs" if plain.n else ""
     if ours.n:
-        return f"{said or 'equal seeds'}, speculative in {ours}"
+        lost = [name for name, one in (("plain", plain), ("speculative", ours)) if one.hits < one.n]
+        kept = f": seed not honoured by {' and '.join(lost)}"
+        return f"{said or 'equal seeds'}, speculative in {ours}" + (kept if lost else "")
     return f"{said}; whether speculative keeps seeds is not known (no prompt and seed is twice in its file)" if said else ""
 
 
