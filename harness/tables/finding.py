@@ -229,7 +229,10 @@ def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, o
         return Said(f"{sentence.format(f'neither {names[0]} nor {names[1]}')}{of_all} here")
     if not counts[most]:
         where = f"for {'either' if total == 2 else 'any'} of {number(total)} {of} here" if total > 1 else "here"
-        why = ", as intervals allow either" if left["undecided"] == total else rest
+        alone = {name: sum(one.sign == sign for one in compared) for name, sign in zip(names, (1, -1), strict=True)}
+        one_by_one = " and ".join(f"{number(count)} {name}" for name, count in alone.items() if count)
+        either = ", as intervals allow either" + (f" of all at once (each alone: {one_by_one})" if one_by_one else "")
+        why = either if left["undecided"] == total else rest
         return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
     beside, contradicts = _beside([one for one in at_once if one.sign in (1, -1)], total, of)
