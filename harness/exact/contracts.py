@@ -32,7 +32,7 @@ from methods.sampling import Sampling
 from methods.types import Method, Stop
 from tasks import TASKS
 
-VOCAB, LENGTH, NUM_SAMPLES = 12, 12, 300
+VOCAB, LENGTH, NUM_SAMPLES = 12, 12, 700  # so many that the test of one context of 12 tokens finds MUST_FIND
 PROMPTS = ((3,), (1, 2, 3, 1, 2), (5, 0))
 Factory = Callable[[MethodSpec, LoadedModel, Models], Method]
 PROFILES = ("toy", "small", "paper")  # under which a table is planned
