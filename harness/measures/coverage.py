@@ -46,7 +46,6 @@ def measures_of(experiment: Experiment, records: Sequence[Record]) -> dict[str, 
         "share of tokens": alphas,
         "mean": [lambda _, own: ratio_of_examples([(one.unit, len(one.tokens or ()), 1.0) for one in own])],
         "score of a task": [lambda _, own: of_run.of_task(task, own).get(score)],
-        "perplexity": [lambda _, own: of_run.output_perplexity(own)],
     }
     if experiment.method.name != "autoregressive":
         found["ratio of paired times"] = [_time_ratio]
