@@ -88,6 +88,7 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     lines += [f"- red: {name}" for name in document["red"]]
     lines += [f"- control missed: {name}" for name in document["controls_missed"]]
     subjects = list(map(as_earned, document["subjects"]))
+    lines += [f"- {NOT_TESTED}: {row['name']}" for row in subjects if row["verdict"] == NOT_TESTED]
     for pair in dict.fromkeys(row["pair"] for row in subjects):
         rows = [row for row in subjects if row["pair"] == pair]
         lines += ["", f"## {pair} ({rows[0]['session']}, {Path(rows[0]['target']).name})", ""]
