@@ -196,7 +196,7 @@ def measured_text(cell: Cell, out: Grid, count: int | None = None) -> str:
         text += (
             f" [{_number(cell.low, cell.unit)}, {_number(cell.high, cell.unit)}]{APPROXIMATE if _is_approximate(cell) else ''}"
         )
-    own = f" n={cell.n}" if count is not None and cell.n not in (None, count) else ""
+    own = f" n={cell.n}" if count is not None and cell.n not in (None, 1, count) else ""  # 1: a model's, not of examples
     return text + own + mark
 
 

@@ -266,6 +266,8 @@ def test_a_cell_of_fewer_examples_than_its_row_names_its_n() -> None:
         Cell("big / small", "ratio", None, 0.5, 0.4, 0.6, 78, "", "measured", "odd"),
         Cell("big / other", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
         Cell("big / other", "ratio", None, 0.5, 0.4, 0.6, 640, "", "measured"),
+        Cell("big / weights", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
+        Cell("big / weights", "ratio", None, 3.57, None, None, 1, "", "measured"),  # of a model, not of examples
     ]
     together = markdown_table(replace(SMALL, blocks=(("alpha", "ratio"),)), cells)
     assert "| 0.70 [0.60, 0.80] | 0.50 [0.40, 0.60]~ n=78 (1) | 640 |" in together
