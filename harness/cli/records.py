@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from harness.core.record_files import load_experiment, load_records
 from harness.core.records import Record
 from harness.measures.of_run import all_metrics, speedup
 from harness.measures.pairing import succeeded
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Estimate, Missing, as_told
 from harness.measures.verdicts import label_of, shown_sampling
 from harness.tables.coloured import to_html, to_terminal
 from harness.tables.evidence import stored_decoder
@@ -60,7 +60,7 @@ def _address(text: str) -> tuple[Path, int | None]:
 def execute_compare(args: argparse.Namespace) -> int:
     paths = (args.baseline, args.method)
     found = _difference([load_experiment(path) for path in paths], [load_records(path) for path in paths])
-    print(json.dumps(found, default=asdict, ensure_ascii=False) if args.json else _difference_text(found))
+    print(json.dumps(found, default=as_told, ensure_ascii=False) if args.json else _difference_text(found))
     return 0
 
 

@@ -14,10 +14,11 @@ How often each kind contains the truth: ``python -m harness.measures.coverage RE
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from math import atan, ceil, exp, floor, inf, lgamma, log, pi, sqrt, tan
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,13 @@ class Estimate:
         return Estimate(change(self.value), low, high, self.n, unit, self.exact, self.freedom)
 
     def as_dict(self) -> dict[str, float | int | str | None]:
+        """Return what JSON tells of it."""
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n, "unit": self.unit}
+
+
+def as_told(one: Any) -> dict[str, Any]:
+    """Return a dataclass as JSON has it; what its estimates are compared by stays behind."""
+    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in ("counted", "freedom")})
 
 
 @dataclass(frozen=True)

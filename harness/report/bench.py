@@ -5,7 +5,7 @@ compared, a killed run goes on, and what is recorded is not run again. The arms 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodS
 from harness.core.records import Record
 from harness.measures.of_run import num_tokens, tokens_per_step
 from harness.measures.pairing import incomparable, num_near_ties, paired, rounds_s, succeeded
-from harness.measures.statistics import Estimate, Missing, of_sums
+from harness.measures.statistics import Estimate, Missing, as_told, of_sums
 from harness.models.fit import Models
 from harness.papers.leviathan.speed import account
 from harness.run.build import build_method
@@ -68,7 +68,7 @@ class Row:
     signatures: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return as_told(self)
 
     def as_text(self) -> str:
         if self.estimate is None:

@@ -8,7 +8,7 @@ decided as the reference does on random rounds just before.
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers.generation.utils import _speculative_sampling
 
-from harness.measures.statistics import Estimate, median, ratio_of_totals
+from harness.measures.statistics import Estimate, as_told, median, ratio_of_totals
 from harness.run.instruments import num_waits
 from kernels.capture import capture
 from kernels.verify.check import DTYPES, Report, check, random_cases
@@ -117,7 +117,7 @@ class KernelRow:
         return (self.ratio.value if self.ratio.high is None else self.ratio.high) <= self.goal
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return as_told(self)
 
     def as_text(self) -> str:
         spread = "" if self.low_s is None or self.high_s is None else f" [{self.low_s * 1e6:.1f}, {self.high_s * 1e6:.1f}]"
