@@ -19,6 +19,7 @@ from kernels.verify.reference import Sampling
 # Tokens and warps of a program: the larger one for rows that fit, without top-p, whose exponentials need registers, too.
 TILES = ((8192, 16), (32_768, 32))
 DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13}  # of an fp32 number: 0 in all that was widened to it
+ALIGNED = 16  # bytes that each part of scratch memory begins at a multiple of: for others Triton compiles a kernel apart
 NO_TOP_P = 2.0  # a mass that is never reached
 
 
@@ -161,6 +162,13 @@ def find_thresholds(
         tl.store(draft[2] + output, tie)
 
 
+def scratch(dtype: torch.dtype, device: torch.device, *counts: int) -> tuple[Tensor, ...]:
+    """Allocate at least so many numbers each, not filled, at once: a host takes longer to allocate than a device to decide."""
+    whole = ALIGNED // dtype.itemsize
+    padded = [triton.cdiv(count, whole) * whole for count in counts]
+    return torch.empty(sum(padded), dtype=dtype, device=device).split(padded)
+
+
 def thresholds(*models: tuple[Tensor, Sampling]) -> list[tuple[Tensor, Tensor]]:
     """Threshold and first tie of every row, [B, rows] both, of one or two models' logits [B, rows, V] with their sampling.
 
@@ -168,8 +176,7 @@ def thresholds(*models: tuple[Tensor, Sampling]) -> list[tuple[Tensor, Tensor]]:
     """
     batch, _, vocab_size = models[0][0].shape
     device, counts = models[0][0].device, [logits.shape[1] for logits, _ in models]
-    limits = torch.empty(batch * sum(counts), dtype=torch.float32, device=device).split([batch * count for count in counts])
-    ties = torch.empty(batch * sum(counts), dtype=torch.int32, device=device).split([batch * count for count in counts])
+    limits, ties = (scratch(dtype, device, *(batch * count for count in counts)) for dtype in (torch.float32, torch.int32))
     given = [
         (
             logits, limit, tie, *logits.stride()[:2], 1.0 / sampling.temperature, logits.shape[1],
@@ -186,4 +193,7 @@ def thresholds(*models: tuple[Tensor, Sampling]) -> list[tuple[Tensor, Tensor]]:
         resident=vocab_size <= tile_size, dropped_bits=min(DROPPED_BITS.get(logits.dtype, 0) for logits, _ in models),
         tile_size=tile_size, num_warps=num_warps,
     )  # fmt: skip
-    return [(limit.view(batch, -1), tie.view(batch, -1)) for limit, tie in zip(limits, ties, strict=True)]
+    return [
+        (limit[: batch * count].view(batch, count), tie[: batch * count].view(batch, count))
+        for limit, tie, count in zip(limits, ties, counts, strict=True)
+    ]

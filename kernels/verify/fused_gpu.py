@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.verify.filter_gpu import thresholds
+from kernels.verify.filter_gpu import scratch, thresholds
 from kernels.verify.interface import Round, Verdict
 from kernels.verify.reference import BELOW_ONE
 from kernels.verify.sizes import FUSED_ROW_TILES, FUSED_TILES, NUM_WARPS
@@ -25,7 +25,6 @@ from kernels.verify.sizes import FUSED_ROW_TILES, FUSED_TILES, NUM_WARPS
 NUM_STATS = 4
 MOST_PROGRAMS = 640  # of a launch, about what an H200 runs at once; with more, larger tiles take less time
 MOST_ROW_TILES = 16  # of small tiles a row: every program of ``decide`` combines them all
-ALIGNED = 16  # bytes that a part of the scratch memory begins at a multiple of: Triton compiles others apart
 LEAST_ROWS = 8  # that ``decide`` is compiled for: fewer cost as much, and each size would be compiled apart
 
 
@@ -206,10 +205,10 @@ def verify(round: Round) -> Verdict:
     tokens, uniforms = round.tokens.contiguous(), round.uniforms.contiguous()
     given = (tokens, tokens if lengths is None else lengths, uniforms, _or(round.log_sum_exp, uniforms))
     rows, tiles, drafts = batch * num_rows * num_row_tiles, batch * num_tiles, batch * num_draft
-    maxima, sums, stats, target_sums, residual_sums, target_probs, draft_probs = _scratch(
+    maxima, sums, stats, target_sums, residual_sums, target_probs, draft_probs = scratch(
         torch.float32, device, rows, rows, batch * NUM_STATS, tiles, tiles, drafts, drafts
     )
-    num_accepted, next_token = _scratch(torch.int64, device, batch, batch)
+    num_accepted, next_token = scratch(torch.int64, device, batch, batch)
     partials, decisions = (maxima, sums), (num_accepted, target_probs, draft_probs)
     common = {"target_filtered": round.target.filters, "draft_filtered": not point_mass and round.draft.filters}
     tiled = {**common, "tile_size": tile_size, "num_warps": NUM_WARPS, "ragged": lengths is not None, "point_mass": point_mass}
@@ -241,13 +240,6 @@ def row_tile_for(num_rows: int, vocab_size: int) -> int:
     small, large = FUSED_ROW_TILES
     num_tiles = triton.cdiv(vocab_size, small)
     return small if num_tiles <= MOST_ROW_TILES and num_rows * num_tiles <= MOST_PROGRAMS else large
-
-
-def _scratch(dtype: torch.dtype, device: torch.device, *counts: int) -> tuple[Tensor, ...]:
-    """Allocate at least so many numbers each, not filled, at once: a host takes longer to allocate than a device to decide."""
-    whole = ALIGNED // dtype.itemsize
-    padded = [triton.cdiv(count, whole) * whole for count in counts]
-    return torch.empty(sum(padded), dtype=dtype, device=device).split(padded)
 
 
 def _models(round: Round, point_mass: bool) -> list[tuple[Any, ...]]:

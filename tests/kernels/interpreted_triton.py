@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.inputs import InputError
 from kernels.verify import fused_gpu, reference
 from kernels.verify.check import DTYPES, Case, check, patched_once, random_case, random_cases
-from kernels.verify.filter_gpu import thresholds
+from kernels.verify.filter_gpu import scratch, thresholds
 from kernels.verify.interface import Proposal
 from kernels.verify.reference import Sampling, adjusted_logits, adjusted_probs
 from kernels.verify.registry import KERNELS
@@ -98,6 +98,13 @@ def test_thresholds_keep_what_transformers_keeps(sampling: Sampling) -> None:
     [(limits, ties)] = thresholds((logits, sampling))
     keep = (logits > limits[..., None]) | ((logits == limits[..., None]) & (torch.arange(9) >= ties[..., None]))
     assert torch.equal(keep & logits.isfinite(), adjusted_logits(logits.double(), sampling).isfinite())
+
+
+def test_parts_of_scratch_memory_are_aligned() -> None:
+    """A part that begins elsewhere has its kernels compiled apart, in a text that is timed."""
+    parts = scratch(torch.float32, torch.device("cpu"), 5, 0, 7, 4)
+    assert all(part.data_ptr() % 16 == 0 for part in parts)
+    assert [len(part) >= count for part, count in zip(parts, (5, 0, 7, 4), strict=True)] == [True] * 4
 
 
 @pytest.mark.parametrize(("vocab_size", "tile_size"), [(1025, 1024), (4095, 4096), (4097, 4096), (9001, 2048)])
