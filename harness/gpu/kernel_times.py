@@ -62,6 +62,7 @@ def time_kernels(place: Place, setting: Setting) -> Measured:
     calls, empty_s, rows = calls_for(names, rounds), empty_launch_s(place.device), list[dict[str, Any]]()
     with torch.inference_mode():
         launches = {name: launched(calls[name], place.device) for name in names}
+        counts = {name: None if found is None else len(found) for name, found in launches.items()}
         waits = {name: num_waits(partial(calls[name], 0), place.device) for name in names}
         for way, (captured, flushed) in WAYS.items():
             seconds = time_on_device(
@@ -73,7 +74,7 @@ def time_kernels(place: Place, setting: Setting) -> Measured:
                 {
                     "way": WAITS if captured and waits[name] else way,
                     **_row(name, own, base, setting, speed),
-                    "launches": None if launches[name] is None else len(launches[name] or ()),
+                    "launches": counts[name],
                     "waits": waits[name],
                 }
                 for name, own in zip(names, seconds, strict=True)

@@ -1,7 +1,7 @@
 """Part 6: PPD with its processes on one device: the tokens of plain decoding, and what a round takes.
 
-In fp32: in half precision near-ties part the two texts (on an H200 after 43 tokens of 128). The model has random weights, as in
-the loops, so that no download is needed; its early predictions are right as chance has it.
+In fp32: in half precision a near-tie may part the two texts (on an H200 they parted after 43 tokens of 128). The model has
+random weights, as in the loops, so that no download is needed; its early predictions are right as chance has it.
 """
 
 from collections.abc import Sequence

@@ -231,7 +231,9 @@ def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, o
         where = f"for {'either' if total == 2 else 'any'} of {number(total)} {of} here" if total > 1 else "here"
         alone = {name: sum(one.sign == sign for one in compared) for name, sign in zip(names, (1, -1), strict=True)}
         one_by_one = " and ".join(f"{number(count)} {name}" for name, count in alone.items() if count)
-        either = ", as intervals allow either" + (f" of all at once (each alone: {one_by_one})" if one_by_one else "")
+        either = ", as intervals allow either" + (
+            f" once all are compared together (one by one: {one_by_one})" if one_by_one else ""
+        )
         why = either if left["undecided"] == total else rest
         return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""

@@ -94,6 +94,62 @@ def _mass(
 
 @triton.jit
 @no_type_check
+def _kth(
+    keys, target, draft, entry, row, vocab_size, top_k, lowest, highest, resident: tl.constexpr, dropped_bits: tl.constexpr,
+    tile_size: tl.constexpr,
+):  # fmt: skip
+    """The largest key that at least k tokens reach."""
+    low, high = lowest, highest
+    while low < high:
+        middle = low + ((high - low + 1) >> 1)
+        reached = _count(keys, target, draft, entry, row, vocab_size, middle.to(tl.int32), resident, dropped_bits, tile_size)
+        low, high = tl.where(reached >= top_k, middle, low), tl.where(reached >= top_k, high, middle - 1)
+    return low.to(tl.int32)
+
+
+@triton.jit
+@no_type_check
+def _nucleus(
+    keys, target, draft, entry, row, vocab_size, top_p, kept, lowest, highest, inverse_temperature, resident: tl.constexpr,
+    dropped_bits: tl.constexpr, tile_size: tl.constexpr,
+):  # fmt: skip
+    """The smallest key above which there is less than the mass, and of its tokens the smallest id for which that holds."""
+    largest = tl.max(keys, 0)
+    if not resident:
+        for first in range(tile_size, vocab_size, tile_size):
+            tile = _tile(target, draft, entry, row, first + tl.arange(0, tile_size), vocab_size, dropped_bits)
+            largest = tl.maximum(largest, tl.max(tile, 0))
+    top = _value(largest, dropped_bits)
+    mass = top_p * _mass(
+        keys, target, draft, entry, row, vocab_size, kept, 0, kept, top, inverse_temperature, resident, dropped_bits, tile_size
+    )
+    low, high = lowest, highest
+    while low < high:
+        middle = low + ((high - low) >> 1)
+        above = _mass(
+            keys, target, draft, entry, row, vocab_size, middle.to(tl.int32), vocab_size, kept, top, inverse_temperature,
+            resident, dropped_bits, tile_size,
+        )  # fmt: skip
+        low, high = tl.where(above < mass, low, middle + 1), tl.where(above < mass, middle, high)
+    key = tl.maximum(low.to(tl.int32), kept)
+    left = tl.full([], 0, tl.int32)
+    right = left
+    alike = _count(keys, target, draft, entry, row, vocab_size, key, resident, dropped_bits, tile_size)
+    alike -= _count(keys, target, draft, entry, row, vocab_size, key + 1, resident, dropped_bits, tile_size)
+    if alike > 1:
+        right = left + vocab_size
+    while left < right:
+        middle = left + ((right - left) >> 1)
+        above = _mass(
+            keys, target, draft, entry, row, vocab_size, key, middle + 1, kept, top, inverse_temperature, resident,
+            dropped_bits, tile_size,
+        )  # fmt: skip
+        left, right = tl.where(above < mass, left, middle + 1), tl.where(above < mass, middle, right)
+    return key, left
+
+
+@triton.jit
+@no_type_check
 def find_thresholds(
     target, draft, vocab_size, by_count: tl.constexpr, by_mass: tl.constexpr, resident: tl.constexpr,
     dropped_bits: tl.constexpr, tile_size: tl.constexpr,
@@ -107,51 +163,14 @@ def find_thresholds(
     keys = _tile(target, draft, entry, row, tl.arange(0, tile_size), vocab_size, dropped_bits)
     lowest = tl.full([], -2139095041, tl.int64) >> dropped_bits  # -inf
     highest = tl.full([], 2139095040, tl.int64) >> dropped_bits  # +inf
-    kept = lowest.to(tl.int32)
-    if by_count:  # the largest key that at least k tokens reach
-        low, high = lowest, highest
-        while low < high:
-            middle = low + ((high - low + 1) >> 1)
-            reached = _count(
-                keys, target, draft, entry, row, vocab_size, middle.to(tl.int32), resident, dropped_bits, tile_size
-            )
-            enough = reached >= top_k
-            low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-        kept = low.to(tl.int32)
-    key, tie = kept, tl.full([], 0, tl.int32)
+    key, tie = lowest.to(tl.int32), tl.full([], 0, tl.int32)
+    if by_count:
+        key = _kth(keys, target, draft, entry, row, vocab_size, top_k, lowest, highest, resident, dropped_bits, tile_size)
     if by_mass:
-        largest = tl.max(keys, 0)
-        if not resident:
-            for first in range(tile_size, vocab_size, tile_size):
-                tile = _tile(target, draft, entry, row, first + tl.arange(0, tile_size), vocab_size, dropped_bits)
-                largest = tl.maximum(largest, tl.max(tile, 0))
-        top = _value(largest, dropped_bits)
-        mass = top_p * _mass(
-            keys, target, draft, entry, row, vocab_size, kept, 0, kept, top, inverse_temperature, resident, dropped_bits,
-            tile_size,
+        key, tie = _nucleus(
+            keys, target, draft, entry, row, vocab_size, top_p, key, lowest, highest, inverse_temperature, resident,
+            dropped_bits, tile_size,
         )  # fmt: skip
-        low, high = lowest, highest  # the smallest key above which there is less than the mass
-        while low < high:
-            middle = low + ((high - low) >> 1)
-            above = _mass(
-                keys, target, draft, entry, row, vocab_size, middle.to(tl.int32), vocab_size, kept, top, inverse_temperature,
-                resident, dropped_bits, tile_size,
-            )  # fmt: skip
-            low, high = tl.where(above < mass, low, middle + 1), tl.where(above < mass, middle, high)
-        key = tl.maximum(low.to(tl.int32), kept)
-        left, right = tie, tie
-        alike = _count(keys, target, draft, entry, row, vocab_size, key, resident, dropped_bits, tile_size)
-        alike -= _count(keys, target, draft, entry, row, vocab_size, key + 1, resident, dropped_bits, tile_size)
-        if alike > 1:
-            right = tie + vocab_size
-        while left < right:  # the smallest id for which what is above it is still less than the mass
-            middle = left + ((right - left) >> 1)
-            above = _mass(
-                keys, target, draft, entry, row, vocab_size, key, middle + 1, kept, top, inverse_temperature, resident,
-                dropped_bits, tile_size,
-            )  # fmt: skip
-            left, right = tl.where(above < mass, left, middle + 1), tl.where(above < mass, middle, right)
-        tie = left
     if row < target[6]:
         output = entry * target[6] + row
         tl.store(target[1] + output, _value(key, dropped_bits))
@@ -180,7 +199,8 @@ def thresholds(*models: tuple[Tensor, Sampling]) -> list[tuple[Tensor, Tensor]]:
     given = [
         (
             logits, limit, tie, *logits.stride()[:2], 1.0 / sampling.temperature, logits.shape[1],
-            min(sampling.top_k or vocab_size, vocab_size), NO_TOP_P if sampling.top_p is None else sampling.top_p,
+            min(sampling.top_k or vocab_size, vocab_size),
+            NO_TOP_P if sampling.top_p is None or sampling.top_p >= 1 else sampling.top_p,
         )
         for (logits, sampling), limit, tie in zip(models, limits, ties, strict=True)
     ]  # fmt: skip

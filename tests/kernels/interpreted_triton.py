@@ -100,6 +100,19 @@ def test_thresholds_keep_what_transformers_keeps(sampling: Sampling) -> None:
     assert torch.equal(keep & logits.isfinite(), adjusted_logits(logits.double(), sampling).isfinite())
 
 
+def test_two_models_keep_what_their_own_filters_keep() -> None:
+    """Both are looked at in one launch, by what either asks for: top-p of 1, or none, keeps all that top-k keeps."""
+    logits = 3 * torch.randn(2, 5, 40, generator=torch.Generator().manual_seed(4))
+    logits[1, 3:, 7:] -= 90  # whose exponentials are nothing beside the largest
+    models = (
+        (logits[:, :3], Sampling(temperature=1.0, top_p=0.6)),
+        (logits[:, 3:], Sampling(temperature=1.0, top_k=30, top_p=1.0)),
+    )
+    for (rows, sampling), (limits, ties) in zip(models, thresholds(*models), strict=True):
+        keep = (rows > limits[..., None]) | ((rows == limits[..., None]) & (torch.arange(40) >= ties[..., None]))
+        assert torch.equal(keep, adjusted_logits(rows.double(), sampling).isfinite())
+
+
 def test_parts_of_scratch_memory_are_aligned() -> None:
     """A part that begins elsewhere has its kernels compiled apart, in a text that is timed."""
     parts = scratch(torch.float32, torch.device("cpu"), 5, 0, 7, 4)
