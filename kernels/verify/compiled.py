@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
@@ -69,8 +70,8 @@ def variants() -> Iterator[_Variant]:
     yield from _fused("fp32", filtered=False, given="point mass", rows_padded=8)
     for dtype, mode in (("fp32", 0), ("fp32", 1), ("fp16", 1), ("fp16", 2), ("bf16", 2)):
         yield _tiled(dtype, mode)
-    for dtype, by_mass, resident in product(("fp32", "fp16"), (False, True), (False, True)):
-        yield _filter(dtype, by_mass=by_mass, resident=resident)
+    for dtype in ("fp32", "bf16", "fp16"):
+        yield from _filter(dtype)
 
 
 def _fused(dtype: str, *, filtered: bool, given: str, rows_padded: int) -> Iterator[_Variant]:
@@ -112,14 +113,22 @@ def _tiled(dtype: str, mode: int) -> _Variant:
     return _variant(name, tiles_gpu.tile_kernel, named, sizes, constants, tiles_gpu.NUM_WARPS, scales)
 
 
-def _filter(dtype: str, *, by_mass: bool, resident: bool) -> _Variant:
+def _filter(dtype: str) -> Iterator[_Variant]:
+    """A digit's counts in tiles of 2,048 and 16,384, and thresholds without top-p and with it, of short rows and long ones."""
     model = (f"*{dtype}", "*fp32", "*i32", "i64", "i64", "fp32", "i32", "i32", "fp32")
-    tile_size, warps = filter_gpu.TILES[resident and not by_mass]
-    flags = {"by_count": True, "by_mass": by_mass, "resident": resident}
-    constants = {**flags, "dropped_bits": {"fp32": 0, "fp16": 13, "bf16": 16}[dtype], "tile_size": tile_size}
-    named: dict[str, Any] = {"target": model, "draft": model}
-    name = f"find_thresholds {dtype}{' top-p' if by_mass else ''}{' resident' if resident else ''}"
-    return _variant(name, filter_gpu.find_thresholds, named, ("vocab_size",), constants, warps)
+    named: dict[str, Any] = {"target": model, "draft": model, "counts": "*i32"}
+    sizes, numbers = ("vocab_size", "num_tiles"), getattr(tl, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype])
+    digits = filter_gpu.DIGITS[numbers]
+    common = {"numbers": numbers, "digits": digits, "tiles_padded": filter_gpu.MOST_TILES}
+    for vocab_size, digit in product((32_000, 151_936), (0, digits - 1)):
+        tile_size, warps = filter_gpu.count_tile_for(vocab_size)
+        constants = {**common, "digit": digit, "tile_size": tile_size}
+        name = f"count_digits {digit} of {tile_size} {dtype}"
+        yield _variant(name, filter_gpu.count_digits, named, sizes, constants, warps)
+    for by_mass, resident in ((False, False), (True, False), (True, True)):
+        constants = {**common, "by_count": True, "by_mass": by_mass, "resident": resident, "tile_size": filter_gpu.NUCLEUS_TILE}
+        name = f"find_thresholds {dtype}{' top-p' if by_mass else ''}{' resident' if resident else ''}"
+        yield _variant(name, filter_gpu.find_thresholds, named, sizes, constants, filter_gpu.FIND_WARPS[by_mass])
 
 
 def _variant(
