@@ -119,9 +119,9 @@ def count_digits(
     tile, row, entry = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     size = (num_tiles + 1) * NUM_BINS
     block = counts + ((entry * tl.num_programs(1) + row) * digits + digit) * size
-    known, rank = _known(block - size, _top_k(target, draft, row), num_tiles, digit, digits, tiles_padded)
     columns = tile * tile_size + tl.arange(0, tile_size)
     keys = _tile(target, draft, entry, row, columns, vocab_size, numbers) - _least(numbers)
+    known, rank = _known(block - size, _top_k(target, draft, row), num_tiles, digit, digits, tiles_padded)
     shift: tl.constexpr = 8 * (digits - 1 - digit)
     bins = (keys >> shift) & (NUM_BINS - 1)
     if digit > 0:

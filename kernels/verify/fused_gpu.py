@@ -1,4 +1,4 @@
-"""Triton: exact verification from raw logits in three launches (README.md, Eqs. 8 to 13), four where tokens are filtered.
+"""Triton: exact verification from raw logits in three launches (README.md, Eqs. 8 to 13), more where tokens are filtered.
 
 ``row_sums``: every tile's maximum and sum of exponentials, all rows of both models. ``decide``: combines them, accepts up to
 the first rejection, and sums the residual's tiles in that one row. ``draw``: finds the tile, then the token in it. Nothing of

@@ -100,6 +100,69 @@ def test_thresholds_keep_what_transformers_keeps(sampling: Sampling) -> None:
     assert torch.equal(keep & logits.isfinite(), adjusted_logits(logits.double(), sampling).isfinite())
 
 
+def kth(rows: Tensor, top_k: int) -> Tensor:
+    return rows.float().topk(min(top_k, rows.shape[-1])).values[..., -1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", [1, 2, 2048, 2049, 40_000])
+def test_top_k_is_that_of_topk(vocab_size: int, dtype: str) -> None:
+    """Rows of one tile and of several, batched and strided: many values, few, one, nearly all masked, 0 of both signs."""
+    generator = torch.Generator().manual_seed(vocab_size)
+    logits = 4 * torch.randn(2, 5, vocab_size + 3, generator=generator)
+    logits[:, 1] = logits[:, 1].round()
+    logits[:, 2, 2:] = float("-inf")
+    logits[:, 3] = -5.0
+    logits[:, 4] = torch.where(logits[:, 4] < 0, -0.0, torch.where(logits[:, 4] < 3, 0.0, 1e-6))
+    rows = logits.to(DTYPES[dtype])[..., :vocab_size]
+    for top_k in {1, 50, vocab_size - 1} - {0}:
+        [(limits, ties)] = thresholds((rows, Sampling(temperature=0.7, top_k=top_k)))
+        expected = kth(rows, top_k) if top_k < vocab_size else torch.tensor(float("-inf"))
+        assert torch.equal(limits, expected.expand(2, 5))
+        assert not ties.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_border_between_digits_is_found(dtype: str) -> None:
+    """Each number right below, at and above a digit's change, of both signs, in any order; some of them as the k-th.
+
+    All of these numbers differ, so that a digit that is off by one gives another threshold.
+    """
+    bits = 32 if dtype == "float32" else 16
+    first = [digit << shift for shift in range(0, bits, 8) for digit in range(128 if shift == bits - 8 else 256)]
+    magnitudes = torch.tensor(sorted({max(border + step, 0) for border in first for step in (-1, 0, 1)}))
+    integers = torch.cat((magnitudes, magnitudes[1:] - (1 << (bits - 1)))).to(torch.int32 if bits == 32 else torch.int16)
+    numbers = integers.view(DTYPES[dtype])
+    numbers = numbers[numbers.isfinite()]
+    if dtype == "bfloat16":  # the interpreter widens subnormal ones to others
+        numbers = numbers[(numbers == 0) | (numbers.float().abs() >= torch.finfo(numbers.dtype).tiny)]
+    row = torch.cat((numbers, torch.full((1000,), float("-inf"), dtype=numbers.dtype)))  # several tiles
+    row = row[torch.randperm(len(row), generator=torch.Generator().manual_seed(1))].expand(1, 1, -1)
+    for top_k in range(1, len(numbers), 61 if bits == 32 else 17):  # neither is a multiple of 3
+        [(limits, _)] = thresholds((row, Sampling(temperature=1.0, top_k=top_k)))
+        assert torch.equal(limits, kth(row, top_k)), top_k
+
+
+@pytest.mark.parametrize("dtypes", [("float16", "float16"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("top_ks", [(3, 70), (5000, None), (None, 1)])
+def test_each_model_has_its_own_top_k(top_ks: tuple[int | None, int | None], dtypes: tuple[str, str]) -> None:
+    """Or none, which is that of all tokens; and logits of another dtype."""
+    logits = 4 * torch.randn(2, 5, 5001, generator=torch.Generator().manual_seed(6))
+    rows = (logits[:, :3].to(DTYPES[dtypes[0]]), logits[:, 3:].to(DTYPES[dtypes[1]]))
+    samplings = [Sampling(temperature=1.0, top_k=top_k, top_p=None if top_k else 1.0) for top_k in top_ks]
+    for part, top_k, (limits, ties) in zip(rows, top_ks, thresholds(*zip(rows, samplings, strict=True)), strict=True):
+        assert torch.equal(limits, kth(part, top_k or part.shape[-1]))
+        assert not ties.any()
+
+
+def test_a_threshold_is_a_number_whatever_is_nan() -> None:
+    """NaN of a set sign bit is below all numbers, other NaN above: then the threshold is -inf or +inf."""
+    nan = float("nan")
+    rows = torch.tensor([[[1.0, nan, nan, 2.0], [-nan, -nan, -nan, 2.0], [1.0, nan, 3.0, 2.0]]])
+    [(limits, _)] = thresholds((rows, Sampling(temperature=1.0, top_k=2)))
+    assert limits.tolist() == [[float("inf"), float("-inf"), 3.0]]
+
+
 def test_two_models_keep_what_their_own_filters_keep() -> None:
     """Both are looked at in one launch, by what either asks for: top-p of 1, or none, keeps all that top-k keeps."""
     logits = 3 * torch.randn(2, 5, 40, generator=torch.Generator().manual_seed(4))

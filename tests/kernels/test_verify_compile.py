@@ -13,9 +13,10 @@ CHOSEN = (
     "exact fp32",
     "sigmoid fp16",
     "sigmoid-released bf16",
+    "count_digits 1 of 2048 fp16",
+    "count_digits 0 of 16384 fp32",
     "find_thresholds fp16",
-    "find_thresholds fp16 resident",
-    "find_thresholds fp32 top-p",
+    "find_thresholds bf16 top-p",
     "find_thresholds fp32 top-p resident",
 )
 
@@ -24,7 +25,7 @@ CHOSEN = (
 def test_nothing_spills(capability: int, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     chosen = [variant for variant in variants() if variant.name.endswith(CHOSEN) or variant.name in CHOSEN]
-    assert len(chosen) == 15
+    assert len(chosen) == 16
     rows = [resources(variant, capability) for variant in chosen]
     print("\n".join(row.as_text() for row in rows))
     assert [row.variant for row in rows if row.spill_store_bytes or row.spill_load_bytes] == []
