@@ -1,11 +1,16 @@
 """Plain decoding, one token a step. It is the baseline of every other method, and so kept very lean."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from kernels.transfer import bring
 from kernels.verify.interface import refuse_nan, refuse_token
-from methods.sampling import Sampling, Uniforms
+from methods.sampling import LaidUniforms, Sampling, Uniforms
+from methods.static import StaticSession
 from methods.steps import Step
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
 
@@ -26,14 +31,10 @@ class Autoregressive:
         tokens = torch.tensor(pending, device=target.device).unsqueeze(1)
         if len(running) < len(pending):
             tokens, uniforms = _keep(target, tokens, uniforms, running)
-        position, round_s, extend, greedy = 0, float("nan"), target.extend, sampling.greedy
+        position, round_s, greedy = 0, float("nan"), sampling.greedy
         before = clock() if clock else 0.0
         while running:
-            logits = extend(tokens)[:, -1]
-            if greedy:
-                tokens = logits.argmax(-1, keepdim=True)
-            else:
-                tokens = sampling.draw(logits, uniforms.sample([position] * len(running))).unsqueeze(1)
+            tokens, logits = _next(target, tokens, position, sampling, uniforms)
             drawn = tokens.tolist()
             if not greedy:
                 for index, (token,) in enumerate(drawn):
@@ -54,6 +55,52 @@ class Autoregressive:
                 if running:
                     tokens, uniforms = _keep(target, tokens, uniforms, going_on)
         return generations
+
+
+def _next(
+    target: Session, tokens: Int[Tensor, "B 1"], position: int, sampling: Sampling, uniforms: Uniforms
+) -> tuple[Int[Tensor, "B 1"], Float[Tensor, "B V"]]:
+    """Return the token behind these of every row, and the logits that it is drawn from."""
+    if isinstance(target, StaticSession):
+        captured = target.kept(("token", sampling), partial(_CapturedToken, target, sampling))
+        if captured.uniforms.can_hold(uniforms) and not target.begins_output(1):
+            return captured(tokens, position, uniforms)
+    logits = target.extend(tokens)[:, -1]
+    if sampling.greedy:
+        return logits.argmax(-1, keepdim=True), logits
+    return sampling.draw(logits, uniforms.sample([position] * len(tokens))).unsqueeze(1), logits
+
+
+class _CapturedToken:
+    """A pass over one token and the draw behind it, one launch over a session of fixed shapes."""
+
+    @torch.inference_mode()
+    def __init__(self, session: StaticSession, sampling: Sampling) -> None:
+        self.session, self.sampling = session, sampling
+        self.uniforms = LaidUniforms(session.rows, session.capacity, session.device)
+        self.given = torch.zeros(session.rows, 2, dtype=torch.long, device=session.device)  # cached tokens, and the position
+        self.given[:, 0] = session.capacity - 1  # what warms up writes behind every text
+        self.tokens = torch.zeros(session.rows, 1, dtype=torch.long, device=session.device)
+        self.step = session.capture(self._draw)
+
+    def __call__(
+        self, tokens: Int[Tensor, "B 1"], position: int, uniforms: Uniforms
+    ) -> tuple[Int[Tensor, "B 1"], Float[Tensor, "B V"]]:
+        session, rows = self.session, len(tokens)
+        bring([*([start, position] for start in session.starts(rows, 1)), *[[0, 0]] * (session.rows - rows)], self.given)
+        self.uniforms.hold(uniforms)
+        self.tokens[:rows].copy_(tokens)
+        drawn, hidden, logits = self.step()
+        session.advance([1] * rows)
+        session.hidden = hidden[:rows]
+        return drawn[:rows], logits[:rows]
+
+    def _draw(self) -> tuple[Int[Tensor, "rows 1"], Float[Tensor, "rows 1 D"], Float[Tensor, "rows V"]]:
+        hidden, logits = self.session.pass_at(self.tokens, self.given[:, 0])
+        last = logits[:, -1]
+        if self.sampling.greedy:
+            return last.argmax(-1, keepdim=True), hidden, last
+        return self.sampling.draw(last, self.uniforms.sample(self.given[:, 1])).unsqueeze(1), hidden, last
 
 
 def _keep(target: Session, tokens: torch.Tensor, uniforms: Uniforms, rows: Sequence[int]) -> tuple[torch.Tensor, Uniforms]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.transfer import to_device
 from kernels.verify.reference import Sampling
 
-__all__ = ["Sampling", "Uniforms"]
+__all__ = ["LaidUniforms", "Sampling", "Uniforms", "log_sum_exp"]
 
 
 class Uniforms:
@@ -44,7 +44,7 @@ class Uniforms:
         """``count`` acceptance uniforms followed by the one that draws the round's last token."""
         return torch.cat((self._window(self.ACCEPT, starts, count), self._window(self.SAMPLE, starts, 1)), -1)
 
-    def sample(self, starts: Sequence[int]) -> Float[Tensor, "B"]:
+    def sample(self, starts: Sequence[int]) -> Float[Tensor, " B"]:
         return self._window(self.SAMPLE, starts, 1).squeeze(-1)
 
     def nested(self) -> "Uniforms":
@@ -64,8 +64,48 @@ class Uniforms:
     def _window(self, stream: int, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
         if len(starts) == 1:
             return self.table[:, stream, starts[0] : starts[0] + count]
-        columns = to_device(starts, self.table.device).unsqueeze(-1) + torch.arange(count, device=self.table.device)
-        return self.table[:, stream].gather(-1, columns.clamp(max=self.table.shape[-1] - 1))
+        return _gathered(self.table[:, stream], to_device(starts, self.table.device), count)
+
+
+class LaidUniforms:
+    """Numbers at a fixed place, where captured steps read those of text after text, at positions that lie on the device, too.
+
+    Rows behind those of a batch hold anything.
+    """
+
+    def __init__(self, rows: int, length: int, device: torch.device) -> None:
+        self.length = length
+        self._table = torch.zeros(rows, 3, length, device=device, dtype=torch.float64)
+        self._held: Uniforms | None = None
+
+    def can_hold(self, uniforms: Uniforms) -> bool:
+        """Say whether a text's numbers fit: those of a rule that looks ahead have no end."""
+        return type(uniforms) is Uniforms and uniforms.length <= self.length
+
+    def hold(self, uniforms: Uniforms) -> None:
+        """Copy what is read from now on, once."""
+        if uniforms is not self._held:
+            rows, _, length = uniforms.table.shape
+            self._table[:rows, :, :length].copy_(uniforms.table)
+            self._held = uniforms
+
+    def draft(self, starts: Int[Tensor, " rows"], count: int) -> Float[Tensor, "rows count"]:
+        """As ``Uniforms``'."""
+        return _gathered(self._table[:, Uniforms.DRAFT], starts, count)
+
+    def verify(self, starts: Int[Tensor, " rows"], count: int) -> Float[Tensor, "rows count_plus_1"]:
+        """As ``Uniforms``'."""
+        drawn = _gathered(self._table[:, Uniforms.SAMPLE], starts, 1)
+        return torch.cat((_gathered(self._table[:, Uniforms.ACCEPT], starts, count), drawn), -1)
+
+    def sample(self, starts: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+        """As ``Uniforms``'."""
+        return _gathered(self._table[:, Uniforms.SAMPLE], starts, 1).squeeze(-1)
+
+
+def _gathered(table: Float[Tensor, "B length"], starts: Int[Tensor, " B"], count: int) -> Float[Tensor, "B count"]:
+    columns = starts.unsqueeze(-1) + torch.arange(count, device=table.device)
+    return table.gather(-1, columns.clamp(max=table.shape[-1] - 1))
 
 
 class EndlessUniforms(Uniforms):
@@ -89,3 +129,11 @@ def _numbers(seed: int, level: int, length: int, block: int = 0) -> np.ndarray:
     """
     key, counter = np.array([seed, level], dtype=np.uint64), np.array([0, block, 0, 0], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter)).random((3, length))
+
+
+def log_sum_exp(
+    logits: Float[Tensor, "*batch V"], tokens: Int[Tensor, "*batch"], probs: Float[Tensor, "*batch"], sampling: Sampling
+) -> Float[Tensor, "*batch"]:
+    """Compute the log-sum-exp of logits over the temperature from the probabilities of tokens: no row is read again."""
+    chosen = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(probs.dtype)
+    return chosen / sampling.temperature - probs.log()

@@ -7,9 +7,9 @@ weight 0. There is a step a number of new tokens, always over all rows; rows tha
 An encoder-decoder's keys and values of the source are computed once a text, as in any session, and brought to a fixed place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ from methods.models.base import Frame, Stack
 from methods.session import ModelSession, Source, halves, scatter
 from methods.types import Inputs
 
+Made = TypeVar("Made")
 MULTIPLE = 64  # capacities are rounded up to it: attention reads such rows at once
 
 
@@ -46,7 +47,8 @@ class StaticSession(ModelSession):
     """Gives what ``ModelSession`` gives, up to rounding. On a CPU its steps run uncaptured.
 
     Prompts, and passes of more than ``most_new`` tokens, run as in ``ModelSession``, over the same cache. All steps are
-    captured when a session is made, so that nothing is captured while a text is timed.
+    captured when a session is made, so that nothing is captured while a text is timed. What else is captured around its passes
+    (draws, verdicts) is made when it is first asked for, by the text that warms up, and kept with the session: ``kept``.
     """
 
     @torch.inference_mode()
@@ -67,8 +69,16 @@ class StaticSession(ModelSession):
         self._rotary = stack.rotary(self.capacity)  # kept: another session may make the stack replace its table
         sizes = range(1, most_new + 1)
         self._tokens = {size: torch.zeros(rows, size, device=self.device, dtype=torch.long) for size in sizes}
-        capture = capture or capture_for(self.device)
-        self._steps = {size: capture(partial(self._step, self._tokens[size])) for size in sizes}
+        self.most_new, self.capture = most_new, capture or capture_for(self.device)
+        self._steps = {size: self.capture(partial(self.pass_at, self._tokens[size], self._starts)) for size in sizes}
+        self._kept: dict[Hashable, Any] = {}
+
+    def kept(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what was made for a key, made now where nothing was."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        made: Made = self._kept[key]
+        return made
 
     def prefill(self, inputs: Inputs) -> list[int]:
         """As ``ModelSession``'s. InputError for more rows, or longer sources, than the cache was laid out for."""
@@ -92,21 +102,41 @@ class StaticSession(ModelSession):
         rows, num_new = tokens.shape
         if num_new not in self._steps:
             return super().extend(tokens)
-        lengths = self._lengths_for(rows, num_new, 0, self.num_layers)
-        self._reserve(max(lengths) + num_new)
+        lengths = self.starts(rows, num_new)
         self._starts.copy_(to_device([*lengths, *[0] * (self.rows - rows)], self.device))
         self._tokens[num_new][:rows].copy_(tokens)
         hidden, logits = self._steps[num_new]()
-        self.lengths = [tuple([length + num_new for length in lengths])] * self.num_layers
+        self.advance([num_new] * rows)
         self.hidden = hidden[:rows].clone()  # where it lies another step may write
         logits = logits[:rows].clone()
         self._suppress(logits)
         return logits
 
-    def _step(self, tokens: Int[Tensor, "rows n"]) -> tuple[Float[Tensor, "rows n D"], Float[Tensor, "rows n V"]]:
-        """Run a pass over fixed memory: hidden states and logits. Nothing in it depends on what a tensor holds."""
+    def starts(self, rows: int, num_new: int) -> tuple[int, ...]:
+        """Return how much each row has cached. InputError where so many more tokens do not fit."""
+        lengths = self._lengths_for(rows, num_new, 0, self.num_layers)
+        self._reserve(max(lengths) + num_new)
+        return lengths
+
+    def advance(self, counts: Sequence[int]) -> None:
+        """Count what passes have appended to each row."""
+        longer = tuple(length + count for length, count in zip(self.lengths[0], counts, strict=True))
+        self.lengths = [longer] * self.num_layers
+
+    def begins_output(self, num_new: int) -> bool:
+        """Say whether a pass over so many tokens has logits from which something is taken out that never begins an output."""
+        ends = zip(self._prompt_lengths, self.lengths[0], strict=True)
+        return bool(self.stack.begin_suppressed) and any(0 <= prompt - 1 - cached < num_new for prompt, cached in ends)
+
+    def pass_at(
+        self, tokens: Int[Tensor, "rows n"], starts: Int[Tensor, " rows"]
+    ) -> tuple[Float[Tensor, "rows n D"], Float[Tensor, "rows n V"]]:
+        """Run a pass over fixed memory: hidden states and logits. Nothing in it depends on what a tensor holds.
+
+        ``starts``: how many tokens of each row are cached. Whoever captures it counts what it appends: ``advance``.
+        """
         batch, num_new = tokens.shape
-        positions = self._starts.unsqueeze(1) + torch.arange(num_new, device=self.device)
+        positions = starts.unsqueeze(1) + torch.arange(num_new, device=self.device)
         keys, values = self._views(self._laid_out)
         slots = self._laid_out.unbind(0)
         cross, mask = ((), None) if self._laid_source is None else (self._laid_source.views, self._laid_source.mask)

@@ -220,6 +220,9 @@ class VerifyRule(Protocol):
 
     Where what stands depends on drafts or numbers behind it, the rule has ``looks_ahead = True`` too: no round may then
     look at a number that an earlier one looked at, or its drafts would not be independent of what was emitted.
+
+    A rule with ``can_be_captured = True`` is also called while a device captures: on CUDA it waits for nothing, nothing that
+    it launches depends on what a tensor holds, and it reads the lengths of drafts where ``ragged_lengths`` has them.
     """
 
     guarantee: Guarantee

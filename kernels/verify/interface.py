@@ -31,7 +31,8 @@ class Proposal:
     ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
     ``sampling`` is what the tokens were drawn with, which may differ from the target's. A drafter that knows the log-sum-exp of
     its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it. ``has_nan`` is of
-    logits that no rule sees, on CUDA: whoever brings the verdict to the host refuses those rows (``nan_rows``).
+    logits that no rule sees, on CUDA: whoever brings the verdict to the host refuses those rows (``nan_rows``). Where a rule is
+    captured, ``laid_lengths`` are the lengths at a fixed place on the device.
     """
 
     tokens: Int[Tensor, "B n"]
@@ -40,6 +41,7 @@ class Proposal:
     sampling: Sampling
     log_sum_exp: Float[Tensor, "B n"] | None = None
     has_nan: Bool[Tensor, "B"] | None = None
+    laid_lengths: Int[Tensor, "B"] | None = None
 
     @classmethod
     def nothing(cls, num_rows: int, sampling: Sampling, device: torch.device) -> "Proposal":
@@ -48,7 +50,7 @@ class Proposal:
 
     def ragged_lengths(self) -> Int[Tensor, "B"] | None:
         """Return the lengths as a tensor; None where every row drafted all n tokens."""
-        return _ragged(self.lengths, self.tokens)
+        return _ragged(self.lengths, self.tokens) if self.laid_lengths is None else self.laid_lengths
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Round(NamedTuple):
     uniforms: Float[Tensor, "B n_plus_1"]
     target: Sampling
     draft: Sampling
+    laid_lengths: Int[Tensor, "B"] | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -87,7 +90,7 @@ class Round(NamedTuple):
 
     def ragged_lengths(self) -> Int[Tensor, "B"] | None:
         """As ``Proposal.ragged_lengths``."""
-        return _ragged(self.lengths, self.tokens)
+        return _ragged(self.lengths, self.tokens) if self.laid_lengths is None else self.laid_lengths
 
 
 def _ragged(lengths: tuple[int, ...], tokens: Tensor) -> Int[Tensor, "B"] | None:
@@ -111,7 +114,8 @@ def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling,
     if proposal.sampling.temperature == 0:
         logits = None
     known = None if logits is None or proposal.sampling.filters else proposal.log_sum_exp
-    return Round(tokens, proposal.lengths, target_logits, logits, known, uniforms, sampling, proposal.sampling)
+    laid = proposal.laid_lengths
+    return Round(tokens, proposal.lengths, target_logits, logits, known, uniforms, sampling, proposal.sampling, laid)
 
 
 def _check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:

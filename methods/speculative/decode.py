@@ -4,13 +4,18 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kernels.transfer import to_device
-from kernels.verify.interface import refuse_nan, refuse_rows, refuse_token
+from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
+from methods.speculative.captured import CapturedVerdicts
+from methods.speculative.verdicts import Decided, to_host
+from methods.static import StaticSession
 from methods.steps import Seconds, Step
 from methods.types import (
     Clock,
@@ -23,20 +28,8 @@ from methods.types import (
     Schedule,
     Session,
     Stop,
-    Verdict,
     VerifyRule,
 )
-
-
-class _Decided(NamedTuple):
-    """A row's round on the host. Lists are as long as the longest row's drafts; ``choices`` has one more, or none at all."""
-
-    num_accepted: int
-    next_token: int
-    drafted: Sequence[int]
-    target_probs: Sequence[float]
-    draft_probs: Sequence[float]
-    choices: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -123,11 +116,8 @@ class DraftAndVerify:
         num_draft = [min(row.schedule.next(), row.left - 1) for row in active]
         proposal = self.drafter.propose(num_draft, positions, sampling)
         drafted = clock() if clock else 0.0
-        pending = to_device([row.pending for row in active], proposal.tokens.device)
-        logits = target.extend(torch.cat((pending.unsqueeze(1), proposal.tokens), 1))
+        decided, logits = self._decide(target, proposal, [row.pending for row in active], positions, sampling, uniforms)
         longest = proposal.tokens.shape[1]
-        verdict = self.rule.verify(proposal, logits, sampling, uniforms.verify(positions, longest))
-        decided = _to_host(proposal, verdict)
         for index, one in enumerate(decided):
             refuse_token(index, one.next_token, target.vocab_size, one.num_accepted)
         verified = clock() if clock else 0.0
@@ -147,24 +137,36 @@ class DraftAndVerify:
         if clock:
             _stamp(active, drafted - started, verified - drafted, clock() - started)
 
+    def _decide(
+        self,
+        target: Session,
+        proposal: Proposal,
+        pending: Sequence[int],
+        positions: Sequence[int],
+        sampling: Sampling,
+        uniforms: Uniforms,
+    ) -> tuple[list[Decided], Float[Tensor, "B n_plus_1 V"]]:
+        """Extend the target by a round's tokens and let the rule decide: what it decided, on the host, and the logits.
 
-def _to_host(proposal: Proposal, verdict: Verdict) -> list[_Decided]:
-    """Bring a round's results to the host. From a GPU in one transfer: fp32 holds token ids exactly up to 2**24.
+        With a session of fixed shapes both are one captured step, where the rule can be captured.
+        """
+        if isinstance(target, StaticSession) and getattr(self.rule, "can_be_captured", False):
+            kind = tuple(
+                None if one is None else one.dtype for one in (proposal.logits, proposal.log_sum_exp, proposal.has_nan)
+            )
+            captured = target.kept(
+                ("verdicts", self.rule, sampling, proposal.sampling, kind),
+                partial(CapturedVerdicts, target, self.rule, sampling, proposal),
+            )
+            if captured.fits(proposal, uniforms):
+                return captured.decide(proposal, pending, positions, uniforms)
+        drafted = to_device(pending, proposal.tokens.device).unsqueeze(1), proposal.tokens
+        logits = target.extend(torch.cat(drafted, 1))
+        numbers = uniforms.verify(positions, proposal.tokens.shape[1])
+        return to_host(proposal, self.rule.verify(proposal, logits, sampling, numbers)), logits
 
-    NotFiniteError where the draft's logits hold NaN.
-    """
-    columns = [verdict.num_accepted, verdict.next_token, proposal.tokens, verdict.target_probs, verdict.draft_probs]
-    columns += [one for one in (verdict.choices, proposal.has_nan) if one is not None]
-    if proposal.tokens.is_cuda:  # to join them on a CPU would take five times as long as to read them one by one
-        wide = [column.unsqueeze(1) if column.dim() == 1 else column for column in columns]
-        parts = torch.cat(wide, 1).cpu().split([column.shape[1] for column in wide], 1)
-        columns = [part.reshape(column.shape).to(column.dtype) for part, column in zip(parts, columns, strict=True)]
-    if proposal.has_nan is not None:
-        refuse_rows(columns.pop().tolist())
-    return [_Decided(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
-
-def _take(row: _Row, length: int, decided: _Decided, stop: Stop) -> None:
+def _take(row: _Row, length: int, decided: Decided, stop: Stop) -> None:
     """Emit the accepted drafts and the token behind them, cut at the first stopping token or the length limit.
 
     What was accepted behind the cut never entered the output, so the step does not count it.

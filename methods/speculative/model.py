@@ -1,18 +1,21 @@
 """Drafting with a smaller model and its own key/value cache (M_q in the paper), which a cheaper drafter may accelerate."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from kernels.transfer import to_device
 from kernels.verify.interface import nan_rows, refuse_rows
 from methods.errors import InputError
-from methods.sampling import Sampling, Uniforms
+from methods.sampling import Sampling, Uniforms, log_sum_exp
+from methods.speculative.captured import CapturedDrafts
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
+from methods.static import StaticSession
 from methods.types import Inputs, Outcome, Proposal, TextSession
 
 
@@ -67,10 +70,14 @@ class _DraftCache:
 
 
 class ModelDrafter:
-    """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft."""
+    """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft.
+
+    With a session of fixed shapes each pass is captured together with its draw.
+    """
 
     def __init__(self, session: TextSession) -> None:
         self.session, self.cache = session, _DraftCache(session)
+        self.most_drafts = 0  # of any round so far
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
         self.uniforms = uniforms
@@ -85,8 +92,17 @@ class ModelDrafter:
         longest = max(lengths)
         if longest == 0:
             return Proposal.nothing(len(lengths), sampling, self.session.device)
+        self.most_drafts, fed = max(self.most_drafts, longest), self._fed(lengths)
+        if isinstance(self.session, StaticSession):
+            captured = self.session.kept(
+                ("drafts", sampling, self.most_drafts), partial(CapturedDrafts, self.session, sampling, self.most_drafts)
+            )
+            if captured.fits(fed, lengths, self.uniforms):
+                self._forget_unseen(lengths)
+                return captured.draft(fed, lengths, positions, self.uniforms)
         uniforms = self.uniforms.draft(positions, longest)
-        logits, tokens, probs = [self._first(lengths)], list[Tensor](), list[Tensor]()
+        logits, tokens, probs = [self._first(fed)], list[Tensor](), list[Tensor]()
+        self._forget_unseen(lengths)
         for step in range(longest):
             if step:
                 logits.append(self.session.extend(tokens[-1])[:, -1])
@@ -102,18 +118,23 @@ class ModelDrafter:
             # A verify rule never sees these logits; what is NaN once stays in the cache.
             return Proposal(drafted, lengths, None, sampling, has_nan=nan_rows(logits[-1]))
         drawn = torch.stack(logits, 1)
-        known = None if sampling.filters else _log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
+        known = None if sampling.filters else log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
         return Proposal(drafted, lengths, drawn, sampling, known)
 
-    def _first(self, lengths: Sequence[int]) -> Float[Tensor, "B V"]:
-        """Compute the logits of the first draft; rows that draft nothing feed nothing."""
-        rows = [unseen if length else [] for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
-        logits = self.cache.feed(rows)
+    def _fed(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Return what each row reads first; one that drafts nothing reads nothing."""
+        return [list(unseen) if length else [] for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
+
+    def _forget_unseen(self, lengths: Sequence[int]) -> None:
         self.cache.unseen = [[] if length else unseen for unseen, length in zip(self.cache.unseen, lengths, strict=True)]
-        if len(rows) == 1:
+
+    def _first(self, fed: Sequence[Sequence[int]]) -> Float[Tensor, "B V"]:
+        """Compute the logits of the first draft."""
+        logits = self.cache.feed(fed)
+        if len(fed) == 1:
             return logits[:, -1]
-        last = to_device([max(0, len(row) - 1) for row in rows], logits.device)
-        return logits[torch.arange(len(rows), device=logits.device), last]
+        last = to_device([max(0, len(row) - 1) for row in fed], logits.device)
+        return logits[torch.arange(len(fed), device=logits.device), last]
 
     def commit(self, outcome: Outcome) -> None:
         """Keep the accepted drafts that are cached; a last draft that stood is not, so it waits with the next token."""
@@ -142,14 +163,6 @@ class ModelDrafter:
     ) -> Iterator[Float[Tensor, "chunk V"]]:
         """Yield the adjusted law of the draft before each token of a given output (one row), in chunks."""
         return (sampling.probs(logits) for logits in teacher_logits(self.session, inputs, output)[1])
-
-
-def _log_sum_exp(
-    logits: Float[Tensor, "B n V"], tokens: Int[Tensor, "B n"], probs: Float[Tensor, "B n"], sampling: Sampling
-) -> Float[Tensor, "B n"]:
-    """Compute the log-sum-exp of logits over the temperature from the drafted tokens' probabilities: no row is read again."""
-    drafted = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(probs.dtype)
-    return drafted / sampling.temperature - probs.log()
 
 
 class HierarchicalDrafter:

@@ -23,6 +23,7 @@ class SpeculativeSampling:
     """Lossless: the emitted tokens have the target's law whatever the draft (Leviathan A.1); greedy ones are its argmax."""
 
     guarantee: Guarantee = "same_distribution"
+    can_be_captured = True
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:
@@ -43,6 +44,7 @@ class Lenience:
     """
 
     guarantee: Guarantee = "lossy"
+    can_be_captured = True
 
     def __init__(self, lenience: float, as_described: bool = False) -> None:
         LenienceOptions(lenience=lenience)
@@ -67,6 +69,8 @@ class KernelRule:
     At temperature 0 nothing is drawn: there every kernel's drafts are compared with the target's argmax, as in speculative
     sampling. ``options`` are the kernel's own, such as the sigmoid's ``scaling``.
     """
+
+    can_be_captured = True
 
     def __init__(self, kernel: str, **options: Any) -> None:
         self.guarantee: Guarantee = "same_distribution" if kernel in EXACT_KERNELS else "lossy"

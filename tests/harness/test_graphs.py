@@ -119,13 +119,13 @@ def test_an_audit_decodes_with_fixed_shapes(tmp_path: Path, monkeypatch: pytest.
         if one.name.endswith(("copy / speculative-sampling, greedy", "model / exact, temperature 1"))
     ]
     assert len(subjects) == 2
-    passes, extend = set[tuple[int, int]](), StaticSession.extend
+    passes, pass_at = set[tuple[int, int]](), StaticSession.pass_at
 
-    def noted(session: StaticSession, tokens: Tensor) -> Tensor:
+    def noted(session: StaticSession, tokens: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         passes.add((session.rows, tokens.shape[1]))
-        return extend(session, tokens)
+        return pass_at(session, tokens, starts)
 
-    monkeypatch.setattr(StaticSession, "extend", noted)
+    monkeypatch.setattr(StaticSession, "pass_at", noted)
     found, _ = audit(subjects, sizes, tmp_path, quiet=True, workers=0, with_controls=False)
     assert not any(map(is_red, found.values())), found
     assert {rows for rows, _ in passes} == {1, sizes.batch}

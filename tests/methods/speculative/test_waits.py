@@ -24,6 +24,8 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
+from methods.speculative.translation import UNSEEN
+from methods.static import Room, StaticSession
 from methods.types import Inputs, Stop
 
 GAMMA, TOKENS = 3, 24
@@ -94,11 +96,16 @@ def counted(seen: Counter[str]) -> Iterator[None]:
         yield
 
 
-def waits_a_round(sampling: Sampling, rows: int, same: bool) -> Counter[str]:
+def fixed(stack: Any, rows: int, most_new: int) -> StaticSession:
+    return StaticSession(stack, Room(rows, 3, TOKENS), most_new)
+
+
+def waits_a_round(sampling: Sampling, rows: int, same: bool, captured: bool = False) -> Counter[str]:
     """What waited in all rounds but the last of each row, divided by how many there were; ``same``: every draft stands."""
     target = llama(0)
     draft = target if same else llama(1)
-    method = DraftAndVerify(ModelDrafter(ModelSession(draft)), SpeculativeSampling(), partial(Constant, GAMMA))
+    drafting = fixed(draft, rows, UNSEEN) if captured else ModelSession(draft)
+    method = DraftAndVerify(ModelDrafter(drafting), SpeculativeSampling(), partial(Constant, GAMMA))
     seen, rounds, number = Counter[str](), Counter[str](), 0
     original = method._round
 
@@ -113,7 +120,8 @@ def waits_a_round(sampling: Sampling, rows: int, same: bool) -> Counter[str]:
     method._round = round_of  # type: ignore[method-assign]
     inputs = Inputs(tuple((1, 5 + row, 7) for row in range(rows)))
     Lapse.asked, numbers, stop = 0, Uniforms(range(rows), TOKENS), Stop(max_new_tokens=TOKENS)
-    made = method.generate(ModelSession(target), inputs, sampling, numbers, stop, Mark)
+    session = fixed(target, rows, GAMMA + 1) if captured else ModelSession(target)
+    made = method.generate(session, inputs, sampling, numbers, stop, Mark)
     assert number >= 3
     assert Lapse.asked == 0
     assert [one.steps[0].round_s for one in settled(made)] == [0.5] * rows
@@ -126,21 +134,25 @@ def waits_a_round(sampling: Sampling, rows: int, same: bool) -> Counter[str]:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("same", [False, True], ids=["few drafts stand", "all drafts stand"])
-def test_a_round_waits_once(temperature: float, rows: int, same: bool) -> None:
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_round_waits_once(temperature: float, rows: int, same: bool, captured: bool) -> None:
     """The verdict's way to the host. Found before: the pending token's copy behind the drafts, one read a full accept, and of a
     greedy round a look at the draft's logits for NaN, which no rule would see."""
-    assert waits_a_round(Sampling(temperature=temperature), rows, same) == {"cpu": 1}
+    assert waits_a_round(Sampling(temperature=temperature), rows, same, captured) == {"cpu": 1}
 
 
+@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_draft_that_turns_nan_is_refused_with_that_one_wait(on_device: bool) -> None:
+def test_a_draft_that_turns_nan_is_refused_with_that_one_wait(on_device: bool, captured: bool) -> None:
     """On a CPU at once, on a device when the verdict is on the host. Drafts of NaN would only be rejected, and slow."""
     target, draft = llama(0), llama(1)
     draft.project.weight.fill_(float("nan"))
-    method = DraftAndVerify(ModelDrafter(ModelSession(draft)), SpeculativeSampling(), partial(Constant, GAMMA))
+    drafting = fixed(draft, 2, UNSEEN) if captured else ModelSession(draft)
+    method = DraftAndVerify(ModelDrafter(drafting), SpeculativeSampling(), partial(Constant, GAMMA))
     inputs, stop = Inputs(((1, 5, 7), (1, 6))), Stop(max_new_tokens=TOKENS)
+    session = fixed(target, 2, GAMMA + 1) if captured else ModelSession(target)
     with counted(Counter()) if on_device else nullcontext(), pytest.raises(NotFiniteError, match="logits of row 0: hold NaN"):
-        method.generate(ModelSession(target), inputs, Sampling(), Uniforms(range(2), TOKENS), stop)
+        method.generate(session, inputs, Sampling(), Uniforms(range(2), TOKENS), stop)
 
 
 def test_an_encoder_in_fp16_keeps_its_states_finite_without_a_look() -> None:
