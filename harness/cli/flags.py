@@ -273,6 +273,8 @@ def acceptance(parser: argparse.ArgumentParser) -> None:
         "record files of runs that drafted, or logs of vLLM, SGLang, TensorRT-LLM, AIPerf, speculation_profile.json"
     )
     parser.add_argument("records", nargs="+", type=path_name, metavar="RECORDS", help=help_of_records)
+    before = "an earlier dump of the same server's /metrics (vLLM, SGLang): what was counted from it to the one log is read"
+    parser.add_argument("--before", type=path_name, metavar="FILE", help=before)
     parser.add_argument("--json", type=path_name, metavar="FILE", help="write the table as one JSON document as well")
     profile = "write a speculation_profile.json of the one log, which travels with a draft's checkpoint"
     parser.add_argument("--profile-out", type=path_name, metavar="FILE", help=profile)

@@ -33,7 +33,11 @@ class Entry:
         try:
             return read(self.value)
         except ValueError as error:
-            raise UsageError(f"log {self.path}: {self.place}: {error}") from error
+            raise self.error(str(error)) from error
+
+    def error(self, reason: str) -> UsageError:
+        """Return the error of an entry, which names the file and the place."""
+        return UsageError(f"log {self.path}: {self.place}: {reason}")
 
 
 def entries_of(path: Path) -> list[Entry]:
