@@ -10,7 +10,7 @@ from harness.advise.measure import SHARES, Arms, Stages, check_drafters, counted
 from harness.advise.page import ADVICE, as_dict, write_page
 from harness.advise.predict import Cell, Pilot, best_three, survival
 from harness.advise.recommendation import NOT_CONSIDERED, Answer, Checked, lines, over_batches
-from harness.cli.own_data import evaluated_source, learned_lines, learned_rows
+from harness.cli.own_data import evaluated_source, learned_lines, learned_rows, left_out_line
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     tested = plain.replace(replicas=2, replica=1, limit=max(max(one.num_examples) for one in answers))  # as Stages has it
     models = [plain.target, *(one.model for one in drafters if one.model is not None)]
     learned = learned_rows(pin(tested), models)
-    text = "\n".join([*_text(answers, args, plain), *learned_lines(learned)])
+    text = "\n".join([*_text(answers, args, plain), *left_out_line(plain.source), *learned_lines(learned)])
     title = f"Advice: {plain.target.short}, {plain.task}, temperature {plain.sampling.temperature:g}"
     page = write_page(answers, title, text, args.records / ADVICE, name)
     print(text)

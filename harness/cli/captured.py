@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import sys
 from itertools import islice
 
-from harness.cli.own_data import evaluated_source
+from harness.cli.own_data import evaluated_source, left_out_line
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
@@ -62,6 +63,8 @@ def _questions(args: argparse.Namespace, source: str) -> list[dict[str, object]]
     task, count = get_task(args.task or "text"), args.prompts or PROMPTS
     models = [] if args.target is None else [ModelSpec(name=model_name(args.target))]
     tested = evaluated_source(source, task.name, models)
+    for line in left_out_line(tested):
+        print(f"foretoken: {line}", file=sys.stderr)
     examples = islice(read_examples(task, tested, "test", count, args.seed), count)
     prompts = list(dict.fromkeys(task.prompt(example, "instruction") for example in examples))
     return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens))

@@ -21,6 +21,7 @@ from harness.run.runner import pin
 from tasks.base import Example
 from tasks.sources.read import read_examples
 from tasks.sources.rows import Rows
+from tasks.sources.source import Source
 
 PROMPTS = [f"abc def {number} " + "ghi " * 30 for number in range(9)]
 
@@ -220,16 +221,42 @@ def test_rows_that_a_draft_learned_from_are_known_in_another_order_and_format(
     assert evaluated_source(tested, "text", [draft]) == source_of(others, fields=[f"{field}=story"], split="whole")
 
 
-def test_learned_rows_that_no_hash_leaves_out_are_counted_and_refused(draft: ModelSpec, tmp_path: Path) -> None:
-    """Capitals and spaces make other parts of them, and a test file is tested whole."""
-    fields = ["text=story"]
-    shouted = table_of(tmp_path / "shouted.csv", [text.upper().replace(" ", "  ") for text in STORIES])
-    test = table_of(tmp_path / "test.csv", [*STORIES, "jkl " * 30])
-    for place, counts in ((shouted, r"\d+ of the \d+"), (test, r"7\d of the 81")):
-        with pytest.raises(
-            UsageError, match=rf"draft learned from {counts} rows that are tested, the first with id '.*-\d+'; test"
-        ):
-            evaluated_source(source_of(place, fields=fields), "text", [draft])
+def test_learned_rows_that_no_hash_leaves_out_are_left_out_one_by_one(
+    models: dict[str, str], draft: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test file is tested whole: what is left of it are the rows that no training part has, and rows of no training at all.
+
+    Fault: one row that is known again refuses all others.
+    """
+    task = tasks.get_task("text")
+    asked = source_of(table_of(tmp_path / "test.csv", [*STORIES, "jkl " * 30]), fields=["text=story"])
+    learned = {one.inputs["prompt"] for one in read_examples(task, str(tmp_path / "learned.jsonl"), "train", None, 0)}
+    every = list(read_examples(task, asked, "test", None, 0))
+    unseen = [one for one in every if one.inputs["prompt"] not in learned]
+    assert 5 < len(unseen) < 20
+    tested = evaluated_source(asked, "text", [draft])
+    assert list(read_examples(task, tested, "test", None, 0)) == unseen
+    assert Source.of(tested).text == tested != asked
+    assert evaluated_source(tested, "text", [draft]) == tested
+    few = list(read_examples(task, tested, "test", 4, 0))
+    assert {one.id for one in few} < {one.id for one in unseen}
+    [line] = [line for line in notes(plain_of(models["target"], tested), 80) if "left out" in line]
+    gone = [one.id for one in every if one not in unseen]
+    assert f"note: {len(gone)} rows of {tmp_path}/test.csv left out of the test, the first with id {gone[0]!r}" in line
+    pinned = pin(plain_of(models["target"], tested))
+    assert learned_rows(pinned, [draft])[draft.name]["rows"] == 0
+    monkeypatch.setattr("harness.cli.own_data.MOST_SKIPPED", len(gone) - 1)
+    with pytest.raises(UsageError, match=rf"learned from {len(gone)} of the 81 .*; at most {len(gone) - 1} can be left"):
+        evaluated_source(asked, "text", [draft])
+
+
+def test_rows_that_were_all_learned_from_are_refused(draft: ModelSpec, tmp_path: Path) -> None:
+    task = tasks.get_task("text")
+    learned = next(read_examples(task, str(tmp_path / "learned.jsonl"), "train", None, 0))
+    [text] = [text for text in STORIES if text.startswith(learned.inputs["prompt"])]
+    asked = source_of(table_of(tmp_path / "test.csv", [text.upper().replace(" ", "  ")]), fields=["text=story"])
+    with pytest.raises(UsageError, match=r"draft learned from 1 of the 1 rows .* the first with id 'test-0'; none is left"):
+        evaluated_source(asked, "text", [draft])
 
 
 @pytest.mark.parametrize("name", ["own.jsonl", "train.jsonl"])
