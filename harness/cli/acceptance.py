@@ -28,6 +28,7 @@ from harness.measures.statistics import DESCRIPTIVE, ENOUGH, Estimate
 from harness.tables.files import write_whole
 from harness.tables.layout import APPROXIMATE
 
+NAMED = 3  # places of lines that were passed over
 OURS = b'{"signature":'  # how a line of our records begins
 
 
@@ -119,6 +120,7 @@ def _facts(path: Path, log: AnyLog) -> dict[str, Any]:
             "num_requests": None if log.is_total else len(log.requests),
             "num_left_out": log.num_left_out,
             "since": log.since or None,
+            "passed_over": list(log.passed_over),
             "told": [asdict(one) for one in log.told],
         }
     method = log.experiment.method
@@ -218,6 +220,10 @@ def _remarks(logs: Sequence[AnyLog]) -> list[str]:
     totals = [f"[{number}]" for number, log in enumerate(logs, start=1) if isinstance(log, Counted) and log.is_total]
     if totals:
         lines.append(f"{', '.join(totals)}: no interval; a total tells no requests apart, so that nothing can be resampled.")
+    for number, log in enumerate(logs, start=1):
+        if isinstance(log, Counted) and log.passed_over:
+            places = ", ".join([*log.passed_over[:NAMED], *["..."][: len(log.passed_over) > NAMED]])
+            lines.append(f"[{number}]: {len(log.passed_over)} passed over that hold no JSON ({places}); all others were read.")
     whole = [f"[{number}]" for number, log in enumerate(logs, start=1) if isinstance(log, Counted) and log.since == START]
     if whole:
         lines.append(f"{', '.join(whole)}: all that the server did; --before with an earlier dump leaves out what came before.")

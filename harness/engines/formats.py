@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.engines import aiperf, profile, sglang, tensorrt_llm, vllm
-from harness.engines.entries import Entry, entries_of
+from harness.engines.entries import Entry, entries_of, read_entries
 from harness.measures.counts import Counted
 
 
@@ -42,17 +42,17 @@ FORMATS = (
 )
 
 
-def recognised(path: Path) -> tuple[Format, list[Entry]] | None:
-    """Return the format whose fields an entry of the file has, with its entries; None if there is none.
+def recognised(path: Path) -> tuple[Format, list[Entry], list[str]] | None:
+    """Return the format whose fields an entry of the file has, with its entries and the lines that hold none; None without one.
 
     Raises:
         UsageError: the file cannot be read.
     """
-    entries = entries_of(path)
+    entries, torn = read_entries(path)
     for entry in entries:
         for one in FORMATS:
             if one.fits(entry.value):
-                return one, entries
+                return one, entries, torn
     return None
 
 
@@ -62,8 +62,8 @@ def read(path: Path) -> Counted:
     Raises:
         UsageError: no format fits, a line of it does not, its numbers contradict one another, or nothing was drafted in it.
     """
-    form, entries = _recognised(path)
-    log = form.read(entries)
+    form, entries, torn = _recognised(path)
+    log = replace(form.read(entries), passed_over=torn)
     if log.is_empty:
         raise UsageError(f"log {path}: {form.name}: nothing was drafted in it; expected a log of a run that speculates")
     return log
@@ -75,7 +75,7 @@ def read_between(before: Path, after: Path) -> Counted:
     Raises:
         UsageError: the files are not such dumps of one server that kept running, or nothing was drafted in between.
     """
-    form, entries = _recognised(after)
+    form, entries, _ = _recognised(after)
     if form.between is None:
         able = " or ".join(one.name for one in FORMATS if one.between is not None)
         raise UsageError(f"--before {before}: {after} is of another kind ({form.name}); expected a dump of counters: {able}")
@@ -88,7 +88,7 @@ def read_between(before: Path, after: Path) -> Counted:
     return replace(log, since=before.name)
 
 
-def _recognised(path: Path) -> tuple[Format, list[Entry]]:
+def _recognised(path: Path) -> tuple[Format, list[Entry], list[str]]:
     found = recognised(path)
     if found is None:
         first = entries_of(path)[0]

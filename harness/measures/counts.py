@@ -133,7 +133,7 @@ class Counted:
     ``source`` is the file of the engine that the format was taken from, at a commit. ``given`` are definitions whose value the
     log states without the counts behind it. ``is_total``: no requests are told apart, so that nothing can be resampled.
     ``remedy`` says what to give where it is unknown whether drafts are a chain. ``since`` is where counters of a server begin:
-    at its start, or at an earlier dump; empty where the log is of one run.
+    at its start, or at an earlier dump; empty where the log is of one run. ``passed_over`` are lines that could not be read.
     """
 
     format: str
@@ -146,6 +146,7 @@ class Counted:
     lenience: float | None = None
     remedy: str = ""
     since: str = ""
+    passed_over: Sequence[str] = ()
 
     @property
     def gamma(self) -> int | None:

@@ -7,6 +7,7 @@ the engines' own documents and tests, so what is derived from them is theirs to 
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -524,10 +525,35 @@ def test_an_entry_that_does_not_fit_is_named_by_its_line(tmp_path: Path, capsys:
     assert "line 6: no metrics.speculative_decoding; start the server with" in capsys.readouterr().err
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_and_named(tmp_path: Path) -> None:
     whole = formats.read(SAMPLES / "tensorrt_llm_iterations.jsonl")
     path = edited(tmp_path, "tensorrt_llm_iterations.jsonl", lambda text: text + '{"iter": 4, "specDeco')
-    assert formats.read(path) == whole
+    lines = path.read_text().count("\n") + 1
+    assert formats.read(path) == replace(whole, passed_over=[f"line {lines}"])
+
+
+def test_a_few_lines_without_json_are_passed_over_and_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Two writers tore a line, and a warning stands between: the other 38 requests are read as they would be alone.
+
+    Fault: one such line refuses all others. Where every tenth and more is torn the file is not what it is taken for.
+    """
+    request = json.dumps(sglang_request([2, 1, 0], 2)) + "\n"
+    torn, path, out = request[:40] + "\n", tmp_path / "log.jsonl", tmp_path / "out.json"
+    path.write_text(request * 38)
+    whole = formats.read(path)
+    path.write_text(request * 5 + torn + request * 20 + "WARNING: slow disk\n" + request * 13)
+    assert values(formats.read(path)) == values(whole)
+    assert main(["acceptance", str(path), "--json", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "38 requests, 0 left out" in shown
+    assert "[1]: 2 passed over that hold no JSON (line 6, line 27); all others were read." in shown
+    assert json.loads(out.read_text())["records"][0]["passed_over"] == ["line 6", "line 27"]
+    path.write_text(request * 5 + torn + request * 4 + torn + request * 7)
+    assert main(["acceptance", str(path)]) == 2
+    assert (
+        "line 6: no JSON; expected one JSON document, or one on each line: mend or remove 2 of 18 lines"
+        in capsys.readouterr().err
+    )
 
 
 def test_streamed_events_are_read(tmp_path: Path) -> None:
