@@ -16,6 +16,7 @@ from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.models.names import is_encoder_decoder
+from harness.run.build import specs_of
 from harness.run.refusals import check_graphs
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
@@ -42,8 +43,8 @@ def execute(args: argparse.Namespace) -> int:
         for size in args.batch
     ]
     tested = plain.replace(replicas=2, replica=1, limit=max(max(one.num_examples) for one in answers))  # as Stages has it
-    models = [plain.target, *(one.model for one in drafters if one.model is not None)]
-    learned = learned_rows(pin(tested), models)
+    pinned = [pin(tested.replace(method=MethodSpec.of("speculative", drafter=one))) for one in drafters]
+    learned = learned_rows(pin(tested), dict.fromkeys(spec for one in pinned for spec in specs_of(one)))
     text = "\n".join([*_text(answers, args, plain), *left_out_line(plain.source), *learned_lines(learned)])
     title = f"Advice: {plain.target.short}, {plain.task}, temperature {plain.sampling.temperature:g}"
     page = write_page(answers, title, text, args.records / ADVICE, name)

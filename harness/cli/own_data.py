@@ -6,6 +6,7 @@ another file, are left out one by one.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os.path import expanduser
@@ -246,12 +247,18 @@ def _parted(experiment: Experiment, source: Source) -> list[str]:
 def learned_rows(experiment: Experiment, models: Iterable[ModelSpec]) -> dict[str, dict[str, Any]]:
     """Say of each model from how many of a pinned experiment's rows it learned: "rows" of "tested", and why that is not known.
 
-    Nothing of generated rows, nor of models that are trained here: what is tested is left out of their training.
+    By name and revision, since two revisions of a model are two. Nothing of generated rows, nor of models that are trained
+    here: what is tested is left out of their training.
     """
     if experiment.source == "toy":
         return {}
     task, examples = get_task(experiment.task), examples_of(experiment)
-    return {model.name: _learned_of(model, task, examples) for model in models if not _is_trained_here(model)}
+    told: dict[str, dict[str, Any]] = {}
+    for model in models:
+        if not _is_trained_here(model):
+            key = model.name if model.revision is None else f"{model.name}@{model.revision}"
+            told[key] = {"name": model.name, "revision": model.revision, **_learned_of(model, task, examples)}
+    return told
 
 
 def _learned_of(model: ModelSpec, task: Task, examples: Sequence[Example]) -> dict[str, Any]:
@@ -264,11 +271,12 @@ def _learned_of(model: ModelSpec, task: Task, examples: Sequence[Example]) -> di
 
 
 def learned_lines(learned: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return ``learned_rows`` as one line to print; none where there is nothing to say."""
+    """Return ``learned_rows`` as one line to print; none where there is nothing to say. Only shared names have a revision."""
+    times = Counter(one["name"] for one in learned.values())
     parts = [
-        f"{name} {one['rows']}"
+        f"{one['name'] if times[one['name']] == 1 else key} {one['rows']}"
         + ("" if one["rows"] == UNKNOWN else f" of {one['tested']}")
         + (f" ({one['why']})" if one["why"] else "")
-        for name, one in learned.items()
+        for key, one in learned.items()
     ]
     return [f"learned from tested rows: {', '.join(parts)}"] if parts else []

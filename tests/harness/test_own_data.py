@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fuzz_models import save_models
 import tasks
 from harness.cli import exact
 from harness.cli.main import main
-from harness.cli.own_data import evaluated_source, learned_rows, notes
+from harness.cli.own_data import evaluated_source, learned_lines, learned_rows, notes
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import source_of
@@ -281,7 +282,13 @@ def test_of_every_model_it_is_said_what_is_known_of_its_training(
     assert run(models, table, "--field", "prompt=story") == 0
     out, _ = capsys.readouterr()
     told = json.loads(out.splitlines()[-1])["learned_rows"]
-    assert told == {models["target"]: {"rows": "unknown", "tested": 9, "why": "it says nothing of its training"}}
+    [facts] = told.values()
+    assert facts["revision"]
+    assert facts == {
+        "name": models["target"], "revision": facts["revision"], "rows": "unknown", "tested": 9,
+        "why": "it says nothing of its training",
+    }  # fmt: skip
+    assert list(told) == [f"{models['target']}@{facts['revision']}"]
     assert f"learned from tested rows: {models['target']} unknown (it says nothing of its training)\n" in out
     [item] = experiment_items(table.parent / "records", (), table.parent, 1)
     assert item.learned == told
@@ -289,8 +296,8 @@ def test_of_every_model_it_is_said_what_is_known_of_its_training(
     pinned = pin(plain_of(models["target"], source_of(place, fields=["text=story"])))
     older = draft_of(tmp_path / "older", str(tmp_path / "learned.jsonl"))
     zoo = ModelSpec(name="zoo:gpt-target")
-    told = learned_rows(pinned, [draft, older, zoo])
-    assert told[draft.name] == {"rows": 0, "tested": told[draft.name]["tested"], "why": None}
+    told = {one["name"]: one for one in learned_rows(pinned, [draft, older, zoo]).values()}
+    assert (told[draft.name]["rows"], told[draft.name]["why"]) == (0, None)
     assert told[older.name]["why"] == "its recipe.json notes no rows"
     assert len(told) == 2
     whole = pin(plain_of(models["target"], source_of(place, fields=["text=story"], split="whole")))
@@ -298,6 +305,19 @@ def test_of_every_model_it_is_said_what_is_known_of_its_training(
     assert learned_rows(pin(plain_of(models["target"], "toy")), [draft]) == {}
     drafted = pinned.replace(method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="model", model=draft), gamma=2))
     assert any(f"note: {draft.name} learned from 7" in line and "the part is tested" in line for line in notes(drafted, 80))
+
+
+def test_two_revisions_of_a_model_have_rows_of_their_own(models: dict[str, str], draft: ModelSpec, tmp_path: Path) -> None:
+    """Fault: a target and a draft of one name are one line, and what the first learned from is lost."""
+    place = table_of(tmp_path / "some.csv", STORIES)
+    pinned = pin(plain_of(models["target"], source_of(place, fields=["text=story"], split="whole")))
+    told = learned_rows(pinned, [replace(draft, revision="a" * 40), replace(draft, revision="b" * 40)])
+    assert [(one["name"], one["revision"]) for one in told.values()] == [(draft.name, "a" * 40), (draft.name, "b" * 40)]
+    [line] = learned_lines(told)
+    assert f"{draft.name}@{'a' * 40} 7" in line
+    assert f"{draft.name}@{'b' * 40} 7" in line
+    [alone] = learned_lines(learned_rows(pinned, [draft]))
+    assert f"learned from tested rows: {draft.name} 7" in alone
 
 
 def plain_of(target: str, source: str) -> Experiment:
