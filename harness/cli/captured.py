@@ -27,7 +27,7 @@ def execute_captured(args: argparse.Namespace) -> int:
     paths, source = args.captured, source_of(args.data, "toy", args.field, args.config, args.split)
     if args.endpoint is not None:
         endpoint = Endpoint(args.endpoint, args.plain, args.speculative, args.timeout)
-        paths = record(endpoint, _questions(args, source), args.records, args.quiet)
+        paths = record(endpoint, _questions(args, source, endpoint.is_chat), args.records, args.quiet)
     captures = [read_capture(path) for path in paths]
     target = None
     if args.target is not None:
@@ -59,7 +59,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UsageError("--endpoint: expected --plain MODEL and --speculative MODEL, the names that the server knows them by")
 
 
-def _questions(args: argparse.Namespace, source: str) -> list[dict[str, object]]:
+def _questions(args: argparse.Namespace, source: str, is_chat: bool) -> list[dict[str, object]]:
     task, count = get_task(args.task or "text"), args.prompts or PROMPTS
     models = [] if args.target is None else [ModelSpec(name=model_name(args.target))]
     tested = evaluated_source(source, task.name, models)
@@ -67,4 +67,4 @@ def _questions(args: argparse.Namespace, source: str) -> list[dict[str, object]]
         print(f"foretoken: {line}", file=sys.stderr)
     examples = islice(read_examples(task, tested, "test", count, args.seed), count)
     prompts = list(dict.fromkeys(task.prompt(example, "instruction") for example in examples))
-    return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens))
+    return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens, is_chat))

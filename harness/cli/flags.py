@@ -254,7 +254,8 @@ def audit(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON Lines of outputs: give the plain file, the speculative one, and best plain once more as a control",
     )
-    flag("--endpoint", metavar="URL", help="record them from this OpenAI-compatible server, such as http://localhost:8000/v1")
+    server = "record them from this OpenAI-compatible server, such as http://localhost:8000/v1; .../v1/chat/completions: chats"
+    flag("--endpoint", metavar="URL", help=server)
     flag("--plain", metavar="MODEL", help="of --endpoint: the model that decodes plainly")
     flag("--speculative", metavar="MODEL", help="of --endpoint: the model that decodes speculatively")
     add_count(any_engine, "--max-new-tokens", "of --endpoint: length of an output", 64, metavar="N")
