@@ -251,6 +251,29 @@ def test_learned_rows_that_no_hash_leaves_out_are_left_out_one_by_one(
         evaluated_source(asked, "text", [draft])
 
 
+def test_a_run_tests_what_its_draft_did_not_learn_from(
+    models: dict[str, str], table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of nine prompts stand in the draft's training: seven are decoded by both arms, and the two are named and counted."""
+    draft = tmp_path / "draft"
+    shutil.copytree(models["draft"], draft)
+    task = tasks.get_task("text")
+    rows = Rows.of((task, Example(str(number), {"prompt": PROMPTS[number].upper()}, ())) for number in (3, 5))
+    (draft / "recipe.json").write_text(json.dumps({"rows": rows.as_dict()}))
+    test = table.rename(table.parent / "test.csv")
+    words = ("--field", "prompt=story", "--draft", str(draft), "--method", "speculative", "--gamma", "2")
+    assert run(models, test, *words) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out.splitlines()[-1])
+    [facts] = [one for one in document["learned_rows"].values() if one["name"] == str(draft)]
+    assert (facts["rows"], facts["tested"]) == (0, 7)
+    assert f"note: 2 rows of {test} left out of the test, the first with id 'test-3'" in err
+    texts = [Path(document[name]).read_text(encoding="utf8") for name in ("records", "baseline_records")]
+    arms = [[json.loads(line)["example"] for line in text.splitlines()] for text in texts]
+    assert arms[0] == arms[1]
+    assert sorted(arms[0]) == [f"test-{number}" for number in (0, 1, 2, 4, 6, 7, 8)]
+
+
 def test_rows_that_were_all_learned_from_are_refused(draft: ModelSpec, tmp_path: Path) -> None:
     task = tasks.get_task("text")
     learned = next(read_examples(task, str(tmp_path / "learned.jsonl"), "train", None, 0))
