@@ -1,20 +1,21 @@
 """Run what advice rests on, by the ordinary runner: a look, a pilot, and the best predictions beside plain decoding.
 
     look    plain decoding of every second example: how long one takes, texts that n-grams are counted on, and what the
-            target's head would say after some of its first layers
+            target's head would say after some of its layers: early exit, and at most what PPD could reach
     pilot   of the other examples some: plain decoding with each drafter's overlap, and each drafter with a sweeping gamma
     check   of the same others more, so also such as the pilot has not seen: plain decoding and the three best predictions
 
 How much each records follows from records alone, so that a run that was killed goes on where it stopped.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from harness.advise.predict import GAMMAS, MOST_DRAFTS, Cell, Pilot
+from harness.advise.predict import GAMMAS, MOST_DRAFTS, Cell, Pilot, Pipeline
 from harness.advise.rounds import paired_batches
 from harness.core.errors import UsageError
 from harness.core.experiment import (
@@ -34,7 +35,10 @@ from harness.models.fit import Models
 from harness.run.build import build_drafter
 from harness.run.prompts import examples_of
 from harness.run.runner import Runner, pin
+from methods.cores import num_cores
 from methods.options import NGRAM_TABLE
+from methods.ppd.plans import MOST_CANDIDATES
+from methods.ppd.theory import Costs, expected_latency
 from methods.speculative.ngram import NGramTable
 from methods.speculative.theory import walltime_factor
 
@@ -42,6 +46,9 @@ SHARES = {"look": 0.08, "pilot": 0.35, "check": 0.45}  # of the time; the rest l
 MOST_EXAMPLES = 200
 FIRST = 2  # batches, by which a stage learns how long an example takes
 EXITS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the depth, where early exit is looked at
+AHEAD = (1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the depth, where PPD may predict; Algorithm 2 needs half of it
+PROCESSES = 2  # of PPD, at least
+WHOLE_ONLY = "its layers only run together, graphs are on, or it is an encoder-decoder"
 PROBED = 1.3  # what overlaps and records cost, over what decoding costs
 
 
@@ -169,11 +176,19 @@ def counted(records: Sequence[Record], plain: Experiment, folder: Path, runner: 
 
 @dataclass(frozen=True)
 class Depth:
-    """The target's layers, and how many of them its head costs as much as; ``tried``: where it may exit early."""
+    """The target's layers, and how many of them its head costs as much as.
+
+    ``tried``: where it may exit early; ``ahead``: where PPD may predict.
+    """
 
     num_layers: int
     head_layers: float
     tried: tuple[int, ...]
+    ahead: tuple[int, ...] = ()
+
+    @property
+    def probed(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.tried, *self.ahead}))
 
 
 def depth_of(plain: Experiment, runner: Runner) -> Depth:
@@ -185,8 +200,9 @@ def depth_of(plain: Experiment, runner: Runner) -> Depth:
         stack, layers = target.stack, target.stack.num_layers
         able = stack.runs_layers_alone and not stack.parts and not target.is_encoder_decoder and not plain.graphs
         tried = sorted({max(1, round(layers * share)) for share in EXITS} - {layers}) if able else []
+        ahead = sorted({math.ceil(layers * share) for share in AHEAD} - {layers}) if able else []
         body = stack.model.num_parameters(exclude_embeddings=True) if able else 1
-        return Depth(layers, stack.head_weight.numel() * layers / body, tuple(tried))
+        return Depth(layers, stack.head_weight.numel() * layers / body, tuple(tried), tuple(ahead))
 
     return runner.with_models(pinned, ask)
 
@@ -198,17 +214,51 @@ def early_exit(look: Sequence[Record], depth: Depth) -> DrafterSpec | Missing:
     nowhere.
     """
     if not depth.tried:
-        return Missing("its layers only run together, graphs are on, or it is an encoder-decoder")
+        return Missing(WHOLE_ONLY)
     whole, promised = depth.num_layers + depth.head_layers, dict[int, float]()
     for layer in depth.tried:
-        ranks = [rank for row in succeeded(look) for one in row.early if one.layer == layer for rank in one.ranks]
-        alpha, cost_ratio = float(np.mean(np.array(ranks) == 0)), (layer + depth.head_layers) / whole
+        alpha, cost_ratio = _match_rate(look, layer, 1), (layer + depth.head_layers) / whole
         promised[layer] = float(np.max(walltime_factor(alpha, np.array(GAMMAS), cost_ratio)))
     best = max(promised, key=lambda layer: promised[layer])
     if promised[best] <= 1:
         found = ", ".join(f"{promise:.2f} behind layer {layer}" for layer, promise in promised.items())
         return Missing(f"cannot pay, even if verifying were free (Theorem 3.8): {found}")
     return DrafterSpec(kind="first-layers", options={"draft_layers": best})
+
+
+def _match_rate(look: Sequence[Record], layer: int, candidates: int) -> float:
+    """Return how often the token is among the likeliest ``candidates`` of a layer, by the target's own head."""
+    ranks = [rank for row in succeeded(look) for one in row.early if one.layer == layer for rank in one.ranks]
+    return float(np.mean(np.array(ranks) < candidates))
+
+
+def pipelined(look: Sequence[Record], depth: Depth, batch_size: int) -> Pipeline | Missing:
+    """Return the plan of PPD that promises most by Theorem 4.1 with the costs of heads, of the layers that were looked at.
+
+    Processes that begin tokens early cost nothing in it, neither time to start them nor cores that the main process would have
+    had: what does not pay by it pays nowhere. More candidates cost nothing either, so there are as many as cores.
+    """
+    if not depth.ahead:
+        return Missing(WHOLE_ONLY)
+    if batch_size > 1:
+        return Missing("it decodes one row at a time; give --batch 1")
+    if num_cores() < PROCESSES:
+        return Missing(f"it needs {PROCESSES} cores and more; here is one")
+    length = float(np.mean([len(row.tokens or ()) for row in succeeded(look)]))
+    if length < 1:
+        return Missing("the look's texts are empty")
+    candidates, head = min(MOST_CANDIDATES, num_cores() - 1), depth.head_layers
+    costs, plain = Costs(early_head=head, final_head=head), length * (depth.num_layers + head)
+    found = list[Pipeline]()
+    for layer in depth.ahead:
+        rate = _match_rate(look, layer, candidates)
+        speed = plain / float(expected_latency(depth.num_layers, layer, length, rate, costs))
+        found.append(Pipeline(layer, candidates, rate, speed))
+    best = max(found, key=lambda one: one.speed)
+    if best.speed <= 1:
+        behind = ", ".join(f"{one.speed:.2f} behind layer {one.early_layer} (match rate {one.match_rate:.2f})" for one in found)
+        return Missing(f"cannot pay, even if its processes were free (Theorem 4.1 with the cost of heads): {behind}")
+    return best
 
 
 def unseen(arms: Arms, pilot: Arms) -> Arms:

@@ -5,6 +5,7 @@ Beside the records, in ``advice/``: a figure (.svg, .png), a page (.html) and al
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "verify_s": {str(count): second for count, second in answer.verify_s.items()},
         "examples": dict(zip(("pilot", "check"), answer.num_examples, strict=True)),
         "refused": answer.refused,
+        "ppd_at_most": None if answer.pipeline is None else asdict(answer.pipeline),
         "survival": {name: [one.as_dict() for one in curve] for name, curve in answer.curves.items()},
         "predicted": [_cell(one) for one in answer.cells],
         "intervals_hold_for": len(answer.checked),

@@ -80,6 +80,16 @@ class Cell:
         return f"{self.drafter.label}, gamma {self.gamma}"
 
 
+@dataclass(frozen=True)
+class Pipeline:
+    """What PPD could reach at a plan, by its match rate on the look's texts: at most ``speed`` times plain decoding."""
+
+    early_layer: int
+    candidates: int
+    match_rate: float
+    speed: float
+
+
 class Pilot:
     """The pilot of one drafter: the seconds of its rounds, and which tokens of the plain arm's text it would have drafted."""
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, log
 
-from harness.advise.predict import Cell, acceptance_for
+from harness.advise.predict import Cell, Pipeline, acceptance_for
 from harness.core.text import text_table
 from harness.measures.statistics import Estimate, Missing
 
-NOT_CONSIDERED = "not considered: PPD: its processes need cores of their own; `foretoken run --method ppd` times it"
+NOT_RUN = "PPD is not run: what it could reach at most is told from a look at the target's layers"
 EVEN = 1.0  # plain decoding over itself
 
 
@@ -34,6 +34,7 @@ class Checked:
 class Answer:
     """The answer at one batch size. ``curves`` are survival curves by drafter, ``refused`` why others are not predicted.
 
+    ``pipeline`` is what PPD could reach at most; None where it is among those refused.
     plain_s: seconds of a token of plain decoding. verify_s: seconds of the target over so many positions.
     """
 
@@ -45,6 +46,7 @@ class Answer:
     refused: dict[str, str] = field(default_factory=dict)
     checked: list[Checked] = field(default_factory=list)
     num_examples: tuple[int, int] = (0, 0)  # of the pilot and of the check
+    pipeline: Pipeline | None = None
 
     @property
     def best(self) -> Checked | None:
@@ -97,7 +99,17 @@ def _costs(answer: Answer) -> list[str]:
             f"{cell.drafter.label}: a draft takes {costs.draft_s * 1e3:.3g} ms, the rest of a round {costs.rest_s * 1e3:.3g} "
             f"ms; the first drafts stand in {_shares(answer.curves.get(cell.drafter.label, []))} of rounds"
         )
-    return [*found, *(f"{name}: {why}" for name, why in answer.refused.items())]
+    found += [f"{name}: {why}" for name, why in answer.refused.items()]
+    return found if answer.pipeline is None else [*found, bound_of(answer.pipeline)]
+
+
+def bound_of(one: Pipeline) -> str:
+    """Say what PPD could reach."""
+    tokens = "1 candidate" if one.candidates == 1 else f"{one.candidates} candidates"
+    return (
+        f"PPD: at most {one.speed:.2f} times as fast as plain decoding, were its processes free (Theorem 4.1 with the cost of "
+        f"heads): {tokens} after layer {one.early_layer}, match rate {one.match_rate:.2f}; not run, its command times it"
+    )
 
 
 def _shares(curve: Sequence[Estimate]) -> str:

@@ -20,7 +20,7 @@ from harness.core.records import Record
 from harness.core.text import text_table
 from harness.engines import formats
 from harness.engines.profile import profile_of
-from harness.measures.counts import Counted, Told
+from harness.measures.counts import START, Counted, Told
 from harness.measures.definitions import Definition, definitions_of
 from harness.measures.logs import AnyLog, Log
 from harness.measures.pairing import num_failed, overlap_of
@@ -28,11 +28,12 @@ from harness.measures.statistics import DESCRIPTIVE, ENOUGH, Estimate
 from harness.tables.files import write_whole
 from harness.tables.layout import APPROXIMATE
 
+NAMED = 3  # places of lines that were passed over
 OURS = b'{"signature":'  # how a line of our records begins
 
 
 def execute(args: argparse.Namespace) -> int:
-    found = {path: log for path in args.records if (log := _log(path)) is not None}
+    found = _between(args.before, args.records) if args.before is not None else _logs(args.records)
     if not found:
         raise UsageError(
             f"records {args.records[0]}: nothing was drafted in them; expected those of a method that drafts and verifies"
@@ -54,6 +55,19 @@ def execute(args: argparse.Namespace) -> int:
     if profile is not None:
         print(f"\nwrote {write_whole(args.profile_out, json.dumps(profile, indent=2) + chr(10))}")
     return 0
+
+
+def _logs(paths: Sequence[Path]) -> dict[Path, AnyLog]:
+    return {path: log for path in paths if (log := _log(path)) is not None}
+
+
+def _between(before: Path, paths: Sequence[Path]) -> dict[Path, AnyLog]:
+    """Read what a server counted since an earlier dump."""
+    if len(paths) > 1:
+        raise UsageError(f"--before {before}: {len(paths)} logs; expected one, the later dump of the same server")
+    if _is_ours(paths[0]):
+        raise UsageError(f"--before {before}: {paths[0]} is no engine's log; expected the later dump of the same server")
+    return {paths[0]: formats.read_between(before, paths[0])}
 
 
 def _log(path: Path) -> AnyLog | None:
@@ -105,6 +119,8 @@ def _facts(path: Path, log: AnyLog) -> dict[str, Any]:
             "drafts": log.shape,
             "num_requests": None if log.is_total else len(log.requests),
             "num_left_out": log.num_left_out,
+            "since": log.since or None,
+            "passed_over": list(log.passed_over),
             "told": [asdict(one) for one in log.told],
         }
     method = log.experiment.method
@@ -127,7 +143,8 @@ def _described(log: AnyLog) -> str:
     facts = _facts(Path(), log)
     if isinstance(log, Counted):
         gamma = "" if log.gamma is None else f", gamma {log.gamma}"
-        requests = "a total" if log.is_total else f"{facts['num_requests']} requests, {facts['num_left_out']} left out"
+        since = f" since {log.since}" if log.since else ""
+        requests = f"a total{since}" if log.is_total else f"{facts['num_requests']} requests, {facts['num_left_out']} left out"
         drafts = {"tree": ", drafts a tree", "unknown": ", drafts a chain or a tree, unknown which"}.get(log.shape or "", "")
         return f"{log.format}{gamma}{drafts}; {requests}"
     schedule = "" if log.experiment.method.has_constant_gamma else f" ({facts['schedule']})"
@@ -203,6 +220,13 @@ def _remarks(logs: Sequence[AnyLog]) -> list[str]:
     totals = [f"[{number}]" for number, log in enumerate(logs, start=1) if isinstance(log, Counted) and log.is_total]
     if totals:
         lines.append(f"{', '.join(totals)}: no interval; a total tells no requests apart, so that nothing can be resampled.")
+    for number, log in enumerate(logs, start=1):
+        if isinstance(log, Counted) and log.passed_over:
+            places = ", ".join([*log.passed_over[:NAMED], *["..."][: len(log.passed_over) > NAMED]])
+            lines.append(f"[{number}]: {len(log.passed_over)} passed over that hold no JSON ({places}); all others were read.")
+    whole = [f"[{number}]" for number, log in enumerate(logs, start=1) if isinstance(log, Counted) and log.since == START]
+    if whole:
+        lines.append(f"{', '.join(whole)}: all that the server did; --before with an earlier dump leaves out what came before.")
     return lines
 
 

@@ -3,19 +3,32 @@
 import argparse
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 
 from harness.advise.commands import commands
-from harness.advise.measure import SHARES, Arms, Stages, check_drafters, counted, depth_of, early_exit, pilots, unseen
+from harness.advise.measure import (
+    SHARES,
+    Arms,
+    Stages,
+    check_drafters,
+    counted,
+    depth_of,
+    early_exit,
+    pilots,
+    pipelined,
+    unseen,
+)
 from harness.advise.page import ADVICE, as_dict, write_page
 from harness.advise.predict import Cell, Pilot, best_three, survival
-from harness.advise.recommendation import NOT_CONSIDERED, Answer, Checked, lines, over_batches
-from harness.cli.own_data import evaluated_source, learned_lines, learned_rows
+from harness.advise.recommendation import NOT_RUN, Answer, Checked, lines, over_batches
+from harness.cli.own_data import evaluated_source, learned_lines, learned_rows, left_out_line
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.models.names import is_encoder_decoder
+from harness.run.build import specs_of
 from harness.run.refusals import check_graphs
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
@@ -42,9 +55,9 @@ def execute(args: argparse.Namespace) -> int:
         for size in args.batch
     ]
     tested = plain.replace(replicas=2, replica=1, limit=max(max(one.num_examples) for one in answers))  # as Stages has it
-    models = [plain.target, *(one.model for one in drafters if one.model is not None)]
-    learned = learned_rows(pin(tested), models)
-    text = "\n".join([*_text(answers, args, plain), *learned_lines(learned)])
+    pinned = [pin(tested.replace(method=MethodSpec.of("speculative", drafter=one))) for one in drafters]
+    learned = learned_rows(pin(tested), dict.fromkeys(spec for one in pinned for spec in specs_of(one)))
+    text = "\n".join([*_text(answers, args, plain), *left_out_line(plain.source), *learned_lines(learned)])
     title = f"Advice: {plain.target.short}, {plain.task}, temperature {plain.sampling.temperature:g}"
     page = write_page(answers, title, text, args.records / ADVICE, name)
     print(text)
@@ -82,9 +95,9 @@ def plain_experiment(args: argparse.Namespace) -> Experiment:
 def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.Namespace, name: str) -> Answer:
     """Look, measure, predict and check at one batch size."""
     depth = depth_of(stages.plain, stages.runner)
-    look = stages.look(depth.tried)
+    look = stages.look(depth.probed)
     table = counted(look.plain, look.experiments[0], args.records / ADVICE / f"{name}-ngrams", stages.runner)
-    layers = early_exit(look.plain, depth)
+    layers, pipeline = early_exit(look.plain, depth), pipelined(look.plain, depth, stages.batch_size)
     own = [layers] if isinstance(layers, DrafterSpec) else []
     piloted = stages.pilot([*drafters, table, *own])
     measured = pilots(piloted)
@@ -93,7 +106,7 @@ def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.N
         cell for one in known for gamma in one.gammas if (cell := one.predict(gamma, stages.plain.max_new_tokens)) is not None
     ]
     checked = _checked(stages, best_three(cells), piloted) if cells else []
-    left_out = {**measured, "early exit": layers}
+    left_out = {**measured, "early exit": layers, "PPD": pipeline}
     seconds = sum(row.wall_s or 0.0 for row in piloted.plain)
     return Answer(
         batch_size=stages.batch_size,
@@ -104,6 +117,7 @@ def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.N
         refused={label: one.why for label, one in left_out.items() if isinstance(one, Missing)},
         checked=checked,
         num_examples=(len(piloted.plain), stages.num_checked),
+        pipeline=None if isinstance(pipeline, Missing) else pipeline,
     )
 
 
@@ -128,10 +142,14 @@ def _text(answers: Sequence[Answer], args: argparse.Namespace, plain: Experiment
         found += [*lines(answer), ""]
         if answer.chosen is not None:
             found += [*_commands(answer.chosen.cell, args, plain, answer.batch_size), ""]
-    return [*found, *over_batches(answers), NOT_CONSIDERED]
+        if (ppd := answer.pipeline) is not None:
+            method = ["--method", "ppd", "--early-layer", str(ppd.early_layer), "--candidates", str(ppd.candidates)]
+            found += [f"PPD: {shlex.join(['foretoken', 'run', *_common(args, plain, answer.batch_size), *method])}", ""]
+    return [*found, *over_batches(answers)]
 
 
-def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_size: int) -> list[str]:
+def _common(args: argparse.Namespace, plain: Experiment, batch_size: int) -> list[str]:
+    """Return the words of our command that say what is decoded and how, without the method."""
     common = ["--task", args.task, "--target", plain.target.name]
     for flag, value, default in (
         ("--data", args.data, None),
@@ -152,7 +170,11 @@ def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_siz
         common += [] if value == default else [flag, str(value)]
     for field in args.field:
         common += ["--field", field]
-    common += ["--chat-template"] if args.chat_template else []
+    return [*common, "--chat-template"] if args.chat_template else common
+
+
+def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_size: int) -> list[str]:
+    common = _common(args, plain, batch_size)
     is_text, drafter = plain.prompt_style != "t5", cell.drafter
     found = commands(common, plain.target, drafter, cell.gamma, sampling=plain.sampling, batch_size=batch_size, text=is_text)
     return [f"{engine}: {words}" for engine, words in found.items()]
@@ -162,4 +184,4 @@ def _plan(args: argparse.Namespace, drafters: Sequence[DrafterSpec]) -> str:
     layers = [] if args.graphs == "on" else ["first-layers"]
     names = ", ".join([*(one.label for one in drafters), "bigram (counted on the target's own texts)", *layers])
     shares = ", ".join(f"{name} {share * args.minutes / len(args.batch):.1f}" for name, share in SHARES.items())
-    return f"drafters: {names}\nminutes at each batch size of {', '.join(map(str, args.batch))}: {shares}\n{NOT_CONSIDERED}"
+    return f"drafters: {names}\nminutes at each batch size of {', '.join(map(str, args.batch))}: {shares}\n{NOT_RUN}"

@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import sys
 from itertools import islice
 
-from harness.cli.own_data import evaluated_source
+from harness.cli.own_data import evaluated_source, left_out_line
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
@@ -26,7 +27,7 @@ def execute_captured(args: argparse.Namespace) -> int:
     paths, source = args.captured, source_of(args.data, "toy", args.field, args.config, args.split)
     if args.endpoint is not None:
         endpoint = Endpoint(args.endpoint, args.plain, args.speculative, args.timeout)
-        paths = record(endpoint, _questions(args, source), args.records, args.quiet)
+        paths = record(endpoint, _questions(args, source, endpoint.is_chat), args.records, args.quiet)
     captures = [read_capture(path) for path in paths]
     target = None
     if args.target is not None:
@@ -58,10 +59,12 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UsageError("--endpoint: expected --plain MODEL and --speculative MODEL, the names that the server knows them by")
 
 
-def _questions(args: argparse.Namespace, source: str) -> list[dict[str, object]]:
+def _questions(args: argparse.Namespace, source: str, is_chat: bool) -> list[dict[str, object]]:
     task, count = get_task(args.task or "text"), args.prompts or PROMPTS
     models = [] if args.target is None else [ModelSpec(name=model_name(args.target))]
     tested = evaluated_source(source, task.name, models)
+    for line in left_out_line(tested):
+        print(f"foretoken: {line}", file=sys.stderr)
     examples = islice(read_examples(task, tested, "test", count, args.seed), count)
     prompts = list(dict.fromkeys(task.prompt(example, "instruction") for example in examples))
-    return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens))
+    return list(questions_of(prompts, args.samples or SAMPLES, args.max_new_tokens, is_chat))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import harness.papers  # noqa: F401 - whose tables plug-ins add to
 from harness.cli.captured import execute_captured
-from harness.cli.own_data import evaluated_source
+from harness.cli.own_data import evaluated_source, left_out_line
 from harness.core import environment, plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
@@ -88,7 +88,11 @@ def _source(args: argparse.Namespace) -> str:
     """Return the rows that are decoded: the zoo learns from the rest of any data, your own pair may have learned from none."""
     if args.target is not None:
         source = source_of(args.data, "toy", args.field, args.config, args.split)
-        return evaluated_source(source, args.task, [ModelSpec(name=model_name(one)) for one in (args.target, args.draft)])
+        models = [ModelSpec(name=model_name(one)) for one in (args.target, args.draft)]
+        tested = evaluated_source(source, args.task, models)
+        for line in left_out_line(tested):
+            print(f"foretoken: {line}", file=sys.stderr)
+        return tested
     if args.field or args.config is not None or args.split is not None:
         raise UsageError("audit: --field, --config and --split are read with --target or --endpoint alone; leave them out")
     return source_of(args.data)

@@ -254,7 +254,8 @@ def audit(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON Lines of outputs: give the plain file, the speculative one, and best plain once more as a control",
     )
-    flag("--endpoint", metavar="URL", help="record them from this OpenAI-compatible server, such as http://localhost:8000/v1")
+    server = "record them from this OpenAI-compatible server, such as http://localhost:8000/v1; .../v1/chat/completions: chats"
+    flag("--endpoint", metavar="URL", help=server)
     flag("--plain", metavar="MODEL", help="of --endpoint: the model that decodes plainly")
     flag("--speculative", metavar="MODEL", help="of --endpoint: the model that decodes speculatively")
     add_count(any_engine, "--max-new-tokens", "of --endpoint: length of an output", 64, metavar="N")
@@ -273,6 +274,8 @@ def acceptance(parser: argparse.ArgumentParser) -> None:
         "record files of runs that drafted, or logs of vLLM, SGLang, TensorRT-LLM, AIPerf, speculation_profile.json"
     )
     parser.add_argument("records", nargs="+", type=path_name, metavar="RECORDS", help=help_of_records)
+    before = "an earlier dump of the same server's /metrics (vLLM, SGLang): what was counted from it to the one log is read"
+    parser.add_argument("--before", type=path_name, metavar="FILE", help=before)
     parser.add_argument("--json", type=path_name, metavar="FILE", help="write the table as one JSON document as well")
     profile = "write a speculation_profile.json of the one log, which travels with a draft's checkpoint"
     parser.add_argument("--profile-out", type=path_name, metavar="FILE", help=profile)

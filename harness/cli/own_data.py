@@ -1,10 +1,12 @@
 """Which rows of a user's data a run tests, and what it says about them.
 
 Data without training rows of their own, as one file, are tested whole, unless a model of the run learns from them: then the
-part is tested that training leaves out (``tasks.sources.read``).
+part is tested that training leaves out (``tasks.sources.read``). Rows of it that a model learned from all the same, from
+another file, are left out one by one.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os.path import expanduser
@@ -26,6 +28,7 @@ from tasks.sources.source import HUB, WHOLE, Source
 from tasks.text import MAX_PROMPT_WORDS, is_cut
 
 UNKNOWN = "unknown"
+MOST_SKIPPED = 1000  # rows that are left out by their ids, which stand in every experiment
 CUT = (
     f"of a text the first third is the prompt, at most {MAX_PROMPT_WORDS} words, and the rest the reference; "
     "--field prompt=text takes it whole"
@@ -40,8 +43,10 @@ HELD_OUT = (
 def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
     """Return the source with the split that a run of these models tests; ``text`` has the one that was asked for.
 
+    Rows of the split that a model learned from, known again one by one, are left out.
+
     Raises:
-        UsageError: a model learned, or would learn, from rows that the split tests.
+        UsageError: a model learned, or would learn, from rows that the split tests, and they cannot be left out.
         DataError: data that cannot be used.
     """
     source, dataset = Source.of(text), get_task(task).dataset
@@ -58,7 +63,8 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
         _refuse_shared(model, source)
         _refuse_copied(model, source, dataset)
     undivided = is_undivided(dataset, replace(source, split=""))
-    whole = replace(source, split=WHOLE) if undivided and source.split in ("", "test", WHOLE) else source
+    every = replace(source, skip=())
+    whole = replace(every, split=WHOLE) if undivided and source.split in ("", "test", WHOLE) else every
     learner = next((one.name for one in models if _has_learned(one, source, dataset) or _learned_rows(one, whole, task)), None)
     if undivided and source.split == "test":
         source = replace(source, split="")
@@ -69,9 +75,7 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
             f"split {source.split!r}: {learner} learns from rows of {source.place} that it tests; choose --split test, which "
             "has none of them"
         )
-    for model in models:
-        _refuse_rows(model, source, task)
-    return source.text
+    return _without_learned(models, source, task).text
 
 
 def _has_learned(model: ModelSpec, source: Source, dataset: Dataset) -> bool:
@@ -122,14 +126,24 @@ def _leaves_out_a_part(model: ModelSpec, source: Source, dataset: Dataset) -> bo
     return found.undivided and all(learned.undivided and learned.train == found.train for learned in shared)
 
 
-def _refuse_rows(model: ModelSpec, source: Source, task: str) -> None:
-    """Refuse rows that a model learned from, in whatever file, order or format they stand now."""
-    if learned := _learned_rows(model, source, task):
-        tested = sum(1 for _ in read_examples(get_task(task), source.text, "test", None, 0))
+def _without_learned(models: Sequence[ModelSpec], source: Source, task: str) -> Source:
+    """Leave out the rows that a model learned from, in whatever file, order or format they stand now.
+
+    Raises:
+        UsageError: no row is left, or they are too many to be named.
+    """
+    learned = {example.id: model.name for model in models for example in _learned_rows(model, source, task)}
+    if not learned:
+        return source
+    tested = sum(1 for _ in read_examples(get_task(task), source.text, "test", None, 0))
+    if len(learned) >= tested or len(learned) > MOST_SKIPPED:
+        first, name = next(iter(learned.items()))
+        why = "none is left" if len(learned) >= tested else f"at most {MOST_SKIPPED} can be left out"
         raise UsageError(
-            f"data {source.place}: {model.name} learned from {len(learned)} of the {tested} rows that are tested, the first "
-            f"with id {learned[0].id!r}; test other rows"
+            f"data {source.place}: {name} learned from {len(learned)} of the {tested} rows that are tested, the first with id "
+            f"{first!r}; {why}, test other rows"
         )
+    return replace(source, skip=(*source.skip, *learned))
 
 
 def _learned_rows(model: ModelSpec, source: Source, task: str) -> list[Example]:
@@ -197,7 +211,7 @@ def notes(experiment: Experiment, num_found: int) -> list[str]:
     if source.place in ("toy", "hub"):
         return []
     told = [f"note: {CUT}"] if experiment.task == "text" and any(map(is_cut, examples_of(experiment))) else []
-    told += _parted(experiment, source)
+    told += [*_parted(experiment, source), *left_out_line(experiment.source)]
     if num_found < experiment.limit:
         undivided = source.repository is None and is_undivided(get_task(experiment.task).dataset, source)
         told.append(
@@ -205,6 +219,14 @@ def notes(experiment: Experiment, num_found: int) -> list[str]:
             + (f". {HELD_OUT}" if undivided and not source.split else "")
         )
     return told
+
+
+def left_out_line(source: str) -> list[str]:
+    """Return as one line to print how many rows are left out, and why; none where all are tested."""
+    found = Source.of(source)
+    rows = "1 row" if len(found.skip) == 1 else f"{len(found.skip)} rows"
+    told = f"note: {rows} of {found.place} left out of the test, the first with id {found.skip[0]!r}" if found.skip else ""
+    return [f"{told}: a model of the run learned from what they ask"] if told else []
 
 
 def _parted(experiment: Experiment, source: Source) -> list[str]:
@@ -225,12 +247,18 @@ def _parted(experiment: Experiment, source: Source) -> list[str]:
 def learned_rows(experiment: Experiment, models: Iterable[ModelSpec]) -> dict[str, dict[str, Any]]:
     """Say of each model from how many of a pinned experiment's rows it learned: "rows" of "tested", and why that is not known.
 
-    Nothing of generated rows, nor of models that are trained here: what is tested is left out of their training.
+    By name and revision, since two revisions of a model are two. Nothing of generated rows, nor of models that are trained
+    here: what is tested is left out of their training.
     """
     if experiment.source == "toy":
         return {}
     task, examples = get_task(experiment.task), examples_of(experiment)
-    return {model.name: _learned_of(model, task, examples) for model in models if not _is_trained_here(model)}
+    told: dict[str, dict[str, Any]] = {}
+    for model in models:
+        if not _is_trained_here(model):
+            key = model.name if model.revision is None else f"{model.name}@{model.revision}"
+            told[key] = {"name": model.name, "revision": model.revision, **_learned_of(model, task, examples)}
+    return told
 
 
 def _learned_of(model: ModelSpec, task: Task, examples: Sequence[Example]) -> dict[str, Any]:
@@ -243,11 +271,12 @@ def _learned_of(model: ModelSpec, task: Task, examples: Sequence[Example]) -> di
 
 
 def learned_lines(learned: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return ``learned_rows`` as one line to print; none where there is nothing to say."""
+    """Return ``learned_rows`` as one line to print; none where there is nothing to say. Only shared names have a revision."""
+    times = Counter(one["name"] for one in learned.values())
     parts = [
-        f"{name} {one['rows']}"
+        f"{one['name'] if times[one['name']] == 1 else key} {one['rows']}"
         + ("" if one["rows"] == UNKNOWN else f" of {one['tested']}")
         + (f" ({one['why']})" if one["why"] else "")
-        for name, one in learned.items()
+        for key, one in learned.items()
     ]
     return [f"learned from tested rows: {', '.join(parts)}"] if parts else []

@@ -13,6 +13,7 @@ Made = TypeVar("Made")
 LARGEST = 10**15  # no counter of a log goes so far
 DATA = "data:"
 EVENTS = (DATA, "event:", "id:", "retry:", ":")  # begins of a line of server-sent events; others than DATA hold no entry
+MOST_TORN = 0.1  # of the lines: a log in which more hold no JSON is something else
 ROUNDING = 1e-9  # of what an engine writes as double precision
 
 
@@ -33,16 +34,26 @@ class Entry:
         try:
             return read(self.value)
         except ValueError as error:
-            raise UsageError(f"log {self.path}: {self.place}: {error}") from error
+            raise self.error(str(error)) from error
+
+    def error(self, reason: str) -> UsageError:
+        """Return the error of an entry, which names the file and the place."""
+        return UsageError(f"log {self.path}: {self.place}: {reason}")
 
 
 def entries_of(path: Path) -> list[Entry]:
+    """Read a file's entries, as ``read_entries`` does."""
+    return read_entries(path)[0]
+
+
+def read_entries(path: Path) -> tuple[list[Entry], list[str]]:
     """Read a file: one JSON document (a list's elements, or itself), JSON Lines, server-sent events, or lines of text.
 
-    A last line that a killed process tore is left out.
+    Lines of JSON Lines that hold no JSON are passed over, and their places returned: a process was killed within a line, or two
+    wrote at once, whatever the lines say.
 
     Raises:
-        UsageError: it cannot be read, is empty, or a line of JSON Lines is no JSON.
+        UsageError: it cannot be read, is empty, or more than ``MOST_TORN`` of its lines hold no JSON.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")  # with a byte order mark or without
@@ -56,22 +67,23 @@ def entries_of(path: Path) -> list[Entry]:
         events = [(place, line.removeprefix(DATA).strip()) for place, line in lines if line.startswith(DATA)]
         lines = [(place, line) for place, line in events if line != "[DONE]"]
     elif lines[0][1][0] not in "[{":
-        return [Entry(path, place, line) for place, line in lines]
+        return [Entry(path, place, line) for place, line in lines], []
     elif (document := _document(text)) is not None:
         if document == []:
             raise UsageError(f"log {path}: an empty list; expected what an engine wrote")
         if not isinstance(document, list):
-            return [Entry(path, "line 1" if len(lines) == 1 else "the document", document)]
-        return [Entry(path, f"element {place}", value) for place, value in enumerate(document, start=1)]
-    found: list[Entry] = []
-    for place, line in lines:
-        value = _document(line)
-        if value is None and found and place == lines[-1][0] and not text.endswith("\n"):
-            break
-        if value is None:
-            raise UsageError(f"log {path}: {place}: no JSON; expected one JSON document, or one on each line")
-        found.append(Entry(path, place, value))
-    return found
+            return [Entry(path, "line 1" if len(lines) == 1 else "the document", document)], []
+        return [Entry(path, f"element {place}", value) for place, value in enumerate(document, start=1)], []
+    read = [(place, _document(line)) for place, line in lines]
+    found = [Entry(path, place, value) for place, value in read if value is not None]
+    torn = [place for place, value in read if value is None]
+    is_last_alone = torn == [lines[-1][0]] and not text.endswith("\n")  # which a killed process leaves
+    if not found or (len(torn) > MOST_TORN * len(lines) and not is_last_alone):
+        of_all = f"{len(torn)} of {len(lines)} lines" if len(torn) > 1 else "the line"
+        raise UsageError(
+            f"log {path}: {torn[0]}: no JSON; expected one JSON document, or one on each line: mend or remove {of_all}"
+        )
+    return found, torn
 
 
 def _document(text: str) -> Any:

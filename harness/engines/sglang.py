@@ -1,10 +1,12 @@
-"""What SGLang writes: ``meta_info`` of each request, dumps of ``/server_info``, results of ``sglang.bench_serving``.
+"""What SGLang writes: ``meta_info`` of requests, dumps of ``/metrics`` and ``/server_info``, ``sglang.bench_serving``.
 
 Sources (sgl-project/sglang): ``python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py`` at 9155cf0 (and
 the names ``spec_num_correct_drafts``, ``spec_num_proposed_drafts``, ``spec_correct_drafts_histogram`` that came after,
 ``spec_accept_token_num``, ``spec_draft_token_num`` before it), ``python/sglang/bench_serving.py`` at 50a6136. The same fields
 stand in ``sglext.spec_tokens_details`` of an OpenAI response that was asked for with ``return_spec_tokens_details`` (pull
-request 33518): one object, or of several choices a list of them, where 0 and [] stand for what is absent.
+request 33518): one object, or of several choices a list of them, where 0 and [] stand for what is absent. The counters of
+``/metrics`` are those of ``TokenizerMetricsCollector`` (``python/sglang/srt/observability/metrics_collector.py`` at 016d860),
+which counts a request when it has finished: its tokens and its rounds, no drafts.
 
 Off by one, twice: ``spec_accept_length`` is completion_tokens / spec_verify_ct. It counts the bonus token, and also the first
 token, which the prompt's pass emits: one token a request more than ``tokens_per_step``. ``spec_accept_rate`` and the histogram
@@ -22,8 +24,10 @@ from functools import partial
 from typing import Any
 
 from harness.engines.entries import Entry, agree, count, count_or_none, counts, left_out, number, over, part
-from harness.measures.counts import Counted, Counts, Told, added
+from harness.engines.prometheus import Dump, read_dump
+from harness.measures.counts import START, Counted, Counts, Told, added
 
+METRICS = "SGLang, metrics endpoint"
 REQUESTS = "SGLang, meta_info of each request"
 SERVER = "SGLang, server info"
 BENCH = "SGLang, bench_serving result"
@@ -34,6 +38,41 @@ LENGTH = "spec_accept_length"
 SAY_SO = "add the server's /server_info as a line of the file"
 DETAILS = "spec_tokens_details"
 AVERAGE = "avg_spec_accept_length"
+VERIFIED, TOKENS, FINISHED = (f"sglang:{name}" for name in ("spec_verify_calls", "generation_tokens", "num_requests"))
+COUNTERS = (VERIFIED, TOKENS, FINISHED)
+
+
+def is_metrics(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(VERIFIED)
+
+
+def read_metrics(entries: Sequence[Entry]) -> Counted:
+    """Read what a server counted since its start."""
+    return replace(_metrics(read_dump(entries, COUNTERS)), since=START)
+
+
+def read_metrics_between(before: Sequence[Entry], after: Sequence[Entry]) -> Counted:
+    """Read what a server counted between two dumps. It writes no counter before its first request has finished."""
+    return _metrics(read_dump(after, COUNTERS).since(read_dump(before, COUNTERS)))
+
+
+def _metrics(dump: Dump) -> Counted:
+    """Sum the counters over a dump's labels. One token of each request is of its prompt's pass, which is no round.
+
+    A round emits at least a token: where fewer are counted, requests ended without one, and tokens a round are unknown.
+    """
+    rounds, tokens, requests = (dump.total(name) for name in COUNTERS)
+    length = "of sums, of a request spec_accept_length; the gauge of that name is of the last rounds that the server logged"
+    told = [
+        Told(VERIFIED + "_total", rounds, "rounds of requests that finished"),
+        Told(TOKENS + "_total", tokens, "their tokens, the prompt pass's counted"),
+        Told(FINISHED + "_total", requests, "requests that finished"),
+        Told(LENGTH, over(tokens, rounds, 0.0), length),
+    ]
+    source = "python/sglang/srt/observability/metrics_collector.py at 016d860"
+    length_of = {name: over(tokens - requests, rounds, 0.0) for name in ("tokens_per_step", "eagle_tau")}
+    given = length_of if rounds <= tokens - requests else {}
+    return Counted(format=METRICS, source=source, told=told if rounds else [], given=given, is_total=True)
 
 
 def _metas(value: Any) -> list[Mapping[str, Any]]:

@@ -10,6 +10,7 @@ Off by one: vLLM's mean acceptance length is 1 + accepted / rounds that drafted.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -26,14 +27,15 @@ from harness.engines.entries import (
     over,
     part,
 )
-from harness.measures.counts import LONGEST, Counted, Counts, Histogram, Told, added
+from harness.engines.prometheus import Dump, read_dump
+from harness.measures.counts import LONGEST, START, Counted, Counts, Histogram, Told, added
 
-SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(\{.*\})?\s+(\S+)(?:\s+-?\d+)?")
 POSITION = re.compile(r'[{,]position="(\d{1,4})"')
 PREFIX = "vllm:spec_decode_"
 DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = (
     PREFIX + name for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos")
 )
+COUNTERS = (DRAFTS, DRAFTED, ACCEPTED, BY_POSITION)
 METRICS = "vLLM, metrics endpoint"
 BENCH = "vLLM, bench serve result"
 REQUESTS = "vLLM, acceptance of each request"
@@ -45,22 +47,24 @@ def is_metrics(value: Any) -> bool:
 
 
 def read_metrics(entries: Sequence[Entry]) -> Counted:
-    """Sum the counters over a dump's engines and models, since the server's start, as vLLM's own benchmark does."""
-    seen: set[str] = set()
-    sums = dict.fromkeys((DRAFTS, DRAFTED, ACCEPTED), 0)
-    places: dict[int, int] = {}
-    for entry in entries:
-        sample = entry.made(partial(_sample, seen))
-        if sample is None:
-            continue
-        name, place, value = sample
-        if place is not None:
-            places[place] = places.get(place, 0) + value
-        else:
-            sums[name] += value
-    whole = Entry(entries[0].path, "its counters", places)
-    found = whole.made(lambda by_place: _server(sums[DRAFTS], sums[DRAFTED], sums[ACCEPTED], _dense(by_place)))
-    told = [Told(name + "_total", value, _COUNTED[name]) for name, value in sums.items()]
+    """Read what a server counted since its start."""
+    return replace(_metrics(entries, read_dump(entries, COUNTERS)), since=START)
+
+
+def read_metrics_between(before: Sequence[Entry], after: Sequence[Entry]) -> Counted:
+    """Read what a server counted between two dumps. It writes its counters from the start on, so the earlier one has them."""
+    earlier = read_dump(before, COUNTERS)
+    if not earlier.counts:
+        raise before[0].error(f"no {DRAFTS} in the dump; expected one of the same server, which speculates from its start on")
+    return _metrics(after, read_dump(after, COUNTERS).since(earlier))
+
+
+def _metrics(entries: Sequence[Entry], dump: Dump) -> Counted:
+    """Sum the counters over a dump's engines and models, as vLLM's own benchmark does."""
+    drafts, drafted, accepted = (dump.total(name) for name in _COUNTED)
+    whole = Entry(entries[0].path, "its counters", _by_position(dump))
+    found = whole.made(lambda places: _server(drafts, drafted, accepted, _dense(places)))
+    told = [Told(name + "_total", dump.total(name), relation) for name, relation in _COUNTED.items()]
     return Counted(
         format=METRICS,
         source="vllm/v1/spec_decode/metrics.py at 016a858",
@@ -77,33 +81,16 @@ _COUNTED = {
 }
 
 
-def _sample(seen: set[str], line: str) -> tuple[str, int | None, int] | None:
-    """Return a counter's name without ``_total``, its position if it has one, and its value; None for any other line."""
-    if line.startswith("#"):
-        return None
-    found = SAMPLE.fullmatch(line)
-    if found is None:
-        raise ValueError(f"{line[:60]!r}: not a line of Prometheus' text format")
-    name, labels = found[1].removesuffix("_total"), found[2] or ""
-    if name not in (DRAFTS, DRAFTED, ACCEPTED, BY_POSITION):
-        return None
-    if name + labels in seen:
-        raise ValueError(f"{name}{labels}: a second time; a file holds one dump")
-    seen.add(name + labels)
-    place = POSITION.search(labels) if name == BY_POSITION else None
-    if name == BY_POSITION and place is None:
-        raise ValueError(f'{name}{labels}: no label position; expected position="0" for the first draft')
-    return name, None if place is None else int(place[1]), _value(found[1], found[3])
-
-
-def _value(name: str, text: str) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if value < 0 or not value.is_integer():
-        raise ValueError(f"{name}: {text!r}; expected a count from 0 on")
-    return int(value)
+def _by_position(dump: Dump) -> dict[int, int]:
+    """Return for each position the rounds in which its draft stands."""
+    places: dict[int, int] = {}
+    for series, counted in dump.counts.items():
+        if series.name == BY_POSITION:
+            found = POSITION.search(series.labels)
+            if found is None:
+                raise dump.lines[series].error(f'{series}: no label position; expected position="0" for the first draft')
+            places[int(found[1])] = places.get(int(found[1]), 0) + counted
+    return places
 
 
 def _dense(places: Mapping[int, int]) -> tuple[int, ...]:

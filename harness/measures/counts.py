@@ -13,6 +13,7 @@ OfCounts = Callable[["Counts"], Statistic | None]
 Histogram = tuple[int, ...]
 TREE = "its drafts are a tree: alpha by place is unknown"
 UNTOLD = "it is unknown whether its drafts are a chain or a tree, so alpha by place is, too"
+START = "the server's start"
 LONGEST = 1000  # drafts of a round: none has so many
 
 
@@ -131,7 +132,8 @@ class Counted:
 
     ``source`` is the file of the engine that the format was taken from, at a commit. ``given`` are definitions whose value the
     log states without the counts behind it. ``is_total``: no requests are told apart, so that nothing can be resampled.
-    ``remedy`` says what to give where it is unknown whether drafts are a chain.
+    ``remedy`` says what to give where it is unknown whether drafts are a chain. ``since`` is where counters of a server begin:
+    at its start, or at an earlier dump; empty where the log is of one run. ``passed_over`` are lines that could not be read.
     """
 
     format: str
@@ -143,6 +145,8 @@ class Counted:
     num_left_out: int = 0
     lenience: float | None = None
     remedy: str = ""
+    since: str = ""
+    passed_over: Sequence[str] = ()
 
     @property
     def gamma(self) -> int | None:

@@ -78,6 +78,9 @@ def _from_files(dataset: Dataset, source: Source, split: Split, limit: int | Non
     if files.pooled and not pooled and split == "train":
         files = Files((), files.test)
     chosen = _split_by_hash(dataset, files, source, split) if pooled else _split_by_file(dataset, files, source, split)
+    if split == "test" and source.skip:
+        skipped = frozenset(source.skip)
+        chosen = ((rank, example) for rank, example in chosen if example.id not in skipped)
     if limit is None:
         picked: Iterator[Example] = (example for _, example in chosen)
     else:

@@ -13,7 +13,7 @@ WHOLE = "whole"  # the split of every row
 HUB = "hub:"  # a place begins with it where any data set of the Hub is meant
 OWN = ("toy", "hub")  # places of the tasks' own data sets
 SPLIT = re.compile(r"\w[\w.-]*")
-OPTIONS = re.compile(r"(.+)\?((?:(?:config|split|field)=[^&?]*)(?:&(?:config|split|field)=[^&?]*)*)", re.DOTALL)
+OPTIONS = re.compile(r"(.+)\?((?:(?:config|split|field|skip)=[^&?]*)(?:&(?:config|split|field|skip)=[^&?]*)*)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +22,21 @@ class Source:
 
     ``fields`` are pairs of a task's field and the column that stands for it; both may name a value inside an object
     (``translation.de``). ``split`` names the rows that are tested: WHOLE for every one, empty for the usual ones. ``config`` is
-    a configuration of a data set of the Hub.
+    a configuration of a data set of the Hub. ``skip`` are ids of rows that are not tested.
     """
 
     place: str
     config: str = ""
     split: str = ""
     fields: tuple[tuple[str, str], ...] = ()
+    skip: tuple[str, ...] = ()
 
     @property
     def options(self) -> str:
         """All but the place; empty where nothing but a place was given."""
         told = [(name, value) for name in ("config", "split") if (value := getattr(self, name))]
-        return urlencode([*told, *(("field", f"{name}={column}") for name, column in self.fields)])
+        fields = (("field", f"{name}={column}") for name, column in self.fields)
+        return urlencode([*told, *fields, *(("skip", row_id) for row_id in self.skip)])
 
     @property
     def text(self) -> str:
@@ -53,7 +55,9 @@ class Source:
             return cls(place=text)
         pairs = parse_qsl(found[2], keep_blank_values=True)
         fields = tuple((value.partition("=")[0], value.partition("=")[2]) for name, value in pairs if name == "field")
-        return cls(place=found[1], fields=fields, **{name: value for name, value in pairs if name != "field"})
+        skip = tuple(value for name, value in pairs if name == "skip")
+        single = {name: value for name, value in pairs if name not in ("field", "skip")}
+        return cls(place=found[1], fields=fields, skip=skip, **single)
 
     def check(self, dataset: Dataset) -> Self:
         """Return itself; DataError for an option that this place or data set does not have."""

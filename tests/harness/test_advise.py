@@ -16,18 +16,19 @@ from transformers import GenerationConfig
 
 from harness.advise import measure
 from harness.advise.commands import commands
-from harness.advise.predict import Cell, Costs, Pilot, acceptance_for, best_three, replayed, survival
+from harness.advise.predict import Cell, Costs, Pilot, Pipeline, acceptance_for, best_three, replayed, survival
 from harness.advise.recommendation import Answer, Checked, changes, crossing, verdict
 from harness.cli.advise import _commands, achieved, plain_experiment
 from harness.cli.main import main, parser
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
-from harness.core.records import Record
+from harness.core.records import EarlyRanks, Record
 from harness.measures import of_run
 from harness.measures.pairing import overlap_of
 from harness.measures.statistics import Estimate, Missing, tail_among
 from harness.report.items import advice_items
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
+from methods.ppd.theory import half_depth_latency_per_token
 from methods.speculative.schedules import Sweep, swept
 from methods.speculative.theory import walltime_factor
 from methods.steps import Steps
@@ -352,6 +353,70 @@ def test_commands_are_those_of_the_engines() -> None:
     assert "NGRAM --speculative-ngram-max-bfs-breadth 1 --speculative-num-draft-tokens 5" in chain
     toy = commands(common, ModelSpec(name="zoo:gpt-target"), COPY, 4, **GREEDY)
     assert toy["vLLM"] == "no name there: zoo:gpt-target is made here"
+
+
+def looked_at(ranks: dict[int, list[int]], num_tokens: int) -> list[Record]:
+    early = [EarlyRanks(head="N", layer=layer, ranks=found) for layer, found in ranks.items()]
+    return [Record(signature="s", example="a", repeat=0, status="ok", tokens=[7] * num_tokens, early=early)]
+
+
+def test_what_ppd_could_reach_is_eq_3_and_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without heads Equation 3, for many tokens; with one that costs a layer, of 4 layers and 11 tokens, by hand.
+
+    By hand: 6 layers a token, 2 less for each of 10 that was matched, over plain decoding's 5. Faults: a free head; fewer
+    candidates than cores.
+    """
+    monkeypatch.setattr(measure, "num_cores", lambda: 4)
+    many = 4000
+    look = looked_at({2: [0, 3] * (many // 2)}, many)
+    free = measure.pipelined(look, measure.Depth(4, 0.0, (), (2,)), 1)
+    assert isinstance(free, Pipeline)
+    assert (free.early_layer, free.candidates, free.match_rate) == (2, 3, 0.5)
+    assert free.speed == pytest.approx(1 / half_depth_latency_per_token(0.5), rel=1e-3)
+    depth = measure.Depth(4, 1.0, (), (2,))
+    sure = measure.pipelined(looked_at({2: [2] * 11}, 11), depth, 1)
+    assert isinstance(sure, Pipeline)
+    assert sure.speed == pytest.approx(55 / (66 - 20))
+    half = measure.pipelined(looked_at({2: [0, 9] * 5 + [0, 9]}, 11), depth, 1)
+    assert isinstance(half, Missing)
+    assert half.why.startswith("cannot pay, even if its processes were free")
+    assert half.why.endswith(f": {55 / 56:.2f} behind layer 2 (match rate 0.50)")
+
+
+def test_where_ppd_cannot_run_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, depth = looked_at({2: [0] * 9}, 9), measure.Depth(4, 0.1, (), (2,))
+    monkeypatch.setattr(measure, "num_cores", lambda: 2)
+    for found, said in (
+        (measure.pipelined(look, measure.Depth(4, 0.1, ()), 1), "its layers only run together"),
+        (measure.pipelined(look, depth, 2), "it decodes one row at a time"),
+        (measure.pipelined(looked_at({2: []}, 0), depth, 1), "the look's texts are empty"),
+    ):
+        assert isinstance(found, Missing)
+        assert found.why.startswith(said)
+    assert isinstance(measure.pipelined(look, depth, 1), Pipeline)
+    monkeypatch.setattr(measure, "num_cores", lambda: 1)
+    alone = measure.pipelined(look, depth, 1)
+    assert isinstance(alone, Missing)
+    assert "2 cores" in alone.why
+
+
+@pytest.mark.usefixtures("_undisturbed")
+def test_the_command_answers_for_ppd(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With heads that cost nothing it can pay, and its command is one that runs."""
+    real = measure.depth_of
+    monkeypatch.setattr("harness.cli.advise.depth_of", lambda *given: replace(real(*given), head_layers=0.0))
+    monkeypatch.setattr(measure, "num_cores", lambda: 3)
+    assert main(words(tmp_path)) in (0, 1)
+    out = capsys.readouterr().out.splitlines()
+    [bound, command] = [line for line in out if line.startswith("PPD: ")]
+    assert "PPD: at most " in bound
+    assert "2 candidates after layer " in bound
+    given = shlex.split(command)[1:]
+    assert given[:2] == ["foretoken", "run"]
+    parsed = parser("run").parse_args(given[1:])
+    found = json.loads(out[-1])["answers"][0]["ppd_at_most"]
+    assert (parsed.early_layer, parsed.candidates) == (found["early_layer"], found["candidates"])
+    assert 1 < found["speed"] <= 2
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz_models import save_models
 from killed import kill_at
 
 from harness.cli.main import main
+from harness.exact.captured.verdict import UNTOLD
 
 WORDS = ["the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by"]
 SIZE = ("--prompts=4", "--samples=8", "--max-new-tokens=30", "--timeout=1", "--quiet")
@@ -24,7 +26,8 @@ class Engine(ThreadingHTTPServer):
     """Completes by a table: words drawn by prompt and seed. ``fault`` is done instead of the answer number ``at``.
 
     ``forgetful``: models that draw by seeds of their own. ``ids``: what becomes of a question for token ids, "given", "ignored"
-    or "refused". ``pause_s``: before each answer.
+    or "refused". ``pause_s``: before each answer. Messages of a chat become a prompt by a model's ``template``; where it
+    ``reasons``, all that a model says is reasoning.
     """
 
     daemon_threads = True
@@ -38,6 +41,7 @@ class Engine(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answer)
         self.fault, self.at, self.asked = fault, at, list[dict[str, Any]]()
         self.ids, self.pause_s, self.forgetful = "ignored", 0.0, set[str]()
+        self.template, self.reasons = {"plain": "<user>", "speculative": "<user>"}, False
 
     @property
     def url(self) -> str:
@@ -60,12 +64,30 @@ class Answer(BaseHTTPRequestHandler):
         if question["temperature"] > 0 and question["model"] in engine.forgetful:
             question["seed"] = len(engine.asked)
         greedy = question["temperature"] == 0 or question["model"] == "frozen"
-        key = (question["prompt"], None if greedy else question["seed"], None if greedy else question["model"] == "plain")
+        is_chat = self.path == "/v1/chat/completions"
+        assert is_chat or self.path == "/v1/completions"
+        prompt = question["prompt"] if not is_chat else self.templated(question)
+        key = (prompt, None if greedy else question["seed"], None if greedy else question["model"] == "plain")
         ids = random.Random(repr(key)).choices(range(len(WORDS)), k=question["max_tokens"])
-        choice: dict[str, Any] = {"text": " ".join(WORDS[one] for one in ids)}
+        text = " ".join(WORDS[one] for one in ids)
+        choice: dict[str, Any] = {"message": self.message(text)} if is_chat else {"text": text}
+        answer: dict[str, Any] = {"choices": [choice]}
         if engine.ids == "given" and question["return_token_ids"]:
-            choice |= {"token_ids": ids, "prompt_token_ids": [len(question["prompt"])]}
-        send(self, json.dumps({"choices": [choice]}))
+            choice["token_ids"] = ids
+            (answer if is_chat else choice)["prompt_token_ids"] = [len(prompt)]
+        send(self, json.dumps(answer))
+
+    def templated(self, question: dict[str, Any]) -> str:
+        assert isinstance(self.server, Engine)
+        [message] = question["messages"]
+        assert message["role"] == "user"
+        return self.server.template[question["model"]] + message["content"]
+
+    def message(self, text: str) -> dict[str, Any]:
+        assert isinstance(self.server, Engine)
+        if not self.server.reasons:
+            return {"role": "assistant", "content": text}
+        return {"role": "assistant", "content": None, "reasoning": text}
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -250,6 +272,98 @@ def test_a_server_that_fails_keeps_what_was_recorded(
     engine.fault = None
     assert main(words(engine.url, tmp_path)) == 0
     assert len(engine.asked) == 121  # the one that failed is asked again, no other
+
+
+def chat_words(url: str, folder: Path, *more: str) -> list[str]:
+    return words(f"{url}/chat/completions", folder) + list(more)
+
+
+@pytest.mark.parametrize("reasons", [False, True])
+def test_a_chat_is_asked_by_messages_and_judged(
+    reasons: bool, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Prompts are what a user says; what the server makes of them is unknown where it tells no token ids, and said to be."""
+    engine = served()
+    engine.reasons = reasons
+    assert main(chat_words(engine.url, tmp_path)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "passed, texts compared: identical, same distribution"
+    [line] = [line for line in said if line.startswith("prompts: ")]
+    assert line == f"prompts: chat messages; {UNTOLD}"
+    lines = [line for rows in recorded(tmp_path).values() for line in rows]
+    assert len(lines) == 120
+    assert all(line["messages"][0]["role"] == "user" and "prompt" not in line and line["text"] for line in lines)
+    assert main(words(engine.url, tmp_path)) == 0  # a recording of its own
+    assert len(engine.asked) == 240
+    assert "chat messages" not in capsys.readouterr().out
+
+
+def test_token_ids_of_a_chat_are_compared(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """As vLLM gives them: those of the prompt beside the choices."""
+    engine = served()
+    engine.ids = "given"
+    assert main(chat_words(engine.url, tmp_path)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "passed, token ids compared: identical, same distribution"
+    assert "prompts: chat messages" in said
+    lines = [line for rows in recorded(tmp_path).values() for line in rows]
+    assert all(len(line["output_token_ids"]) == 30 and len(line["prompt_token_ids"]) == 1 for line in lines)
+
+
+def test_other_chat_templates_are_named(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Fault: outputs of other prompts are compared, and the speculative model is called biased for its template."""
+    engine = served()
+    engine.ids, engine.template["speculative"] = "given", "<system>Be short.<user>"
+    assert main(chat_words(engine.url, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "became other tokens in speculative speculative.jsonl; give both the same chat template" in line
+
+
+def test_a_chat_without_token_ids_is_not_replayed(
+    served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: the target reads the messages as they are, without the template, and explains neither arm."""
+    (tmp_path / "models").mkdir()
+    target = save_models(tmp_path / "models")["target"]
+    engine = served()
+    assert main(chat_words(engine.url, tmp_path, f"--target={target}")) == 0
+    said = capsys.readouterr().out
+    assert said.count("not replayed: chat messages without token ids, so that what the model read and wrote is unknown") == 2
+
+
+def test_messages_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = tmp_path / "plain.jsonl"
+    for messages in ([], "hello", [{"role": "user"}], [{"role": "user", "content": [{"type": "text"}]}]):
+        path.write_text(json.dumps({"messages": messages, "text": "a", "temperature": 0}) + "\n")
+        assert main(["audit", f"--captured={path}", f"--captured={path}"]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "line 1: messages" in line
+        assert "expected a list of objects with a role and a content, both texts" in line
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"choices": [{"message": {"content": null, "tool_calls": []}}]}',
+        '{"choices": [{"text": "a"}]}',
+        '{"choices": [{"message": "a"}]}',
+        '{"choices": [{"message": {"content": "a"}}], "prompt_token_ids": "b"}',
+    ],
+)
+def test_an_answer_that_is_no_chat_is_refused(
+    body: str, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    engine = served(lambda answer: send(answer, body))
+    assert main(chat_words(engine.url, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "the answer is no completion" in line
+    assert "expected choices[0].message.content" in line
+
+
+def test_a_url_that_names_completions_is_asked_there(served: Callable[..., Engine], tmp_path: Path) -> None:
+    engine = served()
+    assert main(words(f"{engine.url}/completions/", tmp_path)) == 0
+    assert len(engine.asked) == 120
 
 
 def test_a_server_that_is_down(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

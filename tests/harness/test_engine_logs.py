@@ -7,6 +7,7 @@ the engines' own documents and tests, so what is derived from them is theirs to 
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ TOLD: dict[str, dict[str, Any]] = {
         "num_draft_tokens": 134,
         "num_accepted_draft_tokens": 12,
         "acceptance_histogram": (40, 1, 1, 3),
+    },
+    "sglang_metrics.txt": {
+        "sglang:spec_verify_calls_total": 38,
+        "sglang:generation_tokens_total": 100,
+        "sglang:num_requests_total": 5,
+        "spec_accept_length": 100 / 38,
     },
     "sglang_requests.jsonl": {
         "spec_verify_ct": 22,
@@ -130,6 +137,7 @@ DEFINED: dict[str, dict[str, float]] = {
         "sglang_accept_rate": 12 / 22,
         "alpha_eq1": 12 / 22,
     },
+    "sglang_metrics.txt": {"tokens_per_step": 95 / 38},  # without the token of each of five prompts' passes
     "sglang_server_info.json": {"sglang_accept_length": 2.25},
     "tensorrt_llm_iterations.jsonl": {"vllm_mean_acceptance_length": 25 / 11, "vllm_draft_acceptance_rate": 14 / 33},
     "tensorrt_llm_responses.jsonl": {"vllm_mean_acceptance_length": 1 + 30 / 22, "position 2, conditional": 1.0},
@@ -346,6 +354,126 @@ def test_an_impossible_log_is_refused_by_name(
     assert error.count("\n") == 1
 
 
+VLLM_LABELS = '{engine="0",model_name="m"}'
+VLLM_MADE = "vllm:spec_decode_num_drafts_created"
+
+
+def later(text: str, changes: dict[str, float]) -> str:
+    """A dump some time after another: the values of these lines have grown."""
+    lines = text.splitlines()
+    for name, more in changes.items():
+        [number] = [number for number, line in enumerate(lines) if line.startswith(name)]
+        begin, value = lines[number].rsplit(" ", 1)
+        lines[number] = f"{begin} {float(value) + more}"
+    return "\n".join(lines) + "\n"
+
+
+def vllm_later(text: str) -> str:
+    """What the benchmark of ``vllm_bench.json`` did on the server of ``vllm_metrics.txt``, spread over its two engines."""
+    prefix, one, two = "vllm:spec_decode_num_", VLLM_LABELS, VLLM_LABELS.replace("0", "1")
+    by_position = {
+        f'{prefix}accepted_tokens_per_pos_total{labels[:-1]},position="{place}"}}': more
+        for labels, counts in ((one, (7, 3, 1)), (two, (5, 5, 3)))
+        for place, more in enumerate(counts)
+    }
+    totals = {"drafts": (7, 5), "draft_tokens": (21, 15), "accepted_tokens": (11, 13)}
+    of_engines = {
+        f"{prefix}{name}_total{labels}": more
+        for name, counts in totals.items()
+        for labels, more in zip((one, two), counts, strict=True)
+    }
+    return later(text, by_position | of_engines)
+
+
+def test_two_dumps_of_vllm_give_what_its_benchmark_gives(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """To the digit the numbers of the benchmark's own result, whose server had worked before.
+
+    Fault: totals since the server's start, of 43 rounds more.
+    """
+    before, after = SAMPLES / "vllm_metrics.txt", edited(tmp_path, "vllm_metrics.txt", vllm_later)
+    assert main(["acceptance", "--before", str(before), str(after), "--json", str(tmp_path / "out.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "vLLM, metrics endpoint, gamma 3; a total since vllm_metrics.txt\n" in shown
+    assert "--before with" not in shown
+    [facts] = json.loads((tmp_path / "out.json").read_text())["records"]
+    assert facts["since"] == "vllm_metrics.txt"
+    assert [one["value"] for one in facts["told"]] == list(TOLD["vllm_bench.json"].values())
+    assert values(formats.read_between(before, after)) == values(formats.read(SAMPLES / "vllm_bench.json"))
+    assert main(["acceptance", str(after)]) == 0
+    assert "a total since the server's start\n" in (shown := capsys.readouterr().out)
+    assert "[1]: all that the server did; --before with an earlier dump" in shown
+
+
+def test_two_dumps_of_sglang_count_its_requests_in_between(tmp_path: Path) -> None:
+    """By hand: two requests of 8 and 6 tokens in 5 rounds. What no earlier dump has began in between, at 0."""
+    changes = {
+        'sglang:generation_tokens_total{is_streaming="true"': 14,
+        "sglang:spec_verify_calls": 5,
+        'sglang:num_requests_total{is_streaming="true"': 2,
+    }
+    after = edited(tmp_path, "sglang_metrics.txt", lambda text: later(text, changes))
+    log = formats.read_between(SAMPLES / "sglang_metrics.txt", after)
+    assert [one.value for one in log.told] == [5, 14, 2, 14 / 5]
+    assert values(log) == {"tokens_per_step": 12 / 5, "eagle_tau": 12 / 5}
+    fresh = tmp_path / "fresh.txt"
+    fresh.write_text('sglang:num_running_reqs{model_name="m"} 0.0\n')
+    assert formats.read_between(fresh, SAMPLES / "sglang_metrics.txt").told == formats.read(SAMPLES / "sglang_metrics.txt").told
+    odd = edited(tmp_path, "sglang_metrics.txt", lambda text: text.replace("} 2.0", "} 70.0"))
+    assert values(formats.read(odd)) == {}  # 100 tokens of 73 requests cannot be of 38 rounds as well
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("later", "sample", f"after.txt: line 6: vllm:spec_decode_num_drafts{VLLM_LABELS}: 33, but 40 in the earlier dump"),
+        ("sample", "restarted", f"after.txt: line 6: vllm:spec_decode_num_drafts{VLLM_LABELS}: made at another time than in"),
+        ("renamed", "sample", 'before.txt: line 6: vllm:spec_decode_num_drafts{engine="0",model_name="n"}: absent in'),
+        ("sample", "sample", "after.txt: nothing was drafted since"),
+        ("foreign", "sample", "before.txt: line 1: no line of vllm: in the file; expected an earlier dump of the server of"),
+        ("plain", "sample", "before.txt: line 1: no vllm:spec_decode_num_drafts in the dump; expected one of the same server"),
+        ("json", "sample", "before.txt: line 1: no line of vllm: in the file"),
+        ("sample", "requests", "after.txt is of another kind (vLLM, acceptance of each request); expected a dump of"),
+        ("sample", "absent", "after.txt is no engine's log; expected the later dump"),
+        ("absent", "sample", "before.txt: cannot be read"),
+    ],
+)
+def test_dumps_that_cannot_be_subtracted_are_refused(
+    before: str, after: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A server that was started anew counts from 0: also where it has counted further since, which the time of making tells."""
+    text = (SAMPLES / "vllm_metrics.txt").read_text()
+    texts = {
+        "sample": text,
+        "later": vllm_later(text),
+        "restarted": later(vllm_later(text), {VLLM_MADE: 60.0}),
+        "renamed": text.replace('model_name="m"', 'model_name="n"'),
+        "foreign": "node_cpu_seconds_total 3.5\n",
+        "plain": 'vllm:num_requests_running{engine="0",model_name="m"} 0.0\n',
+        "json": '{"vllm:": 1}',
+        "requests": (SAMPLES / "vllm_requests.jsonl").read_text(),
+    }
+    for name, kind in (("before.txt", before), ("after.txt", after)):
+        if kind != "absent":
+            (tmp_path / name).write_text(texts[kind])
+    assert main(["acceptance", "--before", str(tmp_path / "before.txt"), str(tmp_path / "after.txt")]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_an_earlier_dump_is_of_one_log(capsys: pytest.CaptureFixture) -> None:
+    path = str(SAMPLES / "vllm_metrics.txt")
+    assert main(["acceptance", path, path, "--before", path]) == 2
+    assert f"--before {path}: 2 logs; expected one, the later dump" in capsys.readouterr().err
+
+
+def test_a_list_of_lines_and_numbers_is_no_dump(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = tmp_path / "log.json"
+    path.write_text('["vllm:spec_decode_num_drafts_total 3", 5]')
+    assert main(["acceptance", str(path)]) == 2
+    assert "element 2: '5': not a line of Prometheus' text format" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -397,10 +525,35 @@ def test_an_entry_that_does_not_fit_is_named_by_its_line(tmp_path: Path, capsys:
     assert "line 6: no metrics.speculative_decoding; start the server with" in capsys.readouterr().err
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_and_named(tmp_path: Path) -> None:
     whole = formats.read(SAMPLES / "tensorrt_llm_iterations.jsonl")
     path = edited(tmp_path, "tensorrt_llm_iterations.jsonl", lambda text: text + '{"iter": 4, "specDeco')
-    assert formats.read(path) == whole
+    lines = path.read_text().count("\n") + 1
+    assert formats.read(path) == replace(whole, passed_over=[f"line {lines}"])
+
+
+def test_a_few_lines_without_json_are_passed_over_and_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Two writers tore a line, and a warning stands between: the other 38 requests are read as they would be alone.
+
+    Fault: one such line refuses all others. Where every tenth and more is torn the file is not what it is taken for.
+    """
+    request = json.dumps(sglang_request([2, 1, 0], 2)) + "\n"
+    torn, path, out = request[:40] + "\n", tmp_path / "log.jsonl", tmp_path / "out.json"
+    path.write_text(request * 38)
+    whole = formats.read(path)
+    path.write_text(request * 5 + torn + request * 20 + "WARNING: slow disk\n" + request * 13)
+    assert values(formats.read(path)) == values(whole)
+    assert main(["acceptance", str(path), "--json", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "38 requests, 0 left out" in shown
+    assert "[1]: 2 passed over that hold no JSON (line 6, line 27); all others were read." in shown
+    assert json.loads(out.read_text())["records"][0]["passed_over"] == ["line 6", "line 27"]
+    path.write_text(request * 5 + torn + request * 4 + torn + request * 7)
+    assert main(["acceptance", str(path)]) == 2
+    assert (
+        "line 6: no JSON; expected one JSON document, or one on each line: mend or remove 2 of 18 lines"
+        in capsys.readouterr().err
+    )
 
 
 def test_streamed_events_are_read(tmp_path: Path) -> None:

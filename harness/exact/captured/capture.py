@@ -33,7 +33,10 @@ Others = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True)
 class Output:
-    """One output. ``line`` is its line in the file, counted from 1; of ids and texts one may be missing."""
+    """One output. ``line`` is its line in the file, counted from 1; of ids and texts one may be missing.
+
+    ``is_chat``: the prompt was given as messages, and ``prompt_text`` is these, not what an engine made of them.
+    """
 
     line: int
     prompt_text: str | None
@@ -43,6 +46,7 @@ class Output:
     seed: int | None
     sampling: Sampling
     others: Others
+    is_chat: bool = False
 
     @property
     def prompt_shown(self) -> str:
@@ -96,17 +100,19 @@ def read_capture(path: Path) -> Capture:
 
 
 def _output(line: int, values: Mapping[str, Any]) -> Output:
-    prompt_ids, prompt_text = _ids(values, PROMPT_IDS), _text(values, PROMPT_TEXTS)
+    prompt_ids, prompt_text, messages = _ids(values, PROMPT_IDS), _text(values, PROMPT_TEXTS), _messages(values)
+    prompt_text = prompt_text if messages is None else messages
     ids, text = _ids(values, OUTPUT_IDS), _text(values, OUTPUT_TEXTS)
     if prompt_ids is None and prompt_text is None:
-        raise ValueError(f"no prompt; expected a text or a list of token ids as one of {', '.join(PROMPT_IDS)}")
+        raise ValueError(f"no prompt; expected a text or a list of token ids as one of {', '.join(PROMPT_IDS)}, or messages")
     if ids is None and text is None:
         raise ValueError(f"no output; expected token ids ({', '.join(OUTPUT_IDS)}) or a text ({', '.join(OUTPUT_TEXTS)})")
     settings: dict[str, Any] = dict(values)
     for name in NESTED:
         if isinstance(values.get(name), dict):
             settings |= values[name]
-    return Output(line, prompt_text, prompt_ids, text, ids, _seed(settings), _sampling(settings), _others(settings))
+    seed, sampling, others = _seed(settings), _sampling(settings), _others(settings)
+    return Output(line, prompt_text, prompt_ids, text, ids, seed, sampling, others, is_chat=messages is not None)
 
 
 def _ids(values: Mapping[str, Any], names: tuple[str, ...]) -> tuple[int, ...] | None:
@@ -116,6 +122,16 @@ def _ids(values: Mapping[str, Any], names: tuple[str, ...]) -> tuple[int, ...] |
                 raise ValueError(f"{name}: {str(odd[0])[:40]}, expected a list of token ids, integers from 0 on")
             return tuple(found)
     return None
+
+
+def _messages(values: Mapping[str, Any]) -> str | None:
+    """Return the messages of a chat as one text, a role before each; None without any."""
+    if (found := values.get("messages")) is None:
+        return None
+    good = isinstance(found, list) and found and all(isinstance(one, dict) for one in found)
+    if not good or not all(isinstance(one.get(name), str) for one in found for name in ("role", "content")):
+        raise ValueError(f"messages {str(found)[:40]}: expected a list of objects with a role and a content, both texts")
+    return "\n".join(f"{one['role']}: {one['content']}" for one in found)
 
 
 def _text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""Captures recorded from a server: an OpenAI-compatible completions endpoint that serves plain and speculative deployments.
+"""Captures recorded from a server: an OpenAI-compatible endpoint that serves plain and speculative deployments.
 
 Every answer is on the disk before the next question. The arms take turns, so that what drifts drifts in all. A server that is
 down, slow or answers something else ends the recording in one line; the same command goes on behind what was recorded.
@@ -6,6 +6,10 @@ down, slow or answers something else ends the recording in one line; the same co
 Token ids are asked for by ``return_token_ids``, to which vLLM (``vllm/entrypoints/openai/completion/protocol.py`` at 002032e)
 and SGLang (pull request 30917) answer with ``token_ids`` and ``prompt_token_ids`` in each choice. Other servers pass over the
 field, or refuse it (status 400 or 422) and are asked again without: what they answer are texts.
+
+A URL that ends in ``/chat/completions`` is asked by messages. What the server makes of them is in ``prompt_token_ids`` of the
+answer (vLLM, ``chat_completion/protocol.py`` at 002032e) or unknown. Reasoning that a server parts from the content
+(``message.reasoning``, before it ``reasoning_content``) stands before it in the text.
 """
 
 import json
@@ -32,6 +36,8 @@ REPEATED = 4  # prompts of which a seed is asked twice
 MOST_BYTES, PIECE = 1 << 24, 1 << 16
 QUOTED = 80  # characters of an answer that cannot be read
 IDS = {"token_ids": "output_token_ids", "prompt_token_ids": "prompt_token_ids"}  # of a choice, and of a line that is recorded
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+REASONING = ("reasoning", "reasoning_content")
 REFUSED = (400, 422)  # statuses of a question that a server does not take as it is
 
 
@@ -41,7 +47,10 @@ class Refusal(UsageError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server and the names by which it serves plain and speculative decoding. ``url`` ends before ``/completions``."""
+    """A server and the names by which it serves plain and speculative decoding.
+
+    ``url`` ends before ``/completions`` or in it, or in ``/chat/completions``, which then is asked.
+    """
 
     url: str
     plain: str
@@ -51,6 +60,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise UsageError(f"endpoint {self.url!r}: expected http:// or https://, such as http://localhost:8000/v1")
+
+    @property
+    def is_chat(self) -> bool:
+        return self.url.rstrip("/").endswith(CHAT)
 
     @property
     def models(self) -> dict[str, str]:
@@ -63,10 +76,11 @@ class Endpoint:
         try:
             answer = parsed(self._post(json.dumps(question).encode()))
             choice = answer["choices"][0]
-            text = choice["text"]
+            text = _said_in(choice["message"]) if self.is_chat else choice["text"]
             if not isinstance(text, str):
                 raise TypeError(f"text {str(text)[:QUOTED]!r}")
-            found = {field: ids for name, field in IDS.items() if (ids := _ids(choice, name)) is not None}
+            holder = {**answer, **choice} if self.is_chat else choice
+            found = {field: ids for name, field in IDS.items() if (ids := _ids(holder, name)) is not None}
         except HTTPError as error:
             kind = Refusal if error.code in REFUSED else UsageError
             raise kind(f"{where}: status {error.code} ({_said(error)})") from error
@@ -78,13 +92,16 @@ class Endpoint:
             raise UsageError(f"{where}: {getattr(error, 'reason', None) or error or type(error).__name__}") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:QUOTED]}"
-            raise UsageError(f"{where}: the answer is no completion ({reason}); expected choices[0].text") from error
+            expected = "message.content" if self.is_chat else "text"
+            raise UsageError(f"{where}: the answer is no completion ({reason}); expected choices[0].{expected}") from error
         return {"text": text, **found}
 
     def _post(self, body: bytes) -> bytes:
         """Return the answer's bytes. TimeoutError behind ``timeout_s``, also of one that comes drop by drop."""
         end, found = time.monotonic() + self.timeout_s, b""
-        request = Request(self.url.rstrip("/") + "/completions", body, {"Content-Type": "application/json"})
+        url = self.url.rstrip("/")
+        url = url if url.endswith(COMPLETIONS) else url + COMPLETIONS
+        request = Request(url, body, {"Content-Type": "application/json"})
         try:
             with urlopen(request, timeout=self.timeout_s) as response:
                 while piece := response.read1(PIECE):
@@ -98,6 +115,12 @@ class Endpoint:
                 raise error.reason from error
             raise
         return found
+
+
+def _said_in(message: dict[str, Any]) -> Any:
+    """Return a message's text with the reasoning before it; one that was cut within its reasoning has no content."""
+    content, reasoning = message.get("content"), next((message[name] for name in REASONING if message.get(name)), None)
+    return content if reasoning is None else reasoning + (content or "")
 
 
 def _ids(choice: dict[str, Any], name: str) -> list[int] | None:
@@ -117,16 +140,18 @@ def _said(error: HTTPError) -> str:
         return ""
 
 
-def questions_of(prompts: Sequence[str], samples: int, length: int) -> Iterator[dict[str, Any]]:
+def questions_of(prompts: Sequence[str], samples: int, length: int, is_chat: bool) -> Iterator[dict[str, Any]]:
     """Yield every prompt's questions: one greedy, then ``samples`` by seeds of their own at temperature 1.
 
-    The first seed of each of REPEATED prompts is asked once more: an engine that keeps seeds gives the same output again.
+    In a chat a prompt is what a user says first. The first seed of each of REPEATED prompts is asked once more: an engine that
+    keeps seeds gives the same output again.
     """
     for number, prompt in enumerate(prompts):
-        yield {"prompt": prompt, "max_tokens": length, "temperature": 0.0, "seed": 0}
+        asked = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+        yield {**asked, "max_tokens": length, "temperature": 0.0, "seed": 0}
         for sample in [*range(samples), *([0] if number < REPEATED else [])]:
             seed = number * samples + sample
-            yield {"prompt": prompt, "max_tokens": length, "temperature": SAMPLED, "seed": seed}
+            yield {**asked, "max_tokens": length, "temperature": SAMPLED, "seed": seed}
 
 
 def ask_with_ids(endpoint: Endpoint, question: dict[str, Any], refusing: set[str]) -> dict[str, Any]:

@@ -136,7 +136,10 @@ def _check_same(captures: Sequence[Capture], sides: Sequence[dict[Hashable, Outp
     for first, second, name in ((plain, theirs, names[1]), (theirs, plain, names[0])):
         known = {prompt_of(one) for one in second.values()}
         if lost := next((one for one in first.values() if prompt_of(one) not in known), None):
-            raise UsageError(f"{pair}prompt {lost.prompt_shown} is not in {name}; record the same prompts in both")
+            said = {one.prompt_text for one in second.values() if one.is_chat}
+            why = "became other tokens in" if lost.is_chat and lost.prompt_text in said else "is not in"
+            remedy = "give both the same chat template" if why.startswith("became") else "record the same prompts in both"
+            raise UsageError(f"{pair}prompt {lost.prompt_shown} {why} {name}; {remedy}")
     for first, second, name in ((plain, theirs, names[1]), (theirs, plain, names[0])):
         known_settings = {(prompt_of(one), one.sampling, one.others) for one in second.values()}
         for one in first.values():

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.exact.captured.capture import LENGTHS, Output
-from harness.exact.captured.matched import ARMS, Group, Row
+from harness.exact.captured.matched import ARMS, CONTROL, Group, Row
 from harness.exact.captured.two_samples import RESAMPLES
 from harness.exact.fit import CELLS
 from harness.models.fit import Models, fits
@@ -102,7 +102,10 @@ class LocalTarget:
 
 
 def refusal(group: Group) -> str | None:
-    """Say why a group cannot be replayed: settings whose laws are not known here."""
+    """Say why a group cannot be replayed: settings whose laws are not known here, or tokens that nobody told."""
+    chats = [one for row in group.rows for one in row[:CONTROL] if one.is_chat]
+    if any(one.prompt_ids is None or one.ids is None for one in chats):
+        return "chat messages without token ids, so that what the model read and wrote is unknown"
     odd = [name for name, _ in group.others if name not in LENGTHS]
     return f"{odd[0]} changes the target's law in a way that is not replayed" if odd else None
 

@@ -12,6 +12,8 @@ from harness.exact.checks import Finding
 from harness.measures.verdicts import GREEN, NOT_TESTED
 
 IDS, TEXTS = "token ids", "texts"  # what of outputs is compared
+PROMPTS, CHATS = "texts or token ids", "chat messages"  # how prompts were given
+UNTOLD = "the server tells no token ids of prompts, so it is unknown whether both models read the same"
 FALSE_ALARM = 0.01  # the chance that a check calls two deployments of one law different
 
 
@@ -33,6 +35,7 @@ def judge_captures(captures: Sequence[Capture], target: LocalTarget | None) -> d
         ],
         "stated_dtypes_differ": len(stated) > 1,
         "compared": IDS if all(group.by_ids for group in groups) else TEXTS,
+        "prompts": _prompts(captures),
         "without_ids": [capture.name for capture in captures if any(one.ids is None for one in capture.outputs)],
         "false_alarm": FALSE_ALARM,
         "settings": [
@@ -47,6 +50,14 @@ def judge_captures(captures: Sequence[Capture], target: LocalTarget | None) -> d
             for group, one in zip(groups, findings, strict=True)
         ],
     }
+
+
+def _prompts(captures: Sequence[Capture]) -> str:
+    """Say how prompts were given, and whether it is known what the engine made of messages."""
+    chats = [one for capture in captures for one in capture.outputs if one.is_chat]
+    if not chats:
+        return PROMPTS
+    return CHATS if all(one.prompt_ids is not None for one in chats) else f"{CHATS}; {UNTOLD}"
 
 
 def _judge(group: Group, captures: Sequence[Capture], target: LocalTarget | None) -> Finding:
@@ -71,6 +82,8 @@ def lines_of(document: dict[str, Any]) -> list[str]:
     lacking = ", ".join(dict.fromkeys(document["without_ids"]))
     reason = f"; not all outputs of {lacking} have token ids, in which equal texts may differ" if lacking else ""
     lines.append(f"compared: {document['compared']}{reason}")
+    if document["prompts"] != PROMPTS:
+        lines.append(f"prompts: {document['prompts']}")
     if document["stated_dtypes_differ"]:
         lines.append("stated dtypes of plain and speculative differ, which alone parts greedy outputs at near-ties")
     for one in document["settings"]:
