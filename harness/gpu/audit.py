@@ -18,6 +18,7 @@ from harness.gpu.tables import CHECKPOINTS, are_cached
 
 SOURCE = "toy"
 DTYPE = "float32"
+SECONDS = 180  # of a pair with some fifty subjects, and of the controls, whose number is like it; of other pairs a third
 
 
 def items(place: Place) -> Sequence[Item]:
@@ -29,12 +30,16 @@ def items(place: Place) -> Sequence[Item]:
     }
     groups = {name: chosen for name, chosen in groups.items() if chosen}
     items = [
-        Item(name=f"{name}, {DTYPE}", seconds=60, measure=partial(audit_some, place, chosen, sizes))
-        for name, chosen in groups.items()
+        Item(
+            name=f"{name}, {DTYPE}",
+            seconds=SECONDS if number == 0 else SECONDS / 3,
+            measure=partial(audit_some, place, chosen, sizes),
+        )
+        for number, (name, chosen) in enumerate(groups.items())
     ]
     if place.scale != "smallest":
         first = next(iter(groups.values()))
-        items.insert(1, Item(name=f"controls, {DTYPE}", seconds=60, measure=partial(audit_controls, place, first, sizes)))
+        items.insert(1, Item(name=f"controls, {DTYPE}", seconds=SECONDS, measure=partial(audit_controls, place, first, sizes)))
     return items
 
 
