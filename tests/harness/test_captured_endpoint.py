@@ -16,6 +16,7 @@ from fuzz_models import save_models
 from killed import kill_at
 
 from harness.cli.main import main
+from harness.exact.captured.endpoint import UNCUT
 from harness.exact.captured.verdict import UNTOLD
 
 WORDS = ["the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "it", "by"]
@@ -58,9 +59,10 @@ class Answer(BaseHTTPRequestHandler):
             engine.fault(self)
             return
         time.sleep(engine.pause_s)
-        if engine.ids == "refused" and "return_token_ids" in question:
-            send(self, '{"error": "extra fields not permitted: return_token_ids"}', 400)
-            return
+        for name in {"refused": ["return_token_ids"], "strict": ["return_token_ids", *UNCUT]}.get(engine.ids, []):
+            if name in question:
+                send(self, f'{{"error": "extra fields not permitted: {name}"}}', 400)
+                return
         if question["temperature"] > 0 and question["model"] in engine.forgetful:
             question["seed"] = len(engine.asked)
         greedy = question["temperature"] == 0 or question["model"] == "frozen"
@@ -201,20 +203,33 @@ def test_a_file_of_ones_own_is_asked_whole(served: Callable[..., Engine], tmp_pa
     assert 0 < len({one["prompt"] for one in engine.asked[before:]}) < 10
 
 
-@pytest.mark.parametrize(("ids", "asked"), [("ignored", 120), ("refused", 122)])
+@pytest.mark.parametrize(("ids", "asked"), [("ignored", 120), ("refused", 122), ("strict", 124)])
 def test_a_server_without_token_ids_is_compared_by_texts(
     ids: str, asked: int, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Each of two models that refuse them is asked once with that field, and then without."""
+    """Each of two models that refuse them is asked once with that field, and then without; so are settings that it refuses."""
     engine = served()
     engine.ids = ids
     assert main(words(engine.url, tmp_path)) == 0
-    said = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    said = out.splitlines()
+    notes = [line for line in err.splitlines() if "takes no top_k, min_p, repetition_penalty: where it has defaults" in line]
+    assert len(notes) == (2 if ids == "strict" else 0)
     [line] = [line for line in said if line.startswith("compared: ")]
     assert line.startswith("compared: texts; not all outputs of plain.jsonl, speculative.jsonl, control.jsonl have token ids")
     assert said[-1] == "passed, texts compared: identical, same distribution"
     assert not any("output_token_ids" in line for rows in recorded(tmp_path).values() for line in rows)
     assert len(engine.asked) == asked
+
+
+def test_every_question_says_that_nothing_is_cut_or_penalised(served: Callable[..., Engine], tmp_path: Path) -> None:
+    """A server's own defaults, as those of a checkpoint's generation_config.json, would make another law of it."""
+    engine = served()
+    assert main(words(engine.url, tmp_path)) == 0
+    wanted = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert all({name: one.get(name) for name in wanted} == wanted for one in engine.asked)
+    for rows in recorded(tmp_path).values():
+        assert all({name: one.get(name) for name in wanted} == wanted for one in rows)
 
 
 def test_a_question_that_is_refused_either_way_ends_in_its_own_error(
@@ -224,7 +239,11 @@ def test_a_question_that_is_refused_either_way_ends_in_its_own_error(
     assert main(words(engine.url, tmp_path)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert 'status 400 ({"error": "prompt too long"})' in line
-    assert [("return_token_ids" in one) for one in engine.asked] == [True, False]
+    assert [("return_token_ids" in one, "top_k" in one) for one in engine.asked] == [
+        (True, True),
+        (False, True),
+        (False, False),
+    ]
 
 
 def test_a_recording_that_was_killed_goes_on(served: Callable[..., Engine], tmp_path: Path, zoo_cache: Path) -> None:

@@ -7,6 +7,10 @@ Token ids are asked for by ``return_token_ids``, to which vLLM (``vllm/entrypoin
 and SGLang (pull request 30917) answer with ``token_ids`` and ``prompt_token_ids`` in each choice. Other servers pass over the
 field, or refuse it (status 400 or 422) and are asked again without: what they answer are texts.
 
+What a question leaves open a server fills with defaults of its own: vLLM's are those of the checkpoint's
+``generation_config.json`` (a repetition penalty changes greedy outputs, too), llama.cpp's keep 40 tokens. So every question
+says that nothing is cut and nothing penalised, ``UNCUT`` too, unless the server refuses these fields.
+
 A URL that ends in ``/chat/completions`` is asked by messages. What the server makes of them is in ``prompt_token_ids`` of the
 answer (vLLM, ``chat_completion/protocol.py`` at 002032e) or unknown. Reasoning that a server parts from the content
 (``message.reasoning``, before it ``reasoning_content``) stands before it in the text.
@@ -35,6 +39,8 @@ SAMPLED = 1.0  # the temperature of sampled outputs
 REPEATED = 4  # prompts of which a seed is asked twice
 MOST_BYTES, PIECE = 1 << 24, 1 << 16
 QUOTED = 80  # characters of an answer that cannot be read
+UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # fields that OpenAI's interface does not have
+EXTRAS: tuple[dict[str, Any], ...] = ({"return_token_ids": True, **UNCUT}, UNCUT, {})  # asked for, until a server takes it
 IDS = {"token_ids": "output_token_ids", "prompt_token_ids": "prompt_token_ids"}  # of a choice, and of a line that is recorded
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 REASONING = ("reasoning", "reasoning_content")
@@ -147,23 +153,30 @@ def questions_of(prompts: Sequence[str], samples: int, length: int, is_chat: boo
     keeps seeds gives the same output again.
     """
     for number, prompt in enumerate(prompts):
-        asked = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
-        yield {**asked, "max_tokens": length, "temperature": 0.0, "seed": 0}
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+        asked |= {"max_tokens": length, "top_p": 1.0}
+        yield {**asked, "temperature": 0.0, "seed": 0}
         for sample in [*range(samples), *([0] if number < REPEATED else [])]:
             seed = number * samples + sample
-            yield {**asked, "max_tokens": length, "temperature": SAMPLED, "seed": seed}
+            yield {**asked, "temperature": SAMPLED, "seed": seed}
 
 
-def ask_with_ids(endpoint: Endpoint, question: dict[str, Any], refusing: set[str]) -> dict[str, Any]:
-    """Ask for token ids too, but of a model that is among those ``refusing`` to give them, or is found to be."""
-    if question["model"] not in refusing:
+def ask_for_all(endpoint: Endpoint, question: dict[str, Any], refused: dict[str, int]) -> dict[str, Any]:
+    """Ask for token ids and for uncut laws, too, or for as much of it as the model's server takes; ``refused`` keeps how many
+    of EXTRAS each model's did not. The answer holds the settings that were taken."""
+    model: str = question["model"]
+    taken = refused.get(model, 0)
+    while True:
+        extras = EXTRAS[taken]
         try:
-            return endpoint.ask({**question, "return_token_ids": True})
+            answer = endpoint.ask({**question, **extras})
         except Refusal:
-            answer = endpoint.ask(question)
-            refusing.add(question["model"])
-            return answer
-    return endpoint.ask(question)
+            taken += 1
+            if taken == len(EXTRAS):
+                raise
+        else:
+            refused[model] = taken
+            return {name: value for name, value in extras.items() if name in UNCUT} | answer
 
 
 def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path, quiet: bool) -> list[Path]:
@@ -179,7 +192,7 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
     with ExitStack() as stack:
         files = [stack.enter_context(LineFile(path)) for path in paths]
         done = [len(read_capture(path).outputs) if path.stat().st_size else 0 for path in paths]
-        whole, recorded, refusing = len(paths) * len(questions), sum(done), set[str]()
+        whole, recorded, refused = len(paths) * len(questions), sum(done), dict[str, int]()
         if recorded:
             told = f"foretoken: {recorded} of {whole} answers are of an earlier recording in {folder}; remove it to ask again"
             print(told, file=sys.stderr)
@@ -189,7 +202,7 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
                 if number < kept:
                     continue
                 try:
-                    answer = ask_with_ids(endpoint, {"model": model, **question}, refusing)
+                    answer = ask_for_all(endpoint, {"model": model, **question}, refused)
                 except UsageError as error:
                     raise UsageError(
                         f"{error}; {recorded} of {whole} answers are kept in {folder}, and the same command goes on from there"
@@ -197,4 +210,10 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
                 file.write((json.dumps({**question, "model": model, **answer}, ensure_ascii=False) + "\n").encode())
                 recorded += 1
                 bar.update()
+    for model in [model for model, taken in refused.items() if not EXTRAS[taken]]:
+        print(
+            f"foretoken: note: the server of {model} takes no {', '.join(UNCUT)}: where it has defaults of its own for them, "
+            "its outputs have another law than the model, and --target calls them a bug",
+            file=sys.stderr,
+        )
     return paths
