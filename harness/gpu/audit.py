@@ -1,6 +1,7 @@
-"""Part 7: the exactness audit on the device, pair by pair: what claims to be exact is, and what is wrong on purpose is caught.
+"""Part 7: the exactness audit on the device: what claims to be exact is, and what is wrong on purpose is caught.
 
-Models as in part 5. The pairs' findings are kept one by one, so that an audit that was cut off goes on behind them.
+Models as in part 5. Pairs, ways to sample and the controls are audited side by side, in processes that share the device: most
+of an audit's time is the host's.
 """
 
 from collections.abc import Sequence
@@ -15,32 +16,17 @@ from harness.exact.run import audit, models_of
 from harness.exact.subjects import SIZES, Sizes, Subject, own_subjects, zoo_subjects
 from harness.gpu.place import Item, Measured, Place
 from harness.gpu.tables import CHECKPOINTS, are_cached
+from methods.cores import num_cores
 
 SOURCE = "toy"
 DTYPE = "float32"
-SECONDS = 180  # of a pair with some fifty subjects, and of the controls, whose number is like it; of other pairs a third
+MOST_WORKERS = 8  # that share a device: each has its own models and handles there
+NAME = "all pairs and the controls"
 
 
 def items(place: Place) -> Sequence[Item]:
-    """The audited pairs, and the controls behind the first of them, whose models and plain texts they take."""
-    subjects, sizes = subjects_of(place)
-    groups = {
-        name: [one for one in subjects if name in (one.pair, method_of(one), f"{one.pair}: {method_of(one)}")]
-        for name in place.sizes.audited
-    }
-    groups = {name: chosen for name, chosen in groups.items() if chosen}
-    items = [
-        Item(
-            name=f"{name}, {DTYPE}",
-            seconds=SECONDS if number == 0 else SECONDS / 3,
-            measure=partial(audit_some, place, chosen, sizes),
-        )
-        for number, (name, chosen) in enumerate(groups.items())
-    ]
-    if place.scale != "smallest":
-        first = next(iter(groups.values()))
-        items.insert(1, Item(name=f"controls, {DTYPE}", seconds=SECONDS, measure=partial(audit_controls, place, first, sizes)))
-    return items
+    """The audit is one item: its parts run side by side, and the controls take the first pair's models."""
+    return [Item(name=f"{NAME}, {DTYPE}", seconds=150, measure=partial(audit_all, place))]
 
 
 def method_of(subject: Subject) -> str:
@@ -63,31 +49,26 @@ def subjects_of(place: Place) -> tuple[list[Subject], Sizes]:
     return [replace(one, plain=one.plain.replace(**where)) for one in subjects], sizes
 
 
-def audit_some(place: Place, subjects: Sequence[Subject], sizes: Sizes) -> Measured:
-    """Audit some subjects, in this process."""
-    document = _audited(place, subjects, sizes, with_controls=False)
+def audit_all(place: Place) -> Measured:
+    """Audit the subjects and, but in the smallest rehearsal, see whether the controls, wrong on purpose, are caught."""
+    subjects, sizes = subjects_of(place)
+    chosen = [one for one in subjects if {one.pair, method_of(one), f"{one.pair}: {method_of(one)}"} & {*place.sizes.audited}]
+    smallest = place.scale == "smallest"
+    workers = 0 if smallest else min(MOST_WORKERS, max(1, num_cores() // 2))
+    folder = place.records / f"audit-{place.scale}-{place.code}"
+    found, controls = audit(chosen, sizes, folder, quiet=True, workers=workers, with_controls=not smallest)
+    document = build_document("gpu", chosen, found, controls, sizes, {"models": models_of(chosen)})
     rows: list[dict[str, Any]] = [
         {"subject": row["name"], "declared": row["declared"], "verdict": row["verdict"], "error": row.get("error")}
         for row in document["subjects"]
     ]
-    return {"facts": {"summary": summarise(document), "subjects": len(rows)}, "rows": rows, "passed": not document["red"]}
-
-
-def audit_controls(place: Place, subjects: Sequence[Subject], sizes: Sizes) -> Measured:
-    """See whether the controls, which are wrong on purpose, are caught. ``subjects``: of the pair that was audited first."""
-    document = _audited(place, subjects, sizes, with_controls=True)
-    rows = [
+    caught = [row["caught"] for row in document["controls"]]
+    rows += [
         {"subject": f"control: {row['name']}", "verdict": "caught" if row["caught"] else "MISSED"}
         for row in document["controls"]
     ]
     few = place.sizes.samples is not None  # samples: of a rehearsal, too few to find every fault
-    note = f"{sizes.samples} samples, a rehearsal's, are too few to find every control's fault"
-    missed = sum(row["verdict"] == "MISSED" for row in rows)
-    facts = {"controls": len(rows), "caught": len(rows) - missed}
-    return {"facts": facts, "rows": rows, "passed": few or not missed, "notes": [note] if few else []}
-
-
-def _audited(place: Place, subjects: Sequence[Subject], sizes: Sizes, *, with_controls: bool) -> dict[str, Any]:
-    folder = place.records / f"audit-{place.scale}-{place.code}"
-    found, controls = audit(subjects, sizes, folder, quiet=True, workers=0, with_controls=with_controls)
-    return build_document("gpu", subjects, found, controls, sizes, {"models": models_of(subjects)})
+    notes = [f"{sizes.samples} samples, a rehearsal's, are too few to find every control's fault"] if few else []
+    facts = {"summary": summarise(document), "subjects": len(chosen), "controls": len(caught), "caught": sum(caught)}
+    passed = not document["red"] and (few or all(caught))
+    return {"facts": facts | {"processes": workers}, "rows": rows, "passed": passed, "notes": notes}

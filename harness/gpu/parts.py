@@ -29,6 +29,6 @@ PARTS = (
     Part(name="loops", module="loops", title="loops beside transformers', at the papers' sizes", seconds=40),
     Part(name="tables", module="tables", title="tables of the papers on the toy models", seconds=60, needs=("msgspec",)),
     Part(name="pipeline", module="pipeline", title="PPD with its processes on one device", seconds=30),
-    Part(name="audit", module="audit", title="the exactness audit", seconds=90, needs=("msgspec",)),
+    Part(name="audit", module="audit", title="the exactness audit", seconds=150, needs=("msgspec",)),
 )
 NAMES = tuple(part.name for part in PARTS)
