@@ -10,7 +10,7 @@ same in every example (an identity) has no interval.
 
 Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as Student's over their
 own estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly.
-How often each kind contains the truth: ``python -m harness.measures.coverage RECORDS``, and NOTATION.md.
+How often each kind contains the truth: ``python -m harness.report.coverage EVIDENCE``, and NOTATION.md.
 """
 
 from collections.abc import Callable, Sequence
