@@ -5,7 +5,7 @@ ratios of sums over examples, with intervals that resample examples. Repeats of 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,8 +18,11 @@ from harness.measures.pipelines import Account, account, match_rate, untimed
 from harness.measures.statistics import (
     Estimate,
     Missing,
+    Redrawn,
+    Statistic,
     interval,
     ratio_of_examples,
+    replicas_of,
     resampled,
     share_of_examples,
     weights,
@@ -151,7 +154,7 @@ def _ratio_of_rates(rows: Paired, among: int | None = None) -> Estimate:
         return np.asarray((counts @ top / (counts @ below)) / (counts @ other_top / (counts @ other_below)))
 
     value = float((top.sum() / below.sum()) / (other_top.sum() / other_below.sum()))
-    return resampled(value, rates, len(top), "x", rows.replicas, among=among)
+    return resampled(value, rates, len(top), "x", rows.units, among=among)
 
 
 def tokens_per_s(records: Sequence[Record]) -> Estimate | None:
@@ -233,14 +236,15 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
             one = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
         else:
             one = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
-        resampled = partial(_resampled, task, statistics, name)
-        found[name] = widened(one, [record.signature for record in counted], resampled, 100.0 if metric.unit == "%" else None)
+        statistic, units = _resampled(task, statistics, name), tuple(record.unit for record in counted)
+        one = widened(one, replicas_of(units), statistic, 100.0 if metric.unit == "%" else None)
+        found[name] = replace(one, redrawn=Redrawn(units, statistic))
     return found
 
 
-def _resampled(task: Task, statistics: Sequence[Statistics], name: str, counts: np.ndarray) -> np.ndarray:
-    """[k] a metric of the task from [k, n] how often each example counts."""
-    return task.resample(statistics, counts)[name]
+def _resampled(task: Task, statistics: Sequence[Statistics], name: str) -> Statistic:
+    """Return what gives [k] a metric of the task from [k, n] how often each example counts."""
+    return lambda counts: task.resample(statistics, counts)[name]
 
 
 def of_decoding(records: Sequence[Record]) -> dict[str, Estimate | None]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.core.records import Key, Record
+from harness.core.records import Key, Record, Unit
 from harness.measures.statistics import Missing, drift
 from methods.steps import Step, Steps
 
@@ -164,11 +164,11 @@ def num_near_ties(method: Sequence[Record]) -> int:
 
 
 class Paired(NamedTuple):
-    """[m, n] sums of m values over n examples in each arm, and the replica of each example."""
+    """[m, n] sums of m values over n examples in each arm, and the examples, each with its replica."""
 
     first: np.ndarray
     second: np.ndarray
-    replicas: list[str]
+    units: list[Unit]
 
 
 def paired(
@@ -194,7 +194,7 @@ def paired(
     def sums(arm: Mapping[Key, Record]) -> np.ndarray:
         return np.array([np.sum([values(arm[key]) for key in own], axis=0) for own in members.values()], dtype=float).T
 
-    return Paired(sums(first), sums(second), [first[own[0]].signature for own in members.values()])
+    return Paired(sums(first), sums(second), [(first[own[0]].signature, batch) for batch, own in members.items()])
 
 
 def batches_of(records: Sequence[Record]) -> dict[Key, str]:

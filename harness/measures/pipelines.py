@@ -21,15 +21,14 @@ plain round, divided. Theorem 4.1 counts no heads, so its saving, a share of the
 pays: where a model is small and its vocabulary large, a head costs as much as many layers, and few matches cannot pay.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from harness.core.records import Record
+from harness.core.records import Record, Unit
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.statistics import Estimate, Missing, of_sums, ratio_of_examples
+from harness.measures.statistics import Estimate, Missing, ratio_of_examples, resampled
 from methods.steps import PARTS
 
 UNITS = {
@@ -86,14 +85,14 @@ def account(
     if any(pair is None for pair in sums):
         return None
     pairs = [pair for pair in sums if pair is not None]
-    plains, piped, replicas = [pair.first for pair in pairs], pairs[0].second, pairs[0].replicas
+    plains, piped, units = [pair.first for pair in pairs], pairs[0].second, pairs[0].units
     fastest = min(range(len(plains)), key=lambda index: plains[index][ROUNDS].sum() / plains[index][TOKENS].sum())
     best = _at_its_best(plains, fastest)
     statistics = {**_named("plain", best), **_named("alike", plains[-1]), **_named("piped", piped)}
     estimates = {}
     for name in UNITS:
-        estimate = _estimate(statistics, name, num_layers, replicas)
-        if estimate is not None and np.isfinite(estimate.value):
+        estimate = _estimate(statistics, name, num_layers, units)
+        if np.isfinite(estimate.value):
             estimates[name] = estimate
     least = estimates["attainable_frac"].low if "attainable_frac" in estimates else None
     if least is not None and least <= 0:  # a share of what may be nothing has no interval
@@ -106,13 +105,17 @@ def untimed(method: Sequence[Record], num_layers: int) -> dict[str, Estimate]:
     if (sums := paired(method, method, lambda record: _values(record, num_layers, simulated=False))) is None:
         return {}
     statistics = {**_named("plain", sums.first), **_named("alike", sums.first), **_named("piped", sums.first)}
-    estimates = {name: _estimate(statistics, name, num_layers, sums.replicas) for name in UNTIMED}
-    return {name: found for name, found in estimates.items() if found is not None and np.isfinite(found.value)}
+    estimates = {name: _estimate(statistics, name, num_layers, sums.units) for name in UNTIMED}
+    return {name: found for name, found in estimates.items() if np.isfinite(found.value)}
 
 
-def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int, replicas: Sequence[str]) -> Estimate | None:
-    whole = 100.0 if name in UNTIMED else None
-    return of_sums(statistics, _quantity(name, num_layers), UNITS[name], replicas, whole, None if name in SIGNED else 0.0)
+def _estimate(statistics: dict[str, np.ndarray], name: str, num_layers: int, units: Sequence[Unit]) -> Estimate:
+    def drawn(counts: np.ndarray) -> np.ndarray:
+        return _quantities({one: counts @ values for one, values in statistics.items()}, num_layers)[name]
+
+    value = float(_quantities({one: values.sum(0) for one, values in statistics.items()}, num_layers)[name])
+    whole, least = 100.0 if name in UNTIMED else None, None if name in SIGNED else 0.0
+    return resampled(value, drawn, len(units), UNITS[name], units, whole, least)
 
 
 WALL, ROUNDS, TOKENS = 0, 1, 2
@@ -148,26 +151,22 @@ def _values(record: Record, num_layers: int, simulated: bool) -> tuple[float, ..
     return (wall_s, rounds_s, tokens, 1.0, float(len(guesses)), matched, ahead, float(sum(guesses)), *map(float, parts))
 
 
-def _quantity(name: str, num_layers: int) -> Callable[[dict[str, Any], float], float]:
-    return lambda total, n: _quantities(total, num_layers)[name]
-
-
-def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
-    """Return all of UNITS from sums over examples; times a token in seconds until they are named."""
-    tokens, plain_tokens = total["piped.tokens"], total["plain.tokens"]
-    part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
-    plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
-    per_guess = part["early_head"] * tokens / total["piped.guessed"] if total["piped.guessed"] else np.inf
-    alike = total["alike.rounds_s"] / total["alike.tokens"]
-    plain_head = min(part["head"], per_guess) * min(1.0, plain / alike)
-    layer = (plain - plain_head) / num_layers
-    spared, layers = total["piped.ahead"] / tokens, part["early_layers"] + part["late_layers"]
-    attainable = spared * layer - part["early_head"]
-    per_text = total["piped.runs"]
-    latency, plain_latency = total["piped.wall_s"] / per_text, total["plain.wall_s"] / total["plain.runs"]
+def _quantities(total: dict[str, np.ndarray], num_layers: int) -> dict[str, np.ndarray]:
+    """Return all of UNITS from sums over examples, of one draw or of many; times a token in seconds until they are named."""
     with np.errstate(divide="ignore", invalid="ignore"):
+        tokens, plain_tokens = total["piped.tokens"], total["plain.tokens"]
+        part = {name: total[f"piped.{name}"] / tokens for name in PARTS}
+        plain, piped = total["plain.rounds_s"] / plain_tokens, total["piped.rounds_s"] / tokens
+        guessed = total["piped.guessed"]
+        per_guess = np.where(guessed > 0, part["early_head"] * tokens / guessed, np.inf)
+        alike = total["alike.rounds_s"] / total["alike.tokens"]
+        plain_head = np.minimum(part["head"], per_guess) * np.minimum(1.0, plain / alike)
+        layer = (plain - plain_head) / num_layers
+        spared, layers = total["piped.ahead"] / tokens, part["early_layers"] + part["late_layers"]
+        attainable = spared * layer - part["early_head"]
+        latency, plain_latency = total["piped.wall_s"] / total["piped.runs"], total["plain.wall_s"] / total["plain.runs"]
         return {
-            "match_rate": 100 * np.divide(total["piped.matched"], total["piped.guessed"]),
+            "match_rate": 100 * total["piped.matched"] / guessed,
             "latency_s": latency,
             "baseline_latency_s": plain_latency,
             "baseline_throughput": plain_tokens / total["plain.wall_s"],
@@ -176,8 +175,8 @@ def _quantities(total: dict[str, float], num_layers: int) -> dict[str, float]:
             "saved_frac": 100 * (plain - piped) / plain,
             "theorem_frac": 100 * spared / num_layers,
             "attainable_frac": 100 * attainable / plain,
-            "reached_frac": 100 * (plain - piped) / attainable if attainable > 0 else np.nan,
-            "break_even_rate": 100 * np.divide(part["early_head"] * tokens, total["piped.behind"] * layer),
+            "reached_frac": np.where(attainable > 0, 100 * (plain - piped) / attainable, np.nan),
+            "break_even_rate": 100 * part["early_head"] * tokens / (total["piped.behind"] * layer),
             "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
             "slower_head_ms": 1e3 * (part["head"] - plain_head),
             "early_head_ms": 1e3 * part["early_head"],

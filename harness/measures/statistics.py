@@ -10,13 +10,13 @@ same in every example (an identity) has no interval.
 
 Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as Student's over their
 own estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly.
-How often each kind contains the truth: ``python -m harness.measures.coverage RECORDS``, and NOTATION.md.
+How often each kind contains the truth: ``python -m harness.report.coverage EVIDENCE``, and NOTATION.md.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from math import atan, ceil, exp, floor, inf, lgamma, log, pi, sqrt, tan
+from math import atan, ceil, exp, floor, hypot, inf, lgamma, log, pi, sqrt, tan
 from statistics import NormalDist
 from typing import Any
 
@@ -29,17 +29,22 @@ CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
 ENOUGH = 100  # of fewer, it is marked as approximate
+LEAST_MEASURED = 5  # single measurements of which a median has an interval, of at most 94 %
 SAME = 1e-9  # draws that differ by less, relatively, are one number and its rounding
 
 
 Statistic = Callable[[np.ndarray], np.ndarray]  # [k, n] how often each of n examples counts -> [k] values
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The two sums of each example of which a ratio is made; an example is named with its arm and replica."""
+Name = str | Unit  # an example's, alone or with its replica's
 
-    sums: dict[str | Unit, np.ndarray]
+
+@dataclass(frozen=True)
+class Redrawn:
+    """The examples that a number is of, in the order of the ``statistic``'s counts: what a difference is drawn from."""
+
+    units: tuple[Name, ...]
+    statistic: Statistic
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Estimate:
     """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where there is no spread.
 
     ``exact``: the interval is a binomial's own and holds for any ``n``. ``freedom``: its degrees of freedom where it is
-    Student's over replicas. ``counted``: what a difference from another ratio is paired by.
+    Student's over replicas. ``redrawn``: what a difference from another number is drawn from.
     """
 
     value: float
@@ -57,7 +62,7 @@ class Estimate:
     unit: str = ""
     exact: bool = False
     freedom: int | None = None
-    counted: Counted | None = field(default=None, compare=False, repr=False)
+    redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
 
     @property
     def shown(self) -> "Estimate":
@@ -83,7 +88,7 @@ class Estimate:
 
 def as_told(one: Any) -> dict[str, Any]:
     """Return a dataclass as JSON has it; what its estimates are compared by stays behind."""
-    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in ("counted", "freedom")})
+    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in ("redrawn", "freedom")})
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,11 @@ def tail_among(among: int, n: int) -> float:
     """
     reach = student_quantile(n - 1, 1 - 2 * TAIL / among)
     return NormalDist().cdf(-sqrt(n / (n - 1)) * reach)
+
+
+def replicas_of(units: Sequence[Name]) -> list[str]:
+    """Return each unit's replica, of those that have one."""
+    return [unit[0] for unit in units if not isinstance(unit, str)]
 
 
 def widened(
@@ -243,14 +253,14 @@ def ratio_of_totals(
     denominators: np.ndarray,
     unit: str = "",
     whole: float | None = None,
-    replicas: Sequence[str] = (),
+    units: Sequence[Name] = (),
     once: bool | None = None,
 ) -> Estimate | None:
     """sum(numerators) / sum(denominators) over examples with a percentile bootstrap; None where nothing was counted.
 
     With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up. Of a
-    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``replicas`` names each example's. ``once``:
-    it is a share of examples, not of tokens; by default where every denominator is 1.
+    share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``units`` names the examples. ``once``: it is
+    a share of examples, not of tokens; by default where every denominator is 1.
     """
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     n, total = len(denominators), denominators.sum()
@@ -271,58 +281,87 @@ def ratio_of_totals(
     else:
         found = Estimate(value, *interval(ratios(weights(n))), n, unit)
         found = found if whole is None else bounded(found, whole, int(np.count_nonzero(denominators)))
-    return widened(found, replicas, ratios, whole)
+    return _with_units(widened(found, replicas_of(units), ratios, whole), units, ratios)
 
 
-def ratio_of_examples(
-    rows: Sequence[tuple[str | Unit, float, float]], unit: str = "", whole: float | None = None
-) -> Estimate | None:
+def _with_units(found: Estimate, units: Sequence[Name], statistic: Statistic) -> Estimate:
+    return replace(found, redrawn=Redrawn(tuple(units), statistic)) if units else found
+
+
+def ratio_of_examples(rows: Sequence[tuple[Name, float, float]], unit: str = "", whole: float | None = None) -> Estimate | None:
     """Return the same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn.
 
     An example that is named as a record's ``unit`` belongs to a replica.
     """
-    totals: dict[str | Unit, np.ndarray] = {}
+    totals: dict[Name, np.ndarray] = {}
     for example, numerator, denominator in rows:
         totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
     if not totals:
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
-    replicas = [example[0] for example in totals if not isinstance(example, str)]
-    found = ratio_of_totals(numerators, denominators, unit, whole, replicas, all(row[2] == 1 for row in rows))
-    return None if found is None else replace(found, counted=Counted(totals))
+    return ratio_of_totals(numerators, denominators, unit, whole, list(totals), all(row[2] == 1 for row in rows))
 
 
-def paired_difference(first: Counted, second: Counted) -> Estimate | None:
-    """Return a ratio minus another of the same examples of an arm, each draw for both; None where they are of others.
+def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
+    """Return a number minus another of the same examples, each draw for both; None where they share none.
 
-    One may lack examples of which it counts nothing, as late tokens of short outputs. ``n`` counts examples that differ.
+    The examples may be of two arms: one of the same name is the same. One arm may lack some, as late tokens of short outputs or
+    what failed. A replica is then a pair of replicas, one of each arm. ``n`` counts the examples of which the numbers differ.
     """
-    names = max((first.sums, second.sums), key=len)
-    if not (first.sums.keys() <= names.keys() and second.sums.keys() <= names.keys()):
+    parts = _shared_names(first.units, second.units)
+    names = {name: row for row, name in enumerate(dict.fromkeys([*parts[0], *parts[1]]))}
+    if len(names) == len(parts[0]) + len(parts[1]):
         return None
-    one, other = (np.array([part.sums.get(name, np.zeros(2)) for name in names]) for part in (first, second))
+    rows = [np.array([names[name] for name in part]) for part in parts]
+    of_parts = list(zip((first, second), rows, strict=True))
+
+    def values(counts: np.ndarray) -> list[np.ndarray]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return [np.asarray(one.statistic(counts[:, own])) for one, own in of_parts]
 
     def differences(counts: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above, below = counts @ one, counts @ other
-            return np.asarray(above[:, 0] / above[:, 1] - below[:, 0] / below[:, 1])
+        above, below = values(counts)
+        return np.asarray(above - below)
 
+    alone = values(np.eye(len(names)))
+    is_other = ~((alone[0] == alone[1]) | (np.isnan(alone[0]) & np.isnan(alone[1])))
     value = float(differences(np.ones((1, len(names))))[0])
-    found = Estimate(value, *interval(differences(weights(len(names)))), int(np.any(one != other, axis=1).sum()))
-    return widened(found, [name[0] for name in names if not isinstance(name, str)], differences, least=None)
+    found = Estimate(value, *interval(differences(weights(len(names)))), int(is_other.sum()))
+    owners = [["" for _ in names], ["" for _ in names]]
+    for owner, (one, own) in zip(owners, of_parts, strict=True):
+        for row, unit in zip(own, one.units, strict=True):
+            owner[row] = "" if isinstance(unit, str) else unit[0]
+    return widened(found, [" ".join(pair) for pair in zip(*owners, strict=True)], differences, least=None)
+
+
+def _shared_names(*arms: Sequence[Name]) -> Sequence[Sequence[Name]]:
+    """Return the names by which examples of two arms are the same: their own, or if none is shared those without replicas."""
+    names = [[unit if isinstance(unit, str) else unit[1] for unit in arm] for arm in arms]
+    is_one_arm, is_clear = bool(set(arms[0]) & set(arms[1])), all(len(set(own)) == len(own) for own in names)
+    return arms if is_one_arm or not is_clear else names
+
+
+def independent_difference(first: tuple[float, float, float], second: tuple[float, float, float]) -> tuple[float, float]:
+    """Return the interval of a number minus another that it does not depend on, from (low, value, high) of each.
+
+    What each end is off its value by is squared and added (Zou and Donner 2008), as variances are.
+    """
+    (low, value, high), (other_low, other, other_high) = first, second
+    gap = value - other
+    return gap - hypot(value - low, other_high - other), gap + hypot(high - value, other - other_low)
 
 
 def of_sums(
     statistics: dict[str, np.ndarray],
     from_sums: Callable[[dict[str, np.ndarray], float], float],
     unit: str = "",
-    replicas: Sequence[str] = (),
+    units: Sequence[Name] = (),
     whole: float | None = None,
     least: float | None = 0.0,
 ) -> Estimate | None:
     """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are.
 
-    Of a share, ``whole`` is what it is where everything counts. ``replicas`` names each example's, ``least``: see ``widened``.
+    Of a share, ``whole`` is what it is where everything counts. ``units`` names the examples, ``least``: see ``widened``.
     """
     n = len(next(iter(statistics.values()), ()))
     if n == 0:
@@ -335,7 +374,7 @@ def of_sums(
             [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
         )
 
-    return resampled(value, metrics, n, unit, replicas, whole, least)
+    return resampled(value, metrics, n, unit, units, whole, least)
 
 
 def resampled(
@@ -343,12 +382,12 @@ def resampled(
     statistic: Statistic,
     n: int,
     unit: str = "",
-    replicas: Sequence[str] = (),
+    units: Sequence[Name] = (),
     whole: float | None = None,
     least: float | None = 0.0,
     among: int | None = None,
 ) -> Estimate:
-    """Give the ``value`` of a statistic of ``n`` examples an interval; ``replicas``, ``whole`` and ``least``: see ``of_sums``.
+    """Give the ``value`` of a statistic of ``n`` examples an interval; ``units``, ``whole`` and ``least``: see ``of_sums``.
 
     ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``). So
     few examples that all favour one side by chance more often than such an interval may miss have none: no resampling shows it.
@@ -357,14 +396,18 @@ def resampled(
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
     found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
-    return widened(found if whole is None else bounded(found, whole, n), replicas, statistic, whole, least)
+    found = widened(found if whole is None else bounded(found, whole, n), replicas_of(units), statistic, whole, least)
+    return _with_units(found, units, statistic)
 
 
 def median(values: np.ndarray, unit: str = "") -> Estimate:
-    """Return the median of single measurements with a percentile bootstrap over them."""
+    """Return the median of single measurements with a percentile bootstrap over them, of fewer than LEAST_MEASURED without one.
+
+    All of four lie on one side of the true median with a chance of one in eight, and no interval of them reaches beyond them.
+    """
     value, n = float(np.median(values)), len(values)
-    if n == 1:
-        return Estimate(value, None, None, 1, unit)
+    if n < LEAST_MEASURED:
+        return Estimate(value, None, None, n, unit)
     draws = np.random.default_rng(0).choice(values, size=(RESAMPLES, n))
     return Estimate(value, *interval(np.median(draws, 1)), n, unit)
 

@@ -12,7 +12,7 @@ from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
-from harness.measures.statistics import Counted, Estimate, Missing, NotReached
+from harness.measures.statistics import Estimate, Missing, NotReached, Redrawn
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
@@ -34,7 +34,7 @@ class Cell:
     ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
     went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
-    results/published. ``ran`` names the models behind the row. ``freedom`` and ``counted`` are the estimate's, for findings.
+    results/published. ``ran`` names the models behind the row. ``freedom`` and ``redrawn`` are the estimate's, for findings.
     ``parts_differ``: it is a total, of which some parts lie clearly above the paper's and others clearly below.
     """
 
@@ -55,7 +55,7 @@ class Cell:
     ran: str = ""
     parts_differ: bool = False
     freedom: int | None = field(default=None, compare=False, repr=False)
-    counted: Counted | None = field(default=None, compare=False, repr=False)
+    redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES and not self.status.startswith(ABSENT):
@@ -233,7 +233,7 @@ def cell_of(
     joined = "; ".join(dict.fromkeys(filter(None, remarks)))
     bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
     cell = Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
-    return replace(cell, freedom=result.freedom, counted=result.counted)
+    return replace(cell, freedom=result.freedom, redrawn=result.redrawn)
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

@@ -1,11 +1,11 @@
 """The finding on top of a table: one or two plain sentences that code makes of its cells, disagreements with the paper first.
 
 Two things are counted. ``order``: of pairs of cells, how often the first is clearly higher. ``side``: how often a cell is
-clearly above a bound. "Clearly": the interval does not hold the bound; of a pair, where both are ratios over the same examples
-of an arm, that of their difference does not hold 0, and otherwise the two do not meet. All comparisons of a sentence are
-decided at once (Holm 1979): a chance of 5 % that any of them is wrong. What the paper's numbers say of the cells that are
-decided stands behind it, cell by cell: "the reverse" is the other sign of each. ``against`` counts how often ours is above the
-published number.
+clearly above a bound. "Clearly": the interval does not hold the bound; of a pair, that of the difference does not hold 0. Where
+both are of the same examples, of one arm or of two, the difference is drawn example by example; otherwise it is that of numbers
+that do not depend on one another. All comparisons of a sentence are decided at once (Holm 1979): a chance of 5 % that any of
+them is wrong. What the paper's numbers say of the cells that are decided stands behind it, cell by cell: "the reverse" is the
+other sign of each. ``against`` counts how often ours is above the published number.
 
 The total is every cell that was run: what has no interval, was refused or gave no number is named beside what is undecided, so
 "all" and "both" mean that nothing was left out. A cell without a model in this profile, one that is impossible, one that was
@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from harness.core.settings import Settings
-from harness.measures.statistics import DESCRIPTIVE, SAME, chance_beyond, holm, paired_difference
+from harness.measures.statistics import DESCRIPTIVE, SAME, chance_beyond, holm, independent_difference, paired_difference
 from harness.tables.base import Cell, Finding, Said, Table
 
 SENTENCES = 2
@@ -287,17 +287,17 @@ def _sign(first: float | None, second: float | None) -> int | None:
 
 
 def _apart(first: Cell, second: Cell) -> Compared:
-    """1 or -1 where the interval of the difference does not hold 0, or the intervals do not meet."""
+    """1 or -1 where the interval of the difference does not hold 0."""
     a, b = _bounds(first), _bounds(second)
     if a is None or b is None or first.measured is None or second.measured is None:
         return Compared(_lack(first, second))
     scale = SAME * max(abs(first.measured), abs(second.measured))
-    if first.counted and second.counted and (paired := paired_difference(first.counted, second.counted)):
+    if first.redrawn and second.redrawn and (paired := paired_difference(first.redrawn, second.redrawn)):
         ends = (paired.value, paired.value) if paired.low is None or paired.high is None else (paired.low, paired.high)
         found = _compared(paired.value, ends, paired.freedom or max(1, paired.n - 1), scale)
         return found._replace(chance=max(found.chance, min(1.0, 2 * 0.5**paired.n)))  # so few all favour one side by chance
-    gap, freedom = first.measured - second.measured, min(_freedom(first), _freedom(second))
-    return _compared(gap, (a[0] - b[1], a[1] - b[0]), freedom, scale)
+    ends = independent_difference((a[0], first.measured, a[1]), (b[0], second.measured, b[1]))
+    return _compared(first.measured - second.measured, ends, min(_freedom(first), _freedom(second)), scale)
 
 
 def _from(cell: Cell, bound: float) -> Compared:

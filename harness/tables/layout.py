@@ -20,8 +20,9 @@ WIDTH = 160
 APPROXIMATE = "~"
 LEGEND = (
     "value [low, high]: 95 % interval over n examples; a cell of fewer than its row's n names its own. With "
-    f"{APPROXIMATE}: of fewer than {ENOUGH}, so approximate. A number of fewer than {DESCRIPTIVE} describes these alone; it "
-    "has no interval, as what is computed, copied or the same in every example has none.",
+    f"{APPROXIMATE}: of fewer than {ENOUGH}, so approximate: at {DESCRIPTIVE} eight or nine of ten hold the truth "
+    f"(NOTATION.md). A number of fewer than {DESCRIPTIVE} describes these alone; it has no interval, as what is computed, "
+    "copied or the same in every example has none.",
     "(paper): as the paper prints it, blank where it has no such number; (README), (arXiv v1): from its code's page, its first "
     "version; (derived): arithmetic on its numbers. (here): measured; (computed): the formula's.",
 )

@@ -148,7 +148,7 @@ def test_a_server_is_asked_and_judged(served: Callable[..., Engine], tmp_path: P
     engine = served()
     assert main(words(engine.url, tmp_path)) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "passed, texts compared: identical, same distribution"
+    assert said[-1] == "passed, texts compared: identical, no difference found"
     assert {arm: len(rows) for arm, rows in recorded(tmp_path).items()} == {"plain": 40, "speculative": 40, "control": 40}
     assert [one["model"] for one in engine.asked[:3]] == ["plain", "speculative", "plain"]
     assert main(words(engine.url, tmp_path)) == 0
@@ -184,7 +184,7 @@ def test_token_ids_are_asked_for_and_compared(
     assert main(words(engine.url, tmp_path)) == 0
     said = capsys.readouterr().out.splitlines()
     assert "compared: token ids" in said
-    assert said[-1] == "passed, token ids compared: identical, same distribution"
+    assert said[-1] == "passed, token ids compared: identical, no difference found"
     lines = [line for rows in recorded(tmp_path).values() for line in rows]
     assert all(len(line["output_token_ids"]) == 30 and len(line["prompt_token_ids"]) == 1 for line in lines)
     assert len(engine.asked) == 120
@@ -217,7 +217,7 @@ def test_a_server_without_token_ids_is_compared_by_texts(
     assert len(notes) == (2 if ids == "strict" else 0)
     [line] = [line for line in said if line.startswith("compared: ")]
     assert line.startswith("compared: texts; not all outputs of plain.jsonl, speculative.jsonl, control.jsonl have token ids")
-    assert said[-1] == "passed, texts compared: identical, same distribution"
+    assert said[-1] == "passed, texts compared: identical, no difference found"
     assert not any("output_token_ids" in line for rows in recorded(tmp_path).values() for line in rows)
     assert len(engine.asked) == asked
 

@@ -5,12 +5,14 @@ import pytest
 
 from harness.measures.statistics import (
     DESCRIPTIVE,
-    Counted,
     Estimate,
+    Redrawn,
     chance_beyond,
     drift,
     exact_interval,
     holm,
+    independent_difference,
+    median,
     of_sums,
     paired_difference,
     ratio_of_examples,
@@ -155,11 +157,11 @@ def test_drift() -> None:
 def test_intervals_of_three_replicas_cover_what_replicas_differ_by(share: float) -> None:
     """Trainings that differ by nothing, by as much as 40 examples each leave open, and by far more."""
     rng, covered, covered_without = np.random.default_rng(4), 0, 0
-    replicas = [name for name in "abc" for _ in range(40)]
+    units = [(name, str(n)) for name in "abc" for n in range(40)]
     for _ in range(300):
         means = 3 + rng.normal(0, np.sqrt(share / 40), 3)
         values = np.repeat(means, 40) + rng.normal(0, 1, 120)
-        found = ratio_of_totals(values, np.ones(120), replicas=replicas)
+        found = ratio_of_totals(values, np.ones(120), units=units)
         alone = ratio_of_totals(values, np.ones(120))
         assert found is not None
         assert alone is not None
@@ -183,19 +185,97 @@ def test_several_tests_are_decided_at_once() -> None:
     assert holm([]) == []
 
 
-def test_a_difference_is_of_the_same_draws() -> None:
-    """Two ratios that differ by 0.1 in every example differ by that in each draw; one may lack examples, none be of others."""
-    rng = np.random.default_rng(1)
-    base = {("arm", str(n)): np.array([value, 1.0]) for n, value in enumerate(rng.random(40))}
-    more = {name: np.array([above + 0.1 + 0.01 * (name[1] > "2"), 1.0]) for name, (above, _) in base.items()}
-    found = paired_difference(Counted(more), Counted(base))
+def drawn(rows: dict[tuple[str, str], float]) -> Redrawn:
+    """A mean of examples, and what it is drawn from."""
+    found = ratio_of_examples([(unit, value, 1.0) for unit, value in rows.items()])
     assert found is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert 0.1 <= found.low < found.value < found.high <= 0.11
+    assert found.redrawn is not None
+    return found.redrawn
+
+
+def test_a_difference_is_of_the_same_draws() -> None:
+    """Two means that differ by 0.1 in every example differ by that in each draw; one may lack examples, none be of others.
+
+    The examples of another arm are the same by their names. Fault: two arms of the same texts were compared by whether their
+    intervals meet.
+    """
+    rng = np.random.default_rng(1)
+    base = {("arm", str(n)): value for n, value in enumerate(rng.random(40))}
+    more = {name: value + 0.1 + 0.01 * (name[1] > "2") for name, value in base.items()}
+    for arm in ("arm", "other"):
+        found = paired_difference(drawn({(arm, name): value for (_, name), value in more.items()}), drawn(base))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert 0.1 <= found.low < found.value < found.high <= 0.11
+        assert found.n == 40
     part = dict(list(base.items())[:30])
-    assert paired_difference(Counted(part), Counted(base)) is not None
-    assert paired_difference(Counted({("other", name): sums for (_, name), sums in base.items()}), Counted(base)) is None
+    assert paired_difference(drawn(part), drawn(base)) is not None
+    strangers = {("other", f"{name} of others"): value for (_, name), value in base.items()}
+    assert paired_difference(drawn(strangers), drawn(base)) is None
+    few = {name: value + (name[1] in ("1", "2", "3")) for name, value in base.items()}
+    found = paired_difference(drawn(few), drawn(base))
+    assert found is not None
+    assert found.n == 3
+
+
+def test_a_difference_of_two_arms_holds_what_their_replicas_differ_by() -> None:
+    """Three replicas of both arms, whose differences are 1, 2 and 3: Student's half, 4.303 / sqrt(3), to either side of 2."""
+    rng = np.random.default_rng(2)
+    base = {(f"plain {name}", f"{name}{n}"): value for name in "abc" for n, value in enumerate(rng.normal(9, 1, 50))}
+    more = {(f"other {unit[1][0]}", unit[1]): value + 1 + "abc".index(unit[1][0]) for unit, value in base.items()}
+    found = paired_difference(drawn(more), drawn(base))
+    assert found is not None
+    assert (found.value, found.freedom) == (pytest.approx(2), 2)
+    assert (found.low, found.high) == (pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3), pytest.approx(2 + 4.303 / 3**0.5, abs=1e-3))
+
+
+def test_differences_cover_the_truth_as_often_as_they_say() -> None:
+    """Means 0.3 apart, of the same 60 examples and of others: 1,500 samples each, whose share has a standard error of 0.6 %.
+
+    Intervals that do not meet are no such test: those of the first kind part at six standard errors, of the second at 2.8.
+    """
+    rng, paired, apart, told = np.random.default_rng(5), 0, 0, 0
+    for _ in range(1500):
+        hard = rng.normal(0, 2, 60)
+        first, second = hard + rng.normal(0.3, 1, 60), hard + rng.normal(0, 1, 60)
+        ours, theirs = ({(arm, str(n)): float(x) for n, x in enumerate(own)} for arm, own in (("a", first), ("b", second)))
+        found = paired_difference(drawn(ours), drawn(theirs))
+        assert found is not None
+        paired += found.low <= 0.3 <= found.high  # type: ignore[operator]
+        told += found.low > 0  # type: ignore[operator]
+        alone = [ratio_of_totals(own + 5, np.ones(60)) for own in (first, rng.normal(0, 2, 60))]
+        one, other = ((end.low, end.value, end.high) for end in alone if end is not None)
+        low, high = independent_difference(one, other)  # type: ignore[arg-type]
+        apart += low <= 0.3 <= high
+    assert 0.925 < paired / 1500 < 0.965
+    assert 0.925 < apart / 1500 < 0.965
+    assert told / 1500 > 0.3, "the power of a test at 5 %: a normal one finds it in 38 of 100"
+
+
+def test_a_difference_of_others_is_newcombes() -> None:
+    """Of 56 of 70 and 48 of 80: 0.0524 to 0.3339 (Newcombe 1998, Statistics in Medicine 17:873, Table II (a), method 10)."""
+    ends = []
+    for hits, n in ((56, 70), (48, 80)):
+        share, z = hits / n, 1.959964
+        centre, half = hits + z * z / 2, z * np.sqrt(z * z / 4 + hits * (1 - share))
+        ends.append(((centre - half) / (n + z * z), share, (centre + half) / (n + z * z)))
+    assert independent_difference(*ends) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 40])
+def test_a_median_has_an_interval_where_it_may_cover(n: int) -> None:
+    """Times that are never alike, by their truth: all of n lie on one side of the median with a chance of 2 / 2**n."""
+    rng = np.random.default_rng(n)
+    found = [median(np.exp(rng.normal(0, 0.3, n))) for _ in range(400)]
+    if 2 / 2**n > 0.1:
+        assert {(one.low, one.high) for one in found} == {(None, None)}
+    else:
+        assert 0.895 < np.mean([one.low < 1 < one.high for one in found if one.low and one.high]) < 0.985
+
+
+def test_replicas_make_an_interval_wider_down_to_nothing() -> None:
+    """Student's half of three replicas; of two that differ by most of a share."""
     found = ratio_of_examples([((name, str(n)), float("abc".index(name) + 1), 1.0) for name in "abc" for n in range(50)])
     assert found is not None
     assert found.low == 0.0, "2 - 4.303 / sqrt(3) is below 0"
@@ -208,10 +288,8 @@ def test_a_difference_is_of_the_same_draws() -> None:
 
 def test_replicas_of_a_difference_may_be_negative_and_of_a_time_not() -> None:
     """Table 3's time saved was printed as [0.00, 44.08]: half of Student's interval is 22.5 to either side of 21.6."""
-    values, replicas = np.repeat([1.0, 2.0, 3.0], 50), [name for name in "abc" for _ in range(50)]
-    ends = [
-        of_sums({"saved": values}, lambda total, n: total["saved"] / n, replicas=replicas, least=least) for least in (0.0, None)
-    ]
+    values, units = np.repeat([1.0, 2.0, 3.0], 50), [(name, str(n)) for name in "abc" for n in range(50)]
+    ends = [of_sums({"saved": values}, lambda total, n: total["saved"] / n, units=units, least=least) for least in (0.0, None)]
     assert [one and one.low for one in ends] == [0.0, pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3)]
 
 

@@ -1,7 +1,10 @@
-"""Sampled outputs of two deployments: do they have one law, and does each seed have an output of its own?
+"""Sampled outputs of two deployments: can they be told apart, and does each seed have an output of its own?
 
-The law is compared by what texts hold (features), outputs of one prompt and seed side by side. That says nothing if plain
-against plain (the control) differs too. Greedy decoding under a sampling flag, and a seed that is ignored, show in outputs of
+What texts hold is counted (features) and compared, outputs of one prompt and seed side by side. That says nothing if plain
+against plain (the control) differs too, and never that two laws are one: what moves mass and no count is not seen, such as a
+token that depends on others further off than its neighbours. The target's own laws are compared by equal parts of them, which
+do not show what moves within a part. So the best verdict but "identical" is "no difference found", with what would have been
+found. Greedy decoding under a sampling flag, and a seed that is ignored, show in outputs of
 different seeds that are alike. Whether equal seeds give equal outputs is seen of lines that are repeated, and of the control.
 """
 
@@ -18,8 +21,10 @@ from harness.exact.captured.matched import CONTROL, PLAIN, SPECULATIVE, Group
 from harness.exact.captured.replayed import Evenness, LocalTarget, ReadArm
 from harness.exact.captured.two_samples import Feature, Test, can_reject, drawn_test, fisher, swap_tests
 from harness.exact.checks import Finding
+from harness.exact.fit import CELLS
 from harness.measures.verdicts import MUST_FIND, NOT_TESTED
 
+NOT_TOLD_APART = "no difference found"  # a verdict
 ALL = 0.999  # of tokens that are first choices: greedy decoding, but for near-ties
 FEW_SEEDS = "few seeds serve all prompts, whose outputs share random numbers: chance alone can cause it; record 8 or more"
 MOSTLY = 0.9  # of pairs of outputs by different seeds that are equal: such an arm does not sample
@@ -49,8 +54,9 @@ class Share:
 
 
 def judge_sampled(group: Group, level: float, read: list[ReadArm] | None, target: LocalTarget | None) -> Finding:
-    """Judge sampled outputs. Verdicts: "identical", "same distribution", "biased", "bug" (a token that cannot be, a seed that
-    is not kept), "not tested" (too few outputs to find a total variation of MUST_FIND), "unknown" (plain itself is at odds).
+    """Judge sampled outputs. Verdicts: "identical", "no difference found" (in what is counted), "biased", "bug" (a token that
+    cannot be, a seed that is not kept), "not tested" (too few outputs to find a total variation of MUST_FIND in what is
+    counted), "unknown" (plain itself is at odds).
     """
     name = "" if target is None else target.name
     if (found := _seed_fault(group, level, read, name)) is not None:
@@ -61,14 +67,14 @@ def judge_sampled(group: Group, level: float, read: list[ReadArm] | None, target
     if read is not None:
         replayed = _judge_replay(group, level, read, name)
         if replayed.verdict != "unknown":
-            if replayed.verdict != "same distribution":
+            if replayed.verdict != NOT_TOLD_APART:
                 return replayed
             missed.append(replayed.evidence["missed_tv"])
         notes, evidence = [replayed.note, *notes], {"replayed": replayed.evidence}
     law = _judge_law(group, level)
     best = min([*missed, *(one for one in law.evidence["missed_tv"].values() if one is not None)], default=1.0)
     evidence, note = {**law.evidence, **evidence}, "; ".join([law.note, *(one for one in notes if one)])
-    if law.verdict == "same distribution" and best > MUST_FIND:
+    if law.verdict == NOT_TOLD_APART and best > MUST_FIND:
         needed = int(np.ceil(len(group.rows) * (best / MUST_FIND) ** 2))
         few = f"{len(group.rows)} outputs an arm are too few to find a total variation of {MUST_FIND:g}, record about {needed}"
         return Finding(NOT_TESTED, f"{few}; {note}", evidence)
@@ -205,8 +211,9 @@ def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) 
         return Finding(NOT_TESTED, f"{law}, but {FEW_SEEDS}", evidence)
     if p_values[SPECULATIVE] <= level:
         return Finding("biased", law, evidence)
-    note = f"{ours.tokens} tokens have {target}'s law (p {p_values[SPECULATIVE]:.2g}; {choices})"
-    return Finding("same distribution", note, evidence)
+    p_value = f"p {p_values[SPECULATIVE]:.2g}, found would be a tv of {evidence['missed_tv']:.2f} between them"
+    note = f"{ours.tokens} tokens lie evenly in {CELLS} parts of {target}'s laws ({p_value}; {choices})"
+    return Finding(NOT_TOLD_APART, note, evidence)
 
 
 def _even(law: Evenness | None, group: Group, level: float) -> tuple[Test, bool]:
@@ -232,9 +239,8 @@ def _judge_law(group: Group, level: float) -> Finding:
     }
     missed = ", ".join(f"{one.name} {one.missed_tv:.2f}" for one in tests if one.missed_tv is not None)
     smallest = min((one.p_value for one in tests), default=1.0)
-    said = (
-        f"{len(tests)} tests of {len(group.rows)} outputs an arm, smallest p {smallest:.2g}; found would be a tv of: {missed}"
-    )
+    said = f"{len(tests)} tests of {len(group.rows)} outputs an arm, smallest p {smallest:.2g}"
+    said += f"; found would be a tv in what is counted of: {missed}"
     if failed:
         said = ", ".join(f"{one.name} differ (p {one.p_value:.2g})" for one in failed)
     control = "no control was given, so that how plain differs from itself is not known"
@@ -246,7 +252,7 @@ def _judge_law(group: Group, level: float) -> Finding:
         if smallest <= level and not own_is_open:
             return Finding("unknown", f"{said}; but {control}: plain differs from itself, so nothing can be said", evidence)
     if not failed:
-        return Finding("same distribution", f"{said}; {control}", evidence)
+        return Finding(NOT_TOLD_APART, f"{said}; {control}", evidence)
     if is_open:
         return Finding(NOT_TESTED, f"{said}, but {FEW_SEEDS}; {control}", evidence)
     return Finding("biased", f"{said}; {control}", evidence)

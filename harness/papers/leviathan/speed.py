@@ -15,15 +15,16 @@ One bootstrap draw of the examples serves all of it.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from harness.core.experiment import Experiment
-from harness.core.records import Record
+from harness.core.records import Record, Unit
 from harness.core.settings import Settings
 from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded
-from harness.measures.statistics import Estimate, Missing, interval, widened
+from harness.measures.statistics import Estimate, Missing, Redrawn, Statistic, interval, replicas_of, widened
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.claims import measured_speed
 from harness.papers.leviathan.setup import (
@@ -123,23 +124,32 @@ def memory_access_factor_eq1(experiment: Experiment, found: Mapping[str, Estimat
     return Estimate(float(theory.expected_tokens(min(alpha.value, 1.0), method.gamma)), None, None, alpha.n, "x")
 
 
-def _estimates(columns: dict[str, np.ndarray], replicas: Sequence[str], gamma: int) -> dict[str, Estimate | None]:
+def _estimates(columns: dict[str, np.ndarray], units: Sequence[Unit], gamma: int) -> dict[str, Estimate | None]:
     """Return all of UNITS; every draw of the examples gives a value of each, and so does every replica."""
     n = len(columns["tokens"])
     point = _quantities(columns, gamma)
     draws = np.random.default_rng(0).integers(0, n, size=(RESAMPLES, n))
     resampled = _quantities({name: values[draws] for name, values in columns.items()}, gamma)
     found = {name: _estimate(float(point[name]), resampled[name], n, unit) for name, unit in UNITS.items()}
-    return {
-        name: one and widened(one, replicas, partial(_in_each, columns, gamma, name), least=None if name in SIGNED else 0.0)
-        for name, one in found.items()
-    }
+    for name, one in found.items():
+        if one is not None:
+            statistic = _redrawing(columns, gamma, name)
+            one = widened(one, replicas_of(units), statistic, least=None if name in SIGNED else 0.0)
+            found[name] = replace(one, redrawn=Redrawn(tuple(units), statistic))
+    return found
 
 
-def _in_each(columns: dict[str, np.ndarray], gamma: int, name: str, counts: np.ndarray) -> np.ndarray:
-    """[k] a quantity of each replica; [k, n] ``counts`` are 1 where an example is one of its own."""
-    parts = ({column: values[row > 0] for column, values in columns.items()} for row in counts)
-    return np.array([_quantities(part, gamma)[name] for part in parts])
+def _redrawing(columns: dict[str, np.ndarray], gamma: int, name: str) -> Statistic:
+    """Return what gives [k] a quantity from [k, n] how often each example counts."""
+
+    def values_of(counts: np.ndarray) -> np.ndarray:
+        drawn = [np.repeat(np.arange(len(row)), row.astype(int)) for row in counts]
+        if len({len(rows) for rows in drawn}) == 1:
+            return _quantities({column: values[np.array(drawn)] for column, values in columns.items()}, gamma)[name]
+        parts = ({column: values[rows] for column, values in columns.items()} for rows in drawn)
+        return np.array([_quantities(part, gamma)[name] for part in parts])
+
+    return values_of
 
 
 def _estimate(value: float, draws: np.ndarray, n: int, unit: str) -> Estimate | None:
@@ -150,8 +160,8 @@ def _estimate(value: float, draws: np.ndarray, n: int, unit: str) -> Estimate | 
 
 def _columns(
     baseline: Sequence[Record], method: Sequence[Record], drafter: str, in_one_process: bool = True
-) -> tuple[dict[str, np.ndarray], list[str]] | None:
-    """[n] per example, the repeats that both arms completed taken together, and each one's replica.
+) -> tuple[dict[str, np.ndarray], list[Unit]] | None:
+    """[n] per example, the repeats that both arms completed taken together, and each one's name with its replica.
 
     Times ask for those ``in_one_process``.
     """
@@ -165,8 +175,8 @@ def _columns(
     if not examples:
         return None
     rows = [_example_row(base, drafted, drafter) for base, drafted in examples.values()]
-    replicas = [base[0].signature for base, _ in examples.values()]
-    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}, replicas
+    units: list[Unit] = [base[0].unit for base, _ in examples.values()]
+    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}, units
 
 
 def _example_row(baseline: list[Record], method: list[Record], drafter: str) -> dict[str, float]:

@@ -13,7 +13,16 @@ from harness.core.experiment import Experiment
 from harness.core.records import Record, Unit
 from harness.measures import of_run as measures
 from harness.measures.pairing import incomparable, paired, succeeded
-from harness.measures.statistics import Estimate, Missing, interval, ratio_of_examples, weights, widened
+from harness.measures.statistics import (
+    Estimate,
+    Missing,
+    Redrawn,
+    interval,
+    ratio_of_examples,
+    replicas_of,
+    weights,
+    widened,
+)
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
 from harness.tables.base import TIME_SHARE
@@ -53,7 +62,7 @@ def total(records: Sequence[Record], value: Value, unit: str) -> Estimate | None
     rows: dict[Unit, float] = {}
     for record in succeeded(records):
         rows[record.unit] = rows.get(record.unit, 0.0) + value(record)
-    return _estimate(np.array(list(rows.values()))[:, None], lambda sums: sums[..., 0], unit, [one[0] for one in rows])
+    return _estimate(np.array(list(rows.values()))[:, None], lambda sums: sums[..., 0], unit, list(rows))
 
 
 def call_ms(records: Sequence[Record]) -> Estimate | None:
@@ -73,7 +82,7 @@ def call_deviation_ms(records: Sequence[Record]) -> Estimate | None:
         count, first, second = np.moveaxis(sums, -1, 0)
         return np.sqrt(np.maximum(0.0, second / count - (first / count) ** 2))
 
-    return _estimate(np.array(list(moments.values())), deviation, "ms", [one[0] for one in moments])
+    return _estimate(np.array(list(moments.values())), deviation, "ms", list(moments))
 
 
 def ratio(baseline: Sequence[Record], method: Sequence[Record], value: Value) -> Estimate | None:
@@ -143,10 +152,10 @@ def _compare(
     rows = paired(baseline, method, lambda record: tuple(value(record) for value in values), run_of)
     if rows is None:
         return None
-    return _estimate(np.concatenate((rows.first, rows.second)).T, quotient, "x", rows.replicas)
+    return _estimate(np.concatenate((rows.first, rows.second)).T, quotient, "x", rows.units)
 
 
-def _estimate(rows: np.ndarray, of_sums: OfSums, unit: str, replicas: Sequence[str]) -> Estimate | None:
+def _estimate(rows: np.ndarray, of_sums: OfSums, unit: str, units: Sequence[Unit]) -> Estimate | None:
     """A function of sums over the examples of [n, m], with its bootstrap; None where something was not measured."""
     n = len(rows)
     if n == 0 or not np.isfinite(rows).all():
@@ -156,7 +165,8 @@ def _estimate(rows: np.ndarray, of_sums: OfSums, unit: str, replicas: Sequence[s
         return of_sums(counts @ rows * (n / counts.sum(1))[:, None])
 
     bounds = interval(of_as_many(weights(n))) if n > 1 else (None, None)
-    return widened(Estimate(float(of_sums(rows.sum(0))), *bounds, n, unit), replicas, of_as_many)
+    found = Estimate(float(of_sums(rows.sum(0))), *bounds, n, unit, redrawn=Redrawn(tuple(units), of_as_many))
+    return widened(found, replicas_of(units), of_as_many)
 
 
 # Columns

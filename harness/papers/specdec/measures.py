@@ -29,7 +29,7 @@ def sentence_speedup(
     if refusal := incomparable(greedy, method) or incomparable(baseline, method):
         return refusal
     rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
-    return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], "x", replicas=rows.replicas)
+    return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], "x", units=rows.units)
 
 
 def heaviest_example(baseline: Sequence[Record], method: Sequence[Record]) -> str | None:
