@@ -306,7 +306,7 @@ def test_a_chat_is_asked_by_messages_and_judged(
     engine.reasons = reasons
     assert main(chat_words(engine.url, tmp_path)) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "passed, texts compared: identical, same distribution"
+    assert said[-1] == "passed, texts compared: identical, no difference found"
     [line] = [line for line in said if line.startswith("prompts: ")]
     assert line == f"prompts: chat messages; {UNTOLD}"
     lines = [line for rows in recorded(tmp_path).values() for line in rows]
@@ -323,7 +323,7 @@ def test_token_ids_of_a_chat_are_compared(served: Callable[..., Engine], tmp_pat
     engine.ids = "given"
     assert main(chat_words(engine.url, tmp_path)) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "passed, token ids compared: identical, same distribution"
+    assert said[-1] == "passed, token ids compared: identical, no difference found"
     assert "prompts: chat messages" in said
     lines = [line for rows in recorded(tmp_path).values() for line in rows]
     assert all(len(line["output_token_ids"]) == 30 and len(line["prompt_token_ids"]) == 1 for line in lines)
