@@ -44,6 +44,8 @@ def capture(work: Callable[[], Made], stream: Any, pool: Any = None) -> Callable
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=stream):
                 made = work()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"graphs: the device could not capture this work ({first}); turn graphs off") from error

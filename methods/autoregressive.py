@@ -1,7 +1,6 @@
 """Plain decoding, one token a step. It is the baseline of every other method, and so kept very lean."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +19,9 @@ class Autoregressive:
 
     guarantee: Guarantee = "identical"
 
+    def __init__(self) -> None:
+        self._captured: dict[tuple[Session, Sampling], _CapturedToken] = {}
+
     @torch.inference_mode()
     def generate(
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
@@ -34,7 +36,7 @@ class Autoregressive:
         position, round_s, greedy = 0, float("nan"), sampling.greedy
         before = clock() if clock else 0.0
         while running:
-            tokens, logits = _next(target, tokens, position, sampling, uniforms)
+            tokens, logits = self._next(target, tokens, position, sampling, uniforms)
             drawn = tokens.tolist()
             if not greedy:
                 for index, (token,) in enumerate(drawn):
@@ -56,19 +58,20 @@ class Autoregressive:
                     tokens, uniforms = _keep(target, tokens, uniforms, going_on)
         return generations
 
-
-def _next(
-    target: Session, tokens: Int[Tensor, "B 1"], position: int, sampling: Sampling, uniforms: Uniforms
-) -> tuple[Int[Tensor, "B 1"], Float[Tensor, "B V"]]:
-    """Return the token behind these of every row, and the logits that it is drawn from."""
-    if isinstance(target, StaticSession):
-        captured = target.kept(("token", sampling), partial(_CapturedToken, target, sampling))
-        if captured.uniforms.can_hold(uniforms) and not target.begins_output(1):
-            return captured(tokens, position, uniforms)
-    logits = target.extend(tokens)[:, -1]
-    if sampling.greedy:
-        return logits.argmax(-1, keepdim=True), logits
-    return sampling.draw(logits, uniforms.sample([position] * len(tokens))).unsqueeze(1), logits
+    def _next(
+        self, target: Session, tokens: Int[Tensor, "B 1"], position: int, sampling: Sampling, uniforms: Uniforms
+    ) -> tuple[Int[Tensor, "B 1"], Float[Tensor, "B V"]]:
+        """Return the token behind these of every row, and the logits that it is drawn from."""
+        if isinstance(target, StaticSession):
+            captured = self._captured.get((target, sampling))
+            if captured is None:
+                captured = self._captured[target, sampling] = _CapturedToken(target, sampling)
+            if captured.uniforms.can_hold(uniforms) and not target.begins_output(1):
+                return captured(tokens, position, uniforms)
+        logits = target.extend(tokens)[:, -1]
+        if sampling.greedy:
+            return logits.argmax(-1, keepdim=True), logits
+        return sampling.draw(logits, uniforms.sample([position] * len(tokens))).unsqueeze(1), logits
 
 
 class _CapturedToken:
@@ -79,7 +82,6 @@ class _CapturedToken:
         self.session, self.sampling = session, sampling
         self.uniforms = LaidUniforms(session.rows, session.capacity, session.device)
         self.given = torch.zeros(session.rows, 2, dtype=torch.long, device=session.device)  # cached tokens, and the position
-        self.given[:, 0] = session.capacity - 1  # what warms up writes behind every text
         self.tokens = torch.zeros(session.rows, 1, dtype=torch.long, device=session.device)
         self.step = session.capture(self._draw)
 

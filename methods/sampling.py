@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.transfer import to_device
 from kernels.verify.reference import Sampling
 
-__all__ = ["LaidUniforms", "Sampling", "Uniforms", "log_sum_exp"]
+__all__ = ["EndlessUniforms", "LaidUniforms", "Sampling", "Uniforms", "log_sum_exp"]
 
 
 class Uniforms:

@@ -7,9 +7,9 @@ weight 0. There is a step a number of new tokens, always over all rows; rows tha
 An encoder-decoder's keys and values of the source are computed once a text, as in any session, and brought to a fixed place.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -47,8 +47,8 @@ class StaticSession(ModelSession):
     """Gives what ``ModelSession`` gives, up to rounding. On a CPU its steps run uncaptured.
 
     Prompts, and passes of more than ``most_new`` tokens, run as in ``ModelSession``, over the same cache. All steps are
-    captured when a session is made, so that nothing is captured while a text is timed. What else is captured around its passes
-    (draws, verdicts) is made when it is first asked for, by the text that warms up, and kept with the session: ``kept``.
+    captured when a session is made. What else is captured around passes (draws, verdicts) is so by whoever decodes, in its
+    first text, which warms up.
     """
 
     @torch.inference_mode()
@@ -66,19 +66,22 @@ class StaticSession(ModelSession):
         self._laid_out = torch.zeros(shape, device=self.device, dtype=stack.dtype)
         self._laid_source = LaidSource(stack, rows, room.prompt) if stack.is_encoder_decoder else None
         self._starts = torch.zeros(rows, device=self.device, dtype=torch.long)
-        self._rotary = stack.rotary(self.capacity)  # kept: another session may make the stack replace its table
+        self._rotaries: list[Tensor | None] = []  # tables that captured passes read: others may make the stack replace its own
         sizes = range(1, most_new + 1)
         self._tokens = {size: torch.zeros(rows, size, device=self.device, dtype=torch.long) for size in sizes}
-        self.most_new, self.capture = most_new, capture or capture_for(self.device)
+        self.most_new, self._capture = most_new, capture or capture_for(self.device)
         self._steps = {size: self.capture(partial(self.pass_at, self._tokens[size], self._starts)) for size in sizes}
-        self._kept: dict[Hashable, Any] = {}
+        _, logits = self._steps[1]()
+        self.logits_dtype = logits.dtype
 
-    def kept(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what was made for a key, made now where nothing was."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        made: Made = self._kept[key]
-        return made
+    @torch.inference_mode()
+    def capture(self, work: Callable[[], Made]) -> Callable[[], Made]:
+        """Return the captured form of work that holds passes of this session; what it writes into the cache now is undone."""
+        self._rotaries.append(self.stack.rotary(self.capacity))
+        before = self._laid_out.clone()
+        captured = self._capture(work)
+        self._laid_out.copy_(before)
+        return captured
 
     def prefill(self, inputs: Inputs) -> list[int]:
         """As ``ModelSession``'s. InputError for more rows, or longer sources, than the cache was laid out for."""

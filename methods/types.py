@@ -190,10 +190,10 @@ class Session(TextSession, Protocol):
 class Drafter(Protocol):
     """Proposes tokens. begin, then propose and commit in turn; ``select`` when rows of the batch have ended.
 
-    Three more methods are for drafters that need them. ``start(inputs)`` is called before the target's prefill, so that both
-    work at once; ``read(target)`` before ``begin``, with the target's session, whose hidden states may be read. A drafter
-    inside another has ``revise(counts, tokens)``, called between commit and propose: forget the last ``counts[row]`` tokens of
-    each text and append one.
+    Four more methods are for drafters that need them. ``expect(most_drafts)`` is called before ``begin`` where no round drafts
+    more. ``start(inputs)`` is called before the target's prefill, so that both work at once; ``read(target)`` before
+    ``begin``, with the target's session, whose hidden states may be read. A drafter inside another has ``revise(counts,
+    tokens)``, called between commit and propose: forget the last ``counts[row]`` tokens of each text and append one.
     """
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None: ...
@@ -221,8 +221,9 @@ class VerifyRule(Protocol):
     Where what stands depends on drafts or numbers behind it, the rule has ``looks_ahead = True`` too: no round may then
     look at a number that an earlier one looked at, or its drafts would not be independent of what was emitted.
 
-    A rule with ``can_be_captured = True`` is also called while a device captures: on CUDA it waits for nothing, nothing that
-    it launches depends on what a tensor holds, and it reads the lengths of drafts where ``ragged_lengths`` has them.
+    A rule whose class has ``can_be_captured = True`` beside its ``verify`` is also called while a device captures: on CUDA it
+    waits for nothing, nothing that it launches depends on what a tensor holds or on how often it was called, and it reads the
+    lengths of drafts where ``ragged_lengths`` has them.
     """
 
     guarantee: Guarantee
@@ -234,7 +235,8 @@ class VerifyRule(Protocol):
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Decides how many tokens to draft next; one object a row and generation."""
+    """Decides how many tokens to draft next; one object a row and generation. Where it knows the most that it ever drafts, it
+    says so as ``most``, and rounds can be captured."""
 
     def next(self) -> int: ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.core import plugins
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec
+from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec, RuleTimesProbe
 from harness.core.records import Key, Record
 from harness.models.fit import check_role, foreign_heads, no_block_heads
 from harness.models.names import recipe_named
@@ -68,6 +68,8 @@ def why_not_static(experiment: Experiment) -> str:
         return f"device_map {experiment.target.device_map!r}; expected one device, or --graphs off"
     if MemoryProbe() in experiment.probes:
         return "a static cache is laid out before anything is decoded, no peak has it; leave --memory out"
+    if RuleTimesProbe() in experiment.probes:
+        return "a captured rule is no call that could be timed; leave the rule's times out, or --graphs off"
     return ""
 
 

@@ -63,9 +63,9 @@ class Sampling(SamplingSpec):
     def draw_with_prob(
         self, logits: Float[Tensor, "*batch V"], uniforms: Float[Tensor, "*batch"]
     ) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """The same and its probability; for temperatures above 0."""
+        """The same and its probability; for temperatures above 0. Of logits that hold NaN it is any token, with NaN."""
         probs = self.probs(logits)
-        tokens = inverse_cdf(probs, uniforms)
+        tokens = inverse_cdf(probs, uniforms).clamp_(max=probs.shape[-1] - 1)
         return tokens, probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 

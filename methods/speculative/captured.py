@@ -21,6 +21,12 @@ START, READ, LENGTH, POSITION, TOKENS = range(5)  # columns of the drafts' table
 PENDING = 1  # of the verdicts' table, in the place of READ
 
 
+def can_be_captured(rule: VerifyRule) -> bool:
+    """Say whether the class that decides promises it: who only inherits ``can_be_captured`` has promised nothing."""
+    decides = next((kind for kind in type(rule).__mro__ if "verify" in vars(kind)), type(rule))
+    return bool(vars(decides).get("can_be_captured", False))
+
+
 class CapturedDrafts:
     """The passes and draws of a draft model. What it returns holds until it drafts again."""
 
@@ -29,16 +35,12 @@ class CapturedDrafts:
         rows, device, self.session, self.sampling = session.rows, session.device, session, sampling
         self.most_drafts, self._uniforms = most_drafts, LaidUniforms(rows, session.capacity, device)
         self._given = torch.zeros(rows, TOKENS + session.most_new, dtype=torch.long, device=device)
-        self._given[:, START] = (
-            session.capacity - session.most_new - most_drafts
-        )  # what warms up writes lies behind every prompt
-        self._given[:, READ], self._given[:, LENGTH] = session.most_new, most_drafts
         self._tokens = torch.zeros(rows, most_drafts, dtype=torch.long, device=device)
         self._has_nan = torch.zeros(rows, dtype=torch.bool, device=device)
-        _, logits = session.pass_at(self._given[:, TOKENS : TOKENS + 1], self._given[:, START])
-        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        self._logits = logits.new_zeros(rows, 0 if sampling.greedy else most_drafts, session.vocab_size)
-        self._sums = torch.zeros(rows, most_drafts, dtype=dtype, device=device)
+        shape, dtype = (rows, 0 if sampling.greedy else most_drafts, session.vocab_size), session.logits_dtype
+        self._logits = torch.zeros(shape, dtype=dtype, device=device)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self._sums = torch.zeros(rows, most_drafts, dtype=wide, device=device)
         widths = range(1, session.most_new + 1)
         self._first = {width: session.capture(partial(self._draft_first, width)) for width in widths}
         self._next = [session.capture(partial(self._draft_next, place)) for place in range(1, most_drafts)]
@@ -112,27 +114,29 @@ class CapturedVerdicts:
     """The target's pass over drafts and the rule's verdict on them, packed for one transfer to the host."""
 
     @torch.inference_mode()
-    def __init__(self, session: StaticSession, rule: VerifyRule, sampling: Sampling, like: Proposal) -> None:
-        """``like``: a proposal of the kind that it decides on; of its tensors it takes dtypes, and which there are."""
-        rows, device, most = session.rows, session.device, session.most_new - 1
-        self.session, self.rule, self.sampling, self.like = session, rule, sampling, like
+    def __init__(
+        self, session: StaticSession, rule: VerifyRule, sampling: Sampling, like: Proposal, counts: Sequence[int]
+    ) -> None:
+        """``like``: a proposal of the kind that it decides on; of its tensors it takes dtypes, and which there are. ``counts``:
+        of drafts, the longest row's, of every round."""
+        rows, device, most = session.rows, session.device, max(counts)
+        self.session, self.rule, self.sampling, self.drafted_with = session, rule, sampling, like.sampling
         self._uniforms = LaidUniforms(rows, session.capacity, device)
         self._given = torch.zeros(rows, 4, dtype=torch.long, device=device)
-        self._given[:, START], self._given[:, LENGTH] = session.capacity - session.most_new, most
         self._tokens = torch.zeros(rows, most, dtype=torch.long, device=device)
         self._logits = None if like.logits is None else like.logits.new_zeros(rows, most, session.vocab_size, device=device)
         self._sums = None if like.log_sum_exp is None else like.log_sum_exp.new_zeros(rows, most)
         self._has_nan = None if like.has_nan is None else like.has_nan.new_zeros(rows)
-        self._lengths: tuple[int, ...] = (most,) * rows
-        self._steps = []
-        for count in range(most + 1):
-            self._lengths = (count,) * rows
-            self._steps.append(session.capture(partial(self._decide, count)))
+        self._lengths: tuple[int, ...] = ()
+        self._steps = {}
+        for count in counts:
+            self._lengths = (count,) * rows  # a single row always has as many as are captured
+            self._steps[count] = session.capture(partial(self._decide, count))
 
     def fits(self, proposal: Proposal, uniforms: Uniforms) -> bool:
         """Say whether a round is of the shapes that were captured."""
         count = proposal.tokens.shape[1]
-        return count < len(self._steps) and self._uniforms.can_hold(uniforms) and not self.session.begins_output(count + 1)
+        return count in self._steps and self._uniforms.can_hold(uniforms) and not self.session.begins_output(count + 1)
 
     @torch.inference_mode()
     def decide(
@@ -168,7 +172,7 @@ class CapturedVerdicts:
             tokens,
             self._lengths,
             None if self._logits is None else self._logits[:, :count],
-            self.like.sampling,
+            self.drafted_with,
             None if self._sums is None else self._sums[:, :count],
             self._has_nan,
             given[:, LENGTH] if len(given) > 1 else None,

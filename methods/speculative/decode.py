@@ -2,9 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from torch import Tensor
 from kernels.transfer import to_device
 from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
-from methods.speculative.captured import CapturedVerdicts
+from methods.speculative.captured import CapturedVerdicts, can_be_captured
 from methods.speculative.verdicts import Decided, to_host
 from methods.static import StaticSession
 from methods.steps import Seconds, Step
@@ -60,12 +59,16 @@ class DraftAndVerify:
         self.drafter, self.rule, self.schedule_factory = drafter, rule, schedule_factory
         self.guarantee: Guarantee = rule.guarantee
         self.looks_ahead: bool = getattr(rule, "looks_ahead", False)
+        self._captured: dict[Hashable, CapturedVerdicts] = {}
 
     @torch.inference_mode()
     def generate(
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
         uniforms = uniforms.endless() if self.looks_ahead else uniforms
+        most = getattr(self.schedule_factory(), "most", None)
+        if most and hasattr(self.drafter, "expect"):
+            self.drafter.expect(most)
         pending, encode_s, draft_encode_s = self._begin(target, inputs, uniforms, clock)
         rows = [
             _Row(token, left, self.schedule_factory(), Generation([], [], "length", encode_s, draft_encode_s))
@@ -75,7 +78,7 @@ class DraftAndVerify:
         while active:
             if len(active) < len(everyone):
                 uniforms = self._select(target, uniforms, [index for index, row in enumerate(everyone) if row.left > 0])
-            self._round(target, active, sampling, uniforms, stop, clock)
+            self._round(target, active, sampling, uniforms, stop, clock, most)
             everyone, active = active, [row for row in active if row.left > 0]
         return [row.made for row in rows]
 
@@ -110,13 +113,15 @@ class DraftAndVerify:
         uniforms: Uniforms,
         stop: Stop,
         clock: Clock | None,
+        most: int | None,
     ) -> None:
         started = clock() if clock else 0.0
         positions = [row.num_looked_at if self.looks_ahead else len(row.made.tokens) for row in active]
         num_draft = [min(row.schedule.next(), row.left - 1) for row in active]
         proposal = self.drafter.propose(num_draft, positions, sampling)
         drafted = clock() if clock else 0.0
-        decided, logits = self._decide(target, proposal, [row.pending for row in active], positions, sampling, uniforms)
+        pending = [row.pending for row in active]
+        decided, logits = self._decide(target, proposal, pending, positions, sampling, uniforms, most)
         longest = proposal.tokens.shape[1]
         for index, one in enumerate(decided):
             refuse_token(index, one.next_token, target.vocab_size, one.num_accepted)
@@ -145,25 +150,30 @@ class DraftAndVerify:
         positions: Sequence[int],
         sampling: Sampling,
         uniforms: Uniforms,
+        most: int | None,
     ) -> tuple[list[Decided], Float[Tensor, "B n_plus_1 V"]]:
         """Extend the target by a round's tokens and let the rule decide: what it decided, on the host, and the logits.
 
         With a session of fixed shapes both are one captured step, where the rule can be captured.
         """
-        if isinstance(target, StaticSession) and getattr(self.rule, "can_be_captured", False):
-            kind = tuple(
-                None if one is None else one.dtype for one in (proposal.logits, proposal.log_sum_exp, proposal.has_nan)
-            )
-            captured = target.kept(
-                ("verdicts", self.rule, sampling, proposal.sampling, kind),
-                partial(CapturedVerdicts, target, self.rule, sampling, proposal),
-            )
+        if isinstance(target, StaticSession) and most and not self.looks_ahead and can_be_captured(self.rule):
+            captured = self._captured_for(target, proposal, sampling, most)
             if captured.fits(proposal, uniforms):
                 return captured.decide(proposal, pending, positions, uniforms)
         drafted = to_device(pending, proposal.tokens.device).unsqueeze(1), proposal.tokens
         logits = target.extend(torch.cat(drafted, 1))
         numbers = uniforms.verify(positions, proposal.tokens.shape[1])
         return to_host(proposal, self.rule.verify(proposal, logits, sampling, numbers)), logits
+
+    def _captured_for(self, target: StaticSession, proposal: Proposal, sampling: Sampling, most: int) -> CapturedVerdicts:
+        """Return the captured steps for a kind of proposals; rounds without drafts have one of their own."""
+        counts = range(1, most + 1) if proposal.tokens.shape[1] else (0,)
+        told = (proposal.logits, proposal.log_sum_exp, proposal.has_nan)
+        kind = tuple(None if one is None else one.dtype for one in told)
+        key = (target, sampling, proposal.sampling, kind, counts)
+        if key not in self._captured:
+            self._captured[key] = CapturedVerdicts(target, self.rule, sampling, proposal, counts)
+        return self._captured[key]
 
 
 def _take(row: _Row, length: int, decided: Decided, stop: Stop) -> None:

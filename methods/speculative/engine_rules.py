@@ -29,6 +29,8 @@ class PointMass(SpeculativeSampling):
     ``sum min(target, draft)`` of speculative sampling.
     """
 
+    can_be_captured = True
+
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         return super().verify(replace(proposal, logits=None, log_sum_exp=None), target_logits, sampling, uniforms)
 

@@ -1,7 +1,6 @@
 """Drafting with a smaller model and its own key/value cache (M_q in the paper), which a cheaper drafter may accelerate."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from kernels.transfer import to_device
 from kernels.verify.interface import nan_rows, refuse_rows
 from methods.errors import InputError
-from methods.sampling import Sampling, Uniforms, log_sum_exp
+from methods.sampling import EndlessUniforms, Sampling, Uniforms, log_sum_exp
 from methods.speculative.captured import CapturedDrafts
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
@@ -77,7 +76,12 @@ class ModelDrafter:
 
     def __init__(self, session: TextSession) -> None:
         self.session, self.cache = session, _DraftCache(session)
-        self.most_drafts = 0  # of any round so far
+        self.most_drafts = 0  # of any round; 0: unknown
+        self._captured: dict[Sampling, CapturedDrafts] = {}
+
+    def expect(self, most_drafts: int) -> None:
+        if most_drafts != self.most_drafts:
+            self.most_drafts, self._captured = most_drafts, {}
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
         self.uniforms = uniforms
@@ -92,11 +96,11 @@ class ModelDrafter:
         longest = max(lengths)
         if longest == 0:
             return Proposal.nothing(len(lengths), sampling, self.session.device)
-        self.most_drafts, fed = max(self.most_drafts, longest), self._fed(lengths)
-        if isinstance(self.session, StaticSession):
-            captured = self.session.kept(
-                ("drafts", sampling, self.most_drafts), partial(CapturedDrafts, self.session, sampling, self.most_drafts)
-            )
+        fed = self._fed(lengths)
+        if isinstance(self.session, StaticSession) and self.most_drafts and not isinstance(self.uniforms, EndlessUniforms):
+            if sampling not in self._captured:
+                self._captured[sampling] = CapturedDrafts(self.session, sampling, self.most_drafts)
+            captured = self._captured[sampling]
             if captured.fits(fed, lengths, self.uniforms):
                 self._forget_unseen(lengths)
                 return captured.draft(fed, lengths, positions, self.uniforms)

@@ -93,6 +93,8 @@ class SigmoidRule(KernelRule):
     fp16 too, where a scale of 1e5 is infinite.
     """
 
+    can_be_captured = True
+
     def __init__(self, scale: float = DEFAULT_SCALE, as_released: bool = False, half_logits: bool = False) -> None:
         super().__init__("sigmoid", scaling=Scaling(-scale, scale, as_released))
         self.half_logits = half_logits

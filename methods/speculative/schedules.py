@@ -9,7 +9,7 @@ class Constant:
 
     def __init__(self, gamma: int) -> None:
         check_gamma(gamma)
-        self.num_draft = gamma
+        self.num_draft = self.most = gamma
 
     def next(self) -> int:
         return self.num_draft
@@ -41,7 +41,7 @@ class Optimal(Constant):
     """The number that maximises Theorem 3.8 for a measured alpha and cost ratio; 0 where no drafting pays."""
 
     def __init__(self, alpha: float, cost: float, maximum: int = 64) -> None:
-        self.num_draft = theory.optimal_gamma(alpha, cost, maximum)
+        self.num_draft = self.most = theory.optimal_gamma(alpha, cost, maximum)
 
 
 def swept(gamma: int) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class Sweep:
 
     def __init__(self, gamma: int = 5) -> None:
         check_gamma(gamma)
-        self.counts, self.turn = swept(gamma), 0
+        self.counts, self.turn, self.most = swept(gamma), 0, gamma
 
     def next(self) -> int:
         return self.counts[self.turn % len(self.counts)]

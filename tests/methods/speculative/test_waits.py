@@ -22,11 +22,11 @@ from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
-from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.rules import KernelRule, SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.speculative.translation import UNSEEN
 from methods.static import Room, StaticSession
-from methods.types import Inputs, Stop
+from methods.types import Inputs, Stop, VerifyRule
 
 GAMMA, TOKENS = 3, 24
 READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
@@ -144,7 +144,7 @@ def test_a_round_waits_once(temperature: float, rows: int, same: bool, captured:
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_draft_that_turns_nan_is_refused_with_that_one_wait(on_device: bool, captured: bool) -> None:
-    """On a CPU at once, on a device when the verdict is on the host. Drafts of NaN would only be rejected, and slow."""
+    """Of greedy drafts on a CPU at once, on a device when the verdict is on the host: they would only be rejected, and slow."""
     target, draft = llama(0), llama(1)
     draft.project.weight.fill_(float("nan"))
     drafting = fixed(draft, 2, UNSEEN) if captured else ModelSession(draft)
@@ -193,3 +193,18 @@ def test_a_devices_clock_waits_where_its_seconds_are_asked_for(monkeypatch: pyte
     assert waited == []
     assert [float(lapse) for lapse in lapses] == [0.25, 0.75]
     assert waited == [250.0, 1000.0]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("make", [SpeculativeSampling, partial(KernelRule, "fused")])
+def test_a_sampled_draft_that_is_nan_is_refused_by_the_verdict(make: Callable[[], VerifyRule], captured: bool) -> None:
+    """Found before: a token outside of the vocabulary was drawn, an IndexError and on CUDA an assertion of the device."""
+    target, draft = llama(0), llama(1)
+    draft.project.weight.fill_(float("nan"))
+    drafting = fixed(draft, 1, UNSEEN) if captured else ModelSession(draft)
+    method = DraftAndVerify(ModelDrafter(drafting), make(), partial(Constant, GAMMA))
+    session = fixed(target, 1, GAMMA + 1) if captured else ModelSession(target)
+    with pytest.raises(NotFiniteError, match="hold NaN"):
+        method.generate(
+            session, Inputs(((1, 5, 7),)), Sampling(temperature=1.0), Uniforms([0], TOKENS), Stop(max_new_tokens=TOKENS)
+        )
