@@ -16,7 +16,7 @@ import torch
 
 from harness.gpu.place import Item, Measured, Place
 from harness.gpu.shapes import PAIRS, Pair, Shape, build
-from harness.gpu.times import Row, drafted_row, fixed, growing, pass_seconds, plain_row, timed
+from harness.gpu.times import BRIEF_TOKENS, Row, drafted_row, fixed, growing, pass_seconds, plain_row, room_of, timed
 from harness.run.instruments import with_peak
 from harness.tables import published
 from methods.autoregressive import Autoregressive
@@ -29,6 +29,7 @@ from methods.speculative.rules import KernelRule
 from methods.speculative.schedules import Constant
 from methods.speculative.theory import expected_tokens, predicted_speedup, walltime_factor
 from methods.speculative.translation import UNSEEN
+from methods.static import Room
 from methods.transformers_assisted import lend_model
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Inputs, Stop
@@ -38,6 +39,7 @@ STATIC = {"cache_implementation": "static", "disable_compile": True}
 COMPILED = {"cache_implementation": "static"}  # transformers compiles its forward pass for such a cache, on CUDA
 PUBLISHED = {"T5-XXL": "table_4", "GPT-like (97M)": "table_3"}  # of Leviathan et al.; the second prints alpha alone
 USUAL_GAMMA = 5  # where the paper prints none
+ROWS = 3  # of a batch whose tokens are compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ def measure_plain_graphs(place: Place, pair: Pair) -> Measured:
 
     It is right where both ways give the same tokens, of a tiny pair in fp32: in half precision near-ties part them.
     """
-    target, new_session = build(pair.target, place.device, DTYPE[place.scale]), fixed(place)
+    target, new_session = build(pair.target, place.device, DTYPE[place.scale]), fixed(room_of(place))
     inputs, (session, held) = inputs_of(place, target), with_peak(place.device, partial(new_session, target, pair.gamma + 1))
     verify_s = _verify_seconds(place, session, inputs, pair)
     facts: dict[str, Any] = {"laid out for the target, MB": None if held is None else held / 1e6} | _passes(verify_s)
@@ -103,7 +105,7 @@ def measure_plain_graphs(place: Place, pair: Pair) -> Measured:
 
 def measure_drafted_graphs(place: Place, pair: Pair, shape: Shape) -> Measured:
     """Our loop with one draft with sessions of fixed shapes, and what its costs predict."""
-    new_session, gamma = fixed(place), pair.gamma
+    new_session, gamma = fixed(room_of(place)), pair.gamma
     target = new_session(build(pair.target, place.device, DTYPE[place.scale]), gamma + 1)
     draft = new_session(build(shape, place.device, DTYPE[place.scale], seed=1), UNSEEN)
     inputs, name = inputs_of(place, target.stack), f"{shape.name} drafts {gamma}, ours, graphs"
@@ -129,16 +131,27 @@ def inputs_of(place: Place, stack: Stack) -> Inputs:
 
 
 def gives_same_tokens(place: Place, pair: Pair) -> bool:
-    """Say whether ordinary sessions and those of fixed shapes draw the same tokens in fp32, plain and drafted."""
+    """Say whether ordinary sessions and those of fixed shapes draw the same tokens in fp32: plain and drafted, at temperature 1
+    and greedy, rows of different lengths, of which some draft less near their end."""
     target, draft = (build(shape, place.device, "float32", seed) for seed, shape in enumerate((pair.target, pair.drafts[0])))
-    inputs, num_new = inputs_of(place, target), place.sizes.new_tokens
-    stop, texts = Stop(max_new_tokens=num_new), list[list[int]]()
-    for new_session in (growing, fixed(place)):
+    inputs, num_new = rows_of(inputs_of(place, target)), min(BRIEF_TOKENS, place.sizes.new_tokens)
+    stop, room, texts = Stop(max_new_tokens=num_new), Room(ROWS, place.sizes.prompt_tokens, num_new), list[list[list[int]]]()
+    for new_session in (growing, fixed(room)):
         session = new_session(target, pair.gamma + 1)
         for method in (Autoregressive(), _ours(new_session(draft, UNSEEN), pair.gamma)):
-            numbers = Uniforms([0], num_new, place.device)
-            texts.append(method.generate(session, inputs, Sampling(temperature=1.0), numbers, stop)[0].tokens)
-    return texts[:2] == texts[2:]
+            for temperature in (1.0, 0.0):
+                numbers = Uniforms(range(ROWS), num_new, place.device)
+                made = method.generate(session, inputs, Sampling(temperature=temperature), numbers, stop)
+                texts.append([one.tokens for one in made])
+    return texts[:4] == texts[4:]
+
+
+def rows_of(inputs: Inputs) -> Inputs:
+    """Make several rows of one; prompts lose some of their last tokens, but what a text begins with stays."""
+    [prompt], features = inputs.prompts, inputs.features
+    if features is not None:
+        return Inputs((prompt,) * ROWS, features * torch.linspace(0.5, 1, ROWS).view(-1, 1, 1))
+    return Inputs(tuple(prompt[: len(prompt) - row] for row in range(ROWS)))
 
 
 def _ours(session: ModelSession, gamma: int) -> DraftAndVerify:

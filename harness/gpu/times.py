@@ -29,9 +29,13 @@ def growing(stack: Stack, most_new: int) -> ModelSession:
     return ModelSession(stack)
 
 
-def fixed(place: Place) -> NewSession:
+def room_of(place: Place) -> Room:
+    """Return the room of a text that is timed."""
+    return Room(1, place.sizes.prompt_tokens, place.sizes.new_tokens)
+
+
+def fixed(room: Room) -> NewSession:
     """Return what makes sessions of fixed shapes, which are captured as soon as they are made; in a rehearsal uncaptured."""
-    room = Room(1, place.sizes.prompt_tokens, place.sizes.new_tokens)
     return lambda stack, most_new: StaticSession(stack, room, most_new)
 
 
