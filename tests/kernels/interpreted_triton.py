@@ -105,7 +105,7 @@ def kth(rows: Tensor, top_k: int) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocab_size", [1, 2, 2048, 2049, 40_000])
+@pytest.mark.parametrize("vocab_size", [1, 2, 2048, 2049, 33_000])
 def test_top_k_is_that_of_topk(vocab_size: int, dtype: str) -> None:
     """Rows of one tile and of several, batched and strided: many values, few, one, nearly all masked, 0 of both signs."""
     generator = torch.Generator().manual_seed(vocab_size)

@@ -200,8 +200,8 @@ def test_tokens_are_those_of_ordinary_sessions_and_every_shape_is_captured_once(
     tiny: Any, family: str, kind: str, temperature: float, dtype: torch.dtype
 ) -> None:
     """Rows of different lengths, which end one by one. The first text captures; no pass goes without."""
-    for graphs in (Graphs(), Replays()):
-        check_both_ways(tiny, family, dtype, partial(method_of, kind), Sampling(temperature=temperature), graphs)
+    graphs = Graphs() if dtype == torch.float32 else Replays()
+    check_both_ways(tiny, family, dtype, partial(method_of, kind), Sampling(temperature=temperature), graphs)
 
 
 RULES: dict[str, Callable[[], VerifyRule]] = {
@@ -276,7 +276,7 @@ def test_what_a_capture_writes_leaves_a_text_as_it_was(tiny: Any) -> None:
     stack, draft = (stack_for(tiny.build("llama", spread=spread)) for spread in (0.4, 0.3))
     inputs, sampling = Inputs(((1, 5, 7, 9, 5, 7),)), Sampling(temperature=1.0)
     stop = Stop(max_new_tokens=MULTIPLE - 6)
-    for seed in range(8):
+    for seed in range(5):
         texts = []
         for target, drafting in (
             (ModelSession(stack), ModelSession(draft)),
