@@ -1,7 +1,7 @@
 """Part 4: our loops beside transformers' with models of the papers' sizes, and what their costs predict for the papers' alphas.
 
 Weights are random, so drafts are accepted as chance has it; what is measured does not depend on that: a run of the target over
-n tokens, one of the draft (over the target's: the paper's c), what a round costs besides, tokens a second of plain loops, the
+n tokens, a draft with its draw (over a run of the target: c), what a round costs besides, tokens a second of plain loops, the
 peak of memory. From these, alpha and gamma as a paper printed them, Theorem 3.8 and the whole account predict a speed-up.
 All are measured again with CUDA graphs. Every draft is an item of its own, so that little is lost where the minutes end.
 """

@@ -66,7 +66,7 @@ class DraftAndVerify:
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
         uniforms = uniforms.endless() if self.looks_ahead else uniforms
-        most = getattr(self.schedule_factory(), "most", None)
+        most = _most_drafts(self.schedule_factory())
         if most and hasattr(self.drafter, "expect"):
             self.drafter.expect(most)
         pending, encode_s, draft_encode_s = self._begin(target, inputs, uniforms, clock)
@@ -78,7 +78,7 @@ class DraftAndVerify:
         while active:
             if len(active) < len(everyone):
                 uniforms = self._select(target, uniforms, [index for index, row in enumerate(everyone) if row.left > 0])
-            self._round(target, active, sampling, uniforms, stop, clock, most)
+            self._round(target, active, sampling, uniforms, stop, clock)
             everyone, active = active, [row for row in active if row.left > 0]
         return [row.made for row in rows]
 
@@ -113,15 +113,13 @@ class DraftAndVerify:
         uniforms: Uniforms,
         stop: Stop,
         clock: Clock | None,
-        most: int | None,
     ) -> None:
         started = clock() if clock else 0.0
         positions = [row.num_looked_at if self.looks_ahead else len(row.made.tokens) for row in active]
         num_draft = [min(row.schedule.next(), row.left - 1) for row in active]
         proposal = self.drafter.propose(num_draft, positions, sampling)
         drafted = clock() if clock else 0.0
-        pending = [row.pending for row in active]
-        decided, logits = self._decide(target, proposal, pending, positions, sampling, uniforms, most)
+        decided, logits = self._decide(target, active, proposal, positions, sampling, uniforms)
         longest = proposal.tokens.shape[1]
         for index, one in enumerate(decided):
             refuse_token(index, one.next_token, target.vocab_size, one.num_accepted)
@@ -145,17 +143,17 @@ class DraftAndVerify:
     def _decide(
         self,
         target: Session,
+        active: Sequence[_Row],
         proposal: Proposal,
-        pending: Sequence[int],
         positions: Sequence[int],
         sampling: Sampling,
         uniforms: Uniforms,
-        most: int | None,
     ) -> tuple[list[Decided], Float[Tensor, "B n_plus_1 V"]]:
         """Extend the target by a round's tokens and let the rule decide: what it decided, on the host, and the logits.
 
         With a session of fixed shapes both are one captured step, where the rule can be captured.
         """
+        pending, most = [row.pending for row in active], _most_drafts(active[0].schedule)
         if isinstance(target, StaticSession) and most and not self.looks_ahead and can_be_captured(self.rule):
             captured = self._captured_for(target, proposal, sampling, most)
             if captured.fits(proposal, uniforms):
@@ -174,6 +172,11 @@ class DraftAndVerify:
         if key not in self._captured:
             self._captured[key] = CapturedVerdicts(target, self.rule, sampling, proposal, counts)
         return self._captured[key]
+
+
+def _most_drafts(schedule: Schedule) -> int | None:
+    """Return the most that a schedule ever drafts; None where it does not say."""
+    return getattr(schedule, "most", None)
 
 
 def _take(row: _Row, length: int, decided: Decided, stop: Stop) -> None:
