@@ -19,7 +19,7 @@ from harness.zoo.build import ensure
 FOLDER = ROOT / "notebooks"
 FORGET = "%reset_selective -f '^(?!_|In$|Out$|get_ipython$|exit$|quit$|open$)'"  # every name that a notebook gave
 NAMES = ("leviathan", "optimized", "ppd", "specdec", "your_own_pair")
-ON_REAL_MODELS = ("leviathan", "optimized", "specdec")  # of profile pocket, whose records are committed
+ON_REAL_MODELS = ("leviathan", "optimized", "ppd", "specdec")  # of profile pocket, whose records are committed
 # What each must end up saying and drawing: a line of its answer, and how many pictures it has at least.
 ANSWERS = {
     "leviathan": (r"eq1 +of tokens_per_step: off by [+-]\d+%", 3),
@@ -28,6 +28,7 @@ ANSWERS = {
     "specdec": (r"SpecDec: fastest at k = \d+ \(\d", 2),
     "your_own_pair": (r"gamma = \d+: \d+\.\d\d \[|no speed-up may be shown", 1),
     "leviathan, pocket": (r"theorem +of speedup +: off by \+\d+%", 3),
+    "ppd, pocket": (r"k = 1, own heads +match rate 9%: Theorem 4\.1 promises \+4% of greedy's time, -\d+% with both heads", 2),
     "specdec, pocket": (r"SpecDec: fastest at k = 8 \(0\.\d\d times greedy\)", 3),
     "optimized, pocket": (r"unfiltered, pocket:whisper-tiny\.en: .* the sigmoid accepts 100%; wer 0\.\d", 2),
 }
