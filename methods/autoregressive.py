@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.transfer import bring
 from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import LaidUniforms, Sampling, Uniforms
+from methods.session import ModelSession
 from methods.static import StaticSession
 from methods.steps import Step
 from methods.types import Clock, Generation, Guarantee, Inputs, Session, Stop
@@ -68,10 +69,15 @@ class Autoregressive:
                 captured = self._captured[target, sampling] = _CapturedToken(target, sampling)
             if captured.uniforms.can_hold(uniforms) and not target.begins_output(1):
                 return captured(tokens, position, uniforms)
+        drawn_by = None if sampling.greedy else uniforms.sample([position] * len(tokens)).unsqueeze(1)
+        if isinstance(target, ModelSession) and len(tokens) == 1:
+            drafted = target.draft(tokens[0].tolist(), 1, sampling, drawn_by)
+            if drafted is not None:
+                return drafted[0], drafted[1][:, -1]
         logits = target.extend(tokens)[:, -1]
-        if sampling.greedy:
+        if drawn_by is None:
             return logits.argmax(-1, keepdim=True), logits
-        return sampling.draw(logits, uniforms.sample([position] * len(tokens))).unsqueeze(1), logits
+        return sampling.draw(logits, drawn_by.squeeze(1)).unsqueeze(1), logits
 
 
 class _CapturedToken:

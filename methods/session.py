@@ -10,9 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import Drafted
 from kernels.transfer import to_device
 from methods.errors import InputError
-from methods.models.base import Frame, Stack
+from methods.models.base import Frame, SourceStates, Stack
+from methods.sampling import Sampling
 from methods.types import Inputs
 
 MIN_CAPACITY = 64
@@ -93,6 +95,35 @@ class ModelSession:
         return logits
 
     @torch.inference_mode()
+    def draft(
+        self,
+        fed: Sequence[int],
+        count: int,
+        sampling: Sampling,
+        uniforms: Float[Tensor, "1 n"] | None,
+        drafted: Drafted | None = None,
+    ) -> tuple[Int[Tensor, "1 n"], Float[Tensor, "1 n V"], Float[Tensor, "1 n"] | None] | None:
+        """Append tokens to the only row and draw ``count`` behind them, as ``Decoder.draft``; all but the last are cached then.
+
+        None, and nothing done, where it is no compiled call: several rows, an output's first token that some may not be, a
+        window that slides, a head over some tokens without word of what is ``drafted``, a model or choice without such calls.
+
+        Raises:
+            InputError: as ``extend``.
+        """
+        stack, lengths, num_new = self.stack, self.lengths[0], len(fed) + count - 1
+        begins = bool(stack.begin_suppressed) and lengths[0] < self._prompt_lengths[0]
+        slides = stack.window is not None and lengths[0] + num_new > stack.window
+        fits = len(lengths) == 1 and len(fed) <= stack.choice.most_rows and (stack.has_all_tokens or drafted is not None)
+        if not fits or begins or slides or stack.compiled is None:
+            return None
+        frame = self._frame_at(self._lengths_for(1, num_new, 0, self.num_layers), num_new, 0, self.num_layers)
+        cached = stack.cached(frame)
+        drawn = stack.compiled.draft(fed, self.num_layers, cached, lengths[0], count, sampling, uniforms, drafted)
+        self._advance(frame, 0, self.num_layers)
+        return drawn
+
+    @torch.inference_mode()
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
         return self.stack.embed(tokens, self._frame(tokens, 0, 0))
 
@@ -164,29 +195,21 @@ class ModelSession:
             )
         return lengths
 
-    def _views(self, region: Float[Tensor, "L B S H2 head_dim"]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return a key and a value [B, kv_heads, S, head_dim] a layer."""
-        return halves(region.transpose(2, 3), self.stack.num_kv_heads)
-
     def _frame(self, new: Tensor, first: int, last: int) -> Frame:
-        batch, num_new = new.shape[0], new.shape[1]
-        lengths = self._lengths_for(batch, num_new, first, last)
+        lengths = self._lengths_for(new.shape[0], new.shape[1], first, last)
+        return self._frame_at(lengths, new.shape[1], first, last)
+
+    def _frame_at(self, lengths: tuple[int, ...], num_new: int, first: int, last: int) -> Frame:
+        """Return the frame of rows of so many cached tokens; they were checked."""
         longest = max(lengths)
         end = longest + num_new
-        start = longest if batch == 1 or min(lengths) == longest else None
+        start = longest if min(lengths) == longest else None
+        if first < last:
+            self._reserve(end)
+        region, source = self._cache[first:last], None if self._source is None else self._source.view
+        new = region if start is None else region[:, :, start:end]
         positions = _Positions(lengths, num_new, self.device)
-        if first == last:
-            return Frame(batch, num_new, start, end, positions, (), (), (), Tensor.copy_)
-        self._reserve(end)
-        region = self._cache[first:last]
-        keys, values = self._views(region[:, :, :end])
-        if start is None:
-            store, slots = scatter(positions()), region.unbind(0)
-        else:
-            store, slots = Tensor.copy_, region[:, :, start:end].unbind(0)
-        source = self._source
-        cross, cross_mask = (source.views, source.mask) if source is not None else ((), None)
-        return Frame(batch, num_new, start, end, positions, keys, values, slots, store, cross, cross_mask)
+        return Frame(len(lengths), num_new, start, end, positions, region[:, :, :end], new, source, start is None)
 
     def _advance(self, frame: Frame, first: int, last: int) -> None:
         longer = tuple([length + frame.num_new for length in self.lengths[first]])
@@ -222,8 +245,7 @@ class _Positions:
 class Source:
     """An encoder-decoder's cross-attention cache, stored once a source however many rows (beams) read it.
 
-    ``states`` [layers, B, 2 kv_heads, S, head_dim] are what the rows read, keys' heads first, and ``views`` a key and a value a
-    layer; ``mask`` is added to scores, and None where no source has padding.
+    ``view`` is what the rows read.
     """
 
     def __init__(self, stack: Stack, inputs: Inputs, encoded: Float[Tensor, "B S D"] | None = None) -> None:
@@ -232,7 +254,6 @@ class Source:
         device, batch = stack.device, inputs.batch
         inputs = inputs.row(0) if inputs.are_alike else inputs
         tokens, mask = _padded(inputs, device) if inputs.features is None else (None, None)
-        self._heads = stack.num_kv_heads
         if encoded is not None:
             self.encoded = encoded
         elif tokens is not None:
@@ -257,20 +278,14 @@ class Source:
         self._sources = sources
         if len(set(sources)) == 1:
             one, batch = sources[0], len(sources)
-            self.states = self._stored[:, one : one + 1].expand(-1, batch, -1, -1, -1)
-            self.mask = None if self._mask is None else self._mask[one : one + 1]
+            states = self._stored[:, one : one + 1].expand(-1, batch, -1, -1, -1)
+            self.view = SourceStates(states, None if self._mask is None else self._mask[one : one + 1])
         elif sources == list(range(self._stored.shape[1])):
-            self.states, self.mask = self._stored, self._mask
+            self.view = SourceStates(self._stored, self._mask)
         else:
             index = to_device(sources, self._stored.device)
-            self.states = self._stored.index_select(1, index)
-            self.mask = None if self._mask is None else self._mask.index_select(0, index)
-        self.views = tuple(zip(*halves(self.states, self._heads), strict=True))
-
-
-def halves(states: Float[Tensor, "L B H2 S head_dim"], heads: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the keys and the values of ``heads`` heads, one [B, heads, S, head_dim] a layer each."""
-    return states[:, :, :heads].unbind(0), states[:, :, heads:].unbind(0)
+            mask = None if self._mask is None else self._mask.index_select(0, index)
+            self.view = SourceStates(self._stored.index_select(1, index), mask)
 
 
 def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"] | None]:
@@ -282,16 +297,6 @@ def _padded(inputs: Inputs, device: torch.device) -> tuple[Int[Tensor, "B S"], I
     if min(lengths) < longest:
         mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).long().to(device)
     return torch.tensor(padded, device=device), mask
-
-
-def scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
-    """Append to rows of different lengths, by row and position."""
-    rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
-
-    def store(slot: Tensor, new: Tensor) -> None:
-        slot[rows, positions] = new
-
-    return store
 
 
 def _map_same(change: Callable[[tuple[int, ...]], tuple[int, ...]], lengths: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

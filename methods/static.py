@@ -18,8 +18,8 @@ from torch import Tensor
 from kernels.capture import Capture, capture_for
 from kernels.transfer import to_device
 from methods.errors import InputError
-from methods.models.base import Frame, Stack
-from methods.session import ModelSession, Source, halves, scatter
+from methods.models.base import Frame, SourceStates, Stack
+from methods.session import ModelSession
 from methods.types import Inputs
 
 Made = TypeVar("Made")
@@ -97,7 +97,7 @@ class StaticSession(ModelSession):
 
     def _bring_source(self) -> None:
         if self._laid_source is not None and self._source is not None:
-            self._laid_source.hold(self._source)
+            self._laid_source.hold(self._source.view)
 
     @torch.inference_mode()
     def extend(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
@@ -140,11 +140,8 @@ class StaticSession(ModelSession):
         """
         batch, num_new = tokens.shape
         positions = starts.unsqueeze(1) + torch.arange(num_new, device=self.device)
-        keys, values = self._views(self._laid_out)
-        slots = self._laid_out.unbind(0)
-        cross, mask = ((), None) if self._laid_source is None else (self._laid_source.views, self._laid_source.mask)
-        store = scatter(positions)
-        frame = Frame(batch, num_new, None, self.capacity, lambda: positions, keys, values, slots, store, cross, mask)
+        text, source = self._laid_out, None if self._laid_source is None else self._laid_source.view
+        frame = Frame(batch, num_new, None, self.capacity, lambda: positions, text, text, source, True)
         hidden = self.stack.run(self.stack.embed(tokens, frame), 0, self.num_layers, frame)
         return hidden, self.stack.head(hidden)
 
@@ -174,12 +171,11 @@ class LaidSource:
     def __init__(self, stack: Stack, rows: int, longest: int) -> None:
         self.length = stack.source_length or _rounded(longest)
         shape = (stack.num_layers, rows, 2 * stack.num_kv_heads, self.length, stack.head_dim)
-        self._states = torch.zeros(shape, device=stack.device, dtype=stack.dtype)
-        self.views = tuple(zip(*halves(self._states, stack.num_kv_heads), strict=True))
-        self.mask = None if stack.source_length else self._states.new_zeros(rows, 1, 1, self.length)
+        states = torch.zeros(shape, device=stack.device, dtype=stack.dtype)
+        self.view = SourceStates(states, None if stack.source_length else states.new_zeros(rows, 1, 1, self.length))
 
     @torch.inference_mode()
-    def hold(self, source: Source) -> None:
+    def hold(self, source: SourceStates) -> None:
         """Copy what a session's rows read from now on; all else is 0, since a mask hides no NaN.
 
         Raises:
@@ -188,11 +184,11 @@ class LaidSource:
         rows, length = source.states.shape[1], source.states.shape[3]
         if length > self.length:
             raise InputError(f"prompts: a source of {length} tokens; the static cache was laid out for {self.length}")
-        self._states.zero_()
-        self._states[:, :rows, :, :length].copy_(source.states)
-        if self.mask is not None:
-            self.mask[:rows].fill_(float("-inf"))
-            self.mask[:rows, ..., :length] = 0.0 if source.mask is None else source.mask
+        self.view.states.zero_()
+        self.view.states[:, :rows, :, :length].copy_(source.states)
+        if self.view.mask is not None:
+            self.view.mask[:rows].fill_(float("-inf"))
+            self.view.mask[:rows, ..., :length] = 0.0 if source.mask is None else source.mask
 
 
 def _rounded(length: int) -> int:

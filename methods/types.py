@@ -147,7 +147,8 @@ class Generation:
 class TextSession(Protocol):
     """What drafting needs of one model with its key/value cache, for a batch whose rows may have different lengths.
 
-    ``lengths[layer][row]`` tokens are cached. Nobody but the session touches a cache.
+    ``lengths[layer][row]`` tokens are cached. Nobody but the session touches a cache. It may have ``draft``, as
+    ``methods.session.ModelSession``: passes and draws in one compiled call.
     """
 
     vocab_size: int

@@ -1,4 +1,4 @@
-"""Decoder layers in one compiled call a pass: norms, positions, attention on the text and on a source, feed-forward.
+"""A decoder in compiled calls: its layers, the head behind them, and drafts, which are many passes and draws in one call.
 
 A pass over few rows spends most of its time on calls of small operations, and torch's attention takes half again as long for
 six queries as for one. The loop makes them all, between products that read a weight once (``kernels.products.few_rows``).
@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels import native
+from kernels.inputs import SamplingSpec
 from kernels.products.few_rows import FUNCTIONS, ProductArguments, product_arguments
 from kernels.products.narrow import Narrow
 
@@ -66,6 +67,21 @@ class DecoderShape:
     biases: Float[Tensor, "H distances"] | None = None
 
 
+@dataclass(frozen=True)
+class DecoderEnds:
+    """What stands before and behind the layers.
+
+    A token's embedding times ``scale`` plus its position's row of ``positions``, behind whose end all have the last, goes
+    through ``first_norm`` and in; what the last layer gives goes through ``norm`` to the head.
+    """
+
+    embedding: Float[Tensor, "V D"]
+    norm: NormWeights | None
+    scale: float = 1.0
+    positions: Float[Tensor, "P D"] | None = None
+    first_norm: NormWeights | None = None
+
+
 class _Norm(ctypes.Structure):
     _fields_ = (("gain", ctypes.c_void_p), ("shift", ctypes.c_void_p), ("epsilon", ctypes.c_double))
 
@@ -83,6 +99,18 @@ class _Shape(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "activation")),
         *((name, ctypes.c_long) for name in ("gated", "norms_behind", "attends_to_source", "distances")),
         ("biases", ctypes.c_void_p),
+    )
+
+
+class _Ends(ctypes.Structure):
+    _fields_ = (
+        ("embedding", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("token_stride", "number_stride")),
+        ("scale", ctypes.c_double),
+        ("positions", ctypes.c_void_p),
+        ("places", ctypes.c_long),
+        *((name, _Norm) for name in ("first_norm", "norm")),
+        ("head", ProductArguments),
     )
 
 
@@ -105,19 +133,61 @@ class _Pass(ctypes.Structure):
     )
 
 
-class DecoderLayers:
-    """Layers of one model whose weights are in fp32 or fp64 on a CPU, with contiguous rows."""
+class _Drafting(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_long) for name in ("num_fed", "count", "size")),
+        *((name, ctypes.c_void_p) for name in ("fed", "columns", "embedded", "uniforms")),
+        ("temperature", ctypes.c_double),
+        ("top_k", ctypes.c_long),
+        ("top_p", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("tokens", "logits", "log_sum_exp")),
+    )
 
-    def __init__(self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
-        self._described, self._dtype = (layers, shape), layers[0].qkv[0].dtype
-        self._run = getattr(library, FUNCTIONS[self._dtype].replace("multiply", "run"))
-        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)
-        self._run.restype = None
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What the layers of a pass look at: the ``text``, what is new among it, keys' heads first.
+
+    ``new`` begins where the first new token is stored; where rows differ it is all of the text, and tokens are stored by
+    position. ``source`` has keys and values of all layers, and a ``mask`` that is added to scores.
+    """
+
+    text: Float[Tensor, "L B S H2 head_size"]
+    new: Float[Tensor, "L B _ H2 head_size"]
+    source: Float[Tensor, "all B K2 T head_size"] | None = None
+    mask: Float[Tensor, "#B 1 1 T"] | None = None
+    rotary: Float[Tensor, "P 2 1 head_size"] | None = None
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A vocabulary that is drafted in place of the model's own: of each token the head's column, below 0 for one that is never
+    drafted, and the model's token that is read behind it."""
+
+    columns: Int[Tensor, " V"]
+    embedded: Int[Tensor, " V"]
+
+
+class Decoder:
+    """One model whose weights are in fp32 or fp64 on a CPU, with contiguous rows."""
+
+    def __init__(
+        self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight
+    ) -> None:
+        self._described, self._dtype = (layers, shape, ends, head), layers[0].qkv[0].dtype
+        names = (FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "draft"))
+        self._embed, self._run, self._head, self._draft = functions = [getattr(library, name) for name in names]
+        at, number = ctypes.c_void_p, ctypes.c_long
+        self._embed.argtypes = (at, at, number, number, number, at, number, at)
+        self._run.argtypes, self._head.argtypes = (at, at, number, at), (at, at, number, number, at)
+        self._draft.argtypes = (at, at, number, at, at, at)
+        for function in functions:
+            function.restype = None
         self._point()
 
     def _point(self) -> None:
         """Write down where everything lies."""
-        layers, shape = self._described
+        layers, shape, ends, head = self._described
         self._tensors: list[Tensor] = []
         self._layers = (_Layer * len(layers))(*(self._layer(layer) for layer in layers))
         biases = shape.biases
@@ -125,6 +195,12 @@ class DecoderLayers:
             layers[0].qkv[0].shape[0], shape.heads, shape.key_heads, shape.head_size, ACTIVATIONS[shape.activation],
             shape.gated, shape.norms_behind, layers[0].source is not None,
             0 if biases is None else biases.shape[1], self._address(biases),
+        )  # fmt: skip
+        self._tensors.append(ends.embedding)
+        self._ends = _Ends(
+            ends.embedding.data_ptr(), *ends.embedding.stride(), ends.scale,
+            self._address(ends.positions), 0 if ends.positions is None else len(ends.positions),
+            self._norm(ends.first_norm), self._norm(ends.norm), self._product(head),
         )  # fmt: skip
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
 
@@ -135,65 +211,149 @@ class DecoderLayers:
         self._tensors.append(tensor)
         return tensor.data_ptr()
 
-    def _layer(self, layer: DecoderLayer) -> _Layer:
-        attention, *source, feed = (_Norm(self._address(n.gain), self._address(n.shift), n.epsilon) for n in layer.norms)
-        weights = (layer.qkv, layer.out, *(layer.source or (None, None)), layer.up, layer.down)
-        products = []
-        for weight in weights:
-            arguments, tensors = (ProductArguments(), ()) if weight is None else product_arguments(*weight)
-            products.append(arguments)
-            self._tensors += tensors
-        return _Layer(attention, *(source or [_Norm()]), feed, *products, layer.scale)
+    def _norm(self, norm: NormWeights | None) -> _Norm:
+        return _Norm() if norm is None else _Norm(self._address(norm.gain), self._address(norm.shift), norm.epsilon)
 
-    def __call__(
-        self,
-        hidden: Float[Tensor, "B n D"],
-        first: int,
-        last: int,
-        text: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
-        starts: int | Int[Tensor, "B n"],
-        source: tuple[Sequence[tuple[Tensor, Tensor]], Tensor | None] = ((), None),
-        rotary: Float[Tensor, "P 2 1 head_size"] | None = None,
+    def _product(self, weight: Weight | None) -> ProductArguments:
+        if weight is None:
+            return ProductArguments()
+        arguments, tensors = product_arguments(*weight)
+        self._tensors += tensors
+        return arguments
+
+    def _layer(self, layer: DecoderLayer) -> _Layer:
+        attention, *source, feed = map(self._norm, layer.norms)
+        weights = (layer.qkv, layer.out, *(layer.source or (None, None)), layer.up, layer.down)
+        return _Layer(attention, *(source or [_Norm()]), feed, *map(self._product, weights), layer.scale)
+
+    def _follow(self) -> None:
+        """A model that is handed to another process moves to shared memory."""
+        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
+            self._point()
+
+    def embed(self, tokens: Int[Tensor, "B n"], starts: int | Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
+        """Return what goes into the first layer. ``starts`` is the position of every row's first token, or those of all.
+
+        Raises:
+            IndexError: a token without an embedding.
+        """
+        self._follow()
+        batch, num_new = tokens.shape
+        tokens, known = tokens.contiguous(), self._described[2].embedding.shape
+        self._check_tokens(tokens.view(-1).tolist())
+        hidden = torch.empty(batch, num_new, known[1], dtype=self._dtype)
+        first, positions = (starts, None) if isinstance(starts, int) else (0, starts.contiguous())
+        positions_at = None if positions is None else positions.data_ptr()
+        ends = ctypes.addressof(self._ends)
+        self._embed(ends, tokens.data_ptr(), batch, num_new, first, positions_at, known[1], hidden.data_ptr())
+        return hidden
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        known = self._described[2].embedding.shape[0]
+        if not 0 <= min(tokens) <= max(tokens) < known:
+            raise IndexError(f"tokens {list(tokens)}: expected numbers from 0 to {known - 1}, of which there are embeddings")
+
+    def run(
+        self, hidden: Float[Tensor, "B n D"], first: int, last: int, cached: Cached, starts: int | Int[Tensor, "B n"]
     ) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1 on ``n`` new tokens of every row, whose keys and values they store.
 
-        ``text`` are the layers' keys, values and slots as ``methods.models.base.Frame`` describes them, ``source`` the layers'
-        keys and values [B, H, S, head_size] and a mask [#B, 1, 1, S] that is added. Layers lie at equal distances in memory,
-        numbers of a head side by side. ``starts`` is the position of the first new token in every row, or the positions of all.
+        ``cached`` holds these layers' text, and the source of all layers. ``starts`` is the position of the first new token in
+        every row, or the positions of all.
         """
-        if [tensor.data_ptr() for tensor in self._tensors] != self._addresses:
-            self._point()  # a model that is handed to another process moves to shared memory
-        batch, num_new, _ = hidden.shape
-        (keys, values, slots), (sources, mask) = text, source
-        memory = self._memory((keys[0], values[0]), keys[1] if last - first > 1 else None)
-        other = self._memory(sources[0], sources[1][0] if last - first > 1 else None) if sources else _Memory()
-        if mask is not None:
-            mask = mask.contiguous()
-            other.mask, other.mask_stride = mask.data_ptr(), mask.shape[-1] if mask.shape[0] > 1 else 0
+        self._follow()
         out = hidden.clone(memory_format=torch.contiguous_format)
-        new = slots[0].data_ptr()
-        position, positions_at = (starts, None) if isinstance(starts, int) else (0, starts.data_ptr())
-        arguments = _Pass(
-            batch, num_new, position, positions_at, memory, other,
-            new, new + memory.values - memory.keys, None if rotary is None else rotary.data_ptr(), out.data_ptr(),
-        )  # fmt: skip
-        layers_at = ctypes.addressof(self._layers) + first * ctypes.sizeof(_Layer)
-        self._run(ctypes.addressof(self._shape), layers_at, last - first, ctypes.addressof(arguments))
+        arguments, _mask = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
+        self._run(ctypes.addressof(self._shape), self._layers_at(first), last - first, ctypes.addressof(arguments))
         return out
 
-    def _memory(self, pair: tuple[Tensor, Tensor], next_keys: Tensor | None) -> _Memory:
-        keys, values = pair
-        at = keys.data_ptr()
-        between = 0 if next_keys is None else (next_keys.data_ptr() - at) // self._dtype.itemsize
-        row_stride, head_stride, place_stride, _ = keys.stride()
-        return _Memory(at, values.data_ptr(), between, row_stride, head_stride, place_stride, keys.shape[2], None, 0)
+    def head(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        """Return the logits of what the last layer gave."""
+        self._follow()
+        hidden, size = hidden.contiguous(), self._ends.head.width
+        logits = torch.empty((*hidden.shape[:-1], size), dtype=self._dtype)
+        count, width = logits.numel() // size, hidden.shape[-1]
+        self._head(ctypes.addressof(self._ends), hidden.data_ptr(), count, width, logits.data_ptr())
+        return logits
+
+    def draft(
+        self,
+        fed: Sequence[int],
+        num_layers: int,
+        cached: Cached,
+        start: int,
+        count: int,
+        sampling: SamplingSpec,
+        uniforms: Float[Tensor, "1 n"] | None,
+        drafted: Drafted | None = None,
+    ) -> tuple[Int[Tensor, "1 n"], Float[Tensor, "1 n V"], Float[Tensor, "1 n"] | None]:
+        """Read a row's last tokens and draw ``count`` behind them, one after another, by as many first layers.
+
+        ``uniforms`` draw by the inverse of the cumulative law; None, for temperature 0, takes the likeliest tokens. ``fed`` are
+        the model's tokens, what is drawn is of the vocabulary that is ``drafted``.
+
+        Returns:
+            The tokens, the logits that each was drawn from, and their log-sum-exp over the temperature among the tokens that
+            the sampling keeps, None for temperature 0. Of logits that hold NaN the token is V, or for temperature 0 any.
+        """
+        self._follow()
+        self._check_tokens(fed if drafted is not None else [*fed, self._ends.head.width - 1])
+        size = self._ends.head.width if drafted is None else len(drafted.columns)
+        tokens = torch.empty(1, count, dtype=torch.long)
+        logits = torch.empty(1, count, size, dtype=self._dtype)
+        sums = None if uniforms is None else torch.empty(1, count, dtype=torch.float64)
+        uniforms = None if uniforms is None else uniforms.double().contiguous()
+        read = (ctypes.c_int64 * len(fed))(*fed)
+        drafting = _Drafting(
+            len(fed), count, size, ctypes.addressof(read),
+            *((None, None) if drafted is None else (drafted.columns.data_ptr(), drafted.embedded.data_ptr())),
+            None if uniforms is None else uniforms.data_ptr(),
+            sampling.temperature, min(sampling.top_k or size, size), 1.0 if sampling.top_p is None else sampling.top_p,
+            tokens.data_ptr(), logits.data_ptr(), None if sums is None else sums.data_ptr(),
+        )  # fmt: skip
+        arguments, _mask = self._pass(1, len(fed), start, 0, cached, None)
+        places = (self._shape, arguments, self._ends, drafting)
+        shape, passing, ends, drafts = map(ctypes.addressof, places)
+        self._draft(shape, self._layers_at(0), num_layers, passing, ends, drafts)
+        return tokens, logits, sums
+
+    def _layers_at(self, first: int) -> int:
+        return ctypes.addressof(self._layers) + first * ctypes.sizeof(_Layer)
+
+    def _pass(
+        self, batch: int, num_new: int, starts: int | Int[Tensor, "B n"], first: int, cached: Cached, hidden: Tensor | None
+    ) -> tuple[_Pass, Tensor | None]:
+        """Return a pass from layer ``first`` on, and the mask that it points to."""
+        heads, mask = self._shape.key_heads, cached.mask
+        text = self._memory(cached.text, 3, 2, heads)
+        source = _Memory() if cached.source is None else self._memory(cached.source[first:], 2, 3, self._shape.heads)
+        if mask is not None:
+            mask = mask.contiguous()
+            source.mask, source.mask_stride = mask.data_ptr(), mask.shape[-1] if mask.shape[0] > 1 else 0
+        new = cached.new.data_ptr()
+        position, positions_at = (starts, None) if isinstance(starts, int) else (0, starts.data_ptr())
+        arguments = _Pass(
+            batch, num_new, position, positions_at, text, source, new, new + text.values - text.keys,
+            None if cached.rotary is None else cached.rotary.data_ptr(), None if hidden is None else hidden.data_ptr(),
+        )  # fmt: skip
+        return arguments, mask
+
+    def _memory(self, states: Tensor, heads_at: int, places_at: int, heads: int) -> _Memory:
+        """Describe keys and values, whose heads and places are dimensions of the states: layers and rows come first."""
+        at, strides = states.data_ptr(), states.stride()
+        return _Memory(
+            at, at + heads * strides[heads_at] * self._dtype.itemsize,
+            strides[0], strides[1], strides[heads_at], strides[places_at], states.shape[places_at], None, 0,
+        )  # fmt: skip
 
 
-def compiled_layers(layers: Sequence[DecoderLayer], shape: DecoderShape) -> DecoderLayers | None:
-    """Return layers as one call, or None where it cannot be had: no compiler, another dtype or device, another activation."""
+def compiled_decoder(layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight) -> Decoder | None:
+    """Return compiled calls, or None where they cannot be had: no compiler, another dtype or device, another activation."""
     weights = [weight for layer in layers for weight, *_ in (layer.qkv, layer.out, *(layer.source or ()), layer.up, layer.down)]
+    weights.append(head[0])
     dtype = weights[0].dtype
-    fits = shape.activation in ACTIVATIONS and dtype in FUNCTIONS
+    fits = shape.activation in ACTIVATIONS and dtype in FUNCTIONS and ends.embedding.dtype == dtype
+    fits = fits and shape.heads % shape.key_heads == 0
     fits = fits and all(one.device.type == "cpu" and one.dtype == dtype and one.stride(1) == 1 for one in weights)
     library = native.library(SOURCE) if fits else None
-    return None if library is None else DecoderLayers(library, layers, shape)
+    return None if library is None else Decoder(library, layers, shape, ends, head)

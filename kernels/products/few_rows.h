@@ -17,6 +17,7 @@
 #include <cstring>
 #include <thread>
 #include <type_traits>
+#include <vector>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -365,6 +366,20 @@ template <typename Number>
 void join(Number* out, const Number* second, long width, long count, Columns columns) {
   for (long row = 0; row < count; row++, out += width, second += width)
     for (long column = columns.first; column < columns.last; column++) out[column] += second[column];
+}
+
+// Make out = rows * weight + bias (+ onto) by as many threads as pay.
+template <typename Number>
+void multiply_by_all(const Product<Number>& product, const Number* rows, long count, const Number* onto, Number* out) {
+  static thread_local std::vector<Number> seconds;
+  seconds.resize(count * product.width);
+  Number* second = seconds.data();  // the calling thread's
+  Gate gate;
+  by_team(threads_for(product.depth * product.width), [&](long thread, long threads) {
+    multiply(product, rows, product.depth, count, onto, out, second, thread, threads);
+    gate.wait(threads);
+    join(out, second, product.width, count, Columns(product.width, thread, threads));
+  });
 }
 
 }  // namespace

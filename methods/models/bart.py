@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import DecoderEnds, NormWeights
 from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import EncoderDecoderStack, Frame, activation, attend, compilable, decoder_layer, encoder_layer, lookup
+from methods.models.base import EncoderDecoderStack, Frame, activation, attend, decoder_layer, described, encoder_layer, lookup
 from methods.models.weights import Product, norm_of
 
 
@@ -27,11 +28,13 @@ class BartStack(EncoderDecoderStack):
         self.layers = [decoder_layer(layer, choice) for layer in decoder.layers]
         self.encoder_layers = [encoder_layer(layer, choice) for layer in encoder.layers]
         self.encoder_heads = config.encoder_attention_heads
-        self.compile(*compilable(self, config.activation_function, norms_behind=True))
-        self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         self.project = Product(self.head_weight, model.final_logits_bias.detach().view(-1), choice)
+        first_norm = None if self.embedding_norm is None else NormWeights(*self.embedding_norm[1:])
+        ends = DecoderEnds(self.embedding, None, self.embed_scale, self.position_table, first_norm)
+        self.describe(*described(self, config.activation_function, norms_behind=True), ends)
+        self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         hidden = F.embedding(tokens, self.embedding) * self.embed_scale + lookup(self.position_table, frame)
         return hidden if self.embedding_norm is None else torch.layer_norm(hidden, *self.embedding_norm)
 
@@ -42,7 +45,7 @@ class BartStack(EncoderDecoderStack):
         layer_norm = torch.layer_norm
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
-            self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
+            self.layers[first:last], *frame.views, frame.slots, frame.cross[first:last], strict=True
         ):
             qkv, out, norm1, query, cross_out, norm2, up, down, norm3 = layer
             y = qkv(x).view(batch, num_new, 3 * heads, head_dim)
@@ -53,11 +56,6 @@ class BartStack(EncoderDecoderStack):
             x = layer_norm(cross_out(attend(y, *cross, cross_mask), x), *norm2)
             x = layer_norm(down(act(up(x)), x), *norm3)
         return x.view(batch, num_new, width)
-
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        batch, num_new, width = hidden.shape
-        project = self.project if weight is None else Product(weight, self.project.bias)
-        return project(hidden.reshape(-1, width)).view(batch, num_new, -1)
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
         batch, length = tokens.shape

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kernels.layers.decoder import DecoderLayer, DecoderLayers, DecoderShape, NormWeights, compiled_layers
+from kernels.layers.decoder import Cached, Decoder, DecoderEnds, DecoderLayer, DecoderShape, NormWeights, compiled_decoder
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.weights import Product, fuse, norm_of, relayout
@@ -40,14 +40,28 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+@dataclass
+class SourceStates:
+    """What rows read of an encoder-decoder's source: keys and values of all layers, keys' heads first.
+
+    ``mask`` is added to scores, None where no source has padding; ``cross`` is a key and a value [B, H, T, head_dim] a layer.
+    """
+
+    states: Float[Tensor, "L B H2 T head_dim"]
+    mask: Float[Tensor, "#B 1 1 T"] | None = None
+
+    def __post_init__(self) -> None:
+        self.cross: tuple[Cross, ...] = tuple(zip(*halves(self.states), strict=True))
+
+
 @dataclass(slots=True)
 class Frame:
     """The cache entries of one forward pass: n new ones behind the cached ones of B rows, in the layers that run.
 
     ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
-    asked for. ``keys`` and ``values`` are one [B, kv_heads, end, head_dim] view a layer; ``store(slot, new)`` appends
-    [B, n, 2 kv_heads, head_dim]. ``allowed`` is an additive mask [n, S] in place of the causal one, where order in the cache is
-    not order in the text.
+    asked for. ``text`` is what the layers that run see, keys' heads first, the new entries among it; ``new`` is where these are
+    stored, or where they are ``scattered`` all of the cache, in which positions are places. ``allowed`` is an additive mask
+    [n, S] in place of the causal one, where order in the cache is not order in the text.
     """
 
     batch: int
@@ -55,13 +69,52 @@ class Frame:
     start: int | None
     end: int
     positions: Callable[[], Tensor]
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    slots: tuple[Tensor, ...]
-    store: Callable[[Tensor, Tensor], object]
-    cross: tuple[Cross, ...] = ()
-    cross_mask: Tensor | None = None
-    allowed: Tensor | None = None
+    text: Float[Tensor, "L B S H2 head_dim"]
+    new: Float[Tensor, "L B _ H2 head_dim"]
+    source: SourceStates | None = None
+    scattered: bool = False
+    allowed: Float[Tensor, "n S"] | None = None
+
+    @property
+    def views(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """A key and a value [B, kv_heads, S, head_dim] a layer."""
+        return halves(self.text.transpose(2, 3))
+
+    @property
+    def slots(self) -> tuple[Tensor, ...]:
+        """A layer's place for what is new, as ``store`` takes it."""
+        return self.new.unbind(0)
+
+    @property
+    def store(self) -> Callable[[Tensor, Tensor], object]:
+        """A function of a slot and [B, n, 2 kv_heads, head_dim] that stores these in it."""
+        return scatter(self.positions()) if self.scattered else Tensor.copy_
+
+    @property
+    def cross(self) -> tuple[Cross, ...]:
+        """What all layers read of the source."""
+        return () if self.source is None else self.source.cross
+
+    @property
+    def cross_mask(self) -> Float[Tensor, "#B 1 1 T"] | None:
+        """What is added to the scores of the source."""
+        return None if self.source is None else self.source.mask
+
+
+def halves(states: Float[Tensor, "L B H2 S head_dim"]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the keys and the values, one [B, H2 / 2, S, head_dim] a layer each."""
+    heads = states.shape[2] // 2
+    return states[:, :, :heads].unbind(0), states[:, :, heads:].unbind(0)
+
+
+def scatter(positions: Int[Tensor, "B n"]) -> Callable[[Tensor, Tensor], object]:
+    """Append to rows of different lengths, by row and position."""
+    rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
+
+    def store(slot: Tensor, new: Tensor) -> None:
+        slot[rows, positions] = new
+
+    return store
 
 
 class Stack(ABC):
@@ -84,6 +137,7 @@ class Stack(ABC):
     source_limit: int | None = None
     window: int | None = None
     runs_layers_alone = True
+    has_all_tokens = True  # the head's columns are those of the embedding's tokens, in their order
     parts: tuple[tuple[int, int, "Stack"], ...] = ()
 
     def __init__(self, model: Any, choice: Choice = TORCH) -> None:
@@ -100,7 +154,9 @@ class Stack(ABC):
         self.input_vocab_size: int = model.get_input_embeddings().weight.shape[0]
         self.num_layers: int
         self.layers: list[tuple]
-        self.compiled: DecoderLayers | None = None
+        self.norm: Norm | None = None  # before the head
+        self._described: tuple[Sequence[DecoderLayer], DecoderShape, DecoderEnds] | None = None
+        self.compiled: Decoder | None = None
         self.num_heads: int
         self.num_kv_heads: int
         self.head_dim: int
@@ -132,7 +188,7 @@ class Stack(ABC):
         """Return a stack of layers first..last-1, which lie on one device; it embeds nothing and has no head."""
         part = copy(self)
         part.layers, part.num_layers, part.device = self.layers[first:last], last - first, device
-        part.compiled = None
+        part._described = part.compiled = None
         return part
 
     def over(self, tokens: Int[Tensor, "K"]) -> "Stack":
@@ -144,30 +200,51 @@ class Stack(ABC):
         part, own = copy(self), self.project.bias
         part.head_weight = self.head_weight[:, tokens].contiguous()
         part.project = Product(part.head_weight, None if own is None else own[tokens], self.choice)
-        part.vocab_size = len(tokens)
+        part.vocab_size, part.has_all_tokens = len(tokens), False
+        part.compile()
         return part
 
-    def compile(self, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
-        """Make the layers one compiled call for few rows, where it can be had and the choice takes each one's largest weight.
+    def describe(self, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds) -> None:
+        """Say what compiled calls run, and make them. The head is what ``project`` has."""
+        self._described = layers, shape, ends
+        self.compile()
 
-        The choice is made by products called one by one; in one call with large ones small ones cost less.
+    def compile(self) -> None:
+        """Make passes of few rows compiled calls, where they can be had and the choice has the loop for any weight.
+
+        The choice is made by products called one by one; in one call with others small ones cost less, so their size does not
+        matter here.
         """
-        if all(self.choice.takes(layer.up[0]) for layer in layers):
-            self.compiled = compiled_layers(layers, shape)
+        if self._described is not None and self.choice.most_rows > 0:
+            self.compiled = compiled_decoder(*self._described, self.project.parts)
 
-    @abstractmethod
+    def _compiled_for(self, batch: int, num_new: int) -> Decoder | None:
+        """Return the compiled calls where so many rows have any."""
+        return self.compiled if batch * num_new <= self.choice.most_rows else None
+
     def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         """Embed tokens, with their positions where the family adds them."""
+        compiled = self._compiled_for(*tokens.shape)
+        if compiled is None:
+            return self.embed_by_torch(tokens, frame)
+        return compiled.embed(tokens, frame.positions() if frame.start is None else frame.start)
+
+    @abstractmethod
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+        """Do the same by torch's operations."""
 
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, which store their keys and values in the frame."""
-        few = frame.batch * frame.num_new <= self.choice.most_rows
-        if self.compiled is None or not few or frame.allowed is not None or self._slides(frame) or first == last:
+        compiled = self._compiled_for(frame.batch, frame.num_new)
+        if compiled is None or frame.allowed is not None or self._slides(frame) or first == last:
             return self.run_by_torch(hidden, first, last, frame)
         starts = frame.positions() if frame.start is None else frame.start
-        source = frame.cross[first:last], frame.cross_mask
-        text = frame.keys, frame.values, frame.slots
-        return self.compiled(hidden, first, last, text, starts, source, self.rotary(frame.end))
+        return compiled.run(hidden, first, last, self.cached(frame), starts)
+
+    def cached(self, frame: Frame) -> Cached:
+        """Return what compiled calls look at."""
+        states, mask = (None, None) if frame.source is None else (frame.source.states, frame.source.mask)
+        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end))
 
     @abstractmethod
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
@@ -177,9 +254,15 @@ class Stack(ABC):
         """Return the cosines and sines of at least ``end`` positions, where the family turns queries and keys."""
         return None
 
-    @abstractmethod
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
         """Apply the final norm and the output projection (``weight`` in place of the model's own)."""
+        batch, num_new, width = hidden.shape
+        compiled = self._compiled_for(batch, num_new)
+        if compiled is not None and weight is None:
+            return compiled.head(hidden)
+        rows = hidden.reshape(-1, width)
+        project = self.project if weight is None else Product(weight, self.project.bias)
+        return project(rows if self.norm is None else self.norm(rows)).view(batch, num_new, -1)
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
         """Run the encoder: its last hidden states. ``mask`` is 0 in the padding."""
@@ -274,6 +357,11 @@ def rms_norm(weight: Float[Tensor, "D"], eps: float, scale: float = 1.0) -> Norm
     return fused
 
 
+def layer_norm(weights: tuple) -> Norm:
+    """Return the norm by mean and deviation, whose arguments ``norm_of`` gives, as a function of the hidden states."""
+    return lambda hidden: torch.layer_norm(hidden, *weights)
+
+
 def activation(model: Any, name: str) -> Activation:
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -315,8 +403,8 @@ class EncoderDecoderStack(Stack):
         return self._cross(states.reshape(batch * length, width)).view(shape).permute(2, 0, 3, 1, 4).contiguous()
 
 
-def compilable(stack: Stack, activation_name: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
-    """Describe the layers of a stack, as ``decoder_layer`` returns them, for ``Stack.compile``."""
+def described(stack: Stack, activation_name: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
+    """Describe the layers of a stack, as ``decoder_layer`` returns them, for ``Stack.describe``."""
     heads, size = stack.num_heads, stack.head_dim
     layers = []
     for qkv, out, norm1, query, cross_out, norm2, up, down, norm3 in stack.layers:

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.base import EncoderDecoderStack, Frame, Stack
+from methods.models.base import EncoderDecoderStack, Frame, SourceStates, Stack
 from methods.models.weights import Product
 
 LIMITS = ("max_position_embeddings", "n_positions")  # as configurations name the most positions
@@ -61,7 +61,7 @@ class _Passes(Stack):
     def _refusal(self, why: str) -> InputError:
         return InputError(f"model type {self.model.config.model_type!r}: {why}")
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return self._embedding(tokens)
 
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
@@ -83,7 +83,7 @@ class _Passes(Stack):
         end = start + fits
         layers: list[Any] = [
             _Layer(start, keys[:, :, :end], values[:, :, :end], slot[:, :fits])
-            for keys, values, slot in zip(frame.keys, frame.values, frame.slots, strict=True)
+            for keys, values, slot in zip(*frame.views, frame.slots, strict=True)
         ]
         made = self._body(inputs_embeds=hidden[:, :fits], use_cache=True, **self._cached(Cache(layers=layers), frame))
         return F.pad(made.last_hidden_state, (0, 0, 0, num_new - fits))
@@ -172,9 +172,10 @@ class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
         sources = DynamicCache()
         for number, (keys, values) in enumerate(frame.cross):
             sources.update(keys, values, number)
-        keys, mask = frame.cross[0][0], None
-        if frame.cross_mask is not None:
-            mask = (frame.cross_mask[:, 0, 0] == 0).long().expand(keys.shape[0], -1)
+        assert frame.source is not None
+        (keys, _), mask = frame.cross[0], None
+        if frame.source.mask is not None:
+            mask = (frame.source.mask[:, 0, 0] == 0).long().expand(keys.shape[0], -1)
         width = self._embedding.weight.shape[1]
         return {
             "past_key_values": EncoderDecoderCache(cache, sources),
@@ -200,12 +201,12 @@ def _first_of(config: Any, names: Sequence[str]) -> int | None:
 def _row_of(frame: Frame, row: int, start: int) -> Frame:
     """One row of a frame, whose entries begin at its own length."""
     one, new = slice(row, row + 1), slice(start, start + frame.num_new)
-    keys, values = (tuple(layer[one] for layer in layers) for layers in (frame.keys, frame.values))
-    cross = tuple((own[one], read[one]) for own, read in frame.cross)
-    mask = frame.cross_mask
-    mask = mask if mask is None or mask.shape[0] == 1 else mask[one]
-    slots = tuple(slot[one, new] for slot in frame.slots)
-    return replace(frame, batch=1, start=start, keys=keys, values=values, slots=slots, cross=cross, cross_mask=mask)
+    source, mask = frame.source, frame.cross_mask
+    if source is not None:
+        source = SourceStates(source.states[:, one], mask if mask is None or mask.shape[0] == 1 else mask[one])
+    return replace(
+        frame, batch=1, start=start, text=frame.text[:, one], new=frame.new[:, one, new], source=source, scattered=False
+    )
 
 
 class _Layer(CacheLayerMixin):

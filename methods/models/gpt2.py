@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
+from kernels.layers.decoder import DecoderEnds, DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import Frame, Stack, activation, attend, lookup
-from methods.models.weights import Product
+from methods.models.base import Frame, Stack, activation, attend, layer_norm, lookup
+from methods.models.weights import Product, norm_of
 
 
 class Gpt2Stack(Stack):
@@ -32,31 +32,28 @@ class Gpt2Stack(Stack):
             )
             for norm1, qkv, out, norm2, up, down, scale in self.layers
         ]  # fmt: skip
-        self.compile(layers, DecoderShape(self.num_heads, self.num_heads, self.head_dim, config.activation_function))
-        self.final_norm = (config.hidden_size,), body.ln_f.weight.detach(), body.ln_f.bias.detach(), body.ln_f.eps
+        shape = DecoderShape(self.num_heads, self.num_heads, self.head_dim, config.activation_function)
+        norm = norm_of(body.ln_f)
+        self.describe(layers, shape, DecoderEnds(self.embedding, NormWeights(*norm[1:]), positions=self.position_table))
+        self.norm = layer_norm(norm)
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding) + lookup(self.position_table, frame)
 
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
-        heads, act, store, layer_norm = self.num_heads, self.act, frame.store, torch.layer_norm
+        heads, act, store = self.num_heads, self.act, frame.store
         shape = (batch, num_new, 3 * heads, self.head_dim)
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
-        for layer, keys, values, slot in zip(self.layers[first:last], frame.keys, frame.values, frame.slots, strict=True):
+        for layer, keys, values, slot in zip(self.layers[first:last], *frame.views, frame.slots, strict=True):
             norm1, qkv, out, norm2, up, down, scale = layer
-            y = qkv(layer_norm(x, *norm1)).view(shape)
+            y = qkv(torch.layer_norm(x, *norm1)).view(shape)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
             x = out(attend(own, keys, values, mask, causal, scale), x)
-            x = down(act(up(layer_norm(x, *norm2))), x)
+            x = down(act(up(torch.layer_norm(x, *norm2))), x)
         return x.view(batch, num_new, width)
-
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        batch, num_new, width = hidden.shape
-        project = self.project if weight is None else Product(weight)
-        return project(torch.layer_norm(hidden.reshape(-1, width), *self.final_norm)).view(batch, num_new, -1)
 
 
 def _layer(layer: Any, choice: Choice) -> tuple:
@@ -64,7 +61,4 @@ def _layer(layer: Any, choice: Choice) -> tuple:
     attention, mlp = layer.attn, layer.mlp
     products = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
     qkv, out, up, down = (Product(module.weight.detach(), module.bias.detach(), choice) for module in products)
-    norm1, norm2 = (
-        ((norm.weight.shape[0],), norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in (layer.ln_1, layer.ln_2)
-    )
-    return norm1, qkv, out, norm2, up, down, attention.scaling
+    return norm_of(layer.ln_1), qkv, out, norm_of(layer.ln_2), up, down, attention.scaling

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
+from kernels.layers.decoder import DecoderEnds, DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import Frame, Norm, Stack, activation, attend, lookup, rms_norm
-from methods.models.weights import Product, fuse
+from methods.models.weights import fuse
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
@@ -33,7 +33,7 @@ class LlamaStack(Stack):
         scale = getattr(body.embed_tokens, "embed_scale", None)
         self.embed_scale = None if scale is None else scale.to(self.dtype)
         self.layers = [self._layer(layer) for layer in body.layers[: self.num_layers]]
-        self._compile(body.layers[: self.num_layers])
+        self._describe(body.layers[: self.num_layers], body.norm)
         self.norm = self._norm(body.norm)
         self._rotary: Float[Tensor, "P 2 1 head_dim"] = torch.empty(0, 2, 1, self.head_dim)
         identity = torch.stack((torch.ones(self.head_dim), torch.zeros(self.head_dim))).unsqueeze(1)
@@ -69,11 +69,10 @@ class LlamaStack(Stack):
             fuse((mlp.down_proj,), self.choice),
         )
 
-    def _compile(self, modules: Iterable[Any]) -> None:
+    def _describe(self, modules: Iterable[Any], norm: Any) -> None:
         layers, scale = [], self.head_dim**-0.5
         for module, (_, qkv, out, _, gate_up, down) in zip(modules, self.layers, strict=True):
-            norms = (module.input_layernorm, module.post_attention_layernorm)
-            gains = [self._gain(norm) for norm in norms]
+            gains = [self._gain(norm) for norm in (module.input_layernorm, module.post_attention_layernorm)]
             layers.append(
                 DecoderLayer(
                     tuple(NormWeights(gain, None, epsilon) for gain, epsilon in gains),
@@ -85,9 +84,10 @@ class LlamaStack(Stack):
                     scale,
                 )
             )
-        self.compile(
-            layers, DecoderShape(self.num_heads, self.num_kv_heads, self.head_dim, self.model.config.hidden_act, gated=True)
-        )
+        shape = DecoderShape(self.num_heads, self.num_kv_heads, self.head_dim, self.model.config.hidden_act, gated=True)
+        gain, epsilon = self._gain(norm)
+        embed_scale = 1.0 if self.embed_scale is None else float(self.embed_scale)
+        self.describe(layers, shape, DecoderEnds(self.embedding, NormWeights(gain, None, epsilon), embed_scale))
 
     def part(self, first: int, last: int, device: torch.device) -> "LlamaStack":
         part = super().part(first, last, device)
@@ -95,7 +95,7 @@ class LlamaStack(Stack):
         part._rotary, part._identity = self._rotary.to(device), self._identity.to(device)
         return part
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         hidden = torch.nn.functional.embedding(tokens, self.embedding)
         return hidden if self.embed_scale is None else hidden * self.embed_scale
 
@@ -106,7 +106,7 @@ class LlamaStack(Stack):
         heads, head_dim, act, store = self.num_heads, self.head_dim, self.act, frame.store
         shape, half = (batch, num_new, heads + 2 * self.num_kv_heads, head_dim), head_dim // 2
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * self.num_kv_heads)
-        for layer, keys, values, slot in zip(self.layers[first:last], frame.keys, frame.values, frame.slots, strict=True):
+        for layer, keys, values, slot in zip(self.layers[first:last], *frame.views, frame.slots, strict=True):
             norm1, qkv, out, norm2, gate_up, down = layer
             y = qkv(norm1(x)).view(shape)
             y = torch.addcmul(y * cos, y.roll(half, -1), sin)
@@ -116,11 +116,6 @@ class LlamaStack(Stack):
             gate, up = gate_up(norm2(x)).chunk(2, -1)
             x = down(act(gate).mul_(up), x)
         return x.view(batch, num_new, width)
-
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        batch, num_new, width = hidden.shape
-        project = self.project if weight is None else Product(weight)
-        return project(self.norm(hidden.reshape(-1, width))).view(batch, num_new, -1)
 
     def _rotations(self, frame: Frame) -> tuple[Float[Tensor, "*rows heads head_dim"], Float[Tensor, "*rows heads head_dim"]]:
         """Cosines and sines of queries, keys and values alike: values turn by the angle zero, so one product does all."""

@@ -1,6 +1,7 @@
 """T5, version 1.0 (relu, tied and scaled head) and 1.1 / Flan (gated, unscaled)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
+from kernels.layers.decoder import DecoderEnds, DecoderLayer, DecoderShape, NormWeights
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, Norm, activation, attend, rms_norm
@@ -33,7 +34,8 @@ class T5Stack(EncoderDecoderStack):
         self.encoder_layers = [_encoder_layer(block, self.gated, choice) for block in encoder.block]
         self.encoder_norm = rms_norm(encoder.final_layer_norm.weight, encoder.final_layer_norm.variance_epsilon)
         scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
-        self.norm = rms_norm(decoder.final_layer_norm.weight, decoder.final_layer_norm.variance_epsilon, scale)
+        final = NormWeights(decoder.final_layer_norm.weight.detach(), None, decoder.final_layer_norm.variance_epsilon)
+        self.norm = rms_norm(final.gain, final.epsilon, scale)
         self._fuse_cross([(block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v) for block in decoder.block])
         self.max_distance = config.relative_attention_max_distance
         if self.max_distance <= config.relative_attention_num_buckets // 2:
@@ -44,17 +46,18 @@ class T5Stack(EncoderDecoderStack):
         bias = self._bias_table(decoder.block[0].layer[0].SelfAttention, 0)
         self.bias_table = torch.cat((bias, torch.full_like(bias[:1], float("-inf"))))
         self.encoder_bias_table = self._bias_table(encoder.block[0].layer[0].SelfAttention, self.max_distance)
-        self._compile(decoder.block)
+        self._describe(decoder.block, replace(final, gain=final.gain * scale))
 
-    def _compile(self, blocks: Iterable[Any]) -> None:
+    def _describe(self, blocks: Iterable[Any], norm: NormWeights) -> None:
         layers, heads = [], self.num_heads
         for block, (_, qkv, out, _, query, cross_out, _, up, down) in zip(blocks, self.layers, strict=True):
             parts = (part.layer_norm for part in block.layer)
-            norms = tuple(NormWeights(norm.weight.detach(), None, norm.variance_epsilon) for norm in parts)
+            norms = tuple(NormWeights(part.weight.detach(), None, part.variance_epsilon) for part in parts)
             source = query.parts, cross_out.parts
             layers.append(DecoderLayer(norms, qkv.parts, out.parts, source, up.parts, down.parts, 1.0))
         biases, activation = self.bias_table[:-1].t(), self.model.config.dense_act_fn
-        self.compile(layers, DecoderShape(heads, heads, self.head_dim, activation, gated=self.gated, biases=biases))
+        shape = DecoderShape(heads, heads, self.head_dim, activation, gated=self.gated, biases=biases)
+        self.describe(layers, shape, DecoderEnds(self.embedding, norm))
 
     @torch.no_grad()
     def _bias_table(self, attention: Any, last: int) -> Float[Tensor, "distances H"]:
@@ -71,7 +74,7 @@ class T5Stack(EncoderDecoderStack):
         offsets = (keys - queries.unsqueeze(-1)).clamp_(-self.max_distance, 1).add_(self.max_distance)
         return F.embedding(offsets, self.bias_table).permute(0, 3, 1, 2).contiguous()
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding)
 
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
@@ -80,7 +83,7 @@ class T5Stack(EncoderDecoderStack):
         heads, head_dim, store = self.num_heads, self.head_dim, frame.store
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
-            self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
+            self.layers[first:last], *frame.views, frame.slots, frame.cross[first:last], strict=True
         ):
             norm1, qkv, out, norm2, cross_query, cross_out, norm3, up, down = layer
             y = qkv(norm1(x)).view(batch, num_new, 3 * heads, head_dim)
@@ -112,11 +115,6 @@ class T5Stack(EncoderDecoderStack):
             x = _finite(_add(x, attend(query, keys.transpose(1, 2), values.transpose(1, 2), bias, False, 1.0), out))
             x = _finite(_add(x, self._activated(up(norm2(x))), down))
         return self.encoder_norm(x).view(batch, length, -1)
-
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        batch, num_new, width = hidden.shape
-        project = self.project if weight is None else Product(weight)
-        return project(self.norm(hidden.reshape(-1, width))).view(batch, num_new, -1)
 
 
 def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], product: Product) -> Float[Tensor, "N D"]:

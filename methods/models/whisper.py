@@ -12,9 +12,20 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import DecoderEnds, NormWeights
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.base import EncoderDecoderStack, Frame, activation, attend, compilable, decoder_layer, encoder_layer, lookup
+from methods.models.base import (
+    EncoderDecoderStack,
+    Frame,
+    activation,
+    attend,
+    decoder_layer,
+    described,
+    encoder_layer,
+    layer_norm,
+    lookup,
+)
 from methods.models.weights import Product, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"
@@ -38,17 +49,19 @@ class WhisperStack(EncoderDecoderStack):
         self.feature_shape = (config.num_mel_bins, 2 * self.source_length)
         self.act = activation(model, config.activation_function)
         self.embedding, self.position_table = decoder.embed_tokens.weight.detach(), decoder.embed_positions.weight.detach()
-        self.layers, self.norm = [decoder_layer(layer, choice) for layer in decoder.layers], norm_of(decoder.layer_norm)
+        self.layers, norm = [decoder_layer(layer, choice) for layer in decoder.layers], norm_of(decoder.layer_norm)
+        self.norm = layer_norm(norm)
         self.encoder_layers = [encoder_layer(layer, choice) for layer in encoder.layers]
         self.encoder_heads, self.encoder_norm = config.encoder_attention_heads, norm_of(encoder.layer_norm)
         self.convolutions = [(conv.weight.detach(), conv.bias.detach(), conv.stride) for conv in (encoder.conv1, encoder.conv2)]
         self.encoder_positions = encoder.embed_positions.weight.detach()
-        self.compile(*compilable(self, config.activation_function, norms_behind=False))
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
         settings = model.generation_config
         self.opening = tuple(_token(name, token, self.vocab_size) for name, token in _forced(settings).items())
         self.begin_suppressed = _tokens(settings, "begin_suppress_tokens", self.vocab_size)
-        self.logits_bias = self._bias(_tokens(settings, "suppress_tokens", self.vocab_size))
+        self.project = Product(self.head_weight, self._bias(_tokens(settings, "suppress_tokens", self.vocab_size)), choice)
+        ends = DecoderEnds(self.embedding, NormWeights(*norm[1:]), positions=self.position_table)
+        self.describe(*described(self, config.activation_function, norms_behind=False), ends)
 
     def _bias(self, suppressed: tuple[int, ...]) -> Float[Tensor, "V"] | None:
         """Return a bias of minus infinity for tokens that are never emitted."""
@@ -60,39 +73,29 @@ class WhisperStack(EncoderDecoderStack):
     def over(self, tokens: Int[Tensor, "K"]) -> "WhisperStack":
         part = super().over(tokens)
         assert isinstance(part, WhisperStack)
-        part.logits_bias = None if self.logits_bias is None else self.logits_bias[tokens]
         part.begin_suppressed = tuple(place for place, token in enumerate(tokens.tolist()) if token in self.begin_suppressed)
         return part
 
-    def embed(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
+    def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return F.embedding(tokens, self.embedding) + lookup(self.position_table, frame)
 
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
         heads, head_dim, act, store, cross_mask = self.num_heads, self.head_dim, self.act, frame.store, frame.cross_mask
-        layer_norm = torch.layer_norm
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
         for layer, keys, values, slot, cross in zip(
-            self.layers[first:last], frame.keys, frame.values, frame.slots, frame.cross[first:last], strict=True
+            self.layers[first:last], *frame.views, frame.slots, frame.cross[first:last], strict=True
         ):
             qkv, out, norm1, query, cross_out, norm2, up, down, norm3 = layer
-            y = qkv(layer_norm(x, *norm1)).view(batch, num_new, 3 * heads, head_dim)
+            y = qkv(torch.layer_norm(x, *norm1)).view(batch, num_new, 3 * heads, head_dim)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
             x = out(attend(own, keys, values, mask, causal), x)
-            y = query(layer_norm(x, *norm2)).view(batch, num_new, heads, head_dim)
+            y = query(torch.layer_norm(x, *norm2)).view(batch, num_new, heads, head_dim)
             x = cross_out(attend(y, *cross, cross_mask), x)
-            x = down(act(up(layer_norm(x, *norm3))), x)
+            x = down(act(up(torch.layer_norm(x, *norm3))), x)
         return x.view(batch, num_new, width)
-
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        batch, num_new, width = hidden.shape
-        project = self.project if weight is None else Product(weight)
-        logits = project(torch.layer_norm(hidden.reshape(-1, width), *self.norm))
-        if self.logits_bias is not None:
-            logits += self.logits_bias
-        return logits.view(batch, num_new, -1)
 
     def hear(self, features: Float[Tensor, "B mels frames"]) -> Float[Tensor, "B S D"]:
         hidden = features

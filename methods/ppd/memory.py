@@ -158,19 +158,16 @@ class Candidates:
 
     def _frame(self, count: int, length: int, num_layers: int) -> Frame:
         """One candidate has its position as a slice of the tables of positions, several the same position in each row."""
-        first, heads = self._slots.start, self.stack.num_kv_heads
-        region = self._storage[:num_layers]
-        slots = region[:, :, first : first + count].unbind(0)
-        visible = region[:, :, first : self._num_slots + length].transpose(2, 3)
-        keys, values = visible[:, :, :heads].unbind(0), visible[:, :, heads:].unbind(0)
+        first = self._slots.start
+        visible = self._storage[:num_layers, :, first : self._num_slots + length]
         mask = self._mask(count)
-        allowed = None if mask is None else mask[:, : visible.shape[3]]
+        allowed = None if mask is None else mask[:, : visible.shape[2]]
         start = length if count == 1 else None
 
         def positions() -> Tensor:
             return torch.full((1, count), length, device=self.stack.device)
 
-        return Frame(1, count, start, length + 1, positions, keys, values, slots, Tensor.copy_, allowed=allowed)
+        return Frame(1, count, start, length + 1, positions, visible, visible[:, :, :count], allowed=allowed)
 
     def _mask(self, count: int) -> Float[Tensor, "n S"] | None:
         """Return a mask that hides every slot but the candidate's own; None where there is no other."""

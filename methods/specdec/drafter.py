@@ -137,7 +137,7 @@ def block_logits(
         tokens, positions = inputs.tokens, F.embedding(inputs.positions, table)
         mask = torch.zeros(tokens.shape, dtype=stack.dtype, device=device).masked_fill_(~inputs.allowed, float("-inf"))
         mask = mask[:, None, None]
-    return stack.block_logits(tokens, positions, mask, source.views, source.mask)
+    return stack.block_logits(tokens, positions, mask, source.view.cross, source.view.mask)
 
 
 def _check_same_encoder(stack: BlockStack, target: BartStack) -> None:

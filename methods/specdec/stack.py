@@ -57,6 +57,7 @@ class BlockStack(BartStack):
         self.vocab_size = self.input_vocab_size = network.vocab_size
         self.head_weight = self.head_weight[:, :-1]  # without [MASK]
         self.project = self.project.columns(0, -1)
+        self.compile()
         last, width = self.layers[-1][0], self.head_weight.shape[0]
         self._last_queries, self._last_keys = last.columns(0, width), last.columns(width, 3 * width)
 

@@ -17,6 +17,9 @@ from methods.speculative.rules import SpeculativeSampling
 from methods.static import StaticSession
 from methods.types import Inputs, Outcome, Proposal, TextSession
 
+# Tokens [B, n], the logits [B, n or 1, V] that they were drawn from, and these logits' log-sum-exp [B, n] where it is known.
+Drawn = tuple[Tensor, Tensor, Tensor | None]
+
 
 class _DraftCache:
     """A draft session and, per row, the text's last tokens that it has not seen yet (at least the pending one).
@@ -71,7 +74,7 @@ class _DraftCache:
 class ModelDrafter:
     """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft.
 
-    With a session of fixed shapes each pass is captured together with its draw.
+    With a session of fixed shapes each pass is captured together with its draw; where passes are compiled, all are one call.
     """
 
     def __init__(self, session: TextSession) -> None:
@@ -97,33 +100,66 @@ class ModelDrafter:
         if longest == 0:
             return Proposal.nothing(len(lengths), sampling, self.session.device)
         fed = self._fed(lengths)
-        if isinstance(self.session, StaticSession) and self.most_drafts and not isinstance(self.uniforms, EndlessUniforms):
-            if sampling not in self._captured:
-                self._captured[sampling] = CapturedDrafts(self.session, sampling, self.most_drafts)
-            captured = self._captured[sampling]
-            if captured.fits(fed, lengths, self.uniforms):
-                self._forget_unseen(lengths)
-                return captured.draft(fed, lengths, positions, self.uniforms)
-        uniforms = self.uniforms.draft(positions, longest)
-        logits, tokens, probs = [self._first(fed)], list[Tensor](), list[Tensor]()
+        captured = self._draw_captured(fed, lengths, positions, sampling)
+        if captured is not None:
+            return captured
+        uniforms = None if sampling.greedy else self.uniforms.draft(positions, longest)
+        drawn = self._draw_compiled(fed, longest, sampling, uniforms) or self._draw_by_passes(fed, lengths, sampling, uniforms)
         self._forget_unseen(lengths)
-        for step in range(longest):
+        tokens, logits, sums = drawn
+        if sampling.greedy:
+            # A verify rule never sees these logits; what is NaN once stays in the cache.
+            return Proposal(tokens, lengths, None, sampling, has_nan=nan_rows(logits[:, -1]))
+        return Proposal(tokens, lengths, logits, sampling, None if sampling.filters else sums)
+
+    def _draw_captured(
+        self, fed: list[list[int]], lengths: tuple[int, ...], positions: Sequence[int], sampling: Sampling
+    ) -> Proposal | None:
+        """Draw with a session of fixed shapes, where a round fits into what it is laid out for."""
+        session = self.session
+        if not isinstance(session, StaticSession) or not self.most_drafts or isinstance(self.uniforms, EndlessUniforms):
+            return None
+        if sampling not in self._captured:
+            self._captured[sampling] = CapturedDrafts(session, sampling, self.most_drafts)
+        captured = self._captured[sampling]
+        if not captured.fits(fed, lengths, self.uniforms):
+            return None
+        self._forget_unseen(lengths)
+        return captured.draft(fed, lengths, positions, self.uniforms)
+
+    def _draw_compiled(
+        self, fed: Sequence[Sequence[int]], count: int, sampling: Sampling, uniforms: Float[Tensor, "B n"] | None
+    ) -> Drawn | None:
+        """Draw all in one compiled call, where there is one; any token from logits that hold NaN."""
+        draft = getattr(self.session, "draft", None)
+        drawn = None if draft is None or len(fed) > 1 else draft(fed[0], count, sampling, uniforms)
+        return None if drawn is None else (drawn[0].clamp(max=self.session.vocab_size - 1), *drawn[1:])
+
+    def _draw_by_passes(
+        self,
+        fed: Sequence[Sequence[int]],
+        lengths: Sequence[int],
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n"] | None,
+    ) -> Drawn:
+        """Draw one after another; of greedy drafts only the last one's logits are returned."""
+        logits, tokens, probs = [self._first(fed)], list[Tensor](), list[Tensor]()
+        for step in range(max(lengths)):
             if step:
                 logits.append(self.session.extend(tokens[-1])[:, -1])
                 self.cache.rewind([int(length <= step) for length in lengths])
-            if sampling.greedy:
+            if uniforms is None:
                 tokens.append(logits[-1].argmax(-1, keepdim=True))
                 continue
             token, prob = sampling.draw_with_prob(logits[-1], uniforms[:, step])
             tokens.append(token.unsqueeze(-1))
             probs.append(prob)
         drafted = torch.cat(tokens, 1)
-        if sampling.greedy:
-            # A verify rule never sees these logits; what is NaN once stays in the cache.
-            return Proposal(drafted, lengths, None, sampling, has_nan=nan_rows(logits[-1]))
+        if uniforms is None:
+            return drafted, logits[-1].unsqueeze(1), None
         drawn = torch.stack(logits, 1)
         known = None if sampling.filters else log_sum_exp(drawn, drafted, torch.stack(probs, 1), sampling)
-        return Proposal(drafted, lengths, drawn, sampling, known)
+        return drafted, drawn, known
 
     def _fed(self, lengths: Sequence[int]) -> list[list[int]]:
         """Return what each row reads first; one that drafts nothing reads nothing."""

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import Drafted
 from methods.sampling import Sampling
 from methods.speculative.per_row import point_mass
 from methods.types import Inputs, Proposal, TextSession
@@ -42,7 +43,7 @@ class TranslatedSession:
     """A draft model's session that takes the target's tokens and gives logits over them; minus infinity for what is not shared.
 
     A token that the draft model lacks is fed as the tokens that spell it, so ``lengths`` and ``position_limit`` count the
-    draft's. It has what drafters need: ``prefill``, ``extend``, ``rewind`` and ``select``.
+    draft's. It has what drafters need: ``prefill``, ``extend``, ``draft``, ``rewind`` and ``select``.
     """
 
     def __init__(self, session: TextSession, translation: Translation) -> None:
@@ -55,6 +56,9 @@ class TranslatedSession:
         self._from = translation.draft_ids.to(session.device)
         self._to = translation.target_ids.to(session.device)
         self._widths: list[list[int]] = []
+        columns = torch.full((self.vocab_size,), -1)
+        columns[translation.target_ids.cpu()] = translation.draft_ids.cpu()
+        self._drafted = Drafted(columns, torch.tensor(single).clamp_(min=0))
 
     @property
     def lengths(self) -> list[tuple[int, ...]]:
@@ -87,6 +91,18 @@ class TranslatedSession:
             widths += map(len, row)
         ends = [[end - 1 for end in accumulate(map(len, row))] for row in rows]
         return self._over_target(logits[torch.arange(len(rows)).unsqueeze(-1), torch.tensor(ends)])
+
+    def draft(
+        self, fed: Sequence[int], count: int, sampling: Sampling, uniforms: Float[Tensor, "1 n"] | None
+    ) -> tuple[Int[Tensor, "1 n"], Float[Tensor, "1 n V"], Float[Tensor, "1 n"] | None] | None:
+        """As ``ModelSession.draft``, in the target's tokens; all drafts are tokens that both have."""
+        draft = getattr(self.session, "draft", None)
+        pieces = [self.translation.pieces[token] for token in fed]
+        own = list(chain.from_iterable(pieces))
+        drawn = None if draft is None else draft(own, count, sampling, uniforms, self._drafted)
+        if drawn is not None:
+            self._widths[0] += [*map(len, pieces), *[1] * (count - 1)]
+        return drawn
 
     def fitting(self, tokens: Sequence[int]) -> int:
         """Count how many of the next tokens of one row the draft model's positions hold."""

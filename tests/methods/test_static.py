@@ -15,10 +15,9 @@ from played_graphs import Graphs, Replays
 from torch import Tensor
 
 from kernels.capture import capture_for
-from methods import static
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
-from methods.models import stack_for
+from methods.models import base, stack_for
 from methods.models.base import Frame, Stack
 from methods.models.general import GeneralEncoderDecoderStack
 from methods.sampling import Sampling, Uniforms
@@ -95,7 +94,7 @@ def test_a_stale_place_that_is_not_masked_is_found(tiny: Any, monkeypatch: pytes
     faults: tuple[tuple[Any, str, Any], ...] = (
         (stack, "mask", shows_more),
         (StaticSession, "rewind", lambda self, counts: None),
-        (static, "scatter", lambda positions: partial(_store, positions + 1)),
+        (base, "scatter", lambda positions: partial(_store, positions + 1)),
     )
     for where, name, fault in faults:
         with monkeypatch.context() as patch:
@@ -127,7 +126,7 @@ def test_a_source_that_is_not_followed_is_found(tiny: Any, monkeypatch: pytest.M
     def shows_all(laid: LaidSource, source: Any) -> None:
         hold(laid, source)
         with torch.inference_mode():
-            laid.mask.zero_()
+            laid.view.mask.zero_()
 
     for where, name, fault in ((LaidSource, "hold", shows_all), (StaticSession, "select", ModelSession.select)):
         with monkeypatch.context() as patch:
@@ -136,7 +135,7 @@ def test_a_source_that_is_not_followed_is_found(tiny: Any, monkeypatch: pytest.M
                 walk(tiny, stack, 0)
     session = StaticSession(stack, Room(1, 3, 27), 1)
     with torch.inference_mode():
-        session._laid_source._states.fill_(float("nan"))
+        session._laid_source.view.states.fill_(float("nan"))
     pending = session.prefill(Inputs(((3, 5, 7),)))
     expected = tiny.reference_logits(stack.model, pending, (3, 5, 7))
     torch.testing.assert_close(session.extend(torch.tensor([pending]))[0], expected, rtol=0, atol=1e-9)

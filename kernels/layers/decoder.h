@@ -1,0 +1,399 @@
+// Decoder layers for a few rows, all of them in one call: norms, rotary positions or a bias by distance, attention on the text
+// and on a source, feed-forward with a gate or without.
+//
+// Between its matrix products a layer makes a dozen small operations, each of which costs more to call than to compute. Threads
+// share the columns of a product and the heads of attention, and wait for one another between. Whatever a row gets does not
+// depend on the other rows, nor on the number of threads, to the bit: every sum has an order of its own.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "../numbers.h"
+#include "../products/few_rows.h"
+
+namespace {
+
+enum Activation : long { SILU, GELU_TANH, GELU, RELU };
+
+// Mirrored by `_Norm` of decoder.py. With a shift it subtracts the mean and divides by the deviation; without one it divides by
+// the root mean square.
+template <typename Number>
+struct Norm {
+  const Number* gain;
+  const Number* shift;
+  double epsilon;
+};
+
+// Mirrored by `_Layer` of decoder.py. `query` and `source_out` are there if the layer attends to a source.
+template <typename Number>
+struct Layer {
+  Norm<Number> attention_norm, source_norm, feed_norm;
+  Product<Number> qkv, out, query, source_out, up, down;
+  double scale;  // of queries
+};
+
+// Mirrored by `_Shape` of decoder.py: what all layers share. `distances` is the number of biases of each head, for keys so many
+// places before the query at most; 0 where attention has none. Norms stand behind what they belong to, on the sum, or before it.
+template <typename Number>
+struct Shape {
+  long width, heads, key_heads, head_size, activation, gated, norms_behind, attends_to_source, distances;
+  const Number* biases;  // [heads, distances], the last one of the query's own place
+};
+
+// Keys and values of the first layer that runs: strides in numbers.
+template <typename Number>
+struct Memory {
+  const Number* keys;
+  const Number* values;
+  long layer_stride, row_stride, head_stride, place_stride, places;
+  const Number* mask;  // or null; [rows, places], added to scores
+  long mask_stride;
+};
+
+// Mirrored by `_Pass` of decoder.py. A row's new tokens are at `position` of the text and on, and are stored at `new_keys`; where
+// rows differ `starts`, by row `num_new` apart, has their positions, which are also their places behind `new_keys`.
+template <typename Number>
+struct Pass {
+  long batch, num_new, position;
+  const std::int64_t* starts;  // or null
+  Memory<Number> text, source;
+  Number* new_keys;
+  Number* new_values;
+  const Number* rotary;  // or null; by position the cosines, then the sines, of which the first half has the minus sign
+  Number* hidden;        // the rows that go in and come out
+};
+
+// The sum of a function of `size` numbers, in an order that follows from the size alone: it is compiled once, never inlined.
+template <typename Number>
+__attribute__((noinline)) Number sum_of_squares(const Number* numbers, long size) {
+  Number sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (long i = 0; i < size; i++) sum += numbers[i] * numbers[i];
+  return sum;
+}
+
+template <typename Number>
+__attribute__((noinline)) Number sum_of(const Number* numbers, long size) {
+  Number sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (long i = 0; i < size; i++) sum += numbers[i];
+  return sum;
+}
+
+template <typename Number>
+void apply(const Norm<Number>& norm, const Number* rows, long count, long width, Number* out) {
+  for (long row = 0; row < count; row++, rows += width, out += width) {
+    if (norm.shift) {
+      const Number mean = sum_of(rows, width) / width;
+      for (long i = 0; i < width; i++) out[i] = rows[i] - mean;
+      const Number length = std::sqrt(sum_of_squares(out, width) / width + Number(norm.epsilon));
+      for (long i = 0; i < width; i++) out[i] = out[i] / length * norm.gain[i] + norm.shift[i];
+    } else {
+      const Number length = std::sqrt(sum_of_squares(rows, width) / width + Number(norm.epsilon));
+      for (long i = 0; i < width; i++) out[i] = rows[i] / length * norm.gain[i];
+    }
+  }
+}
+
+// scores -> probabilities, for the first `seen` of them; the rest becomes 0.
+template <typename Number>
+__attribute__((noinline)) void softmax(Number* scores, long seen, long size) {
+  Number top = scores[0], sum = 0;
+#pragma omp simd reduction(max : top)
+  for (long i = 0; i < seen; i++) top = scores[i] > top ? scores[i] : top;
+#pragma omp simd reduction(+ : sum)
+  for (long i = 0; i < seen; i++) sum += scores[i] = exponential(scores[i] - top);
+  const Number share = 1 / sum;
+  for (long i = 0; i < seen; i++) scores[i] *= share;
+  for (long i = seen; i < size; i++) scores[i] = 0;
+}
+
+template <typename Number>
+inline Number logistic(Number x) {
+  const Number tail = exponential(x < 0 ? x : -x);
+  return (x < 0 ? tail : Number(1)) / (1 + tail);
+}
+
+// The error function of single precision: Abramowitz and Stegun, formula 7.1.26, whose error is below 1.5e-7.
+inline float error_function(float x) {
+  const float size = x < 0 ? -x : x, part = 1 / (1 + 0.3275911f * size);
+  const float series = ((((1.061405429f * part - 1.453152027f) * part + 1.421413741f) * part - 0.284496736f) * part +
+                        0.254829592f) * part;
+  const float found = 1 - series * exponential(-size * size);
+  return x < 0 ? -found : found;
+}
+inline double error_function(double x) { return std::erf(x); }
+
+template <long activation, typename Number>
+inline Number activated(Number x) {
+  constexpr Number twice = Number(1.5957691216057308), cubic = Number(0.044715), root_of_half = Number(0.7071067811865476);
+  if constexpr (activation == SILU) return x * logistic(x);
+  if constexpr (activation == GELU_TANH) return x * logistic(twice * (x + cubic * x * x * x));  // 1/2 (1 + tanh(y)) = logistic(2 y)
+  if constexpr (activation == GELU) return Number(0.5) * x * (1 + error_function(x * root_of_half));
+  return x < 0 ? Number(0) : x;
+}
+
+// numbers = activation(numbers), times `up` unless that is null
+template <long activation, typename Number>
+void activate_as(Number* numbers, const Number* up, long size) {
+  if (up)
+    for (long i = 0; i < size; i++) numbers[i] = activated<activation>(numbers[i]) * up[i];
+  else
+    for (long i = 0; i < size; i++) numbers[i] = activated<activation>(numbers[i]);
+}
+
+template <typename Number>
+void activate(Number* numbers, const Number* up, long size, long activation) {
+  constexpr decltype(&activate_as<SILU, Number>) by_kind[] = {activate_as<SILU, Number>, activate_as<GELU_TANH, Number>,
+                                                              activate_as<GELU, Number>, activate_as<RELU, Number>};
+  by_kind[activation](numbers, up, size);
+}
+
+template <typename Number>
+inline void rotate(const Number* from, const Number* rotary, long size, Number scale, Number* out) {
+  const long half = size / 2;
+  for (long i = 0; i < half; i++) {
+    const Number first = from[i], second = from[i + half];
+    out[i] = (first * rotary[i] + second * rotary[size + i]) * scale;
+    out[i + half] = (second * rotary[i + half] + first * rotary[size + i + half]) * scale;
+  }
+}
+
+// The products of one query with as many keys at a time as a vector has lanes: the sums of each key lie in a vector of their own;
+// neighbours are added until there is one vector with a key's product in each lane.
+template <typename Number>
+struct Scores {
+  using Lanes = typename Vector<Number>::type;
+  static constexpr long SIZE = Vector<Number>::SIZE;
+
+  // The lanes first, first + 2, ... of two vectors beside one another.
+  template <long first>
+  static Lanes every_other(Lanes one, Lanes two) {
+#ifdef __clang__
+    if constexpr (SIZE == 16)
+      return __builtin_shufflevector(one, two, first, first + 2, first + 4, first + 6, first + 8, first + 10, first + 12,
+                                     first + 14, first + 16, first + 18, first + 20, first + 22, first + 24, first + 26,
+                                     first + 28, first + 30);
+    else if constexpr (SIZE == 8)
+      return __builtin_shufflevector(one, two, first, first + 2, first + 4, first + 6, first + 8, first + 10, first + 12,
+                                     first + 14);
+    else if constexpr (SIZE == 4)
+      return __builtin_shufflevector(one, two, first, first + 2, first + 4, first + 6);
+    else
+      return __builtin_shufflevector(one, two, first, first + 2);
+#else
+    using Index = std::conditional_t<sizeof(Number) == 4, std::int32_t, std::int64_t>;
+    typedef Index Indices __attribute__((vector_size(VECTOR_BYTES)));
+    Indices places;
+    for (long i = 0; i < SIZE; i++) places[i] = first + 2 * i;
+    return __builtin_shuffle(one, two, places);
+#endif
+  }
+
+  // Add neighbours among `left` vectors until there is one.
+  template <long left>
+  static void fold(Lanes* sums) {
+    if constexpr (left > 1) {
+#pragma GCC unroll 8
+      for (long k = 0; k < left / 2; k++)
+        sums[k] = every_other<0>(sums[2 * k], sums[2 * k + 1]) + every_other<1>(sums[2 * k], sums[2 * k + 1]);
+      fold<left / 2>(sums);
+    }
+  }
+
+  // The products of one query with SIZE keys, or with what is left of them: behind these the last one stands in.
+  template <bool all>
+  static Lanes of_query(const Number* query, const Number* keys, long stride, long left_over, long size) {
+    Lanes sums[SIZE] = {};
+    const auto key = [&](long k) { return keys + (all ? k : std::min(k, left_over - 1)) * stride; };
+    long i = 0;
+    for (; i + SIZE <= size; i += SIZE) {
+      const Lanes part = *(const Lanes*)(query + i);
+#pragma GCC unroll 16
+      for (long k = 0; k < SIZE; k++) sums[k] += part * *(const Lanes*)(key(k) + i);
+    }
+    fold<SIZE>(sums);
+    for (; i < size; i++)
+      for (long k = 0; k < SIZE; k++) sums[0][k] += query[i] * key(k)[i];
+    return sums[0];
+  }
+
+  // The products of `count` queries, scores a `visible` apart: a few keys at a time, so that they come from memory once.
+  static void make(const Number* queries, long count, const Number* keys, long stride, long visible, long size, Number* scores) {
+    for (long first = 0; first < visible; first += SIZE, keys += SIZE * stride) {
+      const long left_over = std::min(SIZE, visible - first);
+      if (first + SIZE < visible)
+        for (long k = 0; k < SIZE; k++)
+          for (long i = 0; i < size; i += LINE) __builtin_prefetch(keys + (SIZE + k) * stride + i);
+      for (long row = 0; row < count; row++) {
+        Number* to = scores + row * visible + first;
+        if (left_over == SIZE) {
+          *(Lanes*)to = of_query<true>(queries + row * size, keys, stride, SIZE, size);
+        } else {
+          const Lanes found = of_query<false>(queries + row * size, keys, stride, left_over, size);
+          std::memcpy(to, &found, left_over * sizeof(Number));
+        }
+      }
+    }
+  }
+};
+
+template <typename Number>
+struct Buffers {
+  std::vector<Number> queries, attended, fed, seconds;  // all threads'; the last one's is the second half of every product
+};
+
+// Add the biases by distance to the scores of a query that stands at the place `own`.
+template <typename Number>
+void add_biases(const Number* biases, long distances, long own, Number* scores) {
+  const long near = std::max(0L, own + 1 - distances);
+  for (long i = 0; i < near; i++) scores[i] += biases[0];
+  for (long i = near; i <= own; i++) scores[i] += biases[i - own + distances - 1];
+}
+
+// Attention of some heads on one of a row's key heads: `unit` counts heads of all rows. Queries lie `query_stride` apart.
+template <bool on_text, typename Number>
+void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Number scale, long unit, long heads,
+            Buffers<Number>& shared, long query_stride, std::vector<Number>& queries, std::vector<Number>& scores) {
+  const Memory<Number>& memory = on_text ? pass.text : pass.source;
+  const long size = shape.head_size, count = pass.num_new, group = shape.heads / shape.key_heads, own = shape.heads * size;
+  const long row = unit / shape.heads, head = unit % shape.heads;
+  const long from = layer * memory.layer_stride + row * memory.row_stride + head / group * memory.head_stride;
+  const long position = pass.starts ? pass.starts[row * count] : pass.position;
+  const long places = on_text && pass.starts ? position + count : memory.places;
+  queries.resize(heads * count * size), scores.resize(heads * count * places);
+  for (long i = 0; i < heads * count; i++) {
+    const long place = i % count;
+    const Number* query = shared.queries.data() + (row * count + place) * query_stride + (head + i / count) * size;
+    Number* to = queries.data() + i * size;
+    if (on_text && pass.rotary)
+      rotate(query, pass.rotary + (position + place) * 2 * size, size, scale, to);
+    else
+      for (long k = 0; k < size; k++) to[k] = query[k] * scale;
+  }
+  Scores<Number>::make(queries.data(), heads * count, memory.keys + from, memory.place_stride, places, size, scores.data());
+  Number* out = shared.attended.data() + row * count * own + head * size;
+  for (long i = 0; i < heads * count; i++) {
+    const long place = i % count, seen = on_text ? places - count + 1 + place : places;
+    Number* mine = scores.data() + i * places;
+    if (on_text && shape.distances)
+      add_biases(shape.biases + (head + i / count) * shape.distances, shape.distances, seen - 1, mine);
+    if (memory.mask)
+      for (long k = 0; k < places; k++) mine[k] += memory.mask[row * memory.mask_stride + k];
+    softmax(mine, seen, places);
+    std::fill_n(out + place * own + i / count * size, size, Number(0));
+  }
+  for (long first = 0; first < places; first += DEPTH)
+    for (long one = 0; one < heads; one++)
+      add(count, scores.data() + one * count * places + first, places, memory.values + from + first * memory.place_stride,
+          memory.place_stride, std::min(DEPTH, places - first), out + one * size, own, size);
+}
+
+// One thread's part of all layers.
+template <typename Number>
+void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
+         Buffers<Number>& shared, Gate& gate, long thread, long threads) {
+  static thread_local std::vector<Number> normed, scores, queries;
+  const long rows = pass.batch * pass.num_new, size = shape.head_size, width = shape.width;
+  const long fused = (shape.heads + 2 * shape.key_heads) * size, own = shape.heads * size, kept = shape.key_heads * size;
+  const long units = pass.batch * shape.heads, last_unit = units * (thread + 1) / threads;
+  const Columns columns(width, thread, threads);
+  const Number* nothing = nullptr;
+  Number* second = shared.seconds.data();
+  const auto wait = [&] { gate.wait(threads); };
+  // A product's halves, which each thread joins where it needs them, or the product itself.
+  const auto halves_of = [&](const Product<Number>& product, const Number* from, long stride, const Number* onto, Number* out) {
+    multiply(product, from, stride, rows, onto, out, second, thread, threads);
+    wait();
+  };
+  const auto make = [&](const Product<Number>& product, const Number* from, long stride, const Number* onto, Number* out) {
+    halves_of(product, from, stride, onto, out);
+    join(out, second, product.width, rows, Columns(product.width, thread, threads));
+    wait();
+  };
+  Number *between = shared.queries.data(), *fed = shared.fed.data();
+  normed.resize(rows * width);
+  // What goes into attention or feed-forward: `own_norm` of the sum so far, or where norms stand behind, that of what came last.
+  const auto enter = [&](const Norm<Number>& own_norm, const Norm<Number>* behind) {
+    if (!shape.norms_behind || behind)
+      apply(shape.norms_behind ? *behind : own_norm, pass.hidden, rows, width, normed.data());
+    else
+      std::copy_n(pass.hidden, rows * width, normed.data());
+  };
+  const Number* sum = shape.norms_behind ? normed.data() : pass.hidden;  // what attention and feed-forward are added to
+  const auto attend_to = [&](auto on_text, long layer, Number scale, long group, long stride) {
+    for (long unit = units * thread / threads, next; unit < last_unit; unit = next) {
+      next = std::min(last_unit, (unit / group + 1) * group);  // heads that share their keys, and the same row's
+      attend<decltype(on_text)::value>(shape, pass, layer, scale, unit, next - unit, shared, stride, queries, scores);
+    }
+  };
+  for (long index = 0; index < count; index++) {
+    const Layer<Number>& layer = layers[index];
+    const Number scale = Number(layer.scale);
+    enter(layer.attention_norm, index ? &layers[index - 1].feed_norm : nullptr);
+    make(layer.qkv, normed.data(), width, nothing, between);
+    for (long unit = thread; unit < rows * shape.key_heads; unit += threads) {
+      const long one = unit / shape.key_heads, head = unit % shape.key_heads, row = one / pass.num_new;
+      const long place = one % pass.num_new, start = pass.starts ? pass.starts[row * pass.num_new] : 0;
+      const long position = pass.starts ? start : pass.position;
+      const long to = index * pass.text.layer_stride + row * pass.text.row_stride + (start + place) * pass.text.place_stride +
+                      head * pass.text.head_stride;
+      const Number* from = between + one * fused + own + head * size;
+      if (pass.rotary)
+        rotate(from, pass.rotary + (position + place) * 2 * size, size, Number(1), pass.new_keys + to);
+      else
+        std::copy_n(from, size, pass.new_keys + to);
+      std::copy_n(from + kept, size, pass.new_values + to);
+    }
+    wait();
+    attend_to(std::true_type(), index, scale, shape.heads / shape.key_heads, fused);
+    wait();
+    make(layer.out, shared.attended.data(), own, sum, pass.hidden);
+    if (shape.attends_to_source) {
+      enter(layer.source_norm, &layer.attention_norm);
+      make(layer.query, normed.data(), width, nothing, between);
+      attend_to(std::false_type(), index, scale, 1, own);
+      wait();
+      make(layer.source_out, shared.attended.data(), own, sum, pass.hidden);
+    }
+    enter(layer.feed_norm, shape.attends_to_source ? &layer.source_norm : &layer.attention_norm);
+    const long feed = layer.down.depth;
+    const Columns gates(feed, thread, threads);
+    halves_of(layer.up, normed.data(), width, nothing, fed);
+    join(fed, second, layer.up.width, rows, gates);
+    if (shape.gated) join(fed + feed, second + feed, layer.up.width, rows, gates);
+    for (long row = 0; row < rows; row++) {
+      Number* numbers = fed + row * layer.up.width + gates.first;
+      activate(numbers, shape.gated ? numbers + feed : nothing, gates.last - gates.first, shape.activation);
+    }
+    wait();
+    make(layer.down, fed, layer.up.width, sum, pass.hidden);
+  }
+  if (shape.norms_behind) {
+    apply(layers[count - 1].feed_norm, pass.hidden, rows, width, normed.data());
+    wait();
+    for (long row = 0; row < rows; row++)
+      std::copy(normed.data() + row * width + columns.first, normed.data() + row * width + columns.last,
+                pass.hidden + row * width + columns.first);
+  }
+}
+
+template <typename Number>
+void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass) {
+  static thread_local Buffers<Number> shared;
+  const long rows = pass.batch * pass.num_new;
+  shared.queries.resize(rows * layers->qkv.width), shared.attended.resize(rows * layers->out.depth);
+  shared.fed.resize(rows * layers->up.width);
+  shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
+  Buffers<Number>& mine = shared;  // the calling thread's
+  Gate gate;
+  by_team(threads_for(layers->up.depth * layers->up.width),
+          [&](long thread, long threads) { run(shape, layers, count, pass, mine, gate, thread, threads); });
+}
+
+}  // namespace
+
