@@ -86,11 +86,8 @@ class ModelSession:
             InputError: a row is at the position limit (in a batch of one: the last token is past it).
         """
         frame = self._frame(tokens, 0, self.num_layers)
-        hidden = self.stack.embed(tokens, frame)
-        hidden = self.stack.run(hidden, 0, self.num_layers, frame)
+        self.hidden, logits = self.stack.whole(tokens, self.num_layers, frame)
         self._advance(frame, 0, self.num_layers)
-        self.hidden = hidden
-        logits = self.stack.head(hidden)
         self._suppress(logits)
         return logits
 

@@ -142,8 +142,7 @@ class StaticSession(ModelSession):
         positions = starts.unsqueeze(1) + torch.arange(num_new, device=self.device)
         text, source = self._laid_out, None if self._laid_source is None else self._laid_source.view
         frame = Frame(batch, num_new, None, self.capacity, lambda: positions, text, text, source, True)
-        hidden = self.stack.run(self.stack.embed(tokens, frame), 0, self.num_layers, frame)
-        return hidden, self.stack.head(hidden)
+        return self.stack.whole(tokens, self.num_layers, frame)
 
     def _empty_cache(self, batch: int) -> Float[Tensor, "L B capacity H2 head_dim"]:
         self._laid_out.zero_()  # a mask does not hide NaN

@@ -75,6 +75,15 @@ void project(const Ends<Number>& ends, const Number* hidden, long count, long wi
   multiply_by_all(ends.head, hidden, count, nothing, logits);
 }
 
+// A whole pass: what is handed to the head, in `pass.hidden`, and the logits of all its tokens.
+template <typename Number>
+void pass_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
+                 const Ends<Number>& ends, const std::int64_t* tokens, Number* logits) {
+  embed_rows(ends, tokens, pass.batch, pass.num_new, pass.position, pass.starts, shape.width, pass.hidden);
+  run_by_all(shape, layers, count, pass);
+  project(ends, pass.hidden, pass.batch * pass.num_new, shape.width, logits);
+}
+
 // The likeliest token, the first of equal ones; a NaN is above all, as for torch's argmax.
 template <typename Number>
 long likeliest(const Number* logits, long size) {
@@ -153,6 +162,14 @@ void head_float32(const Ends<float>* ends, const float* hidden, long count, long
 }
 void head_float64(const Ends<double>* ends, const double* hidden, long count, long width, double* logits) {
   project(*ends, hidden, count, width, logits);
+}
+void pass_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass,
+                  const Ends<float>* ends, const std::int64_t* tokens, float* logits) {
+  pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits);
+}
+void pass_float64(const Shape<double>* shape, const Layer<double>* layers, long count, const Pass<double>* pass,
+                  const Ends<double>* ends, const std::int64_t* tokens, double* logits) {
+  pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits);
 }
 void draft_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass,
                    const Ends<float>* ends, const Drafting<float>* drafting) {

@@ -175,9 +175,11 @@ class Decoder:
         self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight
     ) -> None:
         self._described, self._dtype = (layers, shape, ends, head), layers[0].qkv[0].dtype
-        names = (FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "draft"))
-        self._embed, self._run, self._head, self._draft = functions = [getattr(library, name) for name in names]
+        names = (FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "pass", "draft"))
+        functions = [getattr(library, name) for name in names]
+        self._embed, self._run, self._head, self._whole, self._draft = functions
         at, number = ctypes.c_void_p, ctypes.c_long
+        self._whole.argtypes = (at, at, number, at, at, at, at)
         self._embed.argtypes = (at, at, number, number, number, at, number, at)
         self._run.argtypes, self._head.argtypes = (at, at, number, at), (at, at, number, number, at)
         self._draft.argtypes = (at, at, number, at, at, at)
@@ -275,6 +277,25 @@ class Decoder:
         count, width = logits.numel() // size, hidden.shape[-1]
         self._head(ctypes.addressof(self._ends), hidden.data_ptr(), count, width, logits.data_ptr())
         return logits
+
+    def whole(
+        self, tokens: Int[Tensor, "B n"], num_layers: int, cached: Cached, starts: int | Int[Tensor, "B n"]
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"]]:
+        """Embed tokens, run as many first layers, and return what these gave with its logits: the three calls in one.
+
+        Raises:
+            IndexError: a token without an embedding.
+        """
+        self._follow()
+        tokens = tokens.contiguous()
+        self._check_tokens(tokens.view(-1).tolist())
+        hidden = torch.empty((*tokens.shape, self._shape.width), dtype=self._dtype)
+        logits = torch.empty((*tokens.shape, self._ends.head.width), dtype=self._dtype)
+        batch, num_new = tokens.shape
+        arguments, _mask = self._pass(batch, num_new, starts, 0, cached, hidden)
+        shape, passing, ends = map(ctypes.addressof, (self._shape, arguments, self._ends))
+        self._whole(shape, self._layers_at(0), num_layers, passing, ends, tokens.data_ptr(), logits.data_ptr())
+        return hidden, logits
 
     def draft(
         self,

@@ -241,6 +241,17 @@ class Stack(ABC):
         starts = frame.positions() if frame.start is None else frame.start
         return compiled.run(hidden, first, last, self.cached(frame), starts)
 
+    def whole(
+        self, tokens: Int[Tensor, "B n"], num_layers: int, frame: Frame
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"]]:
+        """Embed tokens and run as many first layers: what these give, and its logits."""
+        compiled = self._compiled_for(frame.batch, frame.num_new)
+        if compiled is None or frame.allowed is not None or self._slides(frame):
+            hidden = self.run(self.embed(tokens, frame), 0, num_layers, frame)
+            return hidden, self.head(hidden)
+        starts = frame.positions() if frame.start is None else frame.start
+        return compiled.whole(tokens, num_layers, self.cached(frame), starts)
+
     def cached(self, frame: Frame) -> Cached:
         """Return what compiled calls look at."""
         states, mask = (None, None) if frame.source is None else (frame.source.states, frame.source.mask)
