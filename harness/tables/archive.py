@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, TypeVar
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Experiment
+from harness.core.experiment import Experiment, RuleTimesProbe
 from harness.core.files import replace_file
 from harness.core.notes import Notes
 from harness.core.record_files import (
@@ -30,7 +30,7 @@ from harness.core.record_files import (
     read_records,
     write_environment,
 )
-from harness.core.records import ProbeRecord, Record, distinct
+from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
 
 SECONDS_DIGITS, ROUND_DIGITS, PROB_DIGITS = 6, 4, 3  # significant ones that are kept
 TIMED = ("draft_s", "verify_s", "round_s", "parts", "units")
@@ -84,7 +84,8 @@ def _rounded(value: Any, digits: int) -> Any:
 def keep(arms: Iterable[Experiment], records: Path, archive: Path, planned: Iterable[Experiment]) -> None:
     """Put what is recorded of the ``arms`` into an archive, in place of what it held of them, lean.
 
-    What is in it of experiments that are not ``planned`` any more is left out.
+    What other tables' probes found of the very same texts stays. What is in it of experiments that are not ``planned`` any more
+    is left out.
     """
     with TemporaryDirectory() as made:
         folder = Path(made)
@@ -98,8 +99,11 @@ def keep(arms: Iterable[Experiment], records: Path, archive: Path, planned: Iter
 
 
 def num_more(arms: Iterable[Experiment], records: Path, kept: Path) -> int:
-    """Count the runs that an unpacked archive has of these arms, for whatever table, and a folder of records does not."""
-    return sum(len(_keys(arm.portable, kept) - _keys(arm, records)) for arm in arms)
+    """Count the runs that an unpacked archive has of these arms, for whatever table, and would lose to a folder of records.
+
+    They are not in there, or what a probe found of them is not, and it was found of other texts.
+    """
+    return sum(len(_lost(arm, records, kept)) for arm in arms)
 
 
 def unpacked(archive: Path) -> Path | None:
@@ -141,9 +145,26 @@ def _packed(folder: Path) -> bytes:
     return lzma.compress(tar.getvalue(), check=lzma.CHECK_SHA256, preset=9)
 
 
-def _keys(arm: Experiment, folder: Path) -> set[tuple[str, int]]:
+def _lost(arm: Experiment, records: Path, kept: Path) -> set[Key]:
+    """Return the runs of an arm that an unpacked archive would lose."""
+    there, here = _stored(arm.portable, kept), _stored(arm, records)
+    lost = there.keys() - here.keys()
+    for path in _other_probes(next(iter(there.values())).signature, records, kept) if there else ():
+        found = {one.key: one.text for one in read_probe(path, there).values()}
+        is_timed = RuleTimesProbe().id in path.name  # a time belongs to its recording
+        lost |= {key for key in found.keys() & here.keys() if is_timed or found[key] != text_hash(here[key].tokens)}
+    return lost
+
+
+def _stored(arm: Experiment, folder: Path) -> dict[Key, Record]:
     pinned = Notes(folder).pin(arm)
-    return set() if pinned is None else set(RecordFile(folder, pinned).stored())
+    return {} if pinned is None else RecordFile(folder, pinned).stored()
+
+
+def _other_probes(signature: str, records: Path, kept: Path) -> list[Path]:
+    """Return the files of probes that an unpacked archive has of an experiment, and a folder of records has not."""
+    own = {path.name for path in (records / PROBES).glob(f"{signature}.*")}
+    return [path for path in sorted((kept / PROBES).glob(f"{signature}.*.jsonl")) if path.name not in own]
 
 
 def _copy(arm: Experiment, records: Path, folder: Path) -> None:
@@ -154,8 +175,10 @@ def _copy(arm: Experiment, records: Path, folder: Path) -> None:
         if why := here.unavailable(arm):
             there.note_unavailable([arm.portable], why)
         return
+    others = _other_probes(pinned.signature, records, folder)
     for path in (*folder.glob(f"{pinned.signature}.*"), *(folder / PROBES).glob(f"{pinned.signature}.*")):
-        path.unlink()
+        if path.with_suffix(".jsonl") not in others:
+            path.unlink()
     there.note_pin(arm.portable, pinned.portable)
     source = RecordFile(records, pinned).path
     generated = {record.key: record for record in distinct(read_records(source))} if source.exists() else {}
@@ -163,6 +186,8 @@ def _copy(arm: Experiment, records: Path, folder: Path) -> None:
         return
     described = load_experiment(source).portable
     (folder / source.with_suffix(".json").name).write_text(described.to_json() + "\n", encoding="utf8")
+    for path in others:
+        read_probe(path, generated)  # refused where it looked at other texts
     for path in sorted((records / PROBES).glob(f"{pinned.signature}.*.jsonl")):
         found = read_probe(path, generated)
         for key, one in found.items():

@@ -17,12 +17,12 @@ from harness.core.checkout import ROOT
 from harness.core.environment import describe, fingerprint
 from harness.core.errors import UsageError
 from harness.core.notes import Notes
-from harness.core.record_files import write_environment
+from harness.core.record_files import read_records, write_environment
 from harness.core.settings import COMMITTED, COMMITTED_POCKET, Settings, folder_of, own_folder
 from harness.measures.of_run import alpha_overlap
 from harness.papers import FIGURES, TABLES, get_figure, get_table
 from harness.report import notebooks
-from harness.tables.archive import archive_of, keep, lean, unpacked
+from harness.tables.archive import archive_of, keep, lean, num_more, unpacked
 from harness.tables.evidence import stored_evidence
 
 CLEAN = "0123456789ab"
@@ -158,6 +158,27 @@ def test_fewer_records_do_not_replace_what_is_committed(recorded: Path, capsys: 
     capsys.readouterr()
     assert main(["table", "8"]) == 0
     assert "not committed: 1 runs that are committed are not recorded in results/records" in capsys.readouterr().err
+    assert archive.read_bytes() == before
+
+
+def test_what_another_tables_probes_found_of_the_same_texts_stays(recorded: Path, capsys: pytest.CaptureFixture) -> None:
+    """Two tables share an arm, each with probes of its own: recording one anew, elsewhere, must not cost the other its."""
+    assert main(["table", "8"]) == 0
+    archive, records = archive_of(recorded / "results", "leviathan"), recorded / "results" / "records"
+    before = archive.read_bytes()
+    signature = min((records / "probes").glob("*.overlap-*.jsonl")).name.split(".")[0]
+    arm = next(arm for arm in get_table(8).arms(COMMITTED) if arm.replace(source_fingerprint="0123").signature == signature)
+    for path in (records / "probes").glob(f"{signature}.*"):
+        path.unlink()
+    keep([arm], records, archive, get_table(8).arms(COMMITTED))
+    assert archive.read_bytes() == before
+    path = records / f"{signature}.jsonl"
+    found = list(read_records(path))
+    other = replace(found[0], tokens=[*found[0].tokens[:-1], found[0].tokens[-1] + 1])
+    path.write_text("".join(one.to_line() for one in [other, *found[1:]]), encoding="utf8")
+    assert num_more([arm], records, unpacked(archive) or recorded) == 1
+    with pytest.raises(UsageError, match="measured over another text of example"):
+        keep([arm], records, archive, get_table(8).arms(COMMITTED))
     assert archive.read_bytes() == before
 
 
