@@ -103,7 +103,8 @@ class ModelSession:
         """Append tokens to the only row and draw ``count`` behind them, as ``Decoder.draft``; all but the last are cached then.
 
         None, and nothing done, where it is no compiled call: several rows, an output's first token that some may not be, a
-        window that slides, a head over some tokens without word of what is ``drafted``, a model or choice without such calls.
+        window that slides, a head over some tokens without word of what is ``drafted``, a model or choice without such calls,
+        or a session that extends in a way of its own.
 
         Raises:
             InputError: as ``extend``.
@@ -111,6 +112,9 @@ class ModelSession:
         stack, lengths, num_new = self.stack, self.lengths[0], len(fed) + count - 1
         begins = bool(stack.begin_suppressed) and lengths[0] < self._prompt_lengths[0]
         slides = stack.window is not None and lengths[0] + num_new > stack.window
+        own = type(self)
+        if own.extend is not ModelSession.extend or own._frame is not ModelSession._frame:
+            return None
         fits = len(lengths) == 1 and len(fed) <= stack.choice.most_rows and (stack.has_all_tokens or drafted is not None)
         if not fits or begins or slides or stack.compiled is None:
             return None

@@ -212,7 +212,7 @@ def test_shifted_positions_stay_within_the_cache(zoo_cache: Path) -> None:
     assert session._cache.shape[2] > MIN_CAPACITY == max(session.lengths[0])
     frame = session._frame(torch.tensor([[7, 8, 9]]), 0, session.num_layers)
     assert int(frame.positions()[0, 0]) == MIN_CAPACITY + 1
-    assert int(frame.positions().max()) < frame.end == frame.keys[0].shape[2]  # attention has room for what it sees
+    assert int(frame.positions().max()) < frame.end == frame.text.shape[2]  # attention has room for what it sees
 
 
 def test_shifted_positions_are_one_too_far(zoo_cache: Path) -> None:

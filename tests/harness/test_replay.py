@@ -100,7 +100,7 @@ def sources_of_the_row_before_beyond_64(patch: pytest.MonkeyPatch) -> None:
     def stale(own: ModelSession, new: torch.Tensor, first: int, last: int) -> Frame:
         made = frame(own, new, first, last)
         before = own.before  # type: ignore[attr-defined]
-        return replace(made, cross=before.views) if before is not None and max(own.lengths[first]) > 64 else made
+        return replace(made, source=before.view) if before is not None and max(own.lengths[first]) > 64 else made
 
     patch.setattr(ModelSession, "prefill", begin)
     patch.setattr(ModelSession, "_frame", stale)

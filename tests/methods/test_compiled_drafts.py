@@ -228,6 +228,14 @@ def test_what_is_no_single_call_is_left_alone() -> None:
         before = list(session.lengths)
         assert session.draft(fed, count, greedy, None) is None
         assert session.lengths == before
+
+    class Own(ModelSession):
+        def extend(self, tokens: Tensor) -> Tensor:
+            return -super().extend(tokens)
+
+    turned = Own(stack_for(model_of("llama"), COMPILED))
+    turned.prefill(Inputs(((3, 4),)))
+    assert turned.draft([4], 2, greedy, None) is None
     begins.extend(torch.tensor([[4]]))  # the output has begun
     made = begins.draft([9], 3, greedy, None)
     assert made is not None
