@@ -107,7 +107,7 @@ class ModelSession:
         or a session that extends in a way of its own.
 
         Raises:
-            InputError: as ``extend``.
+            InputError: as ``extend``; nothing to read or to draw, or too few uniforms.
         """
         stack, lengths, num_new = self.stack, self.lengths[0], len(fed) + count - 1
         begins = bool(stack.begin_suppressed) and lengths[0] < self._prompt_lengths[0]
@@ -115,12 +115,14 @@ class ModelSession:
         own = type(self)
         if own.extend is not ModelSession.extend or own._frame is not ModelSession._frame:
             return None
-        fits = len(lengths) == 1 and len(fed) <= stack.choice.most_rows and (stack.has_all_tokens or drafted is not None)
-        if not fits or begins or slides or stack.compiled is None:
+        compiled, fits = stack.compiled, len(lengths) == 1 and len(fed) <= stack.choice.most_rows
+        if compiled is None or not fits or begins or slides:
+            return None
+        if drafted is None and not (stack.has_all_tokens and compiled.drafts_its_own):
             return None
         frame = self._frame_at(self._lengths_for(1, num_new, 0, self.num_layers), num_new, 0, self.num_layers)
         cached = stack.cached(frame)
-        drawn = stack.compiled.draft(fed, self.num_layers, cached, lengths[0], count, sampling, uniforms, drafted)
+        drawn = compiled.draft(fed, self.num_layers, cached, lengths[0], count, sampling, uniforms, drafted)
         self._advance(frame, 0, self.num_layers)
         return drawn
 

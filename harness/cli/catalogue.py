@@ -168,7 +168,12 @@ def _keep(
     everything: list[Table | Figure] = [*TABLES.values(), *FIGURES.values()]
     whole = [one for one in everything if one.paper == item.paper and not why_not(one, settings)]
     planned = {arm for one in whole for arm in one.arms(settings)}
-    keep(arms, args.records, archive, planned)
+    if num_left := keep(arms, args.records, archive, planned):
+        print(
+            f"note: {num_left} findings in {archive} were of other recordings of these arms and are left out; record the "
+            "tables that show them anew, too",
+            file=sys.stderr,
+        )
     stored = unpacked(archive) if settings != portable(settings) else None
     return portable(settings), evidence if stored is None else stored_evidence(stored, leaned=True), [archive]
 

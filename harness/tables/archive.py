@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, TypeVar
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Experiment, RuleTimesProbe
+from harness.core.experiment import Experiment, MemoryProbe, RuleTimesProbe
 from harness.core.files import replace_file
 from harness.core.notes import Notes
 from harness.core.record_files import (
@@ -35,6 +35,8 @@ from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
 SECONDS_DIGITS, ROUND_DIGITS, PROB_DIGITS = 6, 4, 3  # significant ones that are kept
 TIMED = ("draft_s", "verify_s", "round_s", "parts", "units")
 Found = TypeVar("Found", Record, ProbeRecord)
+Findings = dict[str, tuple[str, dict[Key, ProbeRecord]]]  # by file: a probe's description, and what it found of each run
+TAKEN_ALONG = tuple(probe().id.partition("-")[0] for probe in (MemoryProbe, RuleTimesProbe))  # of a recording, not of its texts
 
 
 def archive_of(results: Path, paper: str) -> Path:
@@ -81,29 +83,26 @@ def _rounded(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def keep(arms: Iterable[Experiment], records: Path, archive: Path, planned: Iterable[Experiment]) -> None:
+def keep(arms: Iterable[Experiment], records: Path, archive: Path, planned: Iterable[Experiment]) -> int:
     """Put what is recorded of the ``arms`` into an archive, in place of what it held of them, lean.
 
-    What other tables' probes found of the very same texts stays. What is in it of experiments that are not ``planned`` any more
-    is left out.
+    What other tables' probes found of the very same texts stays; how much of it was of others, and so is left out, is returned.
+    What is in it of experiments that are not ``planned`` any more is left out, too.
     """
     with TemporaryDirectory() as made:
         folder = Path(made)
         if archive.exists():
             _unpack(archive, folder)
-        for arm in arms:
-            _copy(arm, records, folder)
+        num_left = sum(_copy(arm, records, folder) for arm in arms)
         _prune(folder, {arm.portable.signature for arm in planned})
         archive.parent.mkdir(parents=True, exist_ok=True)
         replace_file(archive, _packed(folder))
+    return num_left
 
 
 def num_more(arms: Iterable[Experiment], records: Path, kept: Path) -> int:
-    """Count the runs that an unpacked archive has of these arms, for whatever table, and would lose to a folder of records.
-
-    They are not in there, or what a probe found of them is not, and it was found of other texts.
-    """
-    return sum(len(_lost(arm, records, kept)) for arm in arms)
+    """Count the runs that an unpacked archive has of these arms, for whatever table, and a folder of records does not."""
+    return sum(len(_keys(arm.portable, kept) - _keys(arm, records)) for arm in arms)
 
 
 def unpacked(archive: Path) -> Path | None:
@@ -145,61 +144,65 @@ def _packed(folder: Path) -> bytes:
     return lzma.compress(tar.getvalue(), check=lzma.CHECK_SHA256, preset=9)
 
 
-def _lost(arm: Experiment, records: Path, kept: Path) -> set[Key]:
-    """Return the runs of an arm that an unpacked archive would lose."""
-    there, here = _stored(arm.portable, kept), _stored(arm, records)
-    lost = there.keys() - here.keys()
-    for path in _other_probes(next(iter(there.values())).signature, records, kept) if there else ():
-        found = {one.key: one.text for one in read_probe(path, there).values()}
-        is_timed = RuleTimesProbe().id in path.name  # a time belongs to its recording
-        lost |= {key for key in found.keys() & here.keys() if is_timed or found[key] != text_hash(here[key].tokens)}
-    return lost
-
-
-def _stored(arm: Experiment, folder: Path) -> dict[Key, Record]:
+def _keys(arm: Experiment, folder: Path) -> set[Key]:
     pinned = Notes(folder).pin(arm)
-    return {} if pinned is None else RecordFile(folder, pinned).stored()
+    return set() if pinned is None else set(RecordFile(folder, pinned).stored())
 
 
-def _other_probes(signature: str, records: Path, kept: Path) -> list[Path]:
-    """Return the files of probes that an unpacked archive has of an experiment, and a folder of records has not."""
-    own = {path.name for path in (records / PROBES).glob(f"{signature}.*")}
-    return [path for path in sorted((kept / PROBES).glob(f"{signature}.*.jsonl")) if path.name not in own]
+def _findings(pinned: Experiment | None, folder: Path) -> Findings:
+    """Return, by the name of its file, how each probe of an archived experiment is described and what it found."""
+    path = None if pinned is None else RecordFile(folder, pinned).path
+    if path is None or not path.exists():
+        return {}
+    generated = {record.key: record for record in distinct(read_records(path))}
+    files = sorted((folder / PROBES).glob(f"{path.stem}.*.jsonl"))
+    described = {one.name: one.with_suffix(".json").read_text(encoding="utf8") for one in files}
+    return {one.name.partition(".")[2]: (described[one.name], read_probe(one, generated)) for one in files}
 
 
-def _copy(arm: Experiment, records: Path, folder: Path) -> None:
-    """Copy an arm's records, all that probes found of them, and the run's notes on it."""
+def _copy(arm: Experiment, records: Path, folder: Path) -> int:
+    """Copy an arm's records, all that probes found of them, and the run's notes on it.
+
+    What the archive holds of probes that have not looked at these records stays where the texts are the same; what was measured
+    while a text was made is of that recording alone. Returns how many findings are left out.
+    """
     here, there = Notes(records), Notes(folder)
     pinned = here.pin(arm)
     if pinned is None:
         if why := here.unavailable(arm):
             there.note_unavailable([arm.portable], why)
-        return
-    others = _other_probes(pinned.signature, records, folder)
+        return 0
+    kept = _findings(there.pin(arm.portable), folder)
     for path in (*folder.glob(f"{pinned.signature}.*"), *(folder / PROBES).glob(f"{pinned.signature}.*")):
-        if path.with_suffix(".jsonl") not in others:
-            path.unlink()
+        path.unlink()
     there.note_pin(arm.portable, pinned.portable)
     source = RecordFile(records, pinned).path
     generated = {record.key: record for record in distinct(read_records(source))} if source.exists() else {}
     if not generated:
-        return
+        return 0
     described = load_experiment(source).portable
     (folder / source.with_suffix(".json").name).write_text(described.to_json() + "\n", encoding="utf8")
-    for path in others:
-        read_probe(path, generated)  # refused where it looked at other texts
-    for path in sorted((records / PROBES).glob(f"{pinned.signature}.*.jsonl")):
-        found = read_probe(path, generated)
+    own, num_left = _findings(pinned, records), 0
+    for name in sorted(own.keys() | kept.keys()):
+        description, found = own.get(name) or (kept[name][0], {})
+        others = {key: one for key, one in kept.get(name, ("", {}))[1].items() if key not in found}
+        carried = {key: one for key, one in others.items() if key in generated and one.text == text_hash(generated[key].tokens)}
+        if name.partition("-")[0] in TAKEN_ALONG:
+            carried = {}
+        num_left += len(others) - len(carried)
+        if not (found := found | carried):
+            continue
+        path = folder / PROBES / f"{pinned.signature}.{name}"
         for key, one in found.items():
             generated[key].probes[path.stem] = one
-        (folder / PROBES).mkdir(exist_ok=True)
-        shutil.copyfile(path.with_suffix(".json"), folder / PROBES / path.with_suffix(".json").name)
-        lines = (_lean_found(one).to_line() for one in found.values())
-        (folder / PROBES / path.name).write_text("".join(lines), encoding="utf8")
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".json").write_text(description, encoding="utf8")
+        path.write_text("".join(_lean_found(one).to_line() for one in found.values()), encoding="utf8")
     (folder / source.name).write_text("".join(lean(one).to_line() for one in generated.values()), encoding="utf8")
     for digest in {record.environment for record in generated.values()}:
         write_environment(folder, digest, read_environment(records, digest))
     _copy_notes(pinned, here, there, [example for example, _ in generated])
+    return num_left
 
 
 def _copy_notes(pinned: Experiment, here: Notes, there: Notes, examples: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels import native
-from kernels.inputs import SamplingSpec
+from kernels.inputs import InputError, SamplingSpec
 from kernels.products.few_rows import FUNCTIONS, ProductArguments, product_arguments
 from kernels.products.narrow import Narrow
 
@@ -240,20 +240,35 @@ class Decoder:
             IndexError: a token without an embedding.
         """
         self._follow()
-        batch, num_new = tokens.shape
-        tokens, known = tokens.contiguous(), self._described[2].embedding.shape
-        self._check_tokens(tokens.view(-1).tolist())
-        hidden = torch.empty(batch, num_new, known[1], dtype=self._dtype)
-        first, positions = (starts, None) if isinstance(starts, int) else (0, starts.contiguous())
+        tokens, width = self._checked(tokens), self._shape.width
+        hidden = torch.empty((*tokens.shape, width), dtype=self._dtype)
+        first, positions = (starts, None) if isinstance(starts, int) else (0, starts.long().contiguous())
         positions_at = None if positions is None else positions.data_ptr()
-        ends = ctypes.addressof(self._ends)
-        self._embed(ends, tokens.data_ptr(), batch, num_new, first, positions_at, known[1], hidden.data_ptr())
+        ends, (batch, num_new) = ctypes.addressof(self._ends), tokens.shape
+        self._embed(ends, tokens.data_ptr(), batch, num_new, first, positions_at, width, hidden.data_ptr())
         return hidden
+
+    @property
+    def drafts_its_own(self) -> bool:
+        """Whether every token of the head has an embedding, so that what was drawn can be read."""
+        return self._ends.head.width <= self._described[2].embedding.shape[0]
+
+    def _checked(self, tokens: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:
+        """Return tokens as the calls read them."""
+        self._check_tokens(tokens.flatten().tolist())
+        return tokens.long().contiguous()
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
         known = self._described[2].embedding.shape[0]
         if not 0 <= min(tokens) <= max(tokens) < known:
             raise IndexError(f"tokens {list(tokens)}: expected numbers from 0 to {known - 1}, of which there are embeddings")
+
+    def _check_hidden(self, hidden: Float[Tensor, "*rows D"]) -> None:
+        if hidden.dtype != self._dtype or hidden.shape[-1] != self._shape.width:
+            raise InputError(
+                f"hidden states {hidden.dtype} {list(hidden.shape)}: expected {self._dtype} and {self._shape.width} numbers a "
+                "token, as the model gives them"
+            )
 
     def run(
         self, hidden: Float[Tensor, "B n D"], first: int, last: int, cached: Cached, starts: int | Int[Tensor, "B n"]
@@ -264,14 +279,16 @@ class Decoder:
         every row, or the positions of all.
         """
         self._follow()
+        self._check_hidden(hidden)
         out = hidden.clone(memory_format=torch.contiguous_format)
-        arguments, _mask = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
+        arguments, _held = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
         self._run(ctypes.addressof(self._shape), self._layers_at(first), last - first, ctypes.addressof(arguments))
         return out
 
     def head(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Return the logits of what the last layer gave."""
         self._follow()
+        self._check_hidden(hidden)
         hidden, size = hidden.contiguous(), self._ends.head.width
         logits = torch.empty((*hidden.shape[:-1], size), dtype=self._dtype)
         count, width = logits.numel() // size, hidden.shape[-1]
@@ -287,12 +304,11 @@ class Decoder:
             IndexError: a token without an embedding.
         """
         self._follow()
-        tokens = tokens.contiguous()
-        self._check_tokens(tokens.view(-1).tolist())
+        tokens = self._checked(tokens)
         hidden = torch.empty((*tokens.shape, self._shape.width), dtype=self._dtype)
         logits = torch.empty((*tokens.shape, self._ends.head.width), dtype=self._dtype)
         batch, num_new = tokens.shape
-        arguments, _mask = self._pass(batch, num_new, starts, 0, cached, hidden)
+        arguments, _held = self._pass(batch, num_new, starts, 0, cached, hidden)
         shape, passing, ends = map(ctypes.addressof, (self._shape, arguments, self._ends))
         self._whole(shape, self._layers_at(0), num_layers, passing, ends, tokens.data_ptr(), logits.data_ptr())
         return hidden, logits
@@ -316,9 +332,17 @@ class Decoder:
         Returns:
             The tokens, the logits that each was drawn from, and their log-sum-exp over the temperature among the tokens that
             the sampling keeps, None for temperature 0. Of logits that hold NaN the token is V, or for temperature 0 any.
+
+        Raises:
+            IndexError: a token without an embedding. InputError: nothing to read or to draw, or too few uniforms.
         """
         self._follow()
-        self._check_tokens(fed if drafted is not None else [*fed, self._ends.head.width - 1])
+        if not fed or count < 1 or (uniforms is not None and tuple(uniforms.shape) != (1, count)):
+            drawn_by = "" if uniforms is None else f" by uniforms {list(uniforms.shape)}"
+            raise InputError(
+                f"drafts: {len(fed)} tokens read, {count} drawn{drawn_by}; expected at least one of each, and [1, n]"
+            )
+        self._check_tokens(fed)
         size = self._ends.head.width if drafted is None else len(drafted.columns)
         tokens = torch.empty(1, count, dtype=torch.long)
         logits = torch.empty(1, count, size, dtype=self._dtype)
@@ -332,7 +356,7 @@ class Decoder:
             sampling.temperature, min(sampling.top_k or size, size), 1.0 if sampling.top_p is None else sampling.top_p,
             tokens.data_ptr(), logits.data_ptr(), None if sums is None else sums.data_ptr(),
         )  # fmt: skip
-        arguments, _mask = self._pass(1, len(fed), start, 0, cached, None)
+        arguments, _held = self._pass(1, len(fed), start, 0, cached, None)
         places = (self._shape, arguments, self._ends, drafting)
         shape, passing, ends, drafts = map(ctypes.addressof, places)
         self._draft(shape, self._layers_at(0), num_layers, passing, ends, drafts)
@@ -343,8 +367,8 @@ class Decoder:
 
     def _pass(
         self, batch: int, num_new: int, starts: int | Int[Tensor, "B n"], first: int, cached: Cached, hidden: Tensor | None
-    ) -> tuple[_Pass, Tensor | None]:
-        """Return a pass from layer ``first`` on, and the mask that it points to."""
+    ) -> tuple[_Pass, tuple[Tensor | None, Tensor | None]]:
+        """Return a pass from layer ``first`` on, and the mask and the positions that it points to."""
         heads, mask = self._shape.key_heads, cached.mask
         text = self._memory(cached.text, 3, 2, heads)
         source = _Memory() if cached.source is None else self._memory(cached.source[first:], 2, 3, self._shape.heads)
@@ -352,12 +376,13 @@ class Decoder:
             mask = mask.contiguous()
             source.mask, source.mask_stride = mask.data_ptr(), mask.shape[-1] if mask.shape[0] > 1 else 0
         new = cached.new.data_ptr()
-        position, positions_at = (starts, None) if isinstance(starts, int) else (0, starts.data_ptr())
+        position, positions = (starts, None) if isinstance(starts, int) else (0, starts.long().contiguous())
+        positions_at = None if positions is None else positions.data_ptr()
         arguments = _Pass(
             batch, num_new, position, positions_at, text, source, new, new + text.values - text.keys,
             None if cached.rotary is None else cached.rotary.data_ptr(), None if hidden is None else hidden.data_ptr(),
         )  # fmt: skip
-        return arguments, mask
+        return arguments, (mask, positions)
 
     def _memory(self, states: Tensor, heads_at: int, places_at: int, heads: int) -> _Memory:
         """Describe keys and values, whose heads and places are dimensions of the states: layers and rows come first."""

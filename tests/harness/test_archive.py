@@ -16,13 +16,15 @@ from harness.cli.main import main
 from harness.core.checkout import ROOT
 from harness.core.environment import describe, fingerprint
 from harness.core.errors import UsageError
+from harness.core.experiment import MemoryProbe
 from harness.core.notes import Notes
-from harness.core.record_files import read_records, write_environment
+from harness.core.record_files import RecordFile, read_records, write_environment
+from harness.core.records import ProbeRecord, text_hash
 from harness.core.settings import COMMITTED, COMMITTED_POCKET, Settings, folder_of, own_folder
 from harness.measures.of_run import alpha_overlap
 from harness.papers import FIGURES, TABLES, get_figure, get_table
 from harness.report import notebooks
-from harness.tables.archive import archive_of, keep, lean, num_more, unpacked
+from harness.tables.archive import archive_of, keep, lean, unpacked
 from harness.tables.evidence import stored_evidence
 
 CLEAN = "0123456789ab"
@@ -176,10 +178,30 @@ def test_what_another_tables_probes_found_of_the_same_texts_stays(recorded: Path
     found = list(read_records(path))
     other = replace(found[0], tokens=[*found[0].tokens[:-1], found[0].tokens[-1] + 1])
     path.write_text("".join(one.to_line() for one in [other, *found[1:]]), encoding="utf8")
-    assert num_more([arm], records, unpacked(archive) or recorded) == 1
-    with pytest.raises(UsageError, match="measured over another text of example"):
-        keep([arm], records, archive, get_table(8).arms(COMMITTED))
-    assert archive.read_bytes() == before
+    num_probes = len(list((unpacked(archive) / "probes").glob(f"{signature}.*.jsonl")))
+    assert keep([arm], records, archive, get_table(8).arms(COMMITTED)) == num_probes > 0, "one text's findings are left out"
+    kept = unpacked(archive) / "probes"
+    for one in kept.glob(f"{signature}.*.jsonl"):
+        assert len(one.read_bytes().splitlines()) == len(found) - 1
+    assert main(["table", "8"]) == 0
+    assert "findings in" not in capsys.readouterr().err, "what is gone already is not missed again"
+
+
+def test_what_was_taken_along_with_a_recording_is_of_it_alone(recorded: Path) -> None:
+    arm = min(get_table(8).arms(COMMITTED), key=lambda one: one.signature)
+    records, archive = recorded / "results" / "records", recorded / "kept.tar.xz"
+    pinned = Notes(records).pin(arm)
+    path = RecordFile(records, pinned.replace(probes=(MemoryProbe(),))).probe_path(MemoryProbe())
+    found = list(read_records(records / f"{pinned.signature}.jsonl"))
+    of_it = [ProbeRecord(example=one.example, repeat=one.repeat, text=text_hash(one.tokens), peak_bytes=1) for one in found]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(one.to_line() for one in of_it), encoding="utf8")
+    path.with_suffix(".json").write_text(MemoryProbe().to_json(), encoding="utf8")
+    assert keep([arm], records, archive, [arm]) == 0
+    assert (unpacked(archive) / "probes" / path.name).exists()
+    path.unlink()
+    assert keep([arm], records, archive, [arm]) == len(found)
+    assert not (unpacked(archive) / "probes" / path.name).exists()
 
 
 def test_records_come_back_lean_and_whole(recorded: Path) -> None:

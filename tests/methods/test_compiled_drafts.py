@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from test_compiled_layers import KINDS, WHISPER, model_of, session_of
 from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM, WhisperConfig, WhisperForConditionalGeneration
 
 from kernels import native
-from kernels.inputs import NotFiniteError
+from kernels.inputs import InputError, NotFiniteError
 from kernels.layers.decoder import SOURCE
 from kernels.products.few_rows import COMPILED, TORCH, Choice
 from kernels.verify import reference
@@ -266,6 +267,44 @@ def test_a_translated_draft_draws_in_the_targets_tokens(sampling: Sampling, is_p
     assert sessions[0].lengths == sessions[1].lengths
     again = torch.tensor([[12, 79, 30]])
     torch.testing.assert_close(*(session.extend(again) for session in sessions), rtol=0, atol=1e-10)
+
+
+def test_what_the_calls_cannot_read_is_refused() -> None:
+    """Whoever hands over other numbers than a decoder's own got what lay in memory, or no process any more."""
+    session, sampled = session_of(model_of("llama"), COMPILED, 9), Sampling(temperature=1.0)
+    tokens, before = torch.tensor([[7, 11, 3]]), list(session.lengths)
+    for fed, count, uniforms in (([], 2, None), ([4], 0, None), ([4], 3, torch.rand(1, 2)), ([4], 1, torch.rand(2, 1))):
+        with pytest.raises((InputError, TypeCheckError)):
+            session.draft(fed, count, Sampling() if uniforms is None else sampled, uniforms)
+        assert session.lengths == before
+    right = session.extend(tokens)
+    session.rewind([3])
+    assert torch.equal(session.extend(tokens.int()), right)
+    compiled = session.stack.compiled
+    assert compiled is not None
+    for hidden in (session.hidden.float(), session.hidden[..., :100]):
+        with pytest.raises(InputError, match=r"expected torch\.float64 and 192 numbers a token"):
+            compiled.head(hidden)
+        session.rewind([3])
+        with pytest.raises(InputError, match="hidden states"):
+            session.run_layers(hidden, 0, 3)
+        session.extend(tokens)
+
+
+def test_a_head_wider_than_the_embedding_decodes_plainly() -> None:
+    """What it alone knows could be drawn but not be read again."""
+    model = model_of("gpt2")
+    wide = torch.nn.Linear(192, 100, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        wide.weight[:97] = model.get_output_embeddings().weight
+        wide.weight[97:] = 0
+    model.set_output_embeddings(wide)
+    inputs, stop = Inputs(((5, 6, 7),)), Stop(max_new_tokens=8)
+    ours, torchs = (
+        Autoregressive().generate(session_of(model, choice, 4), inputs, Sampling(), Uniforms([1], 8), stop)[0].tokens
+        for choice in (COMPILED, TORCH)
+    )
+    assert ours == torchs
 
 
 def test_a_token_without_an_embedding_is_refused() -> None:
