@@ -36,7 +36,7 @@ SECONDS_DIGITS, ROUND_DIGITS, PROB_DIGITS = 6, 4, 3  # significant ones that are
 TIMED = ("draft_s", "verify_s", "round_s", "parts", "units")
 Found = TypeVar("Found", Record, ProbeRecord)
 Findings = dict[str, tuple[str, dict[Key, ProbeRecord]]]  # by file: a probe's description, and what it found of each run
-TAKEN_ALONG = tuple(probe().id.partition("-")[0] for probe in (MemoryProbe, RuleTimesProbe))  # of a recording, not of its texts
+TAKEN_ALONG = (MemoryProbe, RuleTimesProbe)  # what they find is of a recording, not of its texts
 
 
 def archive_of(results: Path, paper: str) -> Path:
@@ -187,7 +187,7 @@ def _copy(arm: Experiment, records: Path, folder: Path) -> int:
         description, found = own.get(name) or (kept[name][0], {})
         others = {key: one for key, one in kept.get(name, ("", {}))[1].items() if key not in found}
         carried = {key: one for key, one in others.items() if key in generated and one.text == text_hash(generated[key].tokens)}
-        if name.partition("-")[0] in TAKEN_ALONG:
+        if any(name.startswith(f"{probe().id}.") for probe in TAKEN_ALONG):
             carried = {}
         num_left += len(others) - len(carried)
         if not (found := found | carried):
