@@ -70,7 +70,7 @@ class Autoregressive:
             if captured.uniforms.can_hold(uniforms) and not target.begins_output(1):
                 return captured(tokens, position, uniforms)
         drawn_by = None if sampling.greedy else uniforms.sample([position] * len(tokens)).unsqueeze(1)
-        if isinstance(target, ModelSession) and len(tokens) == 1:
+        if isinstance(target, ModelSession) and target.is_compiled and len(tokens) == 1:  # the token lies on the host
             drafted = target.draft(tokens[0].tolist(), 1, sampling, drawn_by)
             if drafted is not None:
                 return drafted[0], drafted[1][:, -1]

@@ -91,6 +91,12 @@ class ModelSession:
         self._suppress(logits)
         return logits
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether its passes of few rows are compiled calls, on a CPU; one that extends in a way of its own has none."""
+        own = type(self)
+        return self.stack.compiled is not None and own.extend is ModelSession.extend and own._frame is ModelSession._frame
+
     @torch.inference_mode()
     def draft(
         self,
@@ -102,9 +108,8 @@ class ModelSession:
     ) -> tuple[Int[Tensor, "1 n"], Float[Tensor, "1 n V"], Float[Tensor, "1 n"] | None] | None:
         """Append tokens to the only row and draw ``count`` behind them, as ``Decoder.draft``; all but the last are cached then.
 
-        None, and nothing done, where it is no compiled call: several rows, an output's first token that some may not be, a
-        window that slides, a head over some tokens without word of what is ``drafted``, a model or choice without such calls,
-        or a session that extends in a way of its own.
+        None, and nothing done, where it is no compiled call: ``is_compiled`` is False, several rows, an output's first token
+        that some may not be, a window that slides, a head over some tokens without word of what is ``drafted``.
 
         Raises:
             InputError: as ``extend``; nothing to read or to draw, or too few uniforms.
@@ -112,11 +117,8 @@ class ModelSession:
         stack, lengths, num_new = self.stack, self.lengths[0], len(fed) + count - 1
         begins = bool(stack.begin_suppressed) and lengths[0] < self._prompt_lengths[0]
         slides = stack.window is not None and lengths[0] + num_new > stack.window
-        own = type(self)
-        if own.extend is not ModelSession.extend or own._frame is not ModelSession._frame:
-            return None
         compiled, fits = stack.compiled, len(lengths) == 1 and len(fed) <= stack.choice.most_rows
-        if compiled is None or not fits or begins or slides:
+        if compiled is None or not self.is_compiled or not fits or begins or slides:
             return None
         if drafted is None and not (stack.has_all_tokens and compiled.drafts_its_own):
             return None

@@ -10,7 +10,7 @@ import io
 import lzma
 import shutil
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -149,13 +149,15 @@ def _keys(arm: Experiment, folder: Path) -> set[Key]:
     return set() if pinned is None else set(RecordFile(folder, pinned).stored())
 
 
-def _findings(pinned: Experiment | None, folder: Path) -> Findings:
-    """Return, by the name of its file, how each probe of an archived experiment is described and what it found."""
+def _generated(pinned: Experiment | None, folder: Path) -> dict[Key, Record]:
     path = None if pinned is None else RecordFile(folder, pinned).path
-    if path is None or not path.exists():
-        return {}
-    generated = {record.key: record for record in distinct(read_records(path))}
-    files = sorted((folder / PROBES).glob(f"{path.stem}.*.jsonl"))
+    return {} if path is None or not path.exists() else {record.key: record for record in distinct(read_records(path))}
+
+
+def _findings(generated: Mapping[Key, Record], folder: Path) -> Findings:
+    """Return, by the name of its file, how each probe of these records is described and what it found."""
+    signature = next((record.signature for record in generated.values()), None)
+    files = sorted((folder / PROBES).glob(f"{signature}.*.jsonl"))
     described = {one.name: one.with_suffix(".json").read_text(encoding="utf8") for one in files}
     return {one.name.partition(".")[2]: (described[one.name], read_probe(one, generated)) for one in files}
 
@@ -172,17 +174,16 @@ def _copy(arm: Experiment, records: Path, folder: Path) -> int:
         if why := here.unavailable(arm):
             there.note_unavailable([arm.portable], why)
         return 0
-    kept = _findings(there.pin(arm.portable), folder)
+    kept = _findings(_generated(there.pin(arm.portable), folder), folder)
     for path in (*folder.glob(f"{pinned.signature}.*"), *(folder / PROBES).glob(f"{pinned.signature}.*")):
         path.unlink()
     there.note_pin(arm.portable, pinned.portable)
-    source = RecordFile(records, pinned).path
-    generated = {record.key: record for record in distinct(read_records(source))} if source.exists() else {}
+    source, generated = RecordFile(records, pinned).path, _generated(pinned, records)
     if not generated:
         return 0
     described = load_experiment(source).portable
     (folder / source.with_suffix(".json").name).write_text(described.to_json() + "\n", encoding="utf8")
-    own, num_left = _findings(pinned, records), 0
+    own, num_left = _findings(generated, records), 0
     for name in sorted(own.keys() | kept.keys()):
         description, found = own.get(name) or (kept[name][0], {})
         others = {key: one for key, one in kept.get(name, ("", {}))[1].items() if key not in found}

@@ -370,6 +370,8 @@ class Decoder:
     ) -> tuple[_Pass, tuple[Tensor | None, Tensor | None]]:
         """Return a pass from layer ``first`` on, and the mask and the positions that it points to."""
         heads, mask = self._shape.key_heads, cached.mask
+        if cached.text.shape[1] != batch:
+            raise InputError(f"{batch} rows of tokens: expected {cached.text.shape[1]}, as many as are cached")
         text = self._memory(cached.text, 3, 2, heads)
         source = _Memory() if cached.source is None else self._memory(cached.source[first:], 2, 3, self._shape.heads)
         if mask is not None:

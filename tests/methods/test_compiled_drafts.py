@@ -277,6 +277,9 @@ def test_what_the_calls_cannot_read_is_refused() -> None:
         with pytest.raises((InputError, TypeCheckError)):
             session.draft(fed, count, Sampling() if uniforms is None else sampled, uniforms)
         assert session.lengths == before
+    with pytest.raises(InputError, match="2 rows of tokens: expected 1, as many as are cached"):
+        session.extend(tokens.expand(2, -1))
+    assert session.lengths == before
     right = session.extend(tokens)
     session.rewind([3])
     assert torch.equal(session.extend(tokens.int()), right)

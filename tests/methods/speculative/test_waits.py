@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.run.instruments import marking_clock, settled
+from methods.autoregressive import Autoregressive
 from methods.errors import NotFiniteError
 from methods.models import stack_for
 from methods.models.t5 import FP16_MARGIN, _finite
@@ -98,6 +99,19 @@ def counted(seen: Counter[str]) -> Iterator[None]:
 
 def fixed(stack: Any, rows: int, most_new: int) -> StaticSession:
     return StaticSession(stack, Room(rows, 3, TOKENS), most_new)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
+def test_a_plain_token_waits_once(sampling: Sampling, rows: int) -> None:
+    """The token is read; what is asked before and behind a text does not count."""
+    session, found = ModelSession(llama(0)), []
+    for count in (TOKENS, 2 * TOKENS):
+        seen, inputs = Counter[str](), Inputs(((3, 4, 5),) * rows)
+        with counted(seen):
+            Autoregressive().generate(session, inputs, sampling, Uniforms(range(rows), count), Stop(max_new_tokens=count))
+        found.append(sum(seen[name] for name in (*READS, "cpu")))
+    assert found[1] - found[0] == TOKENS
 
 
 def waits_a_round(sampling: Sampling, rows: int, same: bool, captured: bool = False) -> Counter[str]:
