@@ -43,7 +43,7 @@ from methods.autoregressive import Autoregressive
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
-from methods.speculative.rules import KernelRule
+from methods.speculative.rules import KernelRule, SpeculativeSampling
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Guarantee, Method, Session, VerifyRule
 
@@ -237,8 +237,10 @@ def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
     laws, windows = list[Finding](), list[tuple[str, Window]]()
     if isinstance(method, DraftAndVerify):
         windows = ground.windows(method.drafter, WINDOWS, KEPT)
-        others = method.rule.elsewhere(ground.new_session().device) if isinstance(method.rule, KernelRule) else []
-        laws = [check_law(rule, windows, ground.sampling) for rule in (method.rule, *others)]
+        rules = [method.rule]
+        if isinstance(method.rule, KernelRule | SpeculativeSampling):
+            rules += method.rule.elsewhere(ground.new_session().device)
+        laws = [check_law(rule, windows, ground.sampling) for rule in rules]
     assisted = isinstance(method, TransformersGenerate) and method.assistance is not None
     share = TRANSFORMERS_SHARE if assisted else 1
     samples = ground.samples(method, count=ground.sizes.samples // share)

@@ -84,20 +84,6 @@ void pass_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long c
   project(ends, pass.hidden, pass.batch * pass.num_new, shape.width, logits);
 }
 
-// The likeliest token, the first of equal ones; a NaN is above all, as for torch's argmax.
-template <typename Number>
-long likeliest(const Number* logits, long size) {
-  Number top = logits[0];
-  bool is_number = top == top;
-#pragma omp simd reduction(max : top) reduction(& : is_number)
-  for (long i = 0; i < size; i++) {
-    top = logits[i] > top ? logits[i] : top;
-    is_number &= logits[i] == logits[i];
-  }
-  if (!is_number) return std::find_if(logits, logits + size, [](Number one) { return one != one; }) - logits;
-  return std::find(logits, logits + size, top) - logits;
-}
-
 // The token that a uniform number draws by the inverse of the cumulative law, and the law's log-sum-exp: `size` and NaN where nothing
 // can be drawn.
 template <typename Number>
@@ -131,7 +117,7 @@ void draft_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long 
       logits[token] = column < 0 ? -std::numeric_limits<Number>::infinity() : own[column];
     }
     drafting.tokens[step] = drafting.uniforms ? drawn(drafting, logits, size, drafting.uniforms[step], drafting.log_sum_exp + step)
-                                              : likeliest(logits, size);
+                                              : laws::likeliest(logits, size);
     next = std::min<std::int64_t>(drafting.tokens[step], size - 1);
     if (drafting.columns) next = drafting.embedded[next];
     pass.position += pass.num_new;

@@ -1,5 +1,6 @@
 // Algorithm 1 on a CPU as one loop, straight from logits: README.md's Eqs. 8 to 13, row by row until the first rejection.
-// `fused_cpu.py` calls `verify`, at the end.
+// At temperature 0, where nothing is drawn, drafts are compared with the target's likeliest tokens. `fused_cpu.py` calls `verify` and
+// `compare`, at the end.
 #include <algorithm>
 #include <limits>
 
@@ -16,6 +17,7 @@ struct Round {
   Model target, draft;
   const double* log_sum_exp;  // of the draft's rows; null: to be computed
   const double* uniforms;
+  double lenience;  // what a draft's probability is multiplied by: 1 of the lossless rule
   Index *num_accepted, *next_token;
   void *target_probs, *draft_probs;
 };
@@ -52,7 +54,7 @@ void verify_entry(const Round& round, Index entry) {
     const double target_prob = target.prob(token);
     static_cast<Real*>(round.target_probs)[first + position] = Real(target_prob);
     static_cast<Real*>(round.draft_probs)[first + position] = Real(draft_prob);
-    if (target_prob > 0 && uniforms[position] * draft_prob <= target_prob) continue;
+    if (target_prob > 0 && uniforms[position] * (round.lenience * draft_prob) <= target_prob) continue;
     const bool is_point = round.draft.logits == nullptr;
     round.next_token[entry] = Weights<Logit>{target, is_point ? nullptr : &draft, is_point ? token : -1}.draw(last_uniform);
     break;
@@ -71,6 +73,41 @@ void verify_batch(const Round& round, int threads) {
   for (Index entry = 0; entry < round.batch; ++entry) verify_entry<Logit>(round, entry);
 }
 
+// What is compared, and where it goes. Mirrored by `_Compared` of `fused_cpu.py`.
+struct Compared {
+  Index batch, num_draft, vocab_size;
+  const Index *tokens, *lengths;
+  const void* logits;  // the target's
+  Index entry_stride, row_stride;
+  Index *num_accepted, *next_token;
+  void* target_probs;  // 1 of a draft that is the target's likeliest token, else 0
+};
+
+template <class Logit>
+void compare_entry(const Compared& round, Index entry) {
+  using Real = typename Row<Logit>::Real;
+  const Index* drafted = round.tokens + entry * round.num_draft;
+  Real* probs = static_cast<Real*>(round.target_probs) + entry * round.num_draft;
+  Index position = 0;
+  bool stands = true;
+  for (Index place = 0; place <= round.num_draft; ++place) {
+    const Logit* row = static_cast<const Logit*>(round.logits) + entry * round.entry_stride + place * round.row_stride;
+    const Index best = likeliest(row, round.vocab_size);
+    if (place < round.num_draft) probs[place] = drafted[place] == best;
+    if (!stands) continue;
+    round.next_token[entry] = best;
+    stands = place < round.lengths[entry] && drafted[place] == best;
+    position += stands;
+  }
+  round.num_accepted[entry] = position;
+}
+
+template <class Logit>
+void compare_batch(const Compared& round, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && round.batch > 1) schedule(static)
+  for (Index entry = 0; entry < round.batch; ++entry) compare_entry<Logit>(round, entry);
+}
+
 }  // namespace
 
 // `item`: float32, float64, float16, bfloat16 by 0 to 3. Threads share the entries of a batch, or each row's tiles of a single entry.
@@ -82,4 +119,12 @@ extern "C" int verify(const Round* round, int item, int threads) {
   if (item == 2) verify_batch<_Float16>(*round, threads);
   if (item == 3) verify_batch<BFloat16>(*round, threads);
   return std::find(round->next_token, round->next_token + round->batch, round->vocab_size) == round->next_token + round->batch;
+}
+
+// The verdict at temperature 0; `item` and `threads` as above.
+extern "C" void compare(const Compared* round, int item, int threads) {
+  if (item == 0) compare_batch<float>(*round, threads);
+  if (item == 1) compare_batch<double>(*round, threads);
+  if (item == 2) compare_batch<_Float16>(*round, threads);
+  if (item == 3) compare_batch<BFloat16>(*round, threads);
 }

@@ -5,10 +5,11 @@ from ctypes import Structure, c_double, c_int64, c_void_p
 from pathlib import Path
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from kernels import native
-from kernels.verify.interface import Round, Verdict, refuse_undrawn
+from kernels.verify.interface import Round, TargetLogits, Verdict, refuse_undrawn
 from kernels.verify.reference import Sampling
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -31,8 +32,18 @@ class _Round(Structure):
         *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
         *((name, c_void_p) for name in ("tokens", "lengths")),
         *((name, _Model) for name in ("target", "draft")),
-        *((name, c_void_p) for name in ("log_sum_exp", "uniforms", "num_accepted", "next_token")),
-        *((name, c_void_p) for name in ("target_probs", "draft_probs")),
+        *((name, c_void_p) for name in ("log_sum_exp", "uniforms")),
+        ("lenience", c_double),
+        *((name, c_void_p) for name in ("num_accepted", "next_token", "target_probs", "draft_probs")),
+    )
+
+
+class _Compared(Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
+        *((name, c_void_p) for name in ("tokens", "lengths", "logits")),
+        *((name, c_int64) for name in ("entry_stride", "row_stride")),
+        *((name, c_void_p) for name in ("num_accepted", "next_token", "target_probs")),
     )
 
 
@@ -41,8 +52,10 @@ def library() -> ctypes.CDLL | None:
     return native.library(SOURCE)
 
 
-def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
+def verify(round: Round, loop: ctypes.CDLL, lenience: float = 1.0) -> Verdict:
     """Algorithm 1's decisions and Eq. 3's draw. Logits that no decision depends on are not read.
+
+    ``lenience`` is what a draft's probability is multiplied by before it is compared, as in ``reference.verify``.
 
     Raises:
         NotFiniteError: which row's logits hold NaN, +inf or nothing but -inf where the last token is drawn.
@@ -54,8 +67,7 @@ def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
     target = _rows(round.target_logits.to(dtype))
     draft = None if round.draft_logits is None else _rows(round.draft_logits.to(dtype))
     log_sum_exp = None if round.log_sum_exp is None else round.log_sum_exp.double().contiguous()
-    tokens, uniforms = round.tokens.contiguous(), round.uniforms.double().contiguous()
-    batch, num_draft = tokens.shape
+    tokens, uniforms = round.tokens.long().contiguous(), round.uniforms.double().contiguous()
     vocab_size, lengths = round.vocab_size, (c_int64 * batch)(*round.lengths)
     num_accepted, next_token = torch.empty(batch, dtype=torch.long), torch.empty(batch, dtype=torch.long)
     real = torch.float64 if dtype == torch.float64 else torch.float32
@@ -70,6 +82,7 @@ def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
         _model(draft, round.draft, vocab_size),
         None if log_sum_exp is None else log_sum_exp.data_ptr(),
         uniforms.data_ptr(),
+        lenience,
         num_accepted.data_ptr(),
         next_token.data_ptr(),
         target_probs.data_ptr(),
@@ -78,6 +91,32 @@ def verify(round: Round, loop: ctypes.CDLL) -> Verdict:
     is_drawn = loop.verify(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
     verdict = Verdict(num_accepted, next_token, target_probs, draft_probs)
     return verdict if is_drawn else refuse_undrawn(verdict, vocab_size)
+
+
+def compare(tokens: Int[Tensor, "B n"], lengths: tuple[int, ...], target_logits: TargetLogits, loop: ctypes.CDLL) -> Verdict:
+    """The verdict at temperature 0, where both laws are point masses: a draft stands where it is the target's likeliest token,
+    and that token follows. Shapes must agree. A NaN is above all, as in torch's argmax.
+    """
+    batch, num_draft = tokens.shape
+    logits, tokens, dtype = _rows(target_logits), tokens.long().contiguous(), target_logits.dtype
+    told = (c_int64 * batch)(*lengths)
+    num_accepted, next_token = torch.empty(batch, dtype=torch.long), torch.empty(batch, dtype=torch.long)
+    probs = torch.empty(batch, num_draft, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    given = _Compared(
+        batch,
+        num_draft,
+        logits.shape[-1],
+        tokens.data_ptr(),
+        ctypes.addressof(told),
+        logits.data_ptr(),
+        logits.stride(0),
+        logits.stride(1),
+        num_accepted.data_ptr(),
+        next_token.data_ptr(),
+        probs.data_ptr(),
+    )
+    loop.compare(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
+    return Verdict(num_accepted, next_token, probs, torch.ones_like(probs))
 
 
 def _rows(logits: Tensor) -> Tensor:

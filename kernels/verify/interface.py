@@ -108,7 +108,7 @@ def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling,
     tokens, logits = proposal.tokens, proposal.logits
     if sampling.temperature == 0:
         raise InputError("temperature 0: nothing is drawn, so no kernel is needed; compare drafts with the target's argmax")
-    _check_shapes(proposal, target_logits, uniforms)
+    check_shapes(proposal, target_logits, uniforms)
     if not tokens.is_cuda:
         _check_tokens(tokens, proposal.lengths, target_logits.shape[-1])
     if proposal.sampling.temperature == 0:
@@ -118,7 +118,8 @@ def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling,
     return Round(tokens, proposal.lengths, target_logits, logits, known, uniforms, sampling, proposal.sampling, laid)
 
 
-def _check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
+def check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
+    """InputError: which tensor or length does not fit, and what would."""
     batch, num_draft = proposal.tokens.shape
     vocab_size, lengths = target_logits.shape[-1], proposal.lengths
     for name, tensor, shape in (

@@ -34,6 +34,32 @@ inline float number(float logit) { return logit; }
 inline float number(_Float16 logit) { return logit; }
 inline float number(BFloat16 logit) { return same_bits<float>(std::uint32_t(logit.bits) << 16); }
 
+// The likeliest token, the first of equal ones; a NaN is above all, as for torch's argmax.
+template <class Logit>
+Index likeliest(const Logit* logits, Index size) {
+  using Real = decltype(number(Logit{}));
+  Real top = Real(-INFINITE);
+  const Logit* chunk = logits;  // the first that holds `top`
+  for (Index first = 0; first < size; first += CHUNK) {
+    const Index last = std::min(first + CHUNK, size);
+    Real largest = Real(-INFINITE), num_nan = 0;
+#pragma omp simd reduction(max : largest) reduction(+ : num_nan)
+    for (Index i = first; i < last; ++i) {
+      const Real logit = number(logits[i]);
+      largest = logit > largest ? logit : largest;
+      num_nan += logit != logit ? Real(1) : Real(0);
+    }
+    if (num_nan > 0) {
+      return std::find_if(logits + first, logits + last, [](Logit one) { return number(one) != number(one); }) - logits;
+    }
+    if (largest > top) {
+      top = largest;
+      chunk = logits + first;
+    }
+  }
+  return std::find_if(chunk, logits + size, [=](Logit one) { return number(one) == top; }) - logits;
+}
+
 // x, or 0 above it: a log-sum-exp that was handed over may be rounded below its row's largest logit. NaN stays.
 template <class Real>
 inline Real at_most_0(Real x) {

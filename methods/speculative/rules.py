@@ -1,6 +1,8 @@
 """Rules that decide which drafts stand (Leviathan 2.3, Algorithm 1 and A.5); SpecDec's are in methods.specdec.rules."""
 
+import ctypes
 import math
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kernels.verify import reference
-from kernels.verify.interface import RoundUniforms, TargetLogits
+from kernels.verify import fused_cpu, reference
+from kernels.verify.interface import Backend, RoundUniforms, TargetLogits, check_shapes, checked
 from kernels.verify.registry import EXACT as EXACT_KERNELS
 from kernels.verify.registry import KERNELS
 from kernels.verify.sigmoid import Scaling
@@ -20,16 +22,31 @@ from methods.types import Guarantee, Proposal, Verdict
 
 
 class SpeculativeSampling:
-    """Lossless: the emitted tokens have the target's law whatever the draft (Leviathan A.1); greedy ones are its argmax."""
+    """Lossless: the emitted tokens have the target's law whatever the draft (Leviathan A.1); greedy ones are its argmax.
+
+    On a CPU the compiled loop decides where there is one (``kernels.verify.fused_cpu``), else the reference's operations do,
+    as they do everywhere with ``backend`` "torch".
+    """
 
     guarantee: Guarantee = "same_distribution"
     can_be_captured = True
+    backend: Backend | None = None
+
+    def elsewhere(self, device: torch.device) -> list["SpeculativeSampling"]:
+        """Return the same rule by what else decides on such a device."""
+        other = copy(self)
+        other.backend = "torch"
+        return [other] if device.type == "cpu" and self.backend is None else []
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
-        if sampling.greedy:
-            best = target_logits.argmax(-1)
-            return _greedy_verdict(proposal, best, proposal.tokens == best[:, :-1])
-        return _sampled_verdict(proposal, sampling.probs(target_logits), uniforms, 1.0)
+        loop = None if self.backend == "torch" else _loop(target_logits)
+        if not sampling.greedy:
+            return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, loop)
+        if loop is not None and (proposal.logits is None or proposal.sampling.greedy):
+            check_shapes(proposal, target_logits, uniforms)
+            return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, loop)
+        best = target_logits.argmax(-1)
+        return _greedy_verdict(proposal, best, proposal.tokens == best[:, :-1])
 
 
 class Lenience:
@@ -52,7 +69,7 @@ class Lenience:
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if not sampling.greedy:
-            return _sampled_verdict(proposal, sampling.probs(target_logits), uniforms, self.lenience)
+            return _sampled_verdict(proposal, target_logits, sampling, uniforms, self.lenience, _loop(target_logits))
         accepted = self.greedy_accepts(target_logits[:, :-1]).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
         return _greedy_verdict(proposal, target_logits.argmax(-1), accepted)
 
@@ -110,10 +127,23 @@ BASELINE, EXACT, FUSED = (partial(KernelRule, name) for name in ("baseline", "ex
 SIGMOID_RELEASED = partial(SigmoidRule, as_released=True)
 
 
+def _loop(logits: Tensor) -> ctypes.CDLL | None:
+    """Return the compiled loop where it decides on such logits."""
+    return fused_cpu.library() if logits.device.type == "cpu" else None
+
+
 def _sampled_verdict(
-    proposal: Proposal, target_probs: Float[Tensor, "B n_plus_1 V"], uniforms: Float[Tensor, "B n_plus_1"], lenience: float
+    proposal: Proposal,
+    target_logits: TargetLogits,
+    sampling: Sampling,
+    uniforms: RoundUniforms,
+    lenience: float,
+    loop: ctypes.CDLL | None,
 ) -> Verdict:
-    draft_probs, tokens = None if proposal.logits is None else proposal.sampling.probs(proposal.logits), proposal.tokens
+    if loop is not None:
+        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), loop, lenience)
+    target_probs, tokens = sampling.probs(target_logits), proposal.tokens
+    draft_probs = None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
     lengths = proposal.ragged_lengths()
     num_accepted, next_token = reference.verify(target_probs, draft_probs, tokens, lengths, uniforms, lenience)
     return Verdict(num_accepted, next_token, *reference.drafted_probs(target_probs, draft_probs, tokens))

@@ -17,7 +17,8 @@ from kernels.verify.check import Case, check, random_cases
 from kernels.verify.interface import Proposal, Verdict
 from kernels.verify.reference import Sampling
 from kernels.verify.registry import KERNELS
-from methods.speculative.rules import KernelRule
+from methods.speculative import rules
+from methods.speculative.rules import KernelRule, Lenience, SpeculativeSampling
 
 DRAWN = Sampling(temperature=1.0)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -208,6 +209,75 @@ def test_rows_may_lie_anywhere_and_dtypes_may_differ() -> None:
         found = decided((Proposal(tokens, (2,) * 4, change(draft), DRAWN), target, DRAWN, uniforms))
         assert torch.equal(found.num_accepted, expected.num_accepted)
         assert torch.equal(found.next_token, expected.next_token)
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("vocab_size", [1, 2, 9, 255, 256, 257, 1000])
+def test_greedy_verdicts_are_those_of_torchs_argmax(dtype: torch.dtype, vocab_size: int) -> None:
+    """Rounded logits tie often; some rows are -inf, some hold NaN or +inf; lengths differ, and rows lie anywhere."""
+    generator = torch.Generator().manual_seed(vocab_size)
+    for trial in range(40):
+        batch, num_draft = 1 + trial % 5, trial % 4
+        target = (2 * torch.randn(batch, num_draft + 1, vocab_size, generator=generator)).round().to(dtype)
+        for value, place in ((NAN, trial), (INF, 3 * trial), (-INF, 7 * trial)):
+            target.view(-1, vocab_size)[place % (batch * (num_draft + 1)), place % vocab_size :: 3 + trial % 2] = value
+        target = target if trial % 3 else target.mT.contiguous().mT
+        best = target.argmax(-1)
+        tokens = torch.where(torch.rand(batch, num_draft, generator=generator) < 0.7, best[:, :-1], vocab_size - 1)
+        lengths = tuple(torch.randint(0, num_draft + 1, (batch,), generator=generator).tolist())
+        given = Proposal(tokens.int() if trial % 7 == 0 else tokens, lengths, None, DRAWN)
+        ours, theirs = SpeculativeSampling(), SpeculativeSampling()
+        theirs.backend = "torch"
+        uniforms = torch.zeros(batch, num_draft + 1, dtype=torch.float64)
+        found, expected = (rule.verify(given, target, GREEDY, uniforms) for rule in (ours, theirs))
+        for name in ("num_accepted", "next_token", "target_probs", "draft_probs"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=0, atol=0, check_dtype=False)
+
+
+def test_a_greedy_round_whose_shapes_do_not_agree_is_refused() -> None:
+    """The call reads what it is told of, whatever lies there."""
+    given, target, _, uniforms = case(1, 2, 3, 9, kind="point mass")
+    for spoiled, logits, numbers in (
+        (given, target[:, :-1], uniforms),
+        (given, target[:1], uniforms),
+        (replace(given, lengths=(3, 4)), target, uniforms),
+        (replace(given, lengths=(3,)), target, uniforms),
+        (given, target, uniforms[:, :-1]),
+    ):
+        with pytest.raises(InputError, match="expected"):
+            SpeculativeSampling.verify.__wrapped__(SpeculativeSampling(), spoiled, logits, GREEDY, numbers)
+
+
+@pytest.mark.parametrize("lenience", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("kind", ["logits", "log-sum-exp", "point mass"])
+def test_lenience_decides_as_the_reference_does(lenience: float, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp64, where rounding turns no decision over; a third of the decisions is another without lenience."""
+    given, target, sampling, uniforms = case(12, 200, 3, 40, kind=kind)
+    given = replace(given, logits=None if given.logits is None else given.logits.double())
+    given = replace(given, log_sum_exp=given.logits.logsumexp(-1) if kind == "log-sum-exp" else None)
+    found = Lenience(lenience).verify(given, target.double(), sampling, uniforms)
+    strict = SpeculativeSampling().verify(given, target.double(), sampling, uniforms)
+    monkeypatch.setattr(rules, "_loop", lambda logits: None)
+    expected = Lenience(lenience).verify(given, target.double(), sampling, uniforms)
+    assert torch.equal(found.num_accepted, expected.num_accepted)
+    assert torch.equal(found.next_token, expected.next_token)
+    assert torch.equal(found.num_accepted, strict.num_accepted) == (lenience == 1)
+
+
+def test_the_loop_decides_by_default_and_the_operations_are_audited_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for name, module in (("loop", rules.fused_cpu), ("operations", rules.reference)):
+        decide = module.verify
+        monkeypatch.setattr(module, "verify", lambda *given, name=name, decide=decide: calls.append(name) or decide(*given))
+    rule, given = SpeculativeSampling(), case(2, 2, 3, 9)
+    [other] = rule.elsewhere(torch.device("cpu"))
+    for one in (rule, other):
+        one.verify(*given)
+    assert calls == ["loop", "operations"]
+    assert other.elsewhere(torch.device("cpu")) == rule.elsewhere(torch.device("cuda")) == []
 
 
 @pytest.mark.parametrize(("batch", "vocab_size"), [(12, 3000), (1, 40000)])
