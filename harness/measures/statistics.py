@@ -412,6 +412,16 @@ def median(values: np.ndarray, unit: str = "") -> Estimate:
     return Estimate(value, *interval(np.median(draws, 1)), n, unit)
 
 
+def medians_drawn(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return [k] medians of [n] examples' values, each counted [k, n] times. NaN does not count; where all are, it is NaN."""
+    counts = np.where(np.isnan(values), 0.0, counts)
+    order = np.argsort(values)
+    reached, half = counts[:, order].cumsum(1), counts.sum(1, keepdims=True) / 2
+    sides = ((reached < half).sum(1), (reached <= half).sum(1))
+    low, high = (values[order[np.minimum(side, len(values) - 1)]] for side in sides)
+    return np.where(half[:, 0] > 0, (low + high) / 2, np.nan)
+
+
 def drift(seconds_per_token: np.ndarray) -> float:
     """Say how far the baseline's second half is from its first, as a fraction of the first (medians; 0 is steady)."""
     seconds_per_token = np.asarray(seconds_per_token, float)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.core.experiment import Experiment, MethodSpec, ModelSpec, RuleSpec
 from harness.core.record_files import load_experiment, load_records, record_files
 from harness.core.records import Key, Record
 from harness.core.text import text_table
@@ -29,12 +29,13 @@ from harness.measures.pairing import paired, succeeded
 from harness.measures.statistics import Estimate, Missing, median, ratio_of_examples, ratio_of_totals
 from harness.models.names import num_layers
 from harness.papers.leviathan import speed
+from harness.papers.optimized import columns
 from harness.report.passes import read_passes
 from harness.tables.archive import unpacked
 from tasks import get_task
 
 SIZES, SAMPLES = (30, 60, 100, 200), 200
-LEAST = 60  # recorded examples that may stand for all there are
+LEAST = 40  # recorded examples that may stand for all there are
 MOST = 12  # arms of one evidence, spread over all that have so many
 FEW = (3, 5, 10, 20)  # single times that a median is of
 Found = Mapping[str, Estimate | Missing | None]
@@ -47,11 +48,13 @@ TIMES = ("latency_s", "throughput", "early_head_ms", "post_ms", "wait_ms", "adop
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm's records, and those of plain decoding that it is measured against."""
+    """An arm's records, and those of plain decoding that it is measured against: of one whose rule was profiled, behind them
+    those of the baseline rule (``has_rival``)."""
 
     experiment: Experiment
     plains: tuple[list[Record], ...]
     own: list[Record]
+    has_rival: bool = False
 
 
 def measures_of(arm: Arm) -> dict[str, Measure]:
@@ -73,6 +76,16 @@ def measures_of(arm: Arm) -> dict[str, Measure]:
         "speedup": of_run.speedup(plains[0], own),
         "decode_speedup": of_run.decode_speedup(plains[0], own),
     }
+    if arm.has_rival:
+        found["ratio of calls or of their time"] = lambda plains, own: {
+            "calls": columns.ratio(plains[-1], own, columns.num_calls),
+            "profiled": columns.ratio(plains[-1], own, columns.profiled_s),
+            "time a call": columns.call_ratio(plains[-1], own),
+        }
+        found["time a call, and its deviation"] = lambda _, own: {
+            "mean": columns.call_ms(own),
+            "deviation": columns.call_deviation_ms(own),
+        }
     found["tokens a round"] = lambda _, own: {"tokens": of_run.tokens_per_step(own)}
     if method.is_pipeline:
         depth, is_simulated = num_layers(experiment.target, experiment.profile), method.values["execution"] == "simulated"
@@ -169,7 +182,7 @@ def _numbered(records: Sequence[Record]) -> list[Record]:
 
 
 def arms_of(folder: Path) -> list[Arm]:
-    """Return the arms that have LEAST examples, replicas together, each with plain decoding that took turns with it."""
+    """Return the arms that have LEAST examples, replicas together, each with those that took turns with it."""
     pooled: dict[Experiment, list[Record]] = {}
     for file in record_files(folder):
         experiment = load_experiment(file)
@@ -186,7 +199,11 @@ def arms_of(folder: Path) -> list[Arm]:
             continue
         keys = {record.key for record in records}
         plains = [one for one in plain.get(_beside(experiment), ()) if keys <= {record.key for record in one}]
-        arms.append(Arm(experiment, tuple(plains), records))
+        rival: list[Record] = []
+        if records[0].rule_times and experiment.method.rule != RuleSpec("baseline"):
+            rival = pooled.get(experiment.replace(method=replace(experiment.method, rule=RuleSpec("baseline"))), [])
+        has_rival = bool(rival and plains) and keys <= {record.key for record in rival}
+        arms.append(Arm(experiment, (*plains, rival) if has_rival else tuple(plains), records, has_rival))
     return arms[:: ceil(len(arms) / MOST)] if arms else []
 
 

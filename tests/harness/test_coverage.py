@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from harness.core.errors import UsageError
-from harness.core.records import Record
+from harness.core.experiment import RuleSpec, RuleTimesProbe
+from harness.core.records import Record, RuleTimes
 from harness.measures.statistics import Estimate
 from harness.report.coverage import Arm, arms_of, coverage, cut_short, measures_of, report
 
@@ -50,7 +51,7 @@ def test_a_report_names_every_kind(tmp_path: Path, synthetic: SimpleNamespace, a
     assert any(line.startswith("mean") for line in lines)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(UsageError, match="no arm has 60 examples"):
+    with pytest.raises(UsageError, match="no arm has 40 examples"):
         report(empty)
 
 
@@ -81,3 +82,26 @@ def test_replicas_are_one_arm_beside_their_own_plain_decoding(
         time = measures_of(arm)["ratio of paired times"](arm.plains, arm.own)["time"]
         assert isinstance(time, Estimate)
         assert (time.n, time.value) == (60, pytest.approx(1, abs=0.03))
+
+
+def test_a_profiled_rule_stands_beside_the_baseline_rule(
+    tmp_path: Path, synthetic: SimpleNamespace, arms: SimpleNamespace
+) -> None:
+    """Its calls take half of the baseline's time, of the same texts; the baseline rule itself has no other beside it."""
+    rules = {"baseline": 2.0, "fused": 1.0}
+    synthetic.write(tmp_path, arms.plain, [synthetic.plain(arms.plain, f"e{i}", 9) for i in range(40)])
+    for rule, seconds in rules.items():
+        arm = arms.drafted.replace(
+            method=replace(arms.drafted.method, rule=RuleSpec(rule)), probes=(*arms.drafted.probes, RuleTimesProbe())
+        )
+        records = [synthetic.drafted(arm, f"e{i}", 9) for i in range(40)]
+        times = [[seconds * (1 + i % 5)] * len(one.steps.drafted) for i, one in enumerate(records)]
+        profiled = [RuleTimes(profiled_s=one, wall_s=one, run=records[0].run) for one in times]
+        synthetic.write(tmp_path, arm, [replace(one, rule_times=own) for one, own in zip(records, profiled, strict=True)])
+    found = {arm.experiment.method.rule.name: arm for arm in arms_of(tmp_path) if arm.experiment.method.rule is not None}
+    assert {name: arm.has_rival for name, arm in found.items()} == {"baseline": False, "fused": True}
+    measures = measures_of(found["fused"])
+    ratios = measures["ratio of calls or of their time"](found["fused"].plains, found["fused"].own)
+    assert {name: one.value for name, one in ratios.items()} == pytest.approx({"calls": 1, "profiled": 0.5, "time a call": 0.5})
+    kind = "time a call, and its deviation"
+    assert coverage({kind: measures[kind]}, found["fused"], 30, 100)[kind]["mean"] >= 0.85

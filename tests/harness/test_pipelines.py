@@ -134,6 +134,20 @@ def test_at_the_break_even_rate_nothing_is_attainable(synthetic: SimpleNamespace
     assert result["attainable_frac"] == pytest.approx(0, abs=1e-9)
 
 
+def test_a_pause_in_one_text_moves_no_break_even_rate(synthetic: SimpleNamespace, plain: Experiment, piped: Experiment) -> None:
+    """Of sums it did: one pause holds half of all heads' time."""
+    names = [str(index) for index in range(9)]
+    baseline = [synthetic.plain(plain, name, TOKENS, PLAIN_S) for name in names]
+    records = [synthetic.piped(piped, name, TOKENS, (True, False), DEPTH, EARLY) for name in names]
+    before = found(account([baseline], records, DEPTH))
+    parts = records[4].steps.parts[0]
+    parts[PARTS.index("early_head")] += sum(part[PARTS.index("early_head")] for one in records for part in one.steps.parts)
+    records[4].steps.round_s[0] = sum(parts)
+    after = found(account([baseline], records, DEPTH))
+    assert after["break_even_rate"] == pytest.approx(before["break_even_rate"])
+    assert after["early_head_ms"] == pytest.approx(2 * before["early_head_ms"])
+
+
 def test_a_head_on_all_threads_is_as_much_faster_as_its_rounds(
     synthetic: SimpleNamespace, plain: Experiment, piped: Experiment
 ) -> None:

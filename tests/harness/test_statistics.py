@@ -13,11 +13,13 @@ from harness.measures.statistics import (
     holm,
     independent_difference,
     median,
+    medians_drawn,
     of_sums,
     paired_difference,
     ratio_of_examples,
     ratio_of_totals,
     student_quantile,
+    weights,
 )
 
 
@@ -305,3 +307,15 @@ def test_a_share_of_tokens_at_its_end_is_not_exact(n: int, shows: bool, hits: fl
     repeated = ratio_of_examples([(str(number), 1.0, 1.0) for number in range(n) for _ in range(3)], whole=1.0)
     assert repeated is not None
     assert repeated.exact, "a share of examples, each of three repeats"
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_medians_of_draws_are_numpys(n: int) -> None:
+    rng = np.random.default_rng(n)
+    values, counts = rng.normal(size=n).round(1), weights(n, 200)
+    expected = [np.median(np.repeat(values, row.astype(int))) for row in counts]
+    np.testing.assert_allclose(medians_drawn(values, counts), expected)
+    values[0] = np.nan
+    drawn = [np.repeat(values, row.astype(int)) for row in counts]
+    expected = [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else np.nan for row in drawn]
+    np.testing.assert_allclose(medians_drawn(values, counts), expected)

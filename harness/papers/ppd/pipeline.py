@@ -217,9 +217,8 @@ def notes(settings: Settings) -> list[str]:
         "Shares are of greedy decoding's time a token, prompts apart; Theorem 4.1's, its saving at this run's matches, of "
         "the layers alone: it counts no heads. attainable: layers spared x a layer's time - the early head, which lies on "
         "the critical path. saved: as measured. reached: saved / attainable. break-even: the match rate from which on "
-        "anything is attainable. It is high where a model is small and its vocabulary large: a head then costs as much as "
-        "many layers. A few pauses hold much of the heads' time: over 100 texts alone break-even's interval holds the truth in "
-        "84 %, not 95 (NOTATION.md).",
+        "anything is attainable, the median of the texts'. It is high where a model is small and its vocabulary large: a head "
+        "then costs as much as many layers.",
         "ms a token: attainable - saved = slower layers + slower head + request + waiting + hand-over; round = layers + "
         "both heads + the last three. slower layers: the main process's layers take longer while another process computes "
         "(shared caches, memory and power) and on fewer threads than greedy decoding's where that is faster on all of them; "
