@@ -8,7 +8,8 @@ What a round costs, what theory makes of it, and what is left over (Theorem 3.8 
     measured speed-up = Theorem 3.8 at the measured alpha and c
                       + what the theorem leaves out of a round's cost (verifying gamma + 1 rows, fixed cost)
                       + residual_iid          (drafts are not accepted independently with one alpha)
-                      + residual_unexplained  (prompts, means against medians, the machine)
+                      + residual_outside      (prompts and encoders, which no draft makes faster)
+                      + residual_unexplained  (means against medians, the machine)
 
 One bootstrap draw of the examples serves all of it.
 """
@@ -63,10 +64,11 @@ UNITS = {
     "predicted_costs": "x",
     "speedup": "x",
     "residual_iid": "x",
+    "residual_outside": "x",
     "residual_unexplained": "x",
     "outside_rounds": "frac",
 }
-SIGNED = ("residual_iid", "residual_unexplained")  # differences of speeds
+SIGNED = ("residual_iid", "residual_outside", "residual_unexplained")  # differences of speeds
 UNTIMED = ("alpha", "tokens_per_step", "tokens_per_step_eq1")
 
 
@@ -190,6 +192,7 @@ def _example_row(baseline: list[Record], method: list[Record], drafter: str) -> 
         "overlap": sum(map(sum, known)) if known else np.nan,
         "positions": sum(map(len, known)) if known else np.nan,
         "base_s": sum(record.wall_s or np.nan for record in baseline),
+        "base_rounds_s": sum(np.sum(_rounds(record)[3]) for record in baseline),
         "base_tokens": sum(len(record.tokens or ()) for record in baseline),
         "method_s": sum(record.wall_s or np.nan for record in method),
         "tokens": sum(len(record.tokens or ()) for record in method),
@@ -231,7 +234,10 @@ def _quantities(columns: dict[str, np.ndarray], gamma: int) -> dict[str, np.ndar
             theory.predicted_speedup(tokens, ar_s, draft_s, verify_s, fixed_s, drafted_per_step)
             for tokens in (eq1, tokens_per_step)
         )
-        measured = (total["base_s"] / total["base_tokens"]) / (total["method_s"] / total["tokens"])
+        measured, of_rounds = (
+            (total[f"base_{part}"] / total["base_tokens"]) / (total[method] / total["tokens"])
+            for part, method in (("s", "method_s"), ("rounds_s", "rounds_s"))
+        )
         return {
             "alpha": alpha,
             "ar_s": ar_s,
@@ -248,7 +254,8 @@ def _quantities(columns: dict[str, np.ndarray], gamma: int) -> dict[str, np.ndar
             "predicted_costs": predicted_costs,
             "speedup": measured,
             "residual_iid": predicted_costs - predicted_iid,
-            "residual_unexplained": measured - predicted_costs,
+            "residual_outside": measured - of_rounds,
+            "residual_unexplained": of_rounds - predicted_costs,
             "outside_rounds": 1 - total["rounds_s"] / total["method_s"],
         }
 
@@ -326,10 +333,11 @@ COSTS = (
     _column(
         "from costs", "predicted_costs", derived=True,
         note="from costs = tokens per run / (drafts per run x c + verify cost + fixed cost). residual iid: the part of it that "
-        "is due to tokens per run not following Eq. 1 at one alpha. unexplained: measured speed-up minus from costs. outside "
-        "rounds: the share of the time spent on prompts and encoders, which the prediction leaves out.",
+        "is due to tokens per run not following Eq. 1 at one alpha. unexplained: the rounds' own speed-up minus from costs. "
+        "residual outside: the whole's minus the rounds', due to prompts and encoders, which take the share outside rounds.",
     ),
     _column("residual iid", "residual_iid", derived=True),
+    _column("residual outside", "residual_outside", derived=True),
     _column("unexplained", "residual_unexplained", derived=True),
     _column("outside rounds", "outside_rounds"),
     _column(
@@ -340,7 +348,7 @@ COSTS = (
     _column("Eq. 1", "tokens_per_step_eq1", derived=True),
 )  # fmt: skip
 MEASURED_COSTS = ("verify cost", "fixed cost", "outside rounds", "tokens per run", "Eq. 1")
-EXPLAINED = ("from costs", "residual iid", "unexplained")
+EXPLAINED = ("from costs", "residual iid", "residual outside", "unexplained")
 
 
 def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
