@@ -198,6 +198,7 @@ def widened(
     )
 
 
+@lru_cache(maxsize=4096)
 def exact_interval(hits: float, n: int, tail: float = TAIL) -> tuple[float, float]:
     """Return the Clopper-Pearson interval of a share of ``n`` examples; ``hits`` of them, a part of one counts either way.
 
@@ -302,6 +303,7 @@ def ratio_of_examples(rows: Sequence[tuple[Name, float, float]], unit: str = "",
     return ratio_of_totals(numerators, denominators, unit, whole, list(totals), all(row[2] == 1 for row in rows))
 
 
+@lru_cache(maxsize=1024)
 def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
     """Return a number minus another of the same examples, each draw for both; None where they share none.
 
@@ -314,10 +316,12 @@ def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
         return None
     rows = [np.array([names[name] for name in part]) for part in parts]
     of_parts = list(zip((first, second), rows, strict=True))
+    everyone = np.arange(len(names))
 
     def values(counts: np.ndarray) -> list[np.ndarray]:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return [np.asarray(one.statistic(counts[:, own])) for one, own in of_parts]
+            drawn = [counts if np.array_equal(own, everyone) else counts[:, own] for own in rows]
+            return [np.asarray(one.statistic(part)) for one, part in zip((first, second), drawn, strict=True)]
 
     def differences(counts: np.ndarray) -> np.ndarray:
         above, below = values(counts)
