@@ -38,9 +38,10 @@ struct Layer {
 
 // Mirrored by `_Shape` of decoder.py: what all layers share. `distances` is the number of biases of each head, for keys so many
 // places before the query at most; 0 where attention has none. Norms stand behind what they belong to, on the sum, or before it.
+// Where a token `sees_all`, it looks at those behind it, too, and there are no biases.
 template <typename Number>
 struct Shape {
-  long width, heads, key_heads, head_size, activation, gated, norms_behind, attends_to_source, distances;
+  long width, heads, key_heads, head_size, activation, gated, norms_behind, attends_to_source, sees_all, distances;
   const Number* biases;  // [heads, distances], the last one of the query's own place
 };
 
@@ -278,7 +279,7 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Nu
   Scores<Number>::make(queries.data(), heads * count, memory.keys + from, memory.place_stride, places, size, scores.data());
   Number* out = shared.attended.data() + row * count * own + head * size;
   for (long i = 0; i < heads * count; i++) {
-    const long place = i % count, seen = on_text ? places - count + 1 + place : places;
+    const long place = i % count, seen = on_text && !shape.sees_all ? places - count + 1 + place : places;
     Number* mine = scores.data() + i * places;
     if (on_text && shape.distances)
       add_biases(shape.biases + (head + i / count) * shape.distances, shape.distances, seen - 1, mine);

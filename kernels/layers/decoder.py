@@ -55,7 +55,8 @@ class DecoderShape:
     """What all layers share.
 
     ``norms_behind``: norms stand behind the sum, not before attention and feed-forward. ``biases`` are added to the text's
-    scores by distance, -distances + 1..0; distances beyond have the first one.
+    scores by distance, -distances + 1..0; distances beyond have the first one. ``sees_all``: a token looks at those behind it,
+    too, in a pass over the whole text; without biases.
     """
 
     heads: int
@@ -64,6 +65,7 @@ class DecoderShape:
     activation: str
     gated: bool = False
     norms_behind: bool = False
+    sees_all: bool = False
     biases: Float[Tensor, "H distances"] | None = None
 
 
@@ -97,7 +99,7 @@ class _Layer(ctypes.Structure):
 class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "activation")),
-        *((name, ctypes.c_long) for name in ("gated", "norms_behind", "attends_to_source", "distances")),
+        *((name, ctypes.c_long) for name in ("gated", "norms_behind", "attends_to_source", "sees_all", "distances")),
         ("biases", ctypes.c_void_p),
     )
 
@@ -195,7 +197,7 @@ class Decoder:
         biases = shape.biases
         self._shape = _Shape(
             layers[0].qkv[0].shape[0], shape.heads, shape.key_heads, shape.head_size, ACTIVATIONS[shape.activation],
-            shape.gated, shape.norms_behind, layers[0].source is not None,
+            shape.gated, shape.norms_behind, layers[0].source is not None, shape.sees_all,
             0 if biases is None else biases.shape[1], self._address(biases),
         )  # fmt: skip
         self._tensors.append(ends.embedding)

@@ -127,9 +127,12 @@ def block_logits(
     """Run one pass: the logits of the block behind each row's first ``lengths[row]`` tokens, the start token included."""
     longest, limit, block_size, device = max(lengths), stack.position_limit, stack.block_size, stack.device
     assert limit is not None
-    block = torch.full((len(lengths), block_size), stack.mask_token_id, device=device)
     text, table, mask = text[:, :longest], stack.position_table, None
-    if min(lengths) == longest and longest + block_size <= limit:
+    fits = min(lengths) == longest and longest + block_size <= limit
+    if fits and len(lengths) == 1 and (logits := stack.compiled_logits(text, source.view)) is not None:
+        return logits
+    block = torch.full((len(lengths), block_size), stack.mask_token_id, device=device)
+    if fits:
         tokens = torch.cat((block, text), 1)
         positions = torch.cat((table[longest : longest + block_size], table[:longest])).unsqueeze(0)
     else:

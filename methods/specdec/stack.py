@@ -6,10 +6,11 @@ Columns are laid out block first: attention knows order by positions only, and s
 whatever the lengths of their texts.
 
 The decoder keeps no keys or values of the text: every position looks at the block, so a new block changes them all. What is
-saved: cross-attention keys and values are computed once a source, and the last layer runs for the block's positions only.
+saved: cross-attention keys and values are computed once a source, and by torch's operations the last layer runs for the
+block's positions only. One row's pass is compiled calls where the stack has them (``kernels.layers``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,11 +18,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kernels.layers.decoder import Cached
 from kernels.products.few_rows import TORCH, Choice
 from methods.models.bart import BartStack
-from methods.models.base import Cross, attend
+from methods.models.base import Cross, SourceStates, attend
 
 MODEL_TYPES = ("marian", "bart")  # of transformers, that a drafter can be built as
+MOST_COLUMNS = (
+    24  # of compiled calls: nine take two thirds of torch's time, 24 as long, since a weight is read in groups of rows
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,24 @@ class BlockStack(BartStack):
         self.vocab_size = self.input_vocab_size = network.vocab_size
         self.head_weight = self.head_weight[:, :-1]  # without [MASK]
         self.project = self.project.columns(0, -1)
-        self.compile()
+        assert self._described is not None
+        layers, shape, ends = self._described
+        self.describe(layers, replace(shape, sees_all=True), ends)
         last, width = self.layers[-1][0], self.head_weight.shape[0]
         self._last_queries, self._last_keys = last.columns(0, width), last.columns(width, 3 * width)
+
+    def compiled_logits(self, text: Int[Tensor, "1 P"], source: SourceStates) -> Float[Tensor, "1 k V"] | None:
+        """Compute the logits of the block behind one row's text by compiled calls; None where so many columns have none."""
+        block_size, behind = self.block_size, text.shape[1]
+        compiled = self._compiled_for(1, block_size + behind)
+        if compiled is None or block_size + behind > MOST_COLUMNS:
+            return None
+        tokens = torch.cat((torch.full((1, block_size), self.mask_token_id), text), 1)
+        positions = torch.cat((torch.arange(behind, behind + block_size), torch.arange(behind))).unsqueeze(0)
+        room = torch.empty(self.num_layers, 1, tokens.shape[1], 2 * self.num_heads, self.head_dim, dtype=self.dtype)
+        hidden = compiled.embed(tokens, positions)
+        hidden = compiled.run(hidden, 0, self.num_layers, Cached(room, room, source.states, source.mask), 0)
+        return compiled.head(hidden[:, :block_size])
 
     def block_logits(
         self,

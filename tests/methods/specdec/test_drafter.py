@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from pathlib import Path
 from threading import current_thread
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch
 from toy_blocks import BLOCK, CONFIGS, EOS, FIRST, START, VOCAB, Pair, batch_of, inputs_of, random_network
 from transformers import PreTrainedModel
 
+from kernels.products.few_rows import COMPILED, TORCH, Choice
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
@@ -211,10 +213,17 @@ def test_every_round_drafts_what_the_modules_would(trained: Pair, batch: int, sa
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("family", sorted(CONFIGS))
-def test_the_lean_pass_is_the_modules(family: str, dtype: torch.dtype, atol: float) -> None:
-    """One row, equal rows and ragged ones, up to the position limit."""
+@pytest.mark.parametrize("choice", [TORCH, COMPILED], ids=["torch", "compiled"])
+def test_the_lean_pass_is_the_modules(
+    zoo_cache: Path, monkeypatch: pytest.MonkeyPatch, choice: Choice, family: str, dtype: torch.dtype, atol: float
+) -> None:
+    """One row, equal rows and ragged ones, up to the position limit. Of single rows that fit compiled calls make both."""
     network, untouched = random_network(family, 6, dtype), random_network(family, 6, dtype)
-    stack, generator = BlockStack(network), torch.Generator().manual_seed(0)
+    stack, generator = BlockStack(network, choice), torch.Generator().manual_seed(0)
+    if choice is COMPILED and stack.compiled is None:
+        pytest.skip("no C++ compiler")
+    made, compiled_logits = [], stack.compiled_logits
+    monkeypatch.setattr(stack, "compiled_logits", lambda *given: made.append(compiled_logits(*given)) or made[-1])
     compared = 0
     for lengths in ([1], [9], [4, 4], [1, 12, 5], [27, 3]):
         text = torch.randint(FIRST, VOCAB, (len(lengths), 40), generator=generator)
@@ -228,6 +237,7 @@ def test_the_lean_pass_is_the_modules(family: str, dtype: torch.dtype, atol: flo
             torch.testing.assert_close(ours[row, :reach], theirs[:reach], rtol=0, atol=atol)
             compared += 1
     assert compared == 9
+    assert [one is not None for one in made] == [choice is COMPILED] * 2
 
 
 @pytest.mark.parametrize("batch", [1, 4])
