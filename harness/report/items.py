@@ -185,7 +185,7 @@ def read_table(table: Table, file: Path) -> TableItem:
             environment=header["environment"],
             record_files=tuple(header["record_files"]),
             audits=tuple(header.get("audits", ())),
-            finding=opening(table, settings, cells),
+            finding=document["finding"],
             file=file,
             arms=table.arms(settings),
         )

@@ -11,12 +11,11 @@ from typing import Literal
 
 from harness.core.settings import Settings
 from harness.measures.statistics import DESCRIPTIVE
-from harness.tables.base import NOT_PUBLIC, TIME_SHARE, Cell
+from harness.tables.base import NOT_PUBLIC, TIMED_UNITS, Cell
 from harness.tables.published import NOT_RECOVERED
 
 Relation = Literal["agrees", "above", "below", "not comparable"]
 SIZE_UNITS = ("MiB", "GiB")
-TIMED_UNITS = ("s", "ms", "x", "tokens/s", TIME_SHARE)
 MODELS = {"toy": "toy models", "test": "toy models", "pocket": "stand-in models", "small": "stand-in models"}
 WIDEST = 0.25  # of the published number: an interval that is longer in all would agree with too much
 PARTS_DIFFER = "parts differ"

@@ -22,6 +22,7 @@ BETWEEN_HEADS = " / "
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
 TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
 RATIO = "x"  # the unit of speed-ups, and of ratios of costs
+TIMED_UNITS = ("s", "ms", "tokens/s", RATIO, TIME_SHARE)
 SPEEDS = (RATIO, TIME_SHARE)  # units that a method has no number of whose audit is red, or tested nothing
 
 
@@ -34,7 +35,8 @@ class Cell:
     ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
     went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
-    results/published. ``ran`` names the models behind the row. ``freedom`` and ``redrawn`` are the estimate's, for findings.
+    results/published. ``ran`` names the models behind the row. ``freedom`` and ``redrawn`` are the estimate's, for findings, as
+    is ``made_by``: the commits and processors that recorded what it was measured on.
     ``parts_differ``: it is a total, of which some parts lie clearly above the paper's and others clearly below.
     """
 
@@ -56,6 +58,7 @@ class Cell:
     parts_differ: bool = False
     freedom: int | None = field(default=None, compare=False, repr=False)
     redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
+    made_by: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES and not self.status.startswith(ABSENT):
@@ -233,7 +236,8 @@ def cell_of(
     joined = "; ".join(dict.fromkeys(filter(None, remarks)))
     bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
     cell = Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
-    return replace(cell, freedom=result.freedom, redrawn=result.redrawn)
+    made_by = evidence.made_by(record for records in known.values() for record in records)
+    return replace(cell, freedom=result.freedom, redrawn=result.redrawn, made_by=made_by)
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
 from harness.core.files import digest_of, readable
 from harness.core.notes import Notes
-from harness.core.record_files import RecordFile
+from harness.core.record_files import RecordFile, read_environment
 from harness.core.records import Record
 from harness.measures.statistics import Missing
 from harness.measures.verdicts import Verdict, audit_folder, key_of, label_of, place_of, verdict_of
@@ -27,6 +27,9 @@ def show_ids(tokens: Sequence[int]) -> str:
 
 def _nothing(experiment: Experiment) -> Any:
     return None
+
+
+_environment = lru_cache(maxsize=256)(read_environment)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class Evidence:
         if drafter is not None and drafter.model is not None and drafter.model.name not in facts:
             facts = {name: found for arm in beside for name, found in self.facts_of(arm).items()} | facts
         return models_that_ran(arms, facts, drafter)
+
+    def made_by(self, records: Iterable[Record]) -> frozenset[str]:
+        """Return the commits and processors that recorded these, those that are known."""
+        digests = {record.environment for record in records if record.environment}
+        facts = [_environment(self.folder, digest) for digest in digests]
+        return frozenset(f"{one['commit']} on {one.get('processor', 'unknown')}" for one in facts if "commit" in one)
 
     def count(self, plan: Iterable[Comparison]) -> tuple[int, int]:
         """Count the runs of a plan: those that are recorded, and all."""

@@ -3,17 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from harness.core.checkout import ROOT
+from harness.core.record_files import write_environment
 from harness.core.settings import Settings
 from harness.measures.statistics import ratio_of_examples
 from harness.papers import TABLES, get_table
-from harness.tables.base import Cell, Table
+from harness.tables.base import Cell, Table, cell_of
 from harness.tables.evidence import Evidence
-from harness.tables.finding import finding, order
+from harness.tables.finding import by_columns, finding, order
 
 PAIRS = [("T5-XXL (EnDe)", draft) for draft in ("T5-small", "T5-base", "T5-large")]
 PAIRS += [("T5-XXL (CNNDM)", draft) for draft in ("T5-small", "T5-base", "T5-large")]
@@ -194,6 +197,37 @@ def test_numbers_of_the_same_examples_are_paired() -> None:
         finding(get_table(11), [strict, overlap(0.1, 0.0)])
         == "Alpha is neither higher nor lower at lenience 0.1 than at 1 here."
     )
+
+
+def test_times_of_other_code_or_another_machine_are_not_compared() -> None:
+    """Fault: one arm of a table was recorded anew with faster code, and the sentence laid the difference to the teachers."""
+    old, new = frozenset({"0123 on a Xeon"}), frozenset({"4567 on a Xeon"})
+    find = order(by_columns("a", "b"), "speed", "in a", "in b", "rows")
+    cells = [
+        Cell("row", name, None, value, value - 0.1, value + 0.1, 200, "x", "measured")
+        for name, value in (("a", 2.0), ("b", 1.0))
+    ]
+    for made_by, said in (
+        ((old, old), "speed is higher"),
+        ((old, frozenset()), "speed is higher"),
+        ((old, new), "cannot be told"),
+    ):
+        told = find([replace(cell, made_by=one) for cell, one in zip(cells, made_by, strict=True)])
+        assert told is not None
+        assert said in told.text
+    assert "cannot be told here (recorded at different commits)" in told.text
+    shares = [replace(cell, unit="%", made_by=one) for cell, one in zip(cells, (old, new), strict=True)]
+    assert "speed is higher" in find(shares).text, "what no clock decides"
+
+
+def test_a_cell_knows_who_recorded_it(tmp_path: Path, synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    facts = {"commit": "0123", "processor": "a Xeon"}
+    write_environment(tmp_path, "abcd", facts)
+    records = [replace(synthetic.plain(arms.plain, name), environment="abcd") for name in "ab"]
+    evidence = Evidence(lambda experiment: records, folder=tmp_path)
+    estimate = ratio_of_examples([(one.unit, 1.0, 2.0) for one in records])
+    cell = cell_of(evidence, "row", "a", None, [arms.plain], lambda: estimate)
+    assert cell.made_by == {"0123 on a Xeon"}
 
 
 def test_numbers_of_other_examples_are_compared_by_their_difference() -> None:
