@@ -180,7 +180,7 @@ def _quantities(total: dict[str, np.ndarray], num_layers: int) -> dict[str, np.n
             "theorem_frac": 100 * spared / num_layers,
             "attainable_frac": 100 * attainable / plain,
             "reached_frac": np.where(attainable > 0, 100 * (plain - piped) / attainable, np.nan),
-            "break_even_rate": 100 * part["early_head"] * tokens / (total["piped.behind"] * layer),
+            "break_even_rate": 100 * part["early_head"] * tokens / np.where(layer > 0, total["piped.behind"] * layer, 0.0),
             "slower_layers_ms": 1e3 * (layers - (num_layers - spared) * layer),
             "slower_head_ms": 1e3 * (part["head"] - plain_head),
             "early_head_ms": 1e3 * part["early_head"],

@@ -27,7 +27,7 @@ SENTENCES = 2
 FASTER = ("faster", "slower")
 TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER = "of too few examples", "without an interval", "refused", "without a number"
 EQUAL = "equal"  # what has no spread and is the same
-APART = "recorded at different commits"  # times, of code that may be faster in one than in the other
+APART = "recorded at different commits or on other processors"  # times, of code that may be faster in one than in the other
 LACKS = (EQUAL, TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER, APART)
 ONE_TRAINING = "(one training of each)"  # behind models that are compared by one training alone
 Pair = tuple[Cell, Cell]
@@ -289,11 +289,11 @@ def _sign(first: float | None, second: float | None) -> int | None:
 
 def _apart(first: Cell, second: Cell) -> Compared:
     """1 or -1 where the interval of the difference does not hold 0; APART of times that other code, or a machine, took."""
+    if first.unit in TIMED_UNITS and first.made_by != second.made_by and first.made_by and second.made_by:
+        return Compared(APART)
     a, b = _bounds(first), _bounds(second)
     if a is None or b is None or first.measured is None or second.measured is None:
         return Compared(_lack(first, second))
-    if first.unit in TIMED_UNITS and first.made_by != second.made_by and first.made_by and second.made_by:
-        return Compared(APART)
     scale = SAME * max(abs(first.measured), abs(second.measured))
     if first.redrawn and second.redrawn and (paired := paired_difference(first.redrawn, second.redrawn)):
         ends = (paired.value, paired.value) if paired.low is None or paired.high is None else (paired.low, paired.high)

@@ -18,9 +18,19 @@ struct Round {
   const double* log_sum_exp;  // of the draft's rows; null: to be computed
   const double* uniforms;
   double lenience;  // what a draft's probability is multiplied by: 1 of the lossless rule
+  Index looks_at_all;  // whether drafts behind the first rejection have probabilities, too
   Index *num_accepted, *next_token;
   void *target_probs, *draft_probs;
 };
+
+// The draft's law behind `position` drafts. Its row is not read where its log-sum-exp was handed over.
+template <class Logit>
+Row<Logit> draft_law(const Round& round, Index entry, Index position) {
+  if (round.log_sum_exp == nullptr) return evaluated<Logit>(round.draft, entry, position, round.vocab_size);
+  Row<Logit> row(round.draft, entry, position, round.vocab_size);
+  row.top = typename Row<Logit>::Real(round.log_sum_exp[entry * round.num_draft + position]);
+  return row;
+}
 
 // Algorithm 1 for one entry of the batch; the drafted tokens' probabilities are NaN where nobody looked.
 template <class Logit>
@@ -43,12 +53,7 @@ void verify_entry(const Round& round, Index entry) {
     Row<Logit> draft;
     double draft_prob = 1;
     if (round.draft.logits != nullptr) {
-      if (round.log_sum_exp != nullptr) {
-        draft = Row<Logit>(round.draft, entry, position, round.vocab_size);
-        draft.top = Real(round.log_sum_exp[first + position]);
-      } else {
-        draft = evaluated<Logit>(round.draft, entry, position, round.vocab_size);
-      }
+      draft = draft_law<Logit>(round, entry, position);
       draft_prob = draft.prob(token);
     }
     const double target_prob = target.prob(token);
@@ -60,6 +65,13 @@ void verify_entry(const Round& round, Index entry) {
     break;
   }
   round.num_accepted[entry] = position;
+  for (Index place = position + 1; round.looks_at_all && place < length; ++place) {
+    const Index token = round.tokens[first + place];
+    static_cast<Real*>(round.target_probs)[first + place] =
+        Real(evaluated<Logit>(round.target, entry, place, round.vocab_size).prob(token));
+    static_cast<Real*>(round.draft_probs)[first + place] =
+        round.draft.logits == nullptr ? Real(1) : Real(draft_law<Logit>(round, entry, place).prob(token));
+  }
 }
 
 template <class Logit>

@@ -34,6 +34,7 @@ class _Round(Structure):
         *((name, _Model) for name in ("target", "draft")),
         *((name, c_void_p) for name in ("log_sum_exp", "uniforms")),
         ("lenience", c_double),
+        ("looks_at_all", c_int64),
         *((name, c_void_p) for name in ("num_accepted", "next_token", "target_probs", "draft_probs")),
     )
 
@@ -52,8 +53,9 @@ def library() -> ctypes.CDLL | None:
     return native.library(SOURCE)
 
 
-def verify(round: Round, loop: ctypes.CDLL, lenience: float = 1.0) -> Verdict:
-    """Algorithm 1's decisions and Eq. 3's draw. Logits that no decision depends on are not read.
+def verify(round: Round, loop: ctypes.CDLL, lenience: float = 1.0, looks_at_all: bool = False) -> Verdict:
+    """Algorithm 1's decisions and Eq. 3's draw. Logits that no decision depends on are not read, unless the rule
+    ``looks_at_all``: then drafts behind the first rejection have their probabilities, too.
 
     ``lenience`` is what a draft's probability is multiplied by before it is compared, as in ``reference.verify``.
 
@@ -83,6 +85,7 @@ def verify(round: Round, loop: ctypes.CDLL, lenience: float = 1.0) -> Verdict:
         None if log_sum_exp is None else log_sum_exp.data_ptr(),
         uniforms.data_ptr(),
         lenience,
+        looks_at_all,
         num_accepted.data_ptr(),
         next_token.data_ptr(),
         target_probs.data_ptr(),

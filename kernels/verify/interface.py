@@ -30,9 +30,9 @@ class Proposal:
 
     ``logits`` are the draft's raw logits at the drafted positions (None: a point mass on the drafted token) and
     ``sampling`` is what the tokens were drawn with, which may differ from the target's. A drafter that knows the log-sum-exp of
-    its logits over the temperature, from drawing, hands it over: rules then need not read whole rows for it. ``has_nan`` is of
-    logits that no rule sees, on CUDA: whoever brings the verdict to the host refuses those rows (``nan_rows``). Where a rule is
-    captured, ``laid_lengths`` are the lengths at a fixed place on the device.
+    its logits over the temperature, from drawing, hands it over: rules then take it as it is and need not read whole rows.
+    ``has_nan`` is of logits that no rule sees, on CUDA: whoever brings the verdict to the host refuses those rows
+    (``nan_rows``). Where a rule is captured, ``laid_lengths`` are the lengths at a fixed place on the device.
     """
 
     tokens: Int[Tensor, "B n"]
@@ -118,14 +118,18 @@ def checked(proposal: Proposal, target_logits: TargetLogits, sampling: Sampling,
     return Round(tokens, proposal.lengths, target_logits, logits, known, uniforms, sampling, proposal.sampling, laid)
 
 
-def check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor) -> None:
-    """InputError: which tensor or length does not fit, and what would."""
+def check_shapes(proposal: Proposal, target_logits: Tensor, uniforms: Tensor | None = None) -> None:
+    """InputError: which tensor or length does not fit, and what would.
+
+    Without ``uniforms``, for a verdict at temperature 0, which compares tokens, the draft's laws are not looked at.
+    """
     batch, num_draft = proposal.tokens.shape
     vocab_size, lengths = target_logits.shape[-1], proposal.lengths
+    draws = uniforms is not None
     for name, tensor, shape in (
         ("target logits", target_logits, (batch, num_draft + 1, vocab_size)),
-        ("draft logits", proposal.logits, (batch, num_draft, vocab_size)),
-        ("draft log-sum-exp", proposal.log_sum_exp, (batch, num_draft)),
+        ("draft logits", proposal.logits if draws else None, (batch, num_draft, vocab_size)),
+        ("draft log-sum-exp", proposal.log_sum_exp if draws else None, (batch, num_draft)),
         ("uniforms", uniforms, (batch, num_draft + 1)),
     ):
         if tensor is not None and tensor.shape != shape:

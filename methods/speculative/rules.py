@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.verify import fused_cpu, reference
-from kernels.verify.interface import Backend, RoundUniforms, TargetLogits, check_shapes, checked
+from kernels.verify.interface import RoundUniforms, TargetLogits, check_shapes, checked
 from kernels.verify.registry import EXACT as EXACT_KERNELS
 from kernels.verify.registry import KERNELS
 from kernels.verify.sigmoid import Scaling
@@ -24,27 +23,35 @@ from methods.types import Guarantee, Proposal, Verdict
 class SpeculativeSampling:
     """Lossless: the emitted tokens have the target's law whatever the draft (Leviathan A.1); greedy ones are its argmax.
 
-    On a CPU the compiled loop decides where there is one (``kernels.verify.fused_cpu``), else the reference's operations do,
-    as they do everywhere with ``backend`` "torch".
+    On a CPU the compiled loop decides where there is one (``kernels.verify.fused_cpu``), else the reference's operations do.
     """
 
     guarantee: Guarantee = "same_distribution"
     can_be_captured = True
-    backend: Backend | None = None
 
     def elsewhere(self, device: torch.device) -> list["SpeculativeSampling"]:
-        """Return the same rule by what else decides on such a device."""
-        other = copy(self)
-        other.backend = "torch"
-        return [other] if device.type == "cpu" and self.backend is None else []
+        """Return the same rule by what else decides on such a device. A rule that decides in a way of its own has none."""
+        is_own = type(self).verify is not SpeculativeSampling.verify
+        return [] if device.type != "cpu" or is_own else [ByOperations()]
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
-        loop = None if self.backend == "torch" else _loop(target_logits)
+        loop, is_greedy = _loop(target_logits), proposal.logits is None or proposal.sampling.greedy
+        if loop is None or (sampling.greedy and not is_greedy):
+            return ByOperations().verify(proposal, target_logits, sampling, uniforms)
         if not sampling.greedy:
             return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, loop)
-        if loop is not None and (proposal.logits is None or proposal.sampling.greedy):
-            check_shapes(proposal, target_logits, uniforms)
-            return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, loop)
+        check_shapes(proposal, target_logits)
+        return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, loop)
+
+
+class ByOperations(SpeculativeSampling):
+    """Speculative sampling by the reference's operations on every device."""
+
+    can_be_captured = True
+
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
+        if not sampling.greedy:
+            return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, None)
         best = target_logits.argmax(-1)
         return _greedy_verdict(proposal, best, proposal.tokens == best[:, :-1])
 
@@ -92,6 +99,7 @@ class KernelRule:
     def __init__(self, kernel: str, **options: Any) -> None:
         self.guarantee: Guarantee = "same_distribution" if kernel in EXACT_KERNELS else "lossy"
         self.name, self.kernel = kernel, partial(KERNELS[kernel], **options)
+        self._greedily = ByOperations() if options.get("backend") == "torch" else SpeculativeSampling()
 
     def elsewhere(self, device: torch.device) -> list["KernelRule"]:
         """Return the same rule by the other backend that decides on such a device, where something else was compiled or not."""
@@ -99,7 +107,7 @@ class KernelRule:
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:
-            return SpeculativeSampling().verify(proposal, target_logits, sampling, uniforms)
+            return self._greedily.verify(proposal, target_logits, sampling, uniforms)
         return self.kernel(proposal, target_logits, sampling, uniforms)
 
 
@@ -141,9 +149,9 @@ def _sampled_verdict(
     loop: ctypes.CDLL | None,
 ) -> Verdict:
     if loop is not None:
-        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), loop, lenience)
-    target_probs, tokens = sampling.probs(target_logits), proposal.tokens
-    draft_probs = None if proposal.logits is None else proposal.sampling.probs(proposal.logits)
+        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), loop, lenience, looks_at_all=True)
+    target_probs, tokens, drafted_by = sampling.probs(target_logits), proposal.tokens, proposal.sampling
+    draft_probs = None if proposal.logits is None or drafted_by.greedy else drafted_by.probs(proposal.logits)
     lengths = proposal.ragged_lengths()
     num_accepted, next_token = reference.verify(target_probs, draft_probs, tokens, lengths, uniforms, lenience)
     return Verdict(num_accepted, next_token, *reference.drafted_probs(target_probs, draft_probs, tokens))

@@ -215,7 +215,7 @@ def test_times_of_other_code_or_another_machine_are_not_compared() -> None:
         told = find([replace(cell, made_by=one) for cell, one in zip(cells, made_by, strict=True)])
         assert told is not None
         assert said in told.text
-    assert "cannot be told here (recorded at different commits)" in told.text
+    assert "cannot be told here (recorded at different commits or on other processors)" in told.text
     shares = [replace(cell, unit="%", made_by=one) for cell, one in zip(cells, (old, new), strict=True)]
     assert "speed is higher" in find(shares).text, "what no clock decides"
 

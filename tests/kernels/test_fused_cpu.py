@@ -1,7 +1,7 @@
 """The fused rule's compiled loop against the fp64 reference and the law that it is to keep; what stands in for it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from kernels.verify.interface import Proposal, Verdict
 from kernels.verify.reference import Sampling
 from kernels.verify.registry import KERNELS
 from methods.speculative import rules
-from methods.speculative.rules import KernelRule, Lenience, SpeculativeSampling
+from methods.speculative.rules import ByOperations, KernelRule, Lenience, SpeculativeSampling
 
 DRAWN = Sampling(temperature=1.0)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -229,8 +229,7 @@ def test_greedy_verdicts_are_those_of_torchs_argmax(dtype: torch.dtype, vocab_si
         tokens = torch.where(torch.rand(batch, num_draft, generator=generator) < 0.7, best[:, :-1], vocab_size - 1)
         lengths = tuple(torch.randint(0, num_draft + 1, (batch,), generator=generator).tolist())
         given = Proposal(tokens.int() if trial % 7 == 0 else tokens, lengths, None, DRAWN)
-        ours, theirs = SpeculativeSampling(), SpeculativeSampling()
-        theirs.backend = "torch"
+        ours, theirs = SpeculativeSampling(), ByOperations()
         uniforms = torch.zeros(batch, num_draft + 1, dtype=torch.float64)
         found, expected = (rule.verify(given, target, GREEDY, uniforms) for rule in (ours, theirs))
         for name in ("num_accepted", "next_token", "target_probs", "draft_probs"):
@@ -245,7 +244,6 @@ def test_a_greedy_round_whose_shapes_do_not_agree_is_refused() -> None:
         (given, target[:1], uniforms),
         (replace(given, lengths=(3, 4)), target, uniforms),
         (replace(given, lengths=(3,)), target, uniforms),
-        (given, target, uniforms[:, :-1]),
     ):
         with pytest.raises(InputError, match="expected"):
             SpeculativeSampling.verify.__wrapped__(SpeculativeSampling(), spoiled, logits, GREEDY, numbers)
@@ -271,13 +269,50 @@ def test_the_loop_decides_by_default_and_the_operations_are_audited_beside_it(mo
     calls = []
     for name, module in (("loop", rules.fused_cpu), ("operations", rules.reference)):
         decide = module.verify
-        monkeypatch.setattr(module, "verify", lambda *given, name=name, decide=decide: calls.append(name) or decide(*given))
+        monkeypatch.setattr(
+            module, "verify", lambda *given, name=name, decide=decide, **more: calls.append(name) or decide(*given, **more)
+        )
     rule, given = SpeculativeSampling(), case(2, 2, 3, 9)
     [other] = rule.elsewhere(torch.device("cpu"))
     for one in (rule, other):
         one.verify(*given)
     assert calls == ["loop", "operations"]
     assert other.elsewhere(torch.device("cpu")) == rule.elsewhere(torch.device("cuda")) == []
+    assert OfAPlugIn().elsewhere(torch.device("cpu")) == [], "it decides in a way of its own"
+
+
+@dataclass(frozen=True)
+class OfAPlugIn(SpeculativeSampling):
+    """Fault: a copy of it was changed, which it does not allow."""
+
+    number: int = 1
+
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        return super().verify(proposal, target_logits, sampling, uniforms)
+
+
+@pytest.mark.parametrize("kind", ["logits", "log-sum-exp", "point mass"])
+def test_the_rule_looks_at_all_drafts_as_the_operations_do(kind: str) -> None:
+    """Behind a rejection, too: what both models gave them tells how many would have stood. Ragged rows end where they end."""
+    given, target, sampling, uniforms = case(21, 60, 4, 50, kind=kind)
+    given = replace(given, lengths=tuple(index % 5 for index in range(60)))
+    found, expected = (rule.verify(given, target, sampling, uniforms) for rule in (SpeculativeSampling(), ByOperations()))
+    inside = torch.arange(4) < torch.tensor(given.lengths).unsqueeze(-1)
+    assert int((torch.tensor(given.lengths) - found.num_accepted > 1).sum()) > 5
+    for name in ("target_probs", "draft_probs"):
+        torch.testing.assert_close(getattr(found, name)[inside], getattr(expected, name)[inside], rtol=1e-5, atol=1e-8)
+        assert getattr(found, name)[~inside].isnan().all()
+
+
+def test_a_greedy_draft_is_a_point_mass_on_what_it_drafted() -> None:
+    """By both ways, also where that is not its own likeliest token."""
+    draft = torch.tensor([[[2.0, 0.0, 1.0]]])
+    given = Proposal(torch.tensor([[2]]), (1,), draft, GREEDY)
+    target, uniforms = torch.tensor([[[0.0, 0.0, -2.0], [0.0, 0.0, 0.0]]]), torch.tensor([[0.9, 0.6]], dtype=torch.float64)
+    found, expected = (rule.verify(given, target, DRAWN, uniforms) for rule in (SpeculativeSampling(), ByOperations()))
+    assert (found.num_accepted.tolist(), found.next_token.tolist()) == ([0], [1])
+    assert torch.equal(found.num_accepted, expected.num_accepted)
+    assert torch.equal(found.next_token, expected.next_token)
 
 
 @pytest.mark.parametrize(("batch", "vocab_size"), [(12, 3000), (1, 40000)])

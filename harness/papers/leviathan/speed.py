@@ -90,14 +90,15 @@ def account(
 
 
 def _unexplained(found: dict[str, Estimate | None]) -> Missing | None:
-    """Refuse times whose parts do not make up the whole: a remainder that is clear of zero and a large part of the speed-up."""
-    rest, speed = found["residual_unexplained"], found["speedup"]
-    if rest is None or speed is None or rest.low is None or rest.high is None or rest.low <= 0 <= rest.high:
+    """Refuse times whose parts do not make up the rounds: a remainder clear of zero and a large part of their speed-up."""
+    rest, predicted = found["residual_unexplained"], found["predicted_costs"]
+    if rest is None or predicted is None or rest.low is None or rest.high is None or rest.low <= 0 <= rest.high:
         return None
-    if abs(rest.value) <= MAX_UNEXPLAINED * speed.value:
+    speed = predicted.value + rest.value
+    if abs(rest.value) <= MAX_UNEXPLAINED * speed:
         return None
     return Missing(
-        f"refused: the costs of its rounds leave {rest.value:+.2f} of a speed of {speed.value:.2f} unexplained (at most "
+        f"refused: the costs of its rounds leave {rest.value:+.2f} of their speed of {speed:.2f} unexplained (at most "
         f"{MAX_UNEXPLAINED:.0%} is allowed); {REMEDY}"
     )
 
