@@ -73,7 +73,7 @@ class Evidence:
     def made_by(self, records: Iterable[Record]) -> frozenset[str]:
         """Return the commits and processors that recorded these, those that are known."""
         digests = {record.environment for record in records if record.environment}
-        facts = [_environment(self.folder, digest) for digest in digests]
+        facts = [_environment(self.folder.resolve(), digest) for digest in digests]
         return frozenset(f"{one['commit']} on {one.get('processor', 'unknown')}" for one in facts if "commit" in one)
 
     def count(self, plan: Iterable[Comparison]) -> tuple[int, int]:

@@ -24,9 +24,8 @@ from methods.models.bart import BartStack
 from methods.models.base import Cross, SourceStates, attend
 
 MODEL_TYPES = ("marian", "bart")  # of transformers, that a drafter can be built as
-MOST_COLUMNS = (
-    24  # of compiled calls: nine take two thirds of torch's time, 24 as long, since a weight is read in groups of rows
-)
+# Of compiled calls: nine columns take two thirds of torch's time, 24 as long, since a weight is read once a group of rows.
+MOST_COLUMNS = 24
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ class SpeculativeSampling:
         return [] if device.type != "cpu" or is_own else [ByOperations()]
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
-        loop, is_greedy = _loop(target_logits), proposal.logits is None or proposal.sampling.greedy
-        if loop is None or (sampling.greedy and not is_greedy):
+        loop, is_point_mass = _loop(target_logits), proposal.logits is None or proposal.sampling.greedy
+        if loop is None or (sampling.greedy and not is_point_mass):
             return ByOperations().verify(proposal, target_logits, sampling, uniforms)
         if not sampling.greedy:
             return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, loop)

@@ -216,6 +216,9 @@ def test_times_of_other_code_or_another_machine_are_not_compared() -> None:
         assert told is not None
         assert said in told.text
     assert "cannot be told here (recorded at different commits or on other processors)" in told.text
+    few = [replace(cell, low=None, high=None, n=15, made_by=one) for cell, one in zip(cells, (old, new), strict=True)]
+    described = order(by_columns("a", "b"), "speed", "in a", "in b", "rows", describes=True)(few)
+    assert "recorded at different commits" in described.text, "not even of these examples alone"
     shares = [replace(cell, unit="%", made_by=one) for cell, one in zip(cells, (old, new), strict=True)]
     assert "speed is higher" in find(shares).text, "what no clock decides"
 

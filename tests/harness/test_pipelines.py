@@ -148,6 +148,16 @@ def test_a_pause_in_one_text_moves_no_break_even_rate(synthetic: SimpleNamespace
     assert after["early_head_ms"] == pytest.approx(2 * before["early_head_ms"])
 
 
+def test_a_text_whose_layers_took_no_time_never_breaks_even(
+    synthetic: SimpleNamespace, plain: Experiment, piped: Experiment
+) -> None:
+    """By noise a plain round may take less than its head; fault: the rate was below 0, the best of all texts."""
+    baseline = [synthetic.plain(plain, name, TOKENS, seconds) for name, seconds in (("a", HEAD_S / 2), ("b", PLAIN_S))]
+    records = [synthetic.piped(piped, name, TOKENS, (True, False), DEPTH, EARLY) for name in "ab"]
+    assert found(account([baseline[1:]], records[1:], DEPTH))["break_even_rate"] > 0
+    assert "break_even_rate" not in found(account([baseline], records, DEPTH)), "half of the texts never do"
+
+
 def test_a_head_on_all_threads_is_as_much_faster_as_its_rounds(
     synthetic: SimpleNamespace, plain: Experiment, piped: Experiment
 ) -> None:
