@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels.layers.decoder import Drafted
+from kernels.layers.decoder import Decoder, Drafted, VerifiedRow
 from kernels.transfer import to_device
+from kernels.verify.fused_cpu import Loop
 from methods.errors import InputError
 from methods.models.base import Frame, SourceStates, Stack
 from methods.sampling import Sampling
-from methods.types import Inputs
+from methods.types import Inputs, Proposal
 
 MIN_CAPACITY = 64
 SLACK = 64
@@ -115,18 +116,56 @@ class ModelSession:
             InputError: as ``extend``; nothing to read or to draw, or too few uniforms.
         """
         stack, lengths, num_new = self.stack, self.lengths[0], len(fed) + count - 1
-        begins = bool(stack.begin_suppressed) and lengths[0] < self._prompt_lengths[0]
-        slides = stack.window is not None and lengths[0] + num_new > stack.window
-        compiled, fits = stack.compiled, len(lengths) == 1 and len(fed) <= stack.choice.most_rows
-        if compiled is None or not self.is_compiled or not fits or begins or slides:
-            return None
-        if drafted is None and not (stack.has_all_tokens and compiled.drafts_its_own):
+        compiled = self._compiled_call(num_new) if len(lengths) == 1 and len(fed) <= self.stack.choice.most_rows else None
+        if compiled is None or (drafted is None and not (stack.has_all_tokens and compiled.drafts_its_own)):
             return None
         frame = self._frame_at(self._lengths_for(1, num_new, 0, self.num_layers), num_new, 0, self.num_layers)
         cached = stack.cached(frame)
         drawn = compiled.draft(fed, self.num_layers, cached, lengths[0], count, sampling, uniforms, drafted)
         self._advance(frame, 0, self.num_layers)
         return drawn
+
+    @torch.inference_mode()
+    def verify(
+        self,
+        pending: Sequence[int],
+        proposal: Proposal,
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n"] | None,
+        loop: Loop,
+    ) -> tuple[list[VerifiedRow], Float[Tensor, "B n_plus_1 V"]] | None:
+        """Append every row's pending token and its drafts and let the loop decide on these, as ``Decoder.verify``: return the
+        verdicts, and the logits that they are of.
+
+        None, and nothing done, where it is no compiled call: as for ``draft``; or drafts from logits of more digits.
+
+        Raises:
+            InputError: as ``extend``; what of the round does not fit.
+        """
+        (batch, num_draft), drawn_from, stack = proposal.tokens.shape, proposal.logits, self.stack
+        num_new, has_more = num_draft + 1, drawn_from is not None and drawn_from.dtype.itemsize > stack.dtype.itemsize
+        compiled = None if has_more or batch * num_new > stack.choice.most_rows else self._compiled_call(num_new)
+        if compiled is None:
+            return None
+        frame = self._frame_at(self._lengths_for(batch, num_new, 0, self.num_layers), num_new, 0, self.num_layers)
+        starts = frame.positions() if frame.start is None else frame.start
+        asked = pending, self.num_layers, stack.cached(frame), starts, proposal, sampling, uniforms, loop
+        self.hidden, logits, rows = compiled.verify(*asked)
+        self._advance(frame, 0, self.num_layers)
+        return rows, logits
+
+    def _compiled_call(self, num_new: int) -> Decoder | None:
+        """Return what runs passes and what stands behind them in one call; None where there is none for so many new tokens."""
+        stack, lengths = self.stack, self.lengths[0]
+        if (
+            stack.compiled is None
+            or not self.is_compiled
+            or (stack.window is not None and max(lengths) + num_new > stack.window)
+        ):
+            return None
+        if stack.begin_suppressed and any(map(int.__lt__, lengths, self._prompt_lengths)):
+            return None
+        return stack.compiled
 
     @torch.inference_mode()
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:

@@ -1,6 +1,6 @@
-// What `decoder.py` calls: embeddings, layers, the head behind them, and drafts, which are passes and draws in turns.
+// What `decoder.py` calls: embeddings, layers, the head behind them; drafts, which are passes and draws in turns; a pass and its verdict.
 
-#include "../verify/laws.h"
+#include "../verify/verdicts.h"
 #include "decoder.h"
 
 namespace {
@@ -84,6 +84,18 @@ void pass_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long c
   project(ends, pass.hidden, pass.batch * pass.num_new, shape.width, logits);
 }
 
+// A pass over every row's last token and its drafts, and the verdict on these by their logits: at temperature 0 `compared`, else `round`.
+template <typename Number>
+void verify_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
+                   const Ends<Number>& ends, const std::int64_t* tokens, Number* logits, const verdicts::Round* round,
+                   const verdicts::Compared* compared, int threads) {
+  pass_by_all(shape, layers, count, pass, ends, tokens, logits);
+  if (round)
+    verdicts::verify_batch<Number>(*round, threads);
+  else
+    verdicts::compare_batch<Number>(*compared, threads);
+}
+
 // The token that a uniform number draws by the inverse of the cumulative law, and the law's log-sum-exp: `size` and NaN where nothing
 // can be drawn.
 template <typename Number>
@@ -156,6 +168,16 @@ void pass_float32(const Shape<float>* shape, const Layer<float>* layers, long co
 void pass_float64(const Shape<double>* shape, const Layer<double>* layers, long count, const Pass<double>* pass,
                   const Ends<double>* ends, const std::int64_t* tokens, double* logits) {
   pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits);
+}
+void verify_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass,
+                    const Ends<float>* ends, const std::int64_t* tokens, float* logits, const verdicts::Round* round,
+                    const verdicts::Compared* compared, int threads) {
+  verify_by_all(*shape, layers, count, *pass, *ends, tokens, logits, round, compared, threads);
+}
+void verify_float64(const Shape<double>* shape, const Layer<double>* layers, long count, const Pass<double>* pass,
+                    const Ends<double>* ends, const std::int64_t* tokens, double* logits, const verdicts::Round* round,
+                    const verdicts::Compared* compared, int threads) {
+  verify_by_all(*shape, layers, count, *pass, *ends, tokens, logits, round, compared, threads);
 }
 void draft_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass,
                    const Ends<float>* ends, const Drafting<float>* drafting) {

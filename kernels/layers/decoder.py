@@ -1,4 +1,4 @@
-"""A decoder in compiled calls: its layers, the head behind them, and drafts, which are many passes and draws in one call.
+"""A decoder in compiled calls: its layers, the head behind them; drafts, many passes and draws in one; a pass and its verdict.
 
 A pass over few rows spends most of its time on calls of small operations, and torch's attention takes half again as long for
 six queries as for one. The loop makes them all, between products that read a weight once (``kernels.products.few_rows``).
@@ -6,9 +6,10 @@ A row's result does not depend on how many rows it is computed with, nor on the 
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,9 +19,17 @@ from kernels import native
 from kernels.inputs import InputError, SamplingSpec
 from kernels.products.few_rows import FUNCTIONS, ProductArguments, product_arguments
 from kernels.products.narrow import Narrow
+from kernels.verify import fused_cpu
+from kernels.verify.interface import Proposal, check_shapes, checked
+from kernels.verify.reference import Sampling
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu": 2, "relu": 3}
+# Room for as many probabilities of target and draft, which is 1 where nothing is drawn.
+PROBABILITIES: dict[torch.dtype, Callable[[int], tuple[Any, Any]]] = {
+    torch.float32: lambda count: ((ctypes.c_float * count)(), (ctypes.c_float * count)(*[1.0] * count)),
+    torch.float64: lambda count: ((ctypes.c_double * count)(), (ctypes.c_double * count)(*[1.0] * count)),
+}
 Weight = tuple[Tensor, Tensor | None, Narrow | None]  # [d_in, d_out], a bias [d_out], and what is read in place of the weight
 
 
@@ -170,6 +179,16 @@ class Drafted:
     embedded: Int[Tensor, " V"]
 
 
+class VerifiedRow(NamedTuple):
+    """A row's verdict on the host, as ``Verdict`` has it, and its drafts."""
+
+    num_accepted: int
+    next_token: int
+    drafted: list[int]
+    target_probs: list[float]
+    draft_probs: list[float]
+
+
 class Decoder:
     """One model whose weights are in fp32 or fp64 on a CPU, with contiguous rows."""
 
@@ -177,14 +196,17 @@ class Decoder:
         self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight
     ) -> None:
         self._described, self._dtype = (layers, shape, ends, head), layers[0].qkv[0].dtype
-        names = (FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "pass", "draft"))
+        names = (
+            FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "pass", "draft", "verify")
+        )
         functions = [getattr(library, name) for name in names]
-        self._embed, self._run, self._head, self._whole, self._draft = functions
+        self._embed, self._run, self._head, self._whole, self._draft, self._verify = functions
         at, number = ctypes.c_void_p, ctypes.c_long
         self._whole.argtypes = (at, at, number, at, at, at, at)
         self._embed.argtypes = (at, at, number, number, number, at, number, at)
         self._run.argtypes, self._head.argtypes = (at, at, number, at), (at, at, number, number, at)
         self._draft.argtypes = (at, at, number, at, at, at)
+        self._verify.argtypes = (*self._whole.argtypes, at, at, ctypes.c_int)
         for function in functions:
             function.restype = None
         self._point()
@@ -230,9 +252,13 @@ class Decoder:
         weights = (layer.qkv, layer.out, *(layer.source or (None, None)), layer.up, layer.down)
         return _Layer(attention, *(source or [_Norm()]), feed, *map(self._product, weights), layer.scale)
 
-    def _follow(self) -> None:
-        """A model that is handed to another process moves to shared memory."""
-        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
+    def _follow(self, every: bool = True) -> None:
+        """A model that is handed to another process moves to shared memory, all of it. Whole passes look at its embeddings
+        alone: to look at every tensor takes a twentieth of a small model's pass.
+        """
+        tensors = self._tensors if every else [self._described[2].embedding]
+        addresses = self._addresses if every else [self._ends.embedding]
+        if list(map(Tensor.data_ptr, tensors)) != addresses:
             self._point()
 
     def embed(self, tokens: Int[Tensor, "B n"], starts: int | Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
@@ -305,7 +331,7 @@ class Decoder:
         Raises:
             IndexError: a token without an embedding.
         """
-        self._follow()
+        self._follow(every=False)
         tokens = self._checked(tokens)
         hidden = torch.empty((*tokens.shape, self._shape.width), dtype=self._dtype)
         logits = torch.empty((*tokens.shape, self._ends.head.width), dtype=self._dtype)
@@ -338,7 +364,7 @@ class Decoder:
         Raises:
             IndexError: a token without an embedding. InputError: nothing to read or to draw, or too few uniforms.
         """
-        self._follow()
+        self._follow(every=False)
         if not fed or count < 1 or (uniforms is not None and tuple(uniforms.shape) != (1, count)):
             drawn_by = "" if uniforms is None else f" by uniforms {list(uniforms.shape)}"
             raise InputError(
@@ -363,6 +389,56 @@ class Decoder:
         shape, passing, ends, drafts = map(ctypes.addressof, places)
         self._draft(shape, self._layers_at(0), num_layers, passing, ends, drafts)
         return tokens, logits, sums
+
+    def verify(
+        self,
+        pending: Sequence[int],
+        num_layers: int,
+        cached: Cached,
+        starts: int | Int[Tensor, "B n"],
+        proposal: Proposal,
+        sampling: Sampling,
+        uniforms: Float[Tensor, "B n"] | None,
+        loop: fused_cpu.Loop,
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"], list[VerifiedRow]]:
+        """Run a pass over every row's pending token and its drafts, and let the loop decide on these by their logits.
+
+        ``uniforms`` None is temperature 0, where both laws are point masses. Returns what the last layer gave, and the logits.
+        A next token outside the vocabulary says that none could be drawn.
+
+        Raises:
+            IndexError: a token without an embedding. InputError: what of the round does not fit.
+        """
+        self._follow(every=False)
+        drafts = proposal.tokens.tolist()
+        fed = [token for first, row in zip(pending, drafts, strict=True) for token in (first, *row)]
+        self._check_tokens(fed)
+        batch, num_draft = proposal.tokens.shape
+        hidden = torch.empty(batch, num_draft + 1, self._shape.width, dtype=self._dtype)
+        logits = torch.empty(batch, num_draft + 1, self._ends.head.width, dtype=self._dtype)
+        counts, (target_probs, draft_probs) = (ctypes.c_int64 * (2 * batch))(), PROBABILITIES[self._dtype](batch * num_draft)
+        at, target_at, draft_at = map(ctypes.addressof, (counts, target_probs, draft_probs))
+        places = fused_cpu.Places(at, at + ctypes.sizeof(counts) // 2, target_at, draft_at)
+        round_at, compared_at = None, None
+        if uniforms is None:
+            check_shapes(proposal, logits)
+            compared, _used = fused_cpu.compared_arguments(proposal.tokens, proposal.lengths, logits, places)
+            compared_at = ctypes.addressof(compared)
+        else:
+            round, _used = fused_cpu.round_arguments(checked(proposal, logits, sampling, uniforms), self._dtype, loop, places)
+            round_at = ctypes.addressof(round)
+        arguments, _held = self._pass(batch, num_draft + 1, starts, 0, cached, hidden)
+        shape, passing, ends = map(ctypes.addressof, (self._shape, arguments, self._ends))
+        read = (ctypes.c_int64 * len(fed))(*fed)
+        self._verify(
+            shape, self._layers_at(0), num_layers, passing, ends, ctypes.addressof(read), logits.data_ptr(),
+            round_at, compared_at, torch.get_num_threads(),
+        )  # fmt: skip
+        rows = []
+        for row, drafted in enumerate(drafts):
+            own = slice(row * num_draft, (row + 1) * num_draft)
+            rows.append(VerifiedRow(counts[row], counts[batch + row], drafted, target_probs[own], draft_probs[own]))
+        return hidden, logits, rows
 
     def _layers_at(self, first: int) -> int:
         return ctypes.addressof(self._layers) + first * ctypes.sizeof(_Layer)

@@ -35,9 +35,9 @@ def decide(round: Round, backend: Backend | None = None) -> Verdict:
     """
     if use_triton(round.target_logits, backend):
         return refuse_undrawn(fused_gpu.verify(round), round.vocab_size)
-    loop = None if backend == "torch" else fused_cpu.library()
-    if loop is not None:
-        return fused_cpu.verify(round, loop)
+    library = None if backend == "torch" else fused_cpu.library()
+    if library is not None:
+        return fused_cpu.verify(round, library)
     if backend == "native":
         raise InputError("backend 'native': nothing compiled the loop here; install a C++ compiler, or use backend 'torch'")
     return _decide_by_operations(round)

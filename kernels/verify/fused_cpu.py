@@ -1,8 +1,9 @@
-"""The fused rule on a CPU as one compiled loop; ``fused_cpu.cpp`` is the loop, this hands it tensors. See README.md."""
+"""The fused rule on a CPU as one compiled loop; ``verdicts.h`` is the loop, this hands it tensors. See README.md."""
 
 import ctypes
 from ctypes import Structure, c_double, c_int64, c_void_p
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -27,7 +28,9 @@ class _Model(Structure):
     )
 
 
-class _Round(Structure):
+class RoundArguments(Structure):
+    """``Round`` of ``verdicts.h``."""
+
     _fields_ = (
         *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
         *((name, c_void_p) for name in ("tokens", "lengths")),
@@ -39,7 +42,9 @@ class _Round(Structure):
     )
 
 
-class _Compared(Structure):
+class ComparedArguments(Structure):
+    """``Compared`` of ``verdicts.h``."""
+
     _fields_ = (
         *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
         *((name, c_void_p) for name in ("tokens", "lengths", "logits")),
@@ -48,16 +53,37 @@ class _Compared(Structure):
     )
 
 
+class Loop(NamedTuple):
+    """How Algorithm 1's loop decides.
+
+    ``lenience`` is what a draft's probability is multiplied by before it is compared, as in ``reference.verify``. Logits that
+    no decision depends on are not read, unless it ``looks_at_all``: then drafts behind the first rejection have their
+    probabilities, too.
+    """
+
+    lenience: float = 1.0
+    looks_at_all: bool = False
+
+
+FUSED = Loop()
+
+
+class Places(NamedTuple):
+    """Where a verdict goes: the addresses of its numbers. A verdict at temperature 0 leaves the draft's probabilities alone."""
+
+    num_accepted: int
+    next_token: int
+    target_probs: int
+    draft_probs: int
+
+
 def library() -> ctypes.CDLL | None:
     """The loop, compiled if it is not yet; None where nothing can compile it."""
     return native.library(SOURCE)
 
 
-def verify(round: Round, loop: ctypes.CDLL, lenience: float = 1.0, looks_at_all: bool = False) -> Verdict:
-    """Algorithm 1's decisions and Eq. 3's draw. Logits that no decision depends on are not read, unless the rule
-    ``looks_at_all``: then drafts behind the first rejection have their probabilities, too.
-
-    ``lenience`` is what a draft's probability is multiplied by before it is compared, as in ``reference.verify``.
+def verify(round: Round, library: ctypes.CDLL, loop: Loop = FUSED) -> Verdict:
+    """Algorithm 1's decisions and Eq. 3's draw.
 
     Raises:
         NotFiniteError: which row's logits hold NaN, +inf or nothing but -inf where the last token is drawn.
@@ -66,60 +92,57 @@ def verify(round: Round, loop: ctypes.CDLL, lenience: float = 1.0, looks_at_all:
     dtype = round.target_logits.dtype
     if round.draft_logits is not None and round.draft_logits.dtype != dtype:
         dtype = torch.promote_types(dtype, round.draft_logits.dtype)
+    num_accepted, next_token = torch.empty(batch, dtype=torch.long), torch.empty(batch, dtype=torch.long)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    target_probs, draft_probs = torch.empty(batch, num_draft, dtype=real), torch.empty(batch, num_draft, dtype=real)
+    verdict = Verdict(num_accepted, next_token, target_probs, draft_probs)
+    places = Places(*map(Tensor.data_ptr, (num_accepted, next_token, target_probs, draft_probs)))
+    given, _held = round_arguments(round, dtype, loop, places)
+    is_drawn = library.verify(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
+    return verdict if is_drawn else refuse_undrawn(verdict, round.vocab_size)
+
+
+def round_arguments(round: Round, dtype: torch.dtype, loop: Loop, places: Places) -> tuple[RoundArguments, Any]:
+    """Describe a round for the loop, logits as ``dtype``; and hold what it points to."""
+    batch, num_draft = round.tokens.shape
     target = _rows(round.target_logits.to(dtype))
     draft = None if round.draft_logits is None else _rows(round.draft_logits.to(dtype))
     log_sum_exp = None if round.log_sum_exp is None else round.log_sum_exp.double().contiguous()
     tokens, uniforms = round.tokens.long().contiguous(), round.uniforms.double().contiguous()
     vocab_size, lengths = round.vocab_size, (c_int64 * batch)(*round.lengths)
-    num_accepted, next_token = torch.empty(batch, dtype=torch.long), torch.empty(batch, dtype=torch.long)
-    real = torch.float64 if dtype == torch.float64 else torch.float32
-    target_probs, draft_probs = torch.empty(batch, num_draft, dtype=real), torch.empty(batch, num_draft, dtype=real)
-    given = _Round(
-        batch,
-        num_draft,
-        vocab_size,
-        tokens.data_ptr(),
-        ctypes.addressof(lengths),
-        _model(target, round.target, vocab_size),
-        _model(draft, round.draft, vocab_size),
-        None if log_sum_exp is None else log_sum_exp.data_ptr(),
-        uniforms.data_ptr(),
-        lenience,
-        looks_at_all,
-        num_accepted.data_ptr(),
-        next_token.data_ptr(),
-        target_probs.data_ptr(),
-        draft_probs.data_ptr(),
-    )
-    is_drawn = loop.verify(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
-    verdict = Verdict(num_accepted, next_token, target_probs, draft_probs)
-    return verdict if is_drawn else refuse_undrawn(verdict, vocab_size)
+    given = RoundArguments(
+        batch, num_draft, vocab_size, tokens.data_ptr(), ctypes.addressof(lengths),
+        _model(target, round.target, vocab_size), _model(draft, round.draft, vocab_size),
+        None if log_sum_exp is None else log_sum_exp.data_ptr(), uniforms.data_ptr(), *loop, *places,
+    )  # fmt: skip
+    return given, (target, draft, log_sum_exp, tokens, uniforms, lengths)
 
 
-def compare(tokens: Int[Tensor, "B n"], lengths: tuple[int, ...], target_logits: TargetLogits, loop: ctypes.CDLL) -> Verdict:
+def compare(tokens: Int[Tensor, "B n"], lengths: tuple[int, ...], target_logits: TargetLogits, library: ctypes.CDLL) -> Verdict:
     """The verdict at temperature 0, where both laws are point masses: a draft stands where it is the target's likeliest token,
     and that token follows. Shapes must agree. A NaN is above all, as in torch's argmax.
     """
     batch, num_draft = tokens.shape
-    logits, tokens, dtype = _rows(target_logits), tokens.long().contiguous(), target_logits.dtype
-    told = (c_int64 * batch)(*lengths)
+    dtype = target_logits.dtype
     num_accepted, next_token = torch.empty(batch, dtype=torch.long), torch.empty(batch, dtype=torch.long)
     probs = torch.empty(batch, num_draft, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    given = _Compared(
-        batch,
-        num_draft,
-        logits.shape[-1],
-        tokens.data_ptr(),
-        ctypes.addressof(told),
-        logits.data_ptr(),
-        logits.stride(0),
-        logits.stride(1),
-        num_accepted.data_ptr(),
-        next_token.data_ptr(),
-        probs.data_ptr(),
-    )
-    loop.compare(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
+    places = Places(num_accepted.data_ptr(), next_token.data_ptr(), probs.data_ptr(), 0)
+    given, _held = compared_arguments(tokens, lengths, target_logits, places)
+    library.compare(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
     return Verdict(num_accepted, next_token, probs, torch.ones_like(probs))
+
+
+def compared_arguments(
+    tokens: Int[Tensor, "B n"], lengths: tuple[int, ...], target_logits: TargetLogits, places: Places
+) -> tuple[ComparedArguments, Any]:
+    """Describe a round at temperature 0 for the loop; and hold what it points to."""
+    batch, num_draft = tokens.shape
+    logits, tokens, told = _rows(target_logits), tokens.long().contiguous(), (c_int64 * batch)(*lengths)
+    given = ComparedArguments(
+        batch, num_draft, logits.shape[-1], tokens.data_ptr(), ctypes.addressof(told),
+        logits.data_ptr(), logits.stride(0), logits.stride(1), *places[:3],
+    )  # fmt: skip
+    return given, (logits, tokens, told)
 
 
 def _rows(logits: Tensor) -> Tensor:

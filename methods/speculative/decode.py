@@ -10,8 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kernels.transfer import to_device
+from kernels.verify.fused_cpu import Loop
 from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
 from methods.speculative.captured import CapturedVerdicts, can_be_captured
 from methods.speculative.verdicts import Decided, to_host
 from methods.static import StaticSession
@@ -151,17 +153,29 @@ class DraftAndVerify:
     ) -> tuple[list[Decided], Float[Tensor, "B n_plus_1 V"]]:
         """Extend the target by a round's tokens and let the rule decide: what it decided, on the host, and the logits.
 
-        With a session of fixed shapes both are one captured step, where the rule can be captured.
+        With a session of fixed shapes both are one captured step, where the rule can be captured; with compiled passes both are
+        one call, where a loop decides as the rule does.
         """
         pending, most = [row.pending for row in active], _most_drafts(active[0].schedule)
         if isinstance(target, StaticSession) and most and not self.looks_ahead and can_be_captured(self.rule):
             captured = self._captured_for(target, proposal, sampling, most)
             if captured.fits(proposal, uniforms):
                 return captured.decide(proposal, pending, positions, uniforms)
+        loop = self._loop_for(proposal, sampling)
+        if loop is not None and isinstance(target, ModelSession):
+            numbers = None if sampling.greedy else uniforms.verify(positions, proposal.tokens.shape[1])
+            verified = target.verify(pending, proposal, sampling, numbers, loop)
+            if verified is not None:
+                return [Decided(*row) for row in verified[0]], verified[1]
         drafted = to_device(pending, proposal.tokens.device).unsqueeze(1), proposal.tokens
         logits = target.extend(torch.cat(drafted, 1))
         numbers = uniforms.verify(positions, proposal.tokens.shape[1])
         return to_host(proposal, self.rule.verify(proposal, logits, sampling, numbers)), logits
+
+    def _loop_for(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
+        """Return how the compiled loop decides as the rule does, where it can."""
+        loop = getattr(self.rule, "loop", None)
+        return None if loop is None or proposal.has_nan is not None else loop(proposal, sampling)
 
     def _captured_for(self, target: StaticSession, proposal: Proposal, sampling: Sampling, most: int) -> CapturedVerdicts:
         """Return the captured steps for a kind of proposals; rounds without drafts have one of their own."""

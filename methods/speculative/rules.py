@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.verify import fused_cpu, reference
+from kernels.verify.fused_cpu import Loop
 from kernels.verify.interface import RoundUniforms, TargetLogits, check_shapes, checked
 from kernels.verify.registry import EXACT as EXACT_KERNELS
 from kernels.verify.registry import KERNELS
@@ -34,14 +35,19 @@ class SpeculativeSampling:
         is_own = type(self).verify is not SpeculativeSampling.verify
         return [] if device.type != "cpu" or is_own else [ByOperations()]
 
+    def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
+        """Return how the compiled loop decides as this rule; None where it does not."""
+        is_own = type(self).verify is not SpeculativeSampling.verify
+        return None if is_own or not _is_decided_by_loop(proposal, sampling) else Loop(looks_at_all=True)
+
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
-        loop, is_point_mass = _loop(target_logits), proposal.logits is None or proposal.sampling.greedy
-        if loop is None or (sampling.greedy and not is_point_mass):
+        library = _library(target_logits)
+        if library is None or not _is_decided_by_loop(proposal, sampling):
             return ByOperations().verify(proposal, target_logits, sampling, uniforms)
         if not sampling.greedy:
-            return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, loop)
+            return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, library)
         check_shapes(proposal, target_logits)
-        return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, loop)
+        return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, library)
 
 
 class ByOperations(SpeculativeSampling):
@@ -74,9 +80,13 @@ class Lenience:
         LenienceOptions(lenience=lenience)
         self.lenience, self.as_described = lenience, as_described
 
+    def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
+        """As ``SpeculativeSampling.loop``."""
+        return None if sampling.greedy or type(self).verify is not Lenience.verify else Loop(self.lenience, looks_at_all=True)
+
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if not sampling.greedy:
-            return _sampled_verdict(proposal, target_logits, sampling, uniforms, self.lenience, _loop(target_logits))
+            return _sampled_verdict(proposal, target_logits, sampling, uniforms, self.lenience, _library(target_logits))
         accepted = self.greedy_accepts(target_logits[:, :-1]).gather(-1, proposal.tokens.unsqueeze(-1)).squeeze(-1)
         return _greedy_verdict(proposal, target_logits.argmax(-1), accepted)
 
@@ -99,11 +109,19 @@ class KernelRule:
     def __init__(self, kernel: str, **options: Any) -> None:
         self.guarantee: Guarantee = "same_distribution" if kernel in EXACT_KERNELS else "lossy"
         self.name, self.kernel = kernel, partial(KERNELS[kernel], **options)
-        self._greedily = ByOperations() if options.get("backend") == "torch" else SpeculativeSampling()
+        backend = options.get("backend")
+        self._greedily = ByOperations() if backend == "torch" else SpeculativeSampling()
+        self._loop = fused_cpu.FUSED if kernel == "fused" and backend in (None, "native") else None
 
     def elsewhere(self, device: torch.device) -> list["KernelRule"]:
         """Return the same rule by the other backend that decides on such a device, where something else was compiled or not."""
         return [KernelRule("fused", backend="torch")] if self.name == "fused" and device.type == "cpu" else []
+
+    def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
+        """As ``SpeculativeSampling.loop``."""
+        if type(self).verify not in (KernelRule.verify, SigmoidRule.verify):
+            return None
+        return self._greedily.loop(proposal, sampling) if sampling.greedy else self._loop
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:
@@ -124,6 +142,10 @@ class SigmoidRule(KernelRule):
         super().__init__("sigmoid", scaling=Scaling(-scale, scale, as_released))
         self.half_logits = half_logits
 
+    def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
+        """As ``SpeculativeSampling.loop``."""
+        return None if self.half_logits else super().loop(proposal, sampling)
+
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if self.half_logits:
             logits = None if proposal.logits is None else proposal.logits.half()
@@ -135,9 +157,14 @@ BASELINE, EXACT, FUSED = (partial(KernelRule, name) for name in ("baseline", "ex
 SIGMOID_RELEASED = partial(SigmoidRule, as_released=True)
 
 
-def _loop(logits: Tensor) -> ctypes.CDLL | None:
+def _library(logits: Tensor) -> ctypes.CDLL | None:
     """Return the compiled loop where it decides on such logits."""
     return fused_cpu.library() if logits.device.type == "cpu" else None
+
+
+def _is_decided_by_loop(proposal: Proposal, sampling: Sampling) -> bool:
+    """Say whether tokens are drawn, or drafts are compared with no law of theirs: what the loop decides."""
+    return not sampling.greedy or proposal.logits is None or proposal.sampling.greedy
 
 
 def _sampled_verdict(
@@ -146,10 +173,11 @@ def _sampled_verdict(
     sampling: Sampling,
     uniforms: RoundUniforms,
     lenience: float,
-    loop: ctypes.CDLL | None,
+    library: ctypes.CDLL | None,
 ) -> Verdict:
-    if loop is not None:
-        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), loop, lenience, looks_at_all=True)
+    if library is not None:
+        loop = Loop(lenience, looks_at_all=True)
+        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), library, loop)
     target_probs, tokens, drafted_by = sampling.probs(target_logits), proposal.tokens, proposal.sampling
     draft_probs = None if proposal.logits is None or drafted_by.greedy else drafted_by.probs(proposal.logits)
     lengths = proposal.ragged_lengths()

@@ -59,7 +59,7 @@ def test_on_a_cpu_the_compiled_loop_decides_as_without_fixed_shapes(tiny: Any, m
 @pytest.fixture(autouse=True)
 def _by_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts are torch's operations here, as on a GPU: no graph holds a call of compiled code."""
-    monkeypatch.setattr(rules, "_loop", lambda logits: None)
+    monkeypatch.setattr(rules, "_library", lambda logits: None)
 
 
 def walk(tiny: Any, stack: Stack, seed: int, capture: Any = None) -> int:
