@@ -105,10 +105,10 @@ def verify(round: Round, library: ctypes.CDLL, loop: Loop = FUSED) -> Verdict:
 def round_arguments(round: Round, dtype: torch.dtype, loop: Loop, places: Places) -> tuple[RoundArguments, Any]:
     """Describe a round for the loop, logits as ``dtype``; and hold what it points to."""
     batch, num_draft = round.tokens.shape
-    target = _rows(round.target_logits.to(dtype))
-    draft = None if round.draft_logits is None else _rows(round.draft_logits.to(dtype))
-    log_sum_exp = None if round.log_sum_exp is None else round.log_sum_exp.double().contiguous()
-    tokens, uniforms = round.tokens.long().contiguous(), round.uniforms.double().contiguous()
+    target = _rows(round.target_logits, dtype)
+    draft = None if round.draft_logits is None else _rows(round.draft_logits, dtype)
+    log_sum_exp = None if round.log_sum_exp is None else _whole(round.log_sum_exp, torch.float64)
+    tokens, uniforms = _whole(round.tokens, torch.long), _whole(round.uniforms, torch.float64)
     vocab_size, lengths = round.vocab_size, (c_int64 * batch)(*round.lengths)
     given = RoundArguments(
         batch, num_draft, vocab_size, tokens.data_ptr(), ctypes.addressof(lengths),
@@ -137,7 +137,7 @@ def compared_arguments(
 ) -> tuple[ComparedArguments, Any]:
     """Describe a round at temperature 0 for the loop; and hold what it points to."""
     batch, num_draft = tokens.shape
-    logits, tokens, told = _rows(target_logits), tokens.long().contiguous(), (c_int64 * batch)(*lengths)
+    logits, tokens, told = _rows(target_logits, target_logits.dtype), _whole(tokens, torch.long), (c_int64 * batch)(*lengths)
     given = ComparedArguments(
         batch, num_draft, logits.shape[-1], tokens.data_ptr(), ctypes.addressof(told),
         logits.data_ptr(), logits.stride(0), logits.stride(1), *places[:3],
@@ -145,9 +145,15 @@ def compared_arguments(
     return given, (logits, tokens, told)
 
 
-def _rows(logits: Tensor) -> Tensor:
-    """Rows may lie anywhere; the numbers of one must lie side by side."""
+def _rows(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return logits of a type. Rows may lie anywhere; the numbers of one must lie side by side."""
+    logits = logits if logits.dtype is dtype else logits.to(dtype)
     return logits if logits.stride(-1) == 1 else logits.contiguous()
+
+
+def _whole(numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return numbers of a type, side by side. To ask first costs less than a conversion that does nothing."""
+    return numbers if numbers.dtype is dtype and numbers.is_contiguous() else numbers.to(dtype).contiguous()
 
 
 def _model(logits: Tensor | None, sampling: Sampling, vocab_size: int) -> _Model:

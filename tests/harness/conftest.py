@@ -253,7 +253,7 @@ def run_all(plan: Sequence[Comparison]) -> Callable[[Experiment], list[Record]]:
     return lambda experiment: known.get(experiment, [])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def synthetic() -> SimpleNamespace:
     return SimpleNamespace(
         plain_experiment=plain_experiment,

@@ -1,6 +1,7 @@
 """Committed evidence: records go into an archive lean, and from it alone tables and figures come out with the same bytes."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,12 +31,20 @@ from harness.tables.evidence import stored_evidence
 CLEAN = "0123456789ab"
 
 
+@pytest.fixture(scope="module")
+def recording(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Leviathan's speeds, recorded at a clean commit."""
+    records = tmp_path_factory.mktemp("recording") / "records"
+    record_all(synthetic, records, CLEAN)
+    return records
+
+
 @pytest.fixture
-def recorded(synthetic: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which Leviathan's speeds are recorded, at a clean commit."""
+def recorded(recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a copy of that recording, at a clean commit."""
     monkeypatch.setattr("harness.cli.catalogue.commit", lambda: CLEAN)
     monkeypatch.chdir(tmp_path)
-    record_all(synthetic, tmp_path / "results" / "records", CLEAN)
+    shutil.copytree(recording, tmp_path / "results" / "records")
     return tmp_path
 
 
