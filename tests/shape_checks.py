@@ -3,9 +3,6 @@
 jaxtyping's import hook checks every call of every function, which costs more than most of the calls do. Whether a call passes
 depends on the types, shapes and dtypes of its arguments and of its result alone, so a call that looks like one that has
 passed is not checked again. Lists and dictionaries are looked into as beartype does: not at every element.
-
-A text that grows has a new shape at every token. Of a function's calls whose arguments differ in sizes alone, the first
-``ALL`` that look new are checked, and every ``EVERY``-th behind them.
 """
 
 import dataclasses
@@ -13,13 +10,11 @@ import functools
 import inspect
 import threading
 import types
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import jaxtyping
 
-ALL, EVERY = 32, 16
 _check = jaxtyping.jaxtyped
 
 
@@ -46,7 +41,6 @@ def checked_once(fn: Any = None, *, typechecker: Any) -> Any:
 def _once(fn: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
     """Return ``fn`` with checks of the calls that look like none that passed."""
     passed: dict[Any, set[Any]] = {}  # looks of the arguments: looks of the results
-    alike: Counter[Any] = Counter()  # of looks without sizes, how many new ones there were
     result = threading.local()
 
     def returning(*args: Any, **kwargs: Any) -> Any:
@@ -63,9 +57,6 @@ def _once(fn: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
         looks = (*map(_looks, args), *((name, _looks(value)) for name, value in kwargs.items()))
         results = passed.get(looks)
         if results is None:
-            alike[kind := _without_sizes(looks)] += 1
-            if alike[kind] > ALL and alike[kind] % EVERY:
-                return fn(*args, **kwargs)
             value = check(*args, **kwargs)
             passed[looks] = {_looks(value)}
             return value
@@ -77,13 +68,6 @@ def _once(fn: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
         return value
 
     return checked
-
-
-def _without_sizes(looks: Any) -> Any:
-    """Return looks with the number of dimensions in place of a shape."""
-    if isinstance(looks, tuple):
-        return len(looks) if looks and all(type(size) is int for size in looks) else tuple(map(_without_sizes, looks))
-    return looks
 
 
 def _looks(value: Any) -> Any:
