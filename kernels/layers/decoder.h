@@ -266,17 +266,22 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Nu
   const long from = layer * memory.layer_stride + row * memory.row_stride + head / group * memory.head_stride;
   const long position = pass.starts ? pass.starts[row * count] : pass.position;
   const long places = on_text && pass.starts ? position + count : memory.places;
-  queries.resize(heads * count * size), scores.resize(heads * count * places);
+  // A head that fills no whole vectors is read on into what lies behind it: queries have zeros there, and sums of values are cut.
+  // Behind keys lie values; behind values lie those of the next place, so the last place's are read by themselves.
+  const long over = (Vector<Number>::SIZE - size % Vector<Number>::SIZE) % Vector<Number>::SIZE;
+  const bool reads_on = over > 0 && over <= size;
+  const long length = reads_on ? size + over : size;
+  queries.assign(heads * count * length, Number(0)), scores.resize(heads * count * places);
   for (long i = 0; i < heads * count; i++) {
     const long place = i % count;
     const Number* query = shared.queries.data() + (row * count + place) * query_stride + (head + i / count) * size;
-    Number* to = queries.data() + i * size;
+    Number* to = queries.data() + i * length;
     if (on_text && pass.rotary)
       rotate(query, pass.rotary + (position + place) * 2 * size, size, scale, to);
     else
       for (long k = 0; k < size; k++) to[k] = query[k] * scale;
   }
-  Scores<Number>::make(queries.data(), heads * count, memory.keys + from, memory.place_stride, places, size, scores.data());
+  Scores<Number>::make(queries.data(), heads * count, memory.keys + from, memory.place_stride, places, length, scores.data());
   Number* out = shared.attended.data() + row * count * own + head * size;
   for (long i = 0; i < heads * count; i++) {
     const long place = i % count, seen = on_text && !shape.sees_all ? places - count + 1 + place : places;
@@ -288,10 +293,19 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Nu
     softmax(mine, seen, places);
     std::fill_n(out + place * own + i / count * size, size, Number(0));
   }
-  for (long first = 0; first < places; first += DEPTH)
+  Number* sums = queries.data();  // which nobody needs any more
+  const long whole_places = reads_on ? places - 1 : places;
+  if (reads_on) std::fill_n(sums, heads * count * length, Number(0));
+  for (long first = 0; first < whole_places; first += DEPTH)
     for (long one = 0; one < heads; one++)
       add(count, scores.data() + one * count * places + first, places, memory.values + from + first * memory.place_stride,
-          memory.place_stride, std::min(DEPTH, places - first), out + one * size, own, size);
+          memory.place_stride, std::min(DEPTH, whole_places - first), reads_on ? sums + one * count * length : out + one * size,
+          reads_on ? length : own, length);
+  if (!reads_on) return;
+  for (long i = 0; i < heads * count; i++) std::copy_n(sums + i * length, size, out + i % count * own + i / count * size);
+  for (long one = 0, last = places - 1; one < heads; one++)
+    add(count, scores.data() + one * count * places + last, places, memory.values + from + last * memory.place_stride,
+        memory.place_stride, 1L, out + one * size, own, size);
 }
 
 // One thread's part of all layers.
