@@ -54,6 +54,8 @@ class ModelSession:
                 that the model does not hear, of another shape than it hears, or none.
         """
         stack = self.stack
+        if stack.compiled is not None:
+            stack.compiled.follow()
         inputs.check(stack.input_vocab_size, stack.prompt_limit, stack.feature_shape)
         once = inputs.row(0) if inputs.are_alike else inputs
         self._prompt_lengths = [len(prompt) for prompt in once.prompts]
@@ -96,7 +98,8 @@ class ModelSession:
     def is_compiled(self) -> bool:
         """Whether its passes of few rows are compiled calls, on a CPU; one that extends in a way of its own has none."""
         own = type(self)
-        return self.stack.compiled is not None and own.extend is ModelSession.extend and own._frame is ModelSession._frame
+        is_own = (own.extend, own._frame, own._suppress) == _OWN and "extend" not in vars(self)
+        return self.stack.compiled is not None and is_own
 
     @torch.inference_mode()
     def draft(
@@ -137,7 +140,8 @@ class ModelSession:
         """Append every row's pending token and its drafts and let the loop decide on these, as ``Decoder.verify``: return the
         verdicts, and the logits that they are of.
 
-        None, and nothing done, where it is no compiled call: as for ``draft``; or drafts from logits of more digits.
+        None, and nothing done, where it is no compiled call: ``is_compiled`` is False, an output's first token that some may
+        not be, a window that slides, more tokens than the choice has rows, drafts from logits of more digits.
 
         Raises:
             InputError: as ``extend``; what of the round does not fit.
@@ -270,6 +274,9 @@ class ModelSession:
         grown = torch.zeros(shape, device=self.device, dtype=self.stack.dtype)
         grown[:, :, :capacity].copy_(self._cache)
         self._cache = grown
+
+
+_OWN = ModelSession.extend, ModelSession._frame, ModelSession._suppress  # a pass by anything else is no compiled call
 
 
 class _Positions:

@@ -252,13 +252,18 @@ class Decoder:
         weights = (layer.qkv, layer.out, *(layer.source or (None, None)), layer.up, layer.down)
         return _Layer(attention, *(source or [_Norm()]), feed, *map(self._product, weights), layer.scale)
 
-    def _follow(self, every: bool = True) -> None:
-        """A model that is handed to another process moves to shared memory, all of it. Whole passes look at its embeddings
-        alone: to look at every tensor takes a twentieth of a small model's pass.
+    def follow(self) -> None:
+        """A model that is handed to another process moves to shared memory: look where everything lies now.
+
+        Sessions do so as a text begins, and calls of a part each time. Whole passes ask the embeddings and both ends alone,
+        which move with the model; to ask every tensor takes a twentieth of a small model's pass.
         """
-        tensors = self._tensors if every else [self._described[2].embedding]
-        addresses = self._addresses if every else [self._ends.embedding]
-        if list(map(Tensor.data_ptr, tensors)) != addresses:
+        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
+            self._point()
+
+    def _follow_ends(self) -> None:
+        ends = self._tensors[0], self._tensors[-1], self._described[2].embedding
+        if tuple(map(Tensor.data_ptr, ends)) != (self._addresses[0], self._addresses[-1], self._ends.embedding):
             self._point()
 
     def embed(self, tokens: Int[Tensor, "B n"], starts: int | Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
@@ -267,7 +272,7 @@ class Decoder:
         Raises:
             IndexError: a token without an embedding.
         """
-        self._follow()
+        self.follow()
         tokens, width = self._checked(tokens), self._shape.width
         hidden = torch.empty((*tokens.shape, width), dtype=self._dtype)
         first, positions = (starts, None) if isinstance(starts, int) else (0, starts.long().contiguous())
@@ -306,7 +311,7 @@ class Decoder:
         ``cached`` holds these layers' text, and the source of all layers. ``starts`` is the position of the first new token in
         every row, or the positions of all.
         """
-        self._follow()
+        self.follow()
         self._check_hidden(hidden)
         out = hidden.clone(memory_format=torch.contiguous_format)
         arguments, _held = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
@@ -315,7 +320,7 @@ class Decoder:
 
     def head(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Return the logits of what the last layer gave."""
-        self._follow()
+        self.follow()
         self._check_hidden(hidden)
         hidden, size = hidden.contiguous(), self._ends.head.width
         logits = torch.empty((*hidden.shape[:-1], size), dtype=self._dtype)
@@ -331,7 +336,7 @@ class Decoder:
         Raises:
             IndexError: a token without an embedding.
         """
-        self._follow(every=False)
+        self._follow_ends()
         tokens = self._checked(tokens)
         hidden = torch.empty((*tokens.shape, self._shape.width), dtype=self._dtype)
         logits = torch.empty((*tokens.shape, self._ends.head.width), dtype=self._dtype)
@@ -364,7 +369,7 @@ class Decoder:
         Raises:
             IndexError: a token without an embedding. InputError: nothing to read or to draw, or too few uniforms.
         """
-        self._follow(every=False)
+        self._follow_ends()
         if not fed or count < 1 or (uniforms is not None and tuple(uniforms.shape) != (1, count)):
             drawn_by = "" if uniforms is None else f" by uniforms {list(uniforms.shape)}"
             raise InputError(
@@ -409,7 +414,7 @@ class Decoder:
         Raises:
             IndexError: a token without an embedding. InputError: what of the round does not fit.
         """
-        self._follow(every=False)
+        self._follow_ends()
         drafts = proposal.tokens.tolist()
         fed = [token for first, row in zip(pending, drafts, strict=True) for token in (first, *row)]
         self._check_tokens(fed)

@@ -15,6 +15,7 @@ from kernels.verify.interface import refuse_nan, refuse_token
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.captured import CapturedVerdicts, can_be_captured
+from methods.speculative.rules import loop_of
 from methods.speculative.verdicts import Decided, to_host
 from methods.static import StaticSession
 from methods.steps import Seconds, Step
@@ -174,8 +175,7 @@ class DraftAndVerify:
 
     def _loop_for(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
         """Return how the compiled loop decides as the rule does, where it can."""
-        loop = getattr(self.rule, "loop", None)
-        return None if loop is None or proposal.has_nan is not None else loop(proposal, sampling)
+        return None if proposal.has_nan is not None else loop_of(self.rule, proposal, sampling)
 
     def _captured_for(self, target: StaticSession, proposal: Proposal, sampling: Sampling, most: int) -> CapturedVerdicts:
         """Return the captured steps for a kind of proposals; rounds without drafts have one of their own."""

@@ -37,8 +37,8 @@ class SpeculativeSampling:
 
     def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
         """Return how the compiled loop decides as this rule; None where it does not."""
-        is_own = type(self).verify is not SpeculativeSampling.verify
-        return None if is_own or not _is_decided_by_loop(proposal, sampling) else Loop(looks_at_all=True)
+        is_decided = _is_decided_by_loop(proposal, sampling)
+        return Loop(looks_at_all=True) if is_decided and _decides_by(self, _SAMPLING) else None
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         library = _library(target_logits)
@@ -82,7 +82,8 @@ class Lenience:
 
     def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
         """As ``SpeculativeSampling.loop``."""
-        return None if sampling.greedy or type(self).verify is not Lenience.verify else Loop(self.lenience, looks_at_all=True)
+        is_own = not sampling.greedy and _decides_by(self, _LENIENCE)
+        return Loop(self.lenience, looks_at_all=True) if is_own else None
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if not sampling.greedy:
@@ -109,7 +110,7 @@ class KernelRule:
     def __init__(self, kernel: str, **options: Any) -> None:
         self.guarantee: Guarantee = "same_distribution" if kernel in EXACT_KERNELS else "lossy"
         self.name, self.kernel = kernel, partial(KERNELS[kernel], **options)
-        backend = options.get("backend")
+        self._made, backend = self.kernel, options.get("backend")
         self._greedily = ByOperations() if backend == "torch" else SpeculativeSampling()
         self._loop = fused_cpu.FUSED if kernel == "fused" and backend in (None, "native") else None
 
@@ -119,9 +120,11 @@ class KernelRule:
 
     def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
         """As ``SpeculativeSampling.loop``."""
-        if type(self).verify not in (KernelRule.verify, SigmoidRule.verify):
+        if not _decides_by(self, _KERNEL, _SIGMOID):
             return None
-        return self._greedily.loop(proposal, sampling) if sampling.greedy else self._loop
+        if sampling.greedy:
+            return loop_of(self._greedily, proposal, sampling)
+        return self._loop if self.kernel is self._made else None
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         if sampling.greedy:
@@ -155,6 +158,20 @@ class SigmoidRule(KernelRule):
 
 BASELINE, EXACT, FUSED = (partial(KernelRule, name) for name in ("baseline", "exact", "fused"))
 SIGMOID_RELEASED = partial(SigmoidRule, as_released=True)
+
+
+# What the rules of this module decide by: one whose ``verify`` was replaced, wherever, decides in a way of its own.
+_SAMPLING, _LENIENCE, _KERNEL, _SIGMOID = (one.verify for one in (SpeculativeSampling, Lenience, KernelRule, SigmoidRule))
+
+
+def _decides_by(rule: Any, *verify: Any) -> bool:
+    return getattr(rule.verify, "__func__", None) in verify
+
+
+def loop_of(rule: Any, proposal: Proposal, sampling: Sampling) -> Loop | None:
+    """Return how the compiled loop decides as a rule does; None for a rule that does not say, as of a plug-in."""
+    loop = getattr(type(rule), "loop", None)
+    return loop(rule, proposal, sampling) if callable(loop) else None
 
 
 def _library(logits: Tensor) -> ctypes.CDLL | None:

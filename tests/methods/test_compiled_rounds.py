@@ -12,8 +12,9 @@ from torch import Tensor
 
 from kernels import native
 from kernels.inputs import InputError, NotFiniteError
-from kernels.layers.decoder import SOURCE
+from kernels.layers.decoder import SOURCE, Decoder
 from kernels.products.few_rows import COMPILED, TORCH, Choice
+from kernels.verify.registry import KERNELS
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -27,6 +28,7 @@ from methods.speculative.rules import (
     Lenience,
     SigmoidRule,
     SpeculativeSampling,
+    loop_of,
 )
 from methods.speculative.schedules import Constant
 from methods.types import Inputs, Proposal, Stop, VerifyRule
@@ -177,10 +179,90 @@ def test_rounds_are_one_call_where_the_loop_decides_as_the_rule(sampling: Sampli
     assert max(map(max, whole)) > 0
     assert max(map(max, refused)) == 0
     assert made(ByOperations()) == whole
-    monkeypatch.setattr(ModelSession, "extend", lambda *_: pytest.fail("a pass by itself"))
+    monkeypatch.setattr(Decoder, "whole", lambda *_: pytest.fail("a pass by itself"))
     monkeypatch.setattr(ModelDrafter, "_draw_by_passes", lambda *_: pytest.fail("passes of the draft"))
     inputs = Inputs(((5, 6, 7),))
     made(SpeculativeSampling())
+
+
+class OwnKernel(KernelRule):
+    def __init__(self) -> None:
+        super().__init__("fused")
+        self.kernel = partial(KERNELS["fused"], backend="torch")
+
+
+class Wrapping:
+    """A rule around another, of which it hands on all but the verdict."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rule, name)
+
+    def verify(self, *given: Any) -> Any:
+        return self.rule.verify(*given)
+
+
+def test_a_rule_that_decides_in_a_way_of_its_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the call decided as the class that a rule is derived from, or was before somebody replaced its verdict."""
+    sampled, greedy = proposed(SAMPLED), proposed(GREEDY)
+
+    def by_loop(rule: Any) -> tuple[bool, bool]:
+        return loop_of(rule, sampled, SAMPLED) is not None, loop_of(rule, greedy, GREEDY) is not None
+
+    assert by_loop(SpeculativeSampling()) == by_loop(FUSED()) == (True, True)
+    assert by_loop(Lenience(0.5)) == (True, False)
+    assert by_loop(SigmoidRule()) == by_loop(OwnKernel()) == (False, True)
+    own = {"verify": lambda self, *given: None}
+    for kind, given in ((SpeculativeSampling, ()), (Lenience, (0.5,)), (KernelRule, ("fused",)), (SigmoidRule, ())):
+        assert by_loop(type("Own", (kind,), own)(*given)) == (False, False)
+        replaced: Any = kind(*given)
+        replaced.verify = lambda *given: None
+        assert by_loop(replaced) == (False, False)
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "verify", own["verify"])
+            assert by_loop(kind(*given)) == (False, False)
+    assert by_loop(SigmoidRule(half_logits=True)) == by_loop(Wrapping(FUSED())) == (False, False)
+    assert by_loop(type("Other", (), {"loop": 3, "verify": own["verify"]})()) == (False, False)
+
+
+def test_a_session_whose_passes_are_its_own_is_asked() -> None:
+    proposal = proposed(SAMPLED)
+    loop = SpeculativeSampling().loop(proposal, SAMPLED)
+    assert loop is not None
+    for name in ("extend", "_frame", "_suppress"):
+        own = type("Own", (ModelSession,), {name: lambda self, *given, _own=name: getattr(ModelSession, _own)(self, *given)})
+        session = own(stack_for(model_of("llama"), COMPILED))
+        session.prefill(Inputs(((3, 4),)))
+        assert session.verify([4], proposal, SAMPLED, numbers(SAMPLED), loop) is None
+    replaced: Any = session_of(model_of("llama"), COMPILED, 5)
+    replaced.extend = lambda tokens: ModelSession.extend(replaced, tokens)
+    assert replaced.verify([4], proposal, SAMPLED, numbers(SAMPLED), loop) is None
+
+
+def test_drafts_of_nan_are_refused_though_no_rule_sees_them() -> None:
+    proposal = proposed(GREEDY)
+    marked = Proposal(proposal.tokens, proposal.lengths, None, GREEDY, has_nan=torch.tensor([True]))
+    method = DraftAndVerify(
+        ModelDrafter(session_of(model_of("llama"), COMPILED, 5)), SpeculativeSampling(), lambda: Constant(3)
+    )
+    assert method._loop_for(proposal, GREEDY) is not None
+    assert method._loop_for(marked, GREEDY) is None
+
+
+def test_weights_that_moved_in_part_are_followed_as_a_text_begins() -> None:
+    """Fault: passes looked at the embeddings alone and read the freed memory of layers that had moved without them."""
+    model, inputs = model_of("llama"), Inputs(((5, 6, 7),))
+    session, stop = ModelSession(stack_for(model, COMPILED)), Stop(max_new_tokens=12)
+    method = DraftAndVerify(ModelDrafter(ModelSession(session.stack, 2)), SpeculativeSampling(), lambda: Constant(3))
+    before = method.generate(session, inputs, GREEDY, Uniforms([3], 12), stop)[0].tokens
+    compiled = session.stack.compiled
+    assert compiled is not None
+    places = list(compiled._addresses)
+    model.model.layers.share_memory()
+    assert method.generate(session, inputs, GREEDY, Uniforms([3], 12), stop)[0].tokens == before
+    assert compiled._addresses != places
 
 
 def test_what_is_no_single_call_is_left_alone() -> None:
