@@ -43,7 +43,7 @@ from methods.autoregressive import Autoregressive
 from methods.sampling import Sampling, Uniforms
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
-from methods.speculative.rules import KernelRule, SpeculativeSampling
+from methods.speculative.rules import ByLoop, ways_of
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Guarantee, Method, Session, VerifyRule
 
@@ -237,10 +237,8 @@ def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
     laws, windows = list[Finding](), list[tuple[str, Window]]()
     if isinstance(method, DraftAndVerify):
         windows = ground.windows(method.drafter, WINDOWS, KEPT)
-        rules = [method.rule]
-        if isinstance(method.rule, KernelRule | SpeculativeSampling):
-            rules += method.rule.elsewhere(ground.new_session().device)
-        laws = [check_law(rule, windows, ground.sampling) for rule in rules]
+        ways = ways_of(method.rule, ground.new_session().device)
+        laws = [check_law(rule, windows, ground.sampling) for rule in ways]
     assisted = isinstance(method, TransformersGenerate) and method.assistance is not None
     share = TRANSFORMERS_SHARE if assisted else 1
     samples = ground.samples(method, count=ground.sizes.samples // share)
@@ -349,7 +347,7 @@ def check_lossy_law(method: DraftAndVerify, ground: Ground) -> Finding:
     variation, nats = list[Row](), list[Row]()
     windows = ground.windows(method.drafter, LOSSY_WINDOWS, LOSSY_KEPT)
     for example, window in windows:
-        emitted, law = window.laws(method.rule, ground.sampling)
+        emitted, law = window.laws(ByLoop(method.rule), ground.sampling)
         variation.append((example, float((emitted - law).abs().sum() / 2), float(len(law))))
         nats.append((example, float(_kl(emitted, law).sum()), float(len(law))))
     tests = check_samples(ground.samples(method), ground).evidence["tests"]

@@ -16,7 +16,7 @@ from methods.options import options_class, values_of
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
-from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.rules import ByLoop, SpeculativeSampling, can_loop
 from methods.speculative.schedules import Constant
 from methods.types import Proposal, Schedule, Stop, Verdict, VerifyRule
 
@@ -42,6 +42,8 @@ def check_rule(make: Callable[[], VerifyRule]) -> Contract:
     yield "decides every row by itself", lambda: _check_rows(rule, samplings)
     yield "greedy, through the loop", lambda: _check_steps(method) or TOY.check_greedy(method)
     yield "its law, integrated over its uniforms", lambda: _check_law(rule) if DRAWN in samplings else GREEDY_ONLY
+    if hasattr(type(rule), "loop"):
+        yield "its loop decides as it does", lambda: _check_loop(rule, samplings)
     if rule.guarantee == "same_distribution":
         yield "sampled, through the loop", lambda: TOY.check_samples(method, NUM_SAMPLES, NUM_DRAFT)
 
@@ -139,6 +141,19 @@ def _check_purity(rule: VerifyRule, samplings: Sequence[Sampling]) -> None:
         expect(all(map(torch.equal, before, after)), "changes its inputs")
         torch.manual_seed(number + 1)
         expect(_same(first, rule.verify(proposal, target, sampling, uniforms)), "decides otherwise when asked twice")
+
+
+def _check_loop(rule: VerifyRule, samplings: Sequence[Sampling]) -> str:
+    """Compare the decisions of the loop that compiled passes take for a rule with the rule's own, and integrate its law."""
+    if not can_loop(torch.device("cpu")):
+        return "nothing here compiles it"
+    loop = ByLoop(rule)
+    for proposal, target, sampling, uniforms in _rounds(samplings):
+        own, looped = (one.verify(proposal, target, sampling, uniforms) for one in (rule, loop))
+        decided = [(verdict.num_accepted.tolist(), verdict.next_token.tolist()) for verdict in (own, looped)]
+        at = f"at temperature {sampling.temperature:g}"
+        expect(_same(own, looped), f"accepts and draws {decided[1]} {at} where the rule itself gives {decided[0]}")
+    return _check_law(loop) if DRAWN in samplings else GREEDY_ONLY
 
 
 def _logits(proposal: Proposal) -> list[Tensor]:

@@ -34,6 +34,7 @@ from harness.run.decode import generate
 from harness.run.divergence import margin_at
 from harness.run.prompts import Prompt
 from kernels.verify import reference
+from kernels.verify.fused_cpu import Loop
 from methods.autoregressive import Autoregressive
 from methods.models.base import Frame
 from methods.sampling import Sampling, Uniforms
@@ -42,7 +43,7 @@ from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import UNIFORM, CopyDrafter, PerRow, RandomDrafter
-from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.rules import SpeculativeSampling, can_loop, ways_of
 from methods.speculative.schedules import Constant
 from methods.types import (
     Clock,
@@ -77,6 +78,13 @@ class _LenientBy:
         lengths = torch.tensor(proposal.lengths, device=target_logits.device)
         decided = reference.verify(target_probs, draft_probs, proposal.tokens, lengths, uniforms, self.lenience)
         return Verdict(*decided, *reference.drafted_probs(target_probs, draft_probs, proposal.tokens))
+
+
+class _LenientLoop(SpeculativeSampling):
+    """Names a loop that is lenient; what the rule itself decides is right."""
+
+    def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
+        return Loop(1.02, looks_at_all=True) if super().loop(proposal, sampling) else None
 
 
 class _NoResidual(SpeculativeSampling):
@@ -304,7 +312,7 @@ class _Control:
 
     With ``drafts_itself`` the target drafts for itself, so that all drafts stand: with a draft that is nearly always refused
     the fault would never happen. With ``stops``, outputs end at a token that plain decoding emits, which then falls inside
-    accepted blocks. ``dtype`` is the target's.
+    accepted blocks. ``dtype`` is the target's. ``can_happen`` says on which devices there is what is wrong.
     """
 
     what: str
@@ -317,6 +325,7 @@ class _Control:
     drafts_itself: bool = False
     stops: bool = False
     dtype: str = "float32"
+    can_happen: Callable[[torch.device], bool] = lambda device: True
 
 
 CONTROLS = {
@@ -325,6 +334,12 @@ CONTROLS = {
         what="the target's probability is compared with 1.02 times the draft's",
         check="law",
         rule=partial(_LenientBy, 1.02),
+    ),
+    "lenience 1.02 in the compiled loop": _Control(
+        what="a right rule names a loop for compiled passes that compares with 1.02 times the draft's probability",
+        check="law",
+        rule=_LenientLoop,
+        can_happen=can_loop,
     ),
     "block verification, token-wise residual": _Control(
         what="blocks are decided on together, but what follows is drawn from max(0, target - draft)",
@@ -431,7 +446,9 @@ def run_control(control: _Control, greedy: ModelGround, drawn: ModelGround, draf
 
 def _by_law(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     drafter = build_drafter(draft, ground.target, ground.models)
-    return check_law(control.rule(), ground.windows(drafter, WINDOWS, KEPT), ground.sampling)
+    windows = ground.windows(drafter, WINDOWS, KEPT)
+    ways = ways_of(control.rule(), ground.target.session().device)
+    return max((check_law(rule, windows, ground.sampling) for rule in ways), key=lambda finding: finding.verdict in CAUGHT)
 
 
 def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:

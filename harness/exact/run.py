@@ -174,7 +174,8 @@ def _control_jobs(part: _Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[s
     greedy, drawn = (ModelGround(plain, sizes, runner.models(plain)) for plain in map(pin, (part.ground, part.drawn)))
     draft = pin(part.ground.replace(method=MethodSpec.of("speculative", drafter=part.draft))).method.drafter
     assert draft is not None
-    for name, control in CONTROLS.items():
+    device = drawn.target.session().device
+    for name, control in ((name, one) for name, one in CONTROLS.items() if one.can_happen(device)):
         yield name, partial(run_control, control, greedy, drawn, draft)
 
 

@@ -76,6 +76,11 @@ void verify_entry(const Round& round, Index entry) {
   }
 }
 
+// How many threads share the entries of a batch: one where the logits that all look at are few, which a team costs more than.
+inline int team_of(Index batch, Index num_draft, Index vocab_size, int threads) {
+  return batch > 1 && batch * (num_draft + 1) * vocab_size >= SHARED_TILES * TILE ? threads : 1;
+}
+
 template <class Logit>
 void verify_batch(const Round& round, int threads) {
   row_threads = round.batch == 1 ? threads : 1;
@@ -83,7 +88,8 @@ void verify_batch(const Round& round, int threads) {
     verify_entry<Logit>(round, 0);
     return;
   }
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+  const int team = team_of(round.batch, round.num_draft, round.vocab_size, threads);
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(dynamic)
   for (Index entry = 0; entry < round.batch; ++entry) verify_entry<Logit>(round, entry);
 }
 
@@ -118,7 +124,8 @@ void compare_entry(const Compared& round, Index entry) {
 
 template <class Logit>
 void compare_batch(const Compared& round, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && round.batch > 1) schedule(static)
+  const int team = team_of(round.batch, round.num_draft, round.vocab_size, threads);
+#pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
   for (Index entry = 0; entry < round.batch; ++entry) compare_entry<Logit>(round, entry);
 }
 

@@ -18,7 +18,7 @@ from kernels.verify.registry import KERNELS
 from kernels.verify.sigmoid import Scaling
 from methods.sampling import Sampling
 from methods.speculative.options import DEFAULT_SCALE, LenienceOptions
-from methods.types import Guarantee, Proposal, Verdict
+from methods.types import Guarantee, Proposal, Verdict, VerifyRule
 
 
 class SpeculativeSampling:
@@ -172,6 +172,35 @@ def loop_of(rule: Any, proposal: Proposal, sampling: Sampling) -> Loop | None:
     """Return how the compiled loop decides as a rule does; None for a rule that does not say, as of a plug-in."""
     loop = getattr(type(rule), "loop", None)
     return loop(rule, proposal, sampling) if callable(loop) else None
+
+
+class ByLoop:
+    """A rule as compiled passes decide for it: by the loop that it names, or by itself where it names none."""
+
+    def __init__(self, rule: VerifyRule) -> None:
+        self.rule, self.guarantee, self.looks_ahead = rule, rule.guarantee, getattr(rule, "looks_ahead", False)
+
+    def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
+        loop, library = loop_of(self.rule, proposal, sampling), _library(target_logits)
+        if loop is None or library is None:
+            return self.rule.verify(proposal, target_logits, sampling, uniforms)
+        if not sampling.greedy:
+            return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), library, loop)
+        check_shapes(proposal, target_logits)
+        return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, library)
+
+
+def ways_of(rule: VerifyRule, device: torch.device) -> list[VerifyRule]:
+    """Return a rule by everything that may decide for it on such a device; the first is the rule itself."""
+    ways: list[VerifyRule] = [rule]
+    if isinstance(rule, KernelRule | SpeculativeSampling):
+        ways += rule.elsewhere(device)
+    return [*ways, ByLoop(rule)] if can_loop(device) and hasattr(type(rule), "loop") else ways
+
+
+def can_loop(device: torch.device) -> bool:
+    """Say whether a compiled loop can decide on such a device."""
+    return device.type == "cpu" and fused_cpu.library() is not None
 
 
 def _library(logits: Tensor) -> ctypes.CDLL | None:

@@ -26,6 +26,7 @@ from kernels.products.few_rows import Choice
 from methods.parts import RULES
 from methods.sampling import Uniforms
 from methods.session import MIN_CAPACITY, ModelSession
+from methods.speculative import rules
 from methods.speculative.rules import SpeculativeSampling
 from methods.types import Inputs
 
@@ -75,7 +76,7 @@ def test_right_methods_are_found_as_they_are_declared(done: dict) -> None:
 def test_every_control_is_caught(done: dict) -> None:
     """Those that the first audit was asked for, and what a hostile review smuggled past it."""
     assert {control["name"]: control["caught"] for control in done["controls"]} == dict.fromkeys(controls.CONTROLS, True)
-    assert len(controls.CONTROLS) == 19
+    assert len(controls.CONTROLS) == 20
 
 
 def test_the_evidence_is_there(done: dict) -> None:
@@ -227,6 +228,21 @@ def test_shifted_positions_are_one_too_far(zoo_cache: Path) -> None:
         session.rewind([0])
     assert wrong.lengths == right.lengths
     assert not torch.allclose(*(session.extend(torch.tensor([[9, 10]])) for session in (wrong, right)), atol=1e-4)
+
+
+def test_a_control_of_the_compiled_loop_is_left_out_where_nothing_compiles_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule itself is right, so that there it would be caught by no check."""
+    name = "lenience 1.02 in the compiled loop"
+    monkeypatch.setattr(audit_run, "CONTROLS", {name: controls.CONTROLS[name]})
+    folders = [tmp_path / "compiled", tmp_path / "not"]
+    for folder in folders:
+        folder.mkdir()
+    compiled = found_of_controls(folders[0], 2)[name]
+    assert (compiled["caught"], compiled["failed"]) == (True, ["law of draft 0", "law of draft 1"])
+    monkeypatch.setattr(rules.fused_cpu, "library", lambda: None)
+    assert found_of_controls(folders[1], 2) == {}
 
 
 def test_a_control_without_a_fault_is_caught_by_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from harness.exact.toy import random_table, toy_session
 from harness.run.build import build_schedule
 from harness.run.runner import pin
 from harness.zoo.build import ensure
+from kernels.verify.fused_cpu import Loop
 from methods.autoregressive import Autoregressive
 from methods.parts import DRAFTERS, RULES
 from methods.sampling import Sampling, Uniforms
@@ -454,6 +455,25 @@ class SeesPadding(SpeculativeSampling):
         return super().verify(replace(proposal, lengths=whole), target_logits, sampling, uniforms)
 
 
+class ComparesByLoop(SpeculativeSampling):
+    """Names a loop at temperature 0, where its own verdict lets every draft stand that is among the two likeliest tokens."""
+
+    guarantee = "lossy"
+
+    def verify(self, proposal, target_logits, sampling, uniforms):  # type: ignore[no-untyped-def]
+        verdict = super().verify(proposal, target_logits, sampling, uniforms)
+        if not sampling.greedy or not proposal.tokens.shape[1]:
+            return verdict
+        likely = (proposal.tokens.unsqueeze(-1) == target_logits[:, :-1].topk(2).indices).any(-1)
+        count = (
+            (likely & (torch.arange(likely.shape[1]) < torch.tensor(proposal.lengths).unsqueeze(-1))).long().cumprod(1).sum(1)
+        )
+        return replace(verdict, num_accepted=count, next_token=target_logits.argmax(-1)[torch.arange(len(count)), count])
+
+    def loop(self, proposal, sampling):  # type: ignore[no-untyped-def]
+        return Loop(looks_at_all=True)
+
+
 LAW, LOOP = "its law, integrated over its uniforms", "sampled, through the loop"
 
 
@@ -462,6 +482,8 @@ LAW, LOOP = "its law, integrated over its uniforms", "sampled, through the loop"
     [
         (lambda: _LenientBy(1.02), {LAW}),
         (CONTROLS["no residual"].rule, {LAW, LOOP}),
+        (CONTROLS["lenience 1.02 in the compiled loop"].rule, {"its loop decides as it does"}),
+        (ComparesByLoop, {"its loop decides as it does"}),
         (OneUniform, {LOOP}),
         (CONTROLS["block verification, token-wise residual"].rule, {LAW}),
         (CONTROLS["block verification, numbers again"].rule, {LAW}),
