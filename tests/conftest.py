@@ -9,6 +9,8 @@ import shape_checks
 import torch
 
 os.environ.setdefault("FORETOKEN_PRODUCTS", "torch")  # of this machine nothing is measured, in subprocesses neither
+# Two tests run at a time: threads of commands that they start would wait for one another's cores, several times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 shape_checks.install(["methods", "kernels"])
 
 ROOT = Path(__file__).resolve().parents[1]
