@@ -9,6 +9,7 @@ import shape_checks
 import torch
 
 os.environ.setdefault("FORETOKEN_PRODUCTS", "torch")  # of this machine nothing is measured, in subprocesses neither
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's; in a worker of xdist it is set before numpy is there
 shape_checks.install(["methods", "kernels"])
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,6 +19,14 @@ SHARED = ROOT.parent / "shared"
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """Waiting for the disk after every line takes longer than what is tested; what is killed here is no machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")
