@@ -12,8 +12,10 @@ import threading
 import types
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import patch
 
 import jaxtyping
+from jaxtyping import _import_hook
 
 Passed = dict[Any, set[Any]]  # looks of the arguments: looks of the results
 
@@ -25,7 +27,19 @@ _inner: dict[types.CodeType, tuple[dict[str, Any], Passed]] = {}  # of functions
 def install(modules: list[str]) -> None:
     """Check all functions of these packages; call it before they are imported."""
     jaxtyping.jaxtyped = checked_once
+    _import_hook._JaxtypingLoader.exec_module = _exec_module
     jaxtyping.install_import_hook(modules, "beartype.beartype")
+
+
+def _exec_module(loader: Any, module: types.ModuleType) -> None:
+    """Run a module of these packages. Bytecode has names of its own for them, not also for what they import, as in jaxtyping:
+
+    a process of tests compiled 1,500 modules of transformers and torch anew, as none of them lies under such a name.
+    """
+    own_name = functools.partial(_import_hook._optimized_cache_from_source, loader._typechecker.get_hash())
+    with patch("importlib._bootstrap_external.cache_from_source", own_name):
+        code = loader.get_code(module.__name__)
+    exec(code, module.__dict__)
 
 
 def checked_once(fn: Any = None, *, typechecker: Any) -> Any:
