@@ -9,8 +9,9 @@ import shape_checks
 import torch
 
 os.environ.setdefault("FORETOKEN_PRODUCTS", "torch")  # of this machine nothing is measured, in subprocesses neither
-# Two tests run at a time: threads of commands that they start would wait for one another's cores, several times as long.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Two tests run at a time: threads of numpy, and of commands that they start, would wait for one another's cores, several times as long.
+for library in ("OMP", "OPENBLAS"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 shape_checks.install(["methods", "kernels"])
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,6 +21,14 @@ SHARED = ROOT.parent / "shared"
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unhurried() -> Iterator[None]:
+    """Waiting for the disk after every line takes longer than what is tested; what is killed here is no machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from harness.core.settings import (
 from harness.papers import FIGURES, INPUTS, TABLES, command_of, get_figure, get_table
 from harness.tables.archive import archive_of, keep, num_more, unpacked
 from harness.tables.base import Cell, Figure, Table, explained, without_idle_replicas
-from harness.tables.evidence import Evidence, evidence_for, stored_evidence
+from harness.tables.evidence import Evidence, evidence_for, kept_evidence, stored_evidence
 from harness.tables.files import commits_of, header_of, num_lost, write_table
 from harness.tables.layout import terminal_table
 from harness.tables.published import InputTable
@@ -175,7 +175,7 @@ def _keep(
             file=sys.stderr,
         )
     stored = unpacked(archive) if settings != portable(settings) else None
-    return portable(settings), evidence if stored is None else stored_evidence(stored, leaned=True), [archive]
+    return portable(settings), evidence if stored is None else kept_evidence(stored), [archive]
 
 
 def why_not(item: Table | Figure, settings: Settings) -> str:

@@ -144,7 +144,7 @@ class Probe:
         """Return a probe of this kind from what its JSON holds."""
         return made(cls, values)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The kind and a hash of all fields."""
         digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:8]

@@ -160,9 +160,15 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
 
 
+@cache
+def _known(kind: type) -> frozenset[str]:
+    return frozenset(_names(kind))
+
+
 def _refuse_names(kind: Any, values: Mapping[str, Any]) -> None:
-    known = _names(kind)
-    if unknown := next((name for name in values if name not in known), None):
+    if not _known(kind).issuperset(values):
+        known = _names(kind)
+        unknown = next(name for name in values if name not in known)
         expected = f"expected one of {', '.join(known)}" if known else "expected none"
         raise ValueError(f"{kind.__name__} field {unknown!r}: not known to this version; {expected}")
 
@@ -172,11 +178,17 @@ def _refuse_unknown(values: Any, found: Any) -> None:
     if isinstance(values, dict) and is_dataclass(found):
         _refuse_names(type(found), values)
         for name, value in values.items():
-            if isinstance(value, dict | list):
+            if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
                 _refuse_unknown(value, getattr(found, name))
     elif isinstance(values, list) and values and isinstance(values[0], dict):
         for value, one in zip(values, found, strict=True):
             _refuse_unknown(value, one)
+
+
+def shallow(thing: Any) -> dict[str, Any]:
+    """The values of a dataclass by its fields' names, in their order, as they are. TypeError for anything else."""
+    kind: type = type(thing)
+    return {name: getattr(thing, name) for name in _names(kind)}
 
 
 def plain(thing: Any) -> Any:

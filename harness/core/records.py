@@ -7,11 +7,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
-from harness.core.files import checksum_of, made, parsed
+from harness.core.files import checksum_of, made, parsed, shallow
 from methods.steps import Steps
 
 Unit = tuple[str, str]  # (replica, example)
@@ -97,7 +97,7 @@ class ProbeRecord:
         return self.example, self.repeat
 
     def to_line(self) -> str:
-        return _line({name: value for name, value in asdict(self).items() if value not in (None, [])})
+        return _line({name: value for name, value in shallow(self).items() if value not in (None, [])})
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "ProbeRecord":
@@ -164,7 +164,7 @@ class Record:
 
     def to_line(self) -> str:
         """Return what was generated, without what probes found."""
-        return _line({name: value for name, value in asdict(self).items() if name not in (*MEASURED, "probes")})
+        return _line({name: value for name, value in shallow(self).items() if name not in (*MEASURED, "probes")})
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "Record":
@@ -212,7 +212,7 @@ def distinct(records: Iterable[Record]) -> list[Record]:
 
 def _line(values: dict[str, Any]) -> str:
     """Write a line as JSON whose last field is a checksum of all before it."""
-    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=shallow)
     return f'{text[:-1]}{CHECKSUM}{_checksum(text[:-1].encode())}"}}\n'
 
 

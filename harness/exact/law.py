@@ -161,14 +161,15 @@ def _last_token_law(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> F
 
     For most rules it does not depend on the draft. Two looks at each step confirm that, which saves a bisection per draft.
     """
-    edges = _steps(fixed, tokens[:1], accept)
-    laws = []
+    [edges] = _steps(fixed, tokens[:1], accept)
+    found = []
     for some in tokens.split(max(1, MAX_NUMBERS // (fixed.target_logits.numel() * len(edges)))):
-        agrees = _agrees(fixed, some, accept, edges).tolist()
-        for token, same in zip(some, agrees, strict=True):
-            own = edges if same else _steps(fixed, token[None], accept)
-            laws.append(torch.diff(own, prepend=own.new_zeros(1)))
-    return torch.stack(laws)
+        own, differs = edges.repeat(len(some), 1), ~_agrees(fixed, some, accept, edges)
+        if bool(differs.any()):
+            own[differs] = _steps(fixed, some[differs], accept)
+        found.append(own)
+    steps = torch.cat(found)
+    return torch.diff(steps, prepend=steps.new_zeros(len(steps), 1))
 
 
 def _agrees(fixed: _Round, tokens: Int[Tensor, "K"], accept: float, edges: Float[Tensor, "V"]) -> Bool[Tensor, "K"]:
@@ -181,14 +182,14 @@ def _agrees(fixed: _Round, tokens: Int[Tensor, "K"], accept: float, edges: Float
     return fits.all(-1)
 
 
-def _steps(fixed: _Round, token: Int[Tensor, "1"], accept: float) -> Float[Tensor, "V"]:
-    """Return the cumulative law: for every token, the largest uniform at which the last token's id is at most its id."""
+def _steps(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> Float[Tensor, "K V"]:
+    """Return, for each draft, the cumulative law: of every token the largest uniform at which the last one is at most it."""
     vocab_size = fixed.target_logits.shape[-1]
-    index = torch.arange(vocab_size)
-    tokens, accepts = token.expand(vocab_size), torch.full((vocab_size,), accept, dtype=torch.float64)
-    whole = fixed.verify(tokens, accepts, torch.full_like(accepts, BELOW_ONE))[1] <= index
-    found = turning_points(lambda final: fixed.verify(tokens, accepts, final)[1] <= index, vocab_size)
-    return torch.where(whole, 1.0, found)
+    index, rows = torch.arange(vocab_size).repeat(len(tokens)), tokens.repeat_interleave(vocab_size)
+    accepts = torch.full((len(rows),), accept, dtype=torch.float64)
+    whole = fixed.verify(rows, accepts, torch.full_like(accepts, BELOW_ONE))[1] <= index
+    found = turning_points(lambda final: fixed.verify(rows, accepts, final)[1] <= index, len(rows))
+    return torch.where(whole, 1.0, found).view(-1, vocab_size)
 
 
 def _spot_check(fixed: _Round, tokens: Int[Tensor, "K"], thresholds: Float[Tensor, "K"]) -> None:

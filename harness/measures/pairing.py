@@ -91,16 +91,20 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
     It is their median. Where a method reports no rounds' times, a round on average stands for one; where it does not count them
     either, a token.
     """
-    kinds = Counter(kind for record in records if record.steps for kind in _kinds(record.steps) if kind is not None)
+    kinds_of = [None if record.steps is None else _kinds(record.steps) for record in records]
+    kinds = Counter[int | None]()
+    for own in kinds_of:
+        kinds.update(own or ())
+    kinds.pop(None, None)
     usual = max(kinds, key=lambda kind: kinds[kind], default=0)
     found: list[tuple[float, int]] = []
-    for record in records:
+    for record, own in zip(records, kinds_of, strict=True):
         steps = record.steps
-        if steps is None or not steps.round_s:
+        if steps is None or own is None or not steps.round_s:
             count = max(1, len(record.tokens or ()) if steps is None else len(steps.drafted))
             found.append(((record.wall_s or np.nan) / count, count))
             continue
-        alike = [round_s for round_s, kind in zip(steps.round_s, _kinds(steps), strict=True) if kind == usual]
+        alike = [round_s for round_s, kind in zip(steps.round_s, own, strict=True) if kind == usual]
         found.append((median(alike) if alike else np.nan, len(alike)))
     return found
 
@@ -108,7 +112,7 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
 def _kinds(steps: Steps) -> list[int | None]:
     """Return each round's number of drafts; of a pipeline that of candidates, and None behind a match, which spared layers."""
     if not steps.early_layer:
-        return [len(drafted) for drafted in steps.drafted]
+        return list(map(len, steps.drafted))
     behind_match = (False, *map(bool, steps.matched[:-1]))
     return [None if spared else len(own) for spared, own in zip(behind_match, steps.candidates, strict=True)]
 

@@ -294,9 +294,10 @@ def ratio_of_examples(rows: Sequence[tuple[Name, float, float]], unit: str = "",
 
     An example that is named as a record's ``unit`` belongs to a replica.
     """
-    totals: dict[Name, np.ndarray] = {}
+    totals: dict[Name, tuple[float, float]] = {}
     for example, numerator, denominator in rows:
-        totals[example] = totals.get(example, np.zeros(2)) + np.array([numerator, denominator])
+        above, below = totals.get(example, (0.0, 0.0))
+        totals[example] = above + numerator, below + denominator
     if not totals:
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T

@@ -15,7 +15,7 @@ from harness.run.plan import run_plan
 from harness.run.runner import Runner, ensure_models
 from harness.tables.archive import archive_of, unpacked
 from harness.tables.base import Figure, Table
-from harness.tables.evidence import Evidence, stored_evidence
+from harness.tables.evidence import Evidence, kept_evidence, stored_evidence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,4 +89,4 @@ def _at_hand(item: Table | Figure, folder: Path, profile: str) -> list[tuple[Set
         return [(settings, own, str(folder))]
     kept = unpacked(archive_of(folder_of(committed), item.paper)) if folder == RECORDS else None
     found = [(committed, own, str(folder)), (settings, own, str(folder))]
-    return found if kept is None else [*found, (committed, stored_evidence(kept, leaned=True), "committed")]
+    return found if kept is None else [*found, (committed, kept_evidence(kept), "committed")]

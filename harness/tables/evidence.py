@@ -167,7 +167,13 @@ def evidence_for(plan: Sequence[Comparison], paper: str, records: Path, results:
     if not plan or own.count(plan)[0] or own.reasons(plan):
         return own
     kept = unpacked(archive_of(results, paper))
-    return own if kept is None or not (found := stored_evidence(kept, leaned=True)).count(plan)[0] else found
+    return own if kept is None or not (found := kept_evidence(kept)).count(plan)[0] else found
+
+
+@lru_cache(maxsize=1)
+def kept_evidence(folder: Path) -> Evidence:
+    """The evidence in an unpacked archive, which does not change; tables of one paper that follow each other read it once."""
+    return stored_evidence(folder, leaned=True)
 
 
 def stored_decoder(records: Path, target: ModelSpec) -> Decode:

@@ -90,15 +90,13 @@ def test_a_plain_token_and_a_verified_one_have_the_same_bits(kind: str) -> None:
     assert torch.equal(torch.cat(drafted, 1), extended)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_drawn_tokens_follow_the_law(threads: int) -> None:
-    """Single precision: 1,500 draws from one law, the exact one in fp64; a chi-square of its twelve largest tokens."""
+def drawn_from_one_law(count: int, threads: int, sampling: Sampling) -> tuple[list[int], Tensor]:
+    """Tokens that are drafted behind one token by a generator's numbers, and the logits that they are drawn from."""
     session, before = session_of(model_of("gpt2", torch.float32), COMPILED, 5), torch.get_num_threads()
-    sampling, generator = Sampling(temperature=1.5), torch.Generator().manual_seed(2)
-    drawn: list[int] = []
+    generator, drawn = torch.Generator().manual_seed(2), list[int]()
     torch.set_num_threads(threads)
     try:
-        for _ in range(1500):
+        for _ in range(count):
             made = session.draft([3], 1, sampling, torch.rand(1, 1, dtype=torch.float64, generator=generator))
             assert made is not None
             drawn.append(int(made[0]))
@@ -106,12 +104,25 @@ def test_drawn_tokens_follow_the_law(threads: int) -> None:
     finally:
         torch.set_num_threads(before)
     assert made is not None
-    law = sampling.probs(made[1][0, 0].double())
+    return drawn, made[1][0, 0]
+
+
+def test_drawn_tokens_follow_the_law() -> None:
+    """Single precision: 1,500 draws from one law, the exact one in fp64; a chi-square of its twelve largest tokens.
+
+    Two threads wait for each other at every layer, for long where others compute, too: they draw 100 of the very same tokens.
+    """
+    sampling = Sampling(temperature=1.5)
+    drawn, logits = drawn_from_one_law(1500, 1, sampling)
+    law = sampling.probs(logits.double())
     counts = torch.bincount(torch.tensor(drawn), minlength=97).double()
     top = law.topk(12).indices
     expected = torch.cat((law[top], (1 - law[top].sum())[None])) * 1500
     found = torch.cat((counts[top], (1500 - counts[top].sum())[None]))
     assert float(((found - expected) ** 2 / expected).sum()) < 34.5  # of 12 degrees of freedom one in 1,700 is above
+    shared, of_two = drawn_from_one_law(100, 2, sampling)
+    torch.testing.assert_close(of_two, logits, rtol=1e-5, atol=1e-5)
+    assert shared == drawn[:100]
 
 
 def test_extreme_uniforms_draw_the_first_and_the_last_token_that_weighs() -> None:

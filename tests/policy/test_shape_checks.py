@@ -76,6 +76,26 @@ def test_methods_and_dataclasses_are_checked_too() -> None:
             checked(torch.rand(2, 4), torch.rand(3, 4))
 
 
+def test_what_passed_is_known_of_a_function_that_is_made_anew_and_its_annotations_count() -> None:
+    """As an inner function of one that runs often; where its annotations are others, nothing of it is known."""
+
+    def made(kind) -> object:
+        def inner(values: kind) -> kind:
+            return values
+
+        return checked_once(inner, typechecker=beartype)
+
+    for _ in range(2):
+        for width in (2, 2, 5):
+            assert made(Float[Tensor, "a b"])(torch.rand(3, width)).shape == (3, width)
+        assert made(Float[Tensor, "a"])(torch.rand(3)).shape == (3,)
+        for wrong in (torch.rand(3), torch.zeros(3, 2, dtype=torch.long), 1.0):
+            with pytest.raises(TypeCheckError):
+                made(Float[Tensor, "a b"])(wrong)
+        with pytest.raises(TypeCheckError):
+            made(Float[Tensor, "a"])(torch.rand(3, 2))
+
+
 def test_the_projects_own_functions_are_checked() -> None:
     for _ in range(2):
         assert adjusted_logits(torch.zeros(2, 3), SamplingSpec()).shape == (2, 3)
