@@ -9,7 +9,7 @@ import shape_checks
 import torch
 
 os.environ.setdefault("FORETOKEN_PRODUCTS", "torch")  # of this machine nothing is measured, in subprocesses neither
-# Two tests run at a time: threads of numpy, and of commands that they start, would wait for one another's cores, several times as long.
+# Two tests run at a time: threads of numpy and of commands that they start would wait for one another's cores.
 for library in ("OMP", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 shape_checks.install(["methods", "kernels"])

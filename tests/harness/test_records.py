@@ -15,6 +15,7 @@ from probed import with_probe_records
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.core.files import LineFile
 from harness.core.record_files import RecordFile, load_records, read_records
 from harness.core.records import Overlap, Record
 from methods.steps import Steps
@@ -125,6 +126,16 @@ def test_a_record_of_another_experiment_is_refused(tmp_path: Path) -> None:
     for read in (file.read, lambda: load_records(tmp_path)):
         with pytest.raises(UsageError, match=rf"example 'é1' is of experiment 0123; expected {EXPERIMENT.signature}"):
             read()
+
+
+def test_each_line_is_on_the_disk_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without power loses the line that is being written alone; other tests do not wait for disks."""
+    path, seen = tmp_path / "lines.jsonl", list[bytes]()
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: seen.append(path.read_bytes()))
+    with LineFile(path) as file:
+        file.write(b"one\n")
+        file.write(b"two\n")
+    assert seen == [b"one\n", b"one\ntwo\n"]
 
 
 def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) -> None:
