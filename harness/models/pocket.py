@@ -82,9 +82,10 @@ class PocketLearner:
 
     target: str
     tasks: tuple[str, ...]
-    max_input_tokens: int
+    max_input_tokens: int = 512
     max_new_tokens: int
     texts: int
+    chat_template: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

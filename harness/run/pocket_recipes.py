@@ -30,7 +30,7 @@ def material_of(recipe: PocketLearner, source: str) -> Material:
         source=source,
         max_input_tokens=recipe.max_input_tokens,
         max_new_tokens=recipe.max_new_tokens,
-        chat_template=True,
+        chat_template=recipe.chat_template,
         seed=SEED,
     )
 
