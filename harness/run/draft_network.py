@@ -55,21 +55,20 @@ def new_network(layers: int, width: int | None, seed: int, target: LoadedModel, 
     """Make the draft as it is before any step; what does not begin as the target's is random by the seed."""
     ends = [kept.index(token) for token in target.eos_token_ids if token in kept]
     size = len(kept) + (len(kept) < target.vocab_size)  # the last token stands for all that are not known
-    hears, end = target.listener is not None, ends[0]
     config = _own_config(layers, target) if width is None else _narrow_config(width, layers, target)
     config.update({
-        "vocab_size": size, "bos_token_id": None, "eos_token_id": ends if len(ends) > 1 else end, "pad_token_id": None,
+        "vocab_size": size, "bos_token_id": None, "eos_token_id": ends if len(ends) > 1 else ends[0], "pad_token_id": None,
     })  # fmt: skip
     if len(kept) < target.vocab_size:
         setattr(config, KEPT_TOKENS, list(kept))
-    kind = transformers.WhisperForConditionalGeneration._from_config if hears else transformers.AutoModelForCausalLM.from_config
-    settings = _whisper_settings(target, kept) if hears else None
-    if settings is not None:
-        config.update({"decoder_start_token_id": settings.decoder_start_token_id, "suppress_tokens": None})
-        config.update({"bos_token_id": end, "pad_token_id": end, "begin_suppress_tokens": settings.begin_suppress_tokens})
+    make, settings = transformers.AutoModelForCausalLM.from_config, None
+    if target.listener is not None:
+        make, settings = transformers.WhisperForConditionalGeneration._from_config, _whisper_settings(target, kept)
+        config.update({name: getattr(settings, name) for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id")})
+        config.update(dict.fromkeys(("suppress_tokens", "begin_suppress_tokens")))  # the settings say it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: Any = kind(config, dtype=torch.float32)
+        network: Any = make(config, dtype=torch.float32)
     with torch.no_grad():
         if width is None:
             _begin_as(network, target, kept, layers)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from harness.run.draft_material import ROWS, Material, collect
 from harness.run.prompts import make_prompt
 from harness.zoo.build import ensure
 from harness.zoo.state import CHECKPOINT, load_state, save_state
+from kernels.native import cache_folder
 from methods.models.whisper import WhisperStack, same_encoder
 from methods.sampling import Sampling
 from tasks import get_task
@@ -199,6 +201,9 @@ def test_a_killed_training_ends_with_the_same_weights(target: str, draft: Path, 
     words, environment = words_of(target, tmp_path / "draft", "--vocabulary", KNOWN), os.environ | {
         "FORETOKEN_CACHE": str(tmp_path / "cache")
     }  # fmt: skip
+    (tmp_path / "cache").mkdir()
+    for compiled in cache_folder().glob("native-*"):
+        shutil.copy2(compiled, tmp_path / "cache")
     process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stderr=subprocess.PIPE, env=environment)
     deadline = time.monotonic() + 120
     while not (tmp_path / "draft" / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
