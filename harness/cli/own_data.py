@@ -225,7 +225,7 @@ def notes(experiment: Experiment, num_found: int) -> list[str]:
         undivided = source.repository is None and is_undivided(get_task(experiment.task).dataset, source)
         told.append(
             f"{num_found} of {experiment.limit} examples: {source.place} has no more to test"
-            + (f". {HELD_OUT}" if undivided and not source.split else "")
+            + (f". {HELD_OUT}" if undivided and source.split in ("", PARTED) else "")
         )
     return told
 

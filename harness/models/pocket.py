@@ -96,6 +96,7 @@ class PocketDraft(PocketLearner):
     width: int | None = None
     vocabulary: int
     steps: int
+    learning_rate: float = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ run beside the target reads what the target's encoder heard.
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -81,9 +81,17 @@ def new_network(layers: int, width: int | None, seed: int, target: LoadedModel, 
 
 
 def learner_of(network: Any) -> nn.Module:
-    """Return the part of a draft that learns: of a Whisper its decoder, whose embeddings are its head."""
-    learner: nn.Module = network.model.decoder if network.config.model_type == "whisper" else network
-    return learner
+    """Return the part of a draft that learns: of a Whisper its decoder's layers.
+
+    Embeddings, which are its head too, stay the target's: learned from an hour of speech they forget the words that it lacks
+    (overlap on held-out utterances 0.45 in place of 0.7).
+    """
+    if network.config.model_type != "whisper":
+        return cast(nn.Module, network)
+    decoder = network.model.decoder
+    for part in (decoder.embed_tokens, decoder.embed_positions):
+        part.requires_grad_(False)
+    return cast(nn.Module, decoder)
 
 
 def states_and_head(

@@ -216,7 +216,7 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         "steps": steps,
         "evaluations": evaluations,
         "num_parameters": sum(weight.numel() for weight in network.parameters()),
-        "num_learning_parameters": sum(weight.numel() for weight in learner.parameters()),
+        "num_learning_parameters": sum(weight.numel() for weight in learner.parameters() if weight.requires_grad),
         "collecting_s": clock.plan.collecting_s,
     }
     finish(folder, facts, spent)
@@ -230,7 +230,7 @@ def _spared(readings: Sequence[Reading]) -> int:
 
 
 def _optimizer(job: Job, network: nn.Module) -> Optimizers:
-    weights = list(network.parameters())
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
     groups = [{"params": weights, "rate_scale": 1.0}]
     return Optimizers([torch.optim.AdamW(groups, lr=job.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)], weights)
 

@@ -90,7 +90,10 @@ def test_it_learns_over_the_encoder_of_its_target(draft: Path, target: str) -> N
     heard = [name for name in theirs if name.startswith(ENCODER)]
     assert len(heard) > 10
     assert all(torch.equal(ours[name], theirs[name]) for name in heard)
-    assert known["num_learning_parameters"] < known["num_parameters"]
+    kept = json.loads((draft / "config.json").read_text())["kept_tokens"]
+    embedding = "model.decoder.embed_tokens.weight"
+    assert torch.equal(ours[embedding][: len(kept)], theirs[embedding][kept]), "words that no recording has stay known"
+    assert 0 < known["num_learning_parameters"] < known["num_parameters"]
     assert {"preprocessor_config.json", "tokenizer.json", "generation_config.json"} <= {path.name for path in draft.iterdir()}
 
 
