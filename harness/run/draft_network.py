@@ -83,7 +83,7 @@ def new_network(layers: int, width: int | None, seed: int, target: LoadedModel, 
 def learner_of(network: Any) -> nn.Module:
     """Return the part of a draft that learns: of a Whisper its decoder's layers.
 
-    Embeddings, which are its head too, stay the target's: learned from an hour of speech they forget the words that it lacks
+    Embeddings, which are its head too, stay the target's: learned from minutes of speech they forget the words that it lacks
     (overlap on held-out utterances 0.45 in place of 0.7).
     """
     if network.config.model_type != "whisper":
