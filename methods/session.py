@@ -62,7 +62,7 @@ class ModelSession:
         self.lengths = [(0,) * once.batch] * self.num_layers
         self._cache = self._empty_cache(once.batch)
         if stack.is_encoder_decoder:
-            self._source = Source(stack, once)
+            self._source = Source(stack, once, once.encoded)
         cached = [() if stack.encodes_prompts else prompt[:-1] for prompt in once.prompts]
         longest = max(map(len, cached))
         if longest:

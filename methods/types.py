@@ -29,18 +29,21 @@ class Inputs:
 
     For a decoder-only model ``prompts`` are the prompts (at least one token each). For an encoder-decoder they are the
     encoder's sources, and the decoder begins with the model's own start token. A model that hears has ``features`` for its
-    encoder, and its decoder begins with the prompts (a start token, language, task and no timestamps).
+    encoder, and its decoder begins with the prompts (a start token, language, task and no timestamps). ``encoded``: what the
+    encoder makes of them, where another session of the same encoder has it; one row where all are alike.
     """
 
     prompts: tuple[tuple[int, ...], ...]
     features: Float[Tensor, "B mels frames"] | None = field(default=None, compare=False)
+    encoded: Float[Tensor, "_ S D"] | None = field(default=None, compare=False)
 
     @property
     def batch(self) -> int:
         return len(self.prompts)
 
     def row(self, index: int) -> "Inputs":
-        return Inputs((self.prompts[index],), None if self.features is None else self.features[index : index + 1])
+        features, encoded = (None if one is None else one[index : index + 1] for one in (self.features, self.encoded))
+        return Inputs((self.prompts[index],), features, encoded)
 
     @property
     def are_alike(self) -> bool:

@@ -96,7 +96,8 @@ class Dataset:
     ``toy_row`` generates a row, or names one of ``tasks.world.TOY_ROWS``.
     ``testable`` drops rows that make poor test prompts. ``hub`` is None for what the Hub does not hold as Parquet files.
     ``paths`` are fields that name a file, relative to the folder of the file that the row stands in.
-    Unless it ``splits_one_file`` by a hash of the group, a set without a training part is all for testing.
+    Unless it ``splits_one_file`` by a hash of the group, a set without a training part is all for testing, but where a source
+    asks for its parts (``tasks.sources.source.PARTED``).
     ``fields`` are all of a row that ``example`` may read; empty where nobody says. ``either`` are those of which one is enough,
     so that a column that a user names for one replaces the others.
     """

@@ -149,6 +149,10 @@ class Speech(Task):
     def prompt(self, example: Example, style: PromptStyle) -> str:
         return ""
 
+    def content(self, example: Example) -> str:
+        """What is said: another recording of it counts as the same row."""
+        return example.references[0]
+
     def statistics(self, example: Example, output_text: str, reference: ReferenceScore | None = None) -> Statistics:
         return edit_counts(output_text, example.references[0])
 

@@ -38,7 +38,7 @@ HELP = {
     "zoo": "train the zoo's models that are not cached yet",
     "get": "fetch public models that two CPU cores run, once, with their licences and sizes",
     "heads": "train heads for intermediate layers of a decoder-only model, for PPD",
-    "draft": "distil a small draft model for a decoder-only model, for speculative decoding",
+    "draft": "distil a small draft for a decoder-only model or a Whisper, for speculative decoding",
     "bench": "time our loops against transformers', interleaved, and passes of models by their number of rows",
     "advise": "which drafter and gamma to use on this machine: measured in minutes, predicted, checked, as commands to paste",
     "regress": "compare a small pinned set of metrics, or your own pair, with a committed baseline; status 1 where one moved",

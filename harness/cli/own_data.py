@@ -24,7 +24,7 @@ from tasks.base import Dataset, Example, Task
 from tasks.sources.locate import Contents, contents, is_undivided
 from tasks.sources.read import read_examples
 from tasks.sources.rows import Rows, row_hash
-from tasks.sources.source import HUB, WHOLE, Source
+from tasks.sources.source import HUB, PARTED, WHOLE, Source
 from tasks.text import MAX_PROMPT_WORDS, is_cut
 
 UNKNOWN = "unknown"
@@ -64,13 +64,16 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
         _refuse_copied(model, source, dataset)
     undivided = is_undivided(dataset, replace(source, split=""))
     every = replace(source, skip=())
-    whole = replace(every, split=WHOLE) if undivided and source.split in ("", "test", WHOLE) else every
+    whole = replace(every, split=WHOLE) if undivided and source.split in ("", "test", PARTED, WHOLE) else every
     learner = next((one.name for one in models if _has_learned(one, source, dataset) or _learned_rows(one, whole, task)), None)
-    if undivided and source.split == "test":
-        source = replace(source, split="")
-    elif undivided and not source.split and learner is None:
+    asked, part = source.split, "" if dataset.splits_one_file else PARTED
+    if undivided and asked == "test":
+        source = replace(source, split=part)
+    elif undivided and not asked and learner is None:
         source = replace(source, split=WHOLE)
-    if learner is not None and (source.split == "train" or (undivided and source.split)):
+    elif undivided and not asked and any(_reads_part(one, whole, task) for one in models):
+        source = replace(source, split=part)
+    if learner is not None and (asked == "train" or (undivided and asked not in ("", "test", PARTED))):
         raise UsageError(
             f"split {source.split!r}: {learner} learns from rows of {source.place} that it tests; choose --split test, which "
             "has none of them"
@@ -91,6 +94,12 @@ def _learns_from(model: ModelSpec, place: str) -> bool:
 def _is_trained_here(model: ModelSpec) -> bool:
     """Say whether a model is trained on the training rows of whatever data a run has."""
     return model.base.startswith(ZOO) or (model.base.startswith(POCKET) and model.base.removeprefix(POCKET) in TRAINED)
+
+
+def _reads_part(model: ModelSpec, whole: Source, task: str) -> bool:
+    """Say whether a draft learns from the training part of a task's rows, also of a set that others test as a whole."""
+    recipe = TRAINED.get(model.base.removeprefix(POCKET)) if model.base.startswith(POCKET) else None
+    return task in recipe.tasks if recipe is not None else bool(_learned_rows(model, whole, task))
 
 
 def _refuse_shared(model: ModelSpec, source: Source) -> None:
@@ -159,7 +168,7 @@ def _among(rows: Rows, task: Task, examples: Iterable[Example]) -> list[Example]
 
 def _as_tested(source: Source) -> Source:
     """Return the source whose files are tested: one set of rows is the same files, however it is divided."""
-    return replace(source, split="") if source.split in ("test", WHOLE) else source
+    return replace(source, split="") if source.split in ("test", PARTED, WHOLE) else source
 
 
 def _learned_places(model: ModelSpec) -> list[str]:
@@ -216,7 +225,7 @@ def notes(experiment: Experiment, num_found: int) -> list[str]:
         undivided = source.repository is None and is_undivided(get_task(experiment.task).dataset, source)
         told.append(
             f"{num_found} of {experiment.limit} examples: {source.place} has no more to test"
-            + (f". {HELD_OUT}" if undivided and not source.split else "")
+            + (f". {HELD_OUT}" if undivided and source.split in ("", PARTED) else "")
         )
     return told
 
@@ -231,7 +240,7 @@ def left_out_line(source: str) -> list[str]:
 
 def _parted(experiment: Experiment, source: Source) -> list[str]:
     """Say where a part is tested because a model learned from rows of the rest."""
-    if not source.is_local() or source.repository is not None or source.split:
+    if not source.is_local() or source.repository is not None or source.split not in ("", PARTED):
         return []
     if not is_undivided(get_task(experiment.task).dataset, source):
         return []

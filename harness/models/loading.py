@@ -267,10 +267,12 @@ def _check_tokenizer(model: LoadedModel) -> None:
         raise UsageError(f"{said}numbers {last!r} as {ordinary[last]}, its network has {size} tokens; {remedy}")
     if len(vocabulary) < LEAST_KNOWN * size:
         raise UsageError(f"{said}has {len(vocabulary)} tokens, its network {size}; {remedy}")
+    kept = dict(enumerate(getattr(stack.model.config, KEPT_TOKENS, None) or ()))
+    opening = [kept.get(token, token) for token in model.opening]  # as the tokenizer numbers them
     for word, place, setting in ((BEGIN, 0, "decoder_start_token_id"), (NO_TIMESTAMPS, -1, "no_timestamps_token_id")):
-        if model.opening and word in vocabulary and model.opening[place] != vocabulary[word]:
+        if opening and word in vocabulary and opening[place] != vocabulary[word]:
             raise UsageError(
-                f"{said}numbers {word!r} as {vocabulary[word]}, the forced tokens are {list(model.opening)}; correct {setting} "
+                f"{said}numbers {word!r} as {vocabulary[word]}, the forced tokens are {opening}; correct {setting} "
                 "in its generation_config.json, or take that file and the tokenizer's from the checkpoint that it was made from"
             )
 

@@ -82,9 +82,10 @@ class PocketLearner:
 
     target: str
     tasks: tuple[str, ...]
-    max_input_tokens: int
+    max_input_tokens: int = 512
     max_new_tokens: int
     texts: int
+    chat_template: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,7 @@ class PocketDraft(PocketLearner):
     width: int | None = None
     vocabulary: int
     steps: int
+    learning_rate: float = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,11 @@
-"""Distils a small draft for a decoder-only model from its next-token laws (`foretoken draft`).
+"""Distils a small draft for a decoder-only model or a Whisper from its next-token laws (`foretoken draft`).
 
-A draft of the target's own width begins as some of the target's layers; a narrower one is a Llama whose embeddings, which are
-its head too, begin as the target's by principal components. It learns the target's likeliest tokens at every place of prompts
-and of what the target answered (harness.run.draft_material), in the end of the answers alone. It may know the most frequent
-part of the vocabulary: what it lacks has probability 0 in the draft, so that any exact rule stays exact; all of it is read as
-one token.
+The draft begins as harness.run.draft_network says. It learns the target's likeliest tokens at every place of prompts and of
+what the target answered (harness.run.draft_material), in the end of the answers alone. It may know the most frequent part of
+the vocabulary: what it lacks has probability 0 in the draft, so that any exact rule stays exact; all of it is read as one
+token.
 """
 
-import copy
 import hashlib
 import json
 import time
@@ -17,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 import tasks
 from harness.core.errors import UsageError
@@ -27,15 +24,15 @@ from harness.core.experiment import ZOO
 from harness.core.files import checksum_of, made, parsed, readable, regular, replace_file
 from harness.models.loading import LoadedModel, load_model
 from harness.run.draft_material import ROWS, Material, Reading, collect
+from harness.run.draft_network import always_kept, check_sizes, learner_of, new_network, states_and_head
 from harness.zoo.build import ensure
 from harness.zoo.cache import DONE, locked, quiet, read_facts, unreadable
 from harness.zoo.loop import Course, Evaluation, Objective, evenly, finish, run_steps
 from harness.zoo.state import Optimizers, generator_of, rate_share
-from methods.models.checkpoint import KEPT_TOKENS
 
-HEAD_WIDTH = 64
 PLAN = "plan.json"
 BATCH_TOKENS = 1500  # of a step, at least one text
+PLACES_A_TOKEN = 8  # of what is heard: so many cost as much as a token
 COLLECTING = 0.5  # share of the time for laws; the rest is training
 HELD_OUT = 8  # of the greedy texts, and of the sampled ones
 TRIED_S = 10.0  # how long steps are tried to say how many fit into the time
@@ -80,24 +77,6 @@ class Plan:
 Known = tuple[Int[Tensor, " V"], int]  # the draft's number of each token of the target, and how many tokens it knows
 
 
-def check_job(job: Job, target: LoadedModel) -> None:
-    """UsageError for a target or sizes of which no draft is made."""
-    if target.is_encoder_decoder:
-        raise UsageError(f"target {target.name}: it is an encoder-decoder; expected a decoder-only model")
-    width = int(target.stack.model.get_input_embeddings().weight.shape[1])
-    if job.width is None:
-        if job.layers > target.stack.num_layers:
-            raise UsageError(f"layers {job.layers}: expected at most {target.stack.num_layers}, the target's own")
-    elif job.width % HEAD_WIDTH:
-        raise UsageError(f"width {job.width}: expected a multiple of {HEAD_WIDTH}")
-    elif job.width > width:
-        raise UsageError(f"width {job.width}: expected at most {width}, the target's; its embeddings are where a draft begins")
-    if job.vocabulary is not None and not 2 <= job.vocabulary <= target.vocab_size:
-        raise UsageError(f"vocabulary {job.vocabulary}: expected 2 to {target.vocab_size}, the target's tokens")
-    if not target.eos_token_ids:
-        raise UsageError(f"target {target.name}: it has no end of text, which a draft must know; name a model that has one")
-
-
 def train(job: Job, folder: Path) -> str:
     """Distil, unless that has been done, and say what came of it.
 
@@ -117,7 +96,7 @@ def train(job: Job, folder: Path) -> str:
         if spec.base.startswith(ZOO):
             ensure([spec.base.removeprefix(ZOO)], "toy", job.material.source, workers=0)
         target = load_model(spec)
-        check_job(job, target)
+        check_sizes(target, job.layers, job.width, job.vocabulary)
         clock = _Clock(folder, job)
         readings = collect(job.material, target, job.texts or clock.plan.texts, clock.is_over)
         clock.note(texts=len(readings))
@@ -176,7 +155,8 @@ class _Clock:
 
 
 def kept_tokens(job: Job, target: LoadedModel, readings: Sequence[Reading]) -> list[int]:
-    """Return the tokens that the draft knows, in the target's order: those with the most mass in its laws, and its ends."""
+    """Return the tokens that the draft knows, in the target's order: those with the most mass in its laws, and those that it
+    needs."""
     if job.vocabulary is None or job.vocabulary == target.vocab_size:
         return list(range(target.vocab_size))
     mass = torch.zeros(target.vocab_size, dtype=torch.float64)
@@ -184,91 +164,8 @@ def kept_tokens(job: Job, target: LoadedModel, readings: Sequence[Reading]) -> l
         mass.index_add_(0, one.likely.flatten().long(), one.probs.flatten().double())
         answer = slice(one.num_prompt - 1, None)  # what is drafted in the end counts as often as ten places of a prompt
         mass.index_add_(0, one.likely[answer].flatten().long(), 9 * one.probs[answer].flatten().double())
-    mass[list(target.eos_token_ids)] = float("inf")
+    mass[always_kept(target)] = float("inf")
     return sorted(mass.topk(job.vocabulary).indices.tolist())
-
-
-def new_network(job: Job, target: LoadedModel, kept: Sequence[int]) -> Any:
-    """Make the draft as it is before any step; what does not begin as the target's is random by the seed."""
-    ends = [kept.index(token) for token in target.eos_token_ids if token in kept]
-    size = len(kept) + (len(kept) < target.vocab_size)  # the last token stands for all that are not known
-    config = _own_config(job, target) if job.width is None else _narrow_config(job.width, job.layers, target)
-    config.update({
-        "vocab_size": size, "bos_token_id": None, "eos_token_id": ends if len(ends) > 1 else ends[0], "pad_token_id": None,
-    })  # fmt: skip
-    if len(kept) < target.vocab_size:
-        setattr(config, KEPT_TOKENS, list(kept))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(job.seed)
-        network: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        if job.width is None:
-            _begin_as(network, target, kept, job.layers)
-        else:
-            weight: Tensor = network.get_input_embeddings().weight
-            weight.zero_()
-            weight[: len(kept)] = _main_components(target, kept, job.width)
-    network.generation_config = transformers.GenerationConfig.from_model_config(config)
-    return network
-
-
-def _narrow_config(width: int, layers: int, target: LoadedModel) -> Any:
-    return transformers.LlamaConfig(
-        hidden_size=width,
-        intermediate_size=-(-width * 8 // 3 // 64) * 64,
-        num_hidden_layers=layers,
-        num_attention_heads=width // HEAD_WIDTH,
-        num_key_value_heads=width // HEAD_WIDTH,
-        max_position_embeddings=target.stack.position_limit or 2048,
-        tie_word_embeddings=True,
-        initializer_range=0.5 * width**-0.5,
-    )
-
-
-def _main_components(target: LoadedModel, kept: Sequence[int], width: int) -> Float[Tensor, "W width"]:
-    model: Any = target.stack.model
-    known = model.get_input_embeddings().weight.detach().float().cpu()[list(kept)]
-    mean = known.mean(0)
-    axes = torch.linalg.svd(known - mean, full_matrices=False).Vh[:width]
-    begun: Tensor = (known - mean) @ axes.t()
-    return begun * (width**-0.5 / begun.std())
-
-
-def chosen_layers(count: int, depth: int) -> list[int]:
-    """Return the target's layers that a draft begins with, spread evenly from the first to the last."""
-    return [round(number * (depth - 1) / max(1, count - 1)) for number in range(count)]
-
-
-def _own_config(job: Job, target: LoadedModel) -> Any:
-    config = copy.deepcopy(target.stack.model.config)
-    kinds = getattr(config, "layer_types", None)
-    config.update({"num_hidden_layers": job.layers})
-    if kinds:
-        config.update({"layer_types": [kinds[layer] for layer in chosen_layers(job.layers, len(kinds))]})
-    return config
-
-
-def _begin_as(network: Any, target: LoadedModel, kept: Sequence[int], count: int) -> None:
-    """Copy the target's weights: of layers those chosen, of matrices with a row for every token those of the kept ones."""
-    numbers = chosen_layers(count, target.stack.num_layers)
-    theirs = target.stack.model.state_dict()
-    for name, weight in network.state_dict().items():
-        before, layer, behind = _layer_in(name)
-        source = theirs[name if layer is None else f"{before}{numbers[layer]}{behind}"].float().cpu()
-        if source.shape[0] == target.vocab_size != weight.shape[0] or source.shape[0] > weight.shape[0]:
-            weight[: len(kept)] = source[list(kept)]
-            weight[len(kept) :] = source.mean(0)
-        else:
-            weight.copy_(source)
-
-
-def _layer_in(name: str) -> tuple[str, int | None, str]:
-    """Part the name of a weight at the number of its layer, where it has one."""
-    parts = name.split(".")
-    place = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
-    if place is None:
-        return name, None, ""
-    return "".join(f"{part}." for part in parts[:place]), int(parts[place]), "".join(f".{part}" for part in parts[place + 1 :])
 
 
 def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Reading], clock: _Clock) -> str:
@@ -282,11 +179,12 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         raise UsageError(f"texts {len(readings)}: all are held out to judge the draft; expected more")
     place = torch.full((target.vocab_size,), len(kept), dtype=torch.long)
     place[list(kept)] = torch.arange(len(kept))
-    steps = clock.plan.steps or 0
+    steps, begun = clock.plan.steps or 0, (job.layers, job.width, job.seed, target, kept)
     objective = _objective(job, learned, held_out, (place, len(kept)), lambda: steps)
     if not steps:
-        clock.note(steps=(steps := _steps_in(objective, new_network(job, target, kept).train(), job, clock.left_s())))
-    network = new_network(job, target, kept)
+        tried = learner_of(new_network(*begun)).train()
+        clock.note(steps=(steps := _steps_in(objective, tried, job, clock.left_s())))
+    network = new_network(*begun)
     course = Course(
         name="draft",
         identity=f"{job.identity} of {len(readings)} texts, {steps} steps",
@@ -297,10 +195,13 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         clip_norm=1.0,
         evaluated_after=evenly(steps) | {0},
     )
-    evaluations, spent = run_steps(course, network.train(), _optimizer(job, network), objective, folder)
+    learner = learner_of(network).train()
+    evaluations, spent = run_steps(course, learner, _optimizer(job, learner), objective, folder)
     with quiet():
         network.eval().save_pretrained(folder)
         target.tokenizer.save_pretrained(folder)
+        if target.listener is not None:
+            target.listener.extractor.save_pretrained(folder)
     facts = {
         **asdict(job),
         "identity": job.identity,
@@ -315,6 +216,7 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
         "steps": steps,
         "evaluations": evaluations,
         "num_parameters": sum(weight.numel() for weight in network.parameters()),
+        "num_learning_parameters": sum(weight.numel() for weight in learner.parameters() if weight.requires_grad),
         "collecting_s": clock.plan.collecting_s,
     }
     finish(folder, facts, spent)
@@ -327,8 +229,8 @@ def _spared(readings: Sequence[Reading]) -> int:
     return max(1, min(HELD_OUT, len(readings) // 8))
 
 
-def _optimizer(job: Job, network: Any) -> Optimizers:
-    weights = list(network.parameters())
+def _optimizer(job: Job, network: nn.Module) -> Optimizers:
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
     groups = [{"params": weights, "rate_scale": 1.0}]
     return Optimizers([torch.optim.AdamW(groups, lr=job.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)], weights)
 
@@ -351,11 +253,12 @@ def _batches(pool: Sequence[Reading], seed: int, epoch: int) -> list[list[Readin
     batches, room = list[list[Reading]](), 0
     for index in torch.randperm(len(pool), generator=generator_of(seed, epoch)).tolist():
         one = pool[index]
-        if room < len(one.tokens):
+        cost = len(one.tokens) + (0 if one.heard is None else len(one.heard) // PLACES_A_TOKEN)
+        if room < cost:
             batches.append([])
             room = BATCH_TOKENS
         batches[-1].append(one)
-        room -= len(one.tokens)
+        room -= cost
     return batches
 
 
@@ -392,10 +295,11 @@ def _laws(
     """Return the draft's log-laws at the places of a batch, the target's likeliest tokens, and the mass of those it knows."""
     place, num_kept = known
     tokens = torch.nn.utils.rnn.pad_sequence([place[one.tokens[:-1]] for one in batch], batch_first=True)
-    hidden = network.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    heard = [one.heard.float() for one in batch if one.heard is not None]
+    hidden, head = states_and_head(network, tokens, torch.stack(heard) if heard else None)
     counted = [slice(one.num_prompt - 1 if answers_alone else 0, len(one.likely)) for one in batch]
     rows = torch.cat([hidden[row, places] for row, places in enumerate(counted)])
-    logits = network.lm_head(rows)[:, :num_kept].float()  # the token that stands for all others is never drafted
+    logits = head(rows)[:, :num_kept].float()  # the token that stands for all others is never drafted
     labels = place[torch.cat([one.likely[places] for one, places in zip(batch, counted, strict=True)]).long()]
     inside = labels < num_kept
     probs = torch.cat([one.probs[places] for one, places in zip(batch, counted, strict=True)]).float()

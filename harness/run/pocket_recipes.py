@@ -14,7 +14,7 @@ from harness.zoo.cache import is_complete, make, verify
 from harness.zoo.descriptions import HeadTraining
 from harness.zoo.early_heads import paper_layers
 
-LEARNING_RATE, SEED = 1e-3, 0
+SEED = 0
 
 
 def material_of(recipe: PocketLearner, source: str) -> Material:
@@ -30,7 +30,7 @@ def material_of(recipe: PocketLearner, source: str) -> Material:
         source=source,
         max_input_tokens=recipe.max_input_tokens,
         max_new_tokens=recipe.max_new_tokens,
-        chat_template=True,
+        chat_template=recipe.chat_template,
         seed=SEED,
     )
 
@@ -57,7 +57,7 @@ def _draft_job(recipe: PocketDraft, material: Material) -> draft_training.Job:
         minutes=20.0,
         texts=recipe.texts,
         steps=recipe.steps,
-        learning_rate=LEARNING_RATE,
+        learning_rate=recipe.learning_rate,
         seed=SEED,
     )
 

@@ -18,6 +18,7 @@ from methods.errors import InputError
 from methods.models.base import (
     EncoderDecoderStack,
     Frame,
+    Stack,
     activation,
     attend,
     decoder_layer,
@@ -30,6 +31,7 @@ from methods.models.weights import Product, norm_of
 
 LANGUAGE, TASK = "<|en|>", "transcribe"
 REMEDY = "take generation_config.json from the checkpoint that it was made from"
+ENCODER_SETTINGS = ("encoder_attention_heads", "activation_function")  # that no weight's shape tells
 FP16_MARGIN = 1000.0  # transformers keeps an fp16 encoder this far from the largest number
 
 
@@ -113,6 +115,18 @@ class WhisperStack(EncoderDecoderStack):
                 most = torch.finfo(x.dtype).max - FP16_MARGIN
                 x = x.clamp_(-most, most)
         return torch.layer_norm(x, *self.encoder_norm).view(batch, length, width)
+
+
+def same_encoder(stack: Stack, other: Stack) -> bool:
+    """Say whether two models hear the very same: encoders of the same settings, weights, device and type of number."""
+    if not isinstance(stack, WhisperStack) or not isinstance(other, WhisperStack):
+        return False
+    if stack.parts or other.parts or (stack.device, stack.dtype) != (other.device, other.dtype):
+        return False
+    if any(getattr(stack.model.config, name) != getattr(other.model.config, name) for name in ENCODER_SETTINGS):
+        return False
+    ours, theirs = (one.model.model.encoder.state_dict() for one in (stack, other))
+    return ours.keys() == theirs.keys() and all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
 def forced_tokens(settings: Any) -> tuple[int, ...]:

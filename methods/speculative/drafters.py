@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from methods.errors import InputError
 from methods.models.base import Stack
+from methods.models.whisper import same_encoder
 from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter
@@ -41,7 +42,11 @@ class DraftParts:
 
 
 def model(parts: DraftParts) -> Drafter:
-    return ModelDrafter(_needed(parts.session, "model", "a draft model"))
+    """A draft whose encoder is the target's, weight for weight, reads what that one heard; any other hears on its own."""
+    session = _needed(parts.session, "model", "a draft model")
+    stack = getattr(session, "stack", None)
+    shares_encoder = stack is not None and parts.target is not None and same_encoder(stack, parts.target)
+    return ModelDrafter(session, shares_encoder)
 
 
 def tli(parts: DraftParts, draft_tokens: int | None = None) -> Drafter:
@@ -100,7 +105,7 @@ def first_layers(parts: DraftParts, draft_layers: int = 2) -> Drafter:
     if not 1 <= draft_layers < stack.num_layers or stack.parts:
         most = f"1 to {stack.num_layers - 1}" if not stack.parts else "a target on one device"
         raise InputError(f"draft_layers {draft_layers!r}: the target has {stack.num_layers} layers; expected {most}")
-    return ModelDrafter(ModelSession(stack, draft_layers))
+    return ModelDrafter(ModelSession(stack, draft_layers), shares_encoder=stack.is_encoder_decoder)
 
 
 def _needed(part: Part | None, drafter: str, what: str) -> Part:

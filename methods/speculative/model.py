@@ -1,6 +1,7 @@
 """Drafting with a smaller model and its own key/value cache (M_q in the paper), which a cheaper drafter may accelerate."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from methods.speculative.captured import CapturedDrafts
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
 from methods.static import StaticSession
-from methods.types import Inputs, Outcome, Proposal, TextSession
+from methods.types import Inputs, Outcome, Proposal, Session, TextSession
 
 # Tokens [B, n], the logits [B, n or 1, V] that they were drawn from, and these logits' log-sum-exp [B, n] where it is known.
 Drawn = tuple[Tensor, Tensor, Tensor | None]
@@ -75,10 +76,15 @@ class ModelDrafter:
     """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft.
 
     With a session of fixed shapes each pass is captured together with its draw; where passes are compiled, all are one call.
+
+    Args:
+        shares_encoder: the draft's encoder is the target's, so that what the target's session encoded is read in place of
+            encoding it once more. Changes no draft.
     """
 
-    def __init__(self, session: TextSession) -> None:
-        self.session, self.cache = session, _DraftCache(session)
+    def __init__(self, session: TextSession, shares_encoder: bool = False) -> None:
+        self.session, self.cache, self.shares_encoder = session, _DraftCache(session), shares_encoder
+        self._encoded: Tensor | None = None
         self.most_drafts = 0  # of any round; 0: unknown
         self._captured: dict[Sampling, CapturedDrafts] = {}
 
@@ -86,9 +92,14 @@ class ModelDrafter:
         if most_drafts != self.most_drafts:
             self.most_drafts, self._captured = most_drafts, {}
 
+    def read(self, target: Session) -> None:
+        """Take what the target's session encoded for the text that is begun next."""
+        self._encoded = getattr(target, "encoded", None) if self.shares_encoder else None
+
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
         self.uniforms = uniforms
-        self.cache.begin(inputs)
+        encoded, self._encoded = self._encoded, None
+        self.cache.begin(inputs if encoded is None else replace(inputs, encoded=encoded))
 
     def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
         lengths = self.cache.fitting(num_draft)

@@ -7,8 +7,9 @@ each of which stands where the target chooses or draws just it. Any rule of spec
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -61,6 +62,11 @@ class TranslatedSession:
         self._drafted = Drafted(columns, torch.tensor(single).clamp_(min=0))
 
     @property
+    def stack(self) -> Any:
+        """The draft model's, where its session has one."""
+        return getattr(self.session, "stack", None)
+
+    @property
     def lengths(self) -> list[tuple[int, ...]]:
         return self.session.lengths
 
@@ -69,7 +75,7 @@ class TranslatedSession:
         pieces = self.translation.pieces
         pending = [prompt[-1] for prompt in inputs.prompts]
         own = ((*self.translation.prompt(prompt[:-1]), pieces[prompt[-1]][0]) for prompt in inputs.prompts)
-        self.session.prefill(Inputs(tuple(own), inputs.features))
+        self.session.prefill(replace(inputs, prompts=tuple(own)))
         self._widths = [[] for _ in pending]
         return pending
 

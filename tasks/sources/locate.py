@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.base import DataError, Dataset, Row
 from tasks.sources.files import ROW_FORMATS, is_saved_to_disk, rows_of, saved_splits
 from tasks.sources.hub import commit_of
-from tasks.sources.source import OWN, WHOLE, Source
+from tasks.sources.source import OWN, PARTED, WHOLE, Source
 
 TOY_VERSION = "1"  # raise it when any generated row of tasks/world changes: caches are keyed with it
 
@@ -48,13 +48,13 @@ def locate(dataset: Dataset, source: Source) -> Files:
         found = Files(() if path.stem in dataset.test_stems else ((0, path),), ((0, path),))
     elif path.is_dir():
         folder = next((path / name for name in dataset.folders if (path / name).is_dir()), path)
-        named = "" if split == WHOLE else split
+        named = "" if split in (WHOLE, PARTED) else split
         found = _saved(dataset, folder, named) if is_saved_to_disk(folder) else _in_folder(dataset, folder, named)
     else:
         raise DataError(f"data '{source.place}': no such file or folder; expected 'toy', 'hub', or {accepted(dataset)}")
     if split == WHOLE:
         return _undivided(found, source.place)
-    if split not in ("", "test") and path.is_file():
+    if split not in ("", "test", PARTED) and path.is_file():
         raise DataError(f"split '{split}': {source.place} is one file; expected whole or test")
     return found
 

@@ -14,7 +14,7 @@ from tasks.sources.files import Located, rows_of
 from tasks.sources.hub import hub_rows, named_rows
 from tasks.sources.locate import Files, beside, locate
 from tasks.sources.rows import plain_words
-from tasks.sources.source import WHOLE, Source
+from tasks.sources.source import PARTED, WHOLE, Source
 from tasks.world import TOY_ROWS
 
 TEST_PERCENT = 15
@@ -74,7 +74,7 @@ def _from_files(dataset: Dataset, source: Source, split: Split, limit: int | Non
     if source.split == WHOLE and split == "train":
         raise DataError(f"split 'whole': every row of {source.place} is tested, so none is left to train on; leave it out")
     files = locate(dataset, source)
-    pooled = files.pooled and dataset.splits_one_file
+    pooled = files.pooled and (dataset.splits_one_file or source.split == PARTED)
     if files.pooled and not pooled and split == "train":
         files = Files((), files.test)
     chosen = _split_by_hash(dataset, files, source, split) if pooled else _split_by_file(dataset, files, source, split)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from tasks.base import DataError, Dataset, Row
 
 WHOLE = "whole"  # the split of every row
+PARTED = "parted"  # of a lone set, also one that is a test set as a whole: a hash parts its rows
 HUB = "hub:"  # a place begins with it where any data set of the Hub is meant
 OWN = ("toy", "hub")  # places of the tasks' own data sets
 SPLIT = re.compile(r"\w[\w.-]*")
@@ -21,8 +22,9 @@ class Source:
     """``place`` is "toy", "hub", ``hub:NAME``, or the path of a file or folder.
 
     ``fields`` are pairs of a task's field and the column that stands for it; both may name a value inside an object
-    (``translation.de``). ``split`` names the rows that are tested: WHOLE for every one, empty for the usual ones. ``config`` is
-    a configuration of a data set of the Hub. ``skip`` are ids of rows that are not tested.
+    (``translation.de``). ``split`` names the rows that are tested: WHOLE for every one, PARTED for what training
+    leaves out, empty for the usual ones. ``config`` is a configuration of a data set of the Hub. ``skip`` are ids of rows that
+    are not tested.
     """
 
     place: str
@@ -93,6 +95,10 @@ class Source:
         if gone_too := set(made) & set(dataset.either):
             gone |= set(dataset.either) - gone_too
         return {name: value for name, value in row.items() if name not in gone} | made
+
+    def in_parts(self) -> Self:
+        """Return the source of which training reads a part, also where a lone set is a test set as a whole."""
+        return replace(self, split=PARTED) if self.is_local() and self.repository is None and not self.split else self
 
     def is_local(self) -> bool:
         """Say whether the rows lie in files of this machine."""

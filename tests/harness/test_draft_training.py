@@ -23,7 +23,7 @@ from harness.core.experiment import Experiment, MethodSpec, ModelSpec
 from harness.core.files import checksum_of
 from harness.models.loading import load_model
 from harness.models.names import pin_model
-from harness.run import draft_material, draft_training
+from harness.run import draft_material, draft_network, draft_training
 from harness.run.draft_material import Material, collect
 from harness.run.draft_training import PLAN
 from harness.run.prompts import make_prompt
@@ -182,17 +182,15 @@ def test_what_is_held_out_shares_no_group_with_what_is_learned(target: str, monk
 def test_a_draft_as_deep_as_its_target_is_the_target(target: str, tmp_path: Path) -> None:
     """Before any step: every layer, the norms and the kept rows of both matrices."""
     model = load_model(pin_model(ModelSpec(name=target), "toy", "toy"))
-    job = draft_training.Job(
-        material=_material(target), layers=model.stack.num_layers, width=None, vocabulary=None, minutes=1, texts=None,
-        steps=None, learning_rate=1e-3, seed=0,
-    )  # fmt: skip
     tokens = torch.arange(20)[None] + 30
-    whole = model.stack.model
+    whole, depth = model.stack.model, model.stack.num_layers
     with torch.no_grad():
         theirs = whole(tokens).logits[0]
-        same = draft_training.new_network(job, model, list(range(model.vocab_size))).eval()(tokens).logits[0]
+        same = draft_network.new_network(depth, None, 0, model, list(range(model.vocab_size))).eval()(tokens).logits[0]
         part = [token for token in range(model.vocab_size) if token < 100 or token % 3 == 0]
-        fewer = draft_training.new_network(job, model, part).eval()(torch.tensor([[part.index(t) for t in tokens[0].tolist()]]))
+        fewer = draft_network.new_network(depth, None, 0, model, part).eval()(
+            torch.tensor([[part.index(t) for t in tokens[0].tolist()]])
+        )
     assert torch.allclose(same, theirs, atol=1e-4)
     assert torch.allclose(fewer.logits[0][:, : len(part)], theirs[:, part], atol=1e-4)
 
@@ -201,7 +199,7 @@ def test_a_draft_as_deep_as_its_target_is_the_target(target: str, tmp_path: Path
     ("count", "depth", "layers"), [(1, 6, [0]), (2, 6, [0, 5]), (3, 30, [0, 14, 29]), (4, 4, [0, 1, 2, 3])]
 )
 def test_layers_are_spread(count: int, depth: int, layers: list[int]) -> None:
-    assert draft_training.chosen_layers(count, depth) == layers
+    assert draft_network.chosen_layers(count, depth) == layers
 
 
 @pytest.mark.parametrize(
