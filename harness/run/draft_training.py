@@ -97,6 +97,8 @@ def train(job: Job, folder: Path) -> str:
             ensure([spec.base.removeprefix(ZOO)], "toy", job.material.source, workers=0)
         target = load_model(spec)
         check_sizes(target, job.layers, job.width, job.vocabulary)
+        if job.material.chat_template and target.listener is not None:
+            raise UsageError(f"chat-template: {target.name} hears, and reads no prompt to be a turn of a chat; leave it out")
         clock = _Clock(folder, job)
         readings = collect(job.material, target, job.texts or clock.plan.texts, clock.is_over)
         clock.note(texts=len(readings))

@@ -245,6 +245,7 @@ def test_a_draft_as_deep_as_its_target_is_the_target(loaded: LoadedModel) -> Non
         (("--width", "64"), "width 64: a draft of a Whisper reads its encoder"),
         (("--vocabulary", "5"), "vocabulary 5: expected 6 to "),
         (("--layers", "9"), "layers 9: expected at most "),
+        (("--chat-template",), "hears, and reads no prompt"),
     ],
 )
 def test_bad_sizes_are_one_line(
