@@ -12,7 +12,7 @@ from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter
 from methods.specdec.options import ENCODERS
 from methods.specdec.stack import BlockStack
-from methods.speculative.model import HierarchicalDrafter, ModelDrafter
+from methods.speculative.model import HierarchicalDrafter, ModelDrafter, SameEncoderDrafter
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter
 from methods.speculative.translation import TextDrafter, Translation
@@ -45,8 +45,8 @@ def model(parts: DraftParts) -> Drafter:
     """A draft whose encoder is the target's, weight for weight, reads what that one heard; any other hears on its own."""
     session = _needed(parts.session, "model", "a draft model")
     stack = getattr(session, "stack", None)
-    shares_encoder = stack is not None and parts.target is not None and same_encoder(stack, parts.target)
-    return ModelDrafter(session, shares_encoder)
+    is_shared = stack is not None and parts.target is not None and same_encoder(stack, parts.target)
+    return (SameEncoderDrafter if is_shared else ModelDrafter)(session)
 
 
 def tli(parts: DraftParts, draft_tokens: int | None = None) -> Drafter:
@@ -105,7 +105,7 @@ def first_layers(parts: DraftParts, draft_layers: int = 2) -> Drafter:
     if not 1 <= draft_layers < stack.num_layers or stack.parts:
         most = f"1 to {stack.num_layers - 1}" if not stack.parts else "a target on one device"
         raise InputError(f"draft_layers {draft_layers!r}: the target has {stack.num_layers} layers; expected {most}")
-    return ModelDrafter(ModelSession(stack, draft_layers), shares_encoder=stack.is_encoder_decoder)
+    return (SameEncoderDrafter if stack.is_encoder_decoder else ModelDrafter)(ModelSession(stack, draft_layers))
 
 
 def _needed(part: Part | None, drafter: str, what: str) -> Part:

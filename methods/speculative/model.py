@@ -76,15 +76,10 @@ class ModelDrafter:
     """Draws n tokens with n forward passes; after a round in which all stood, the first pass also feeds the last draft.
 
     With a session of fixed shapes each pass is captured together with its draw; where passes are compiled, all are one call.
-
-    Args:
-        shares_encoder: the draft's encoder is the target's, so that what the target's session encoded is read in place of
-            encoding it once more. Changes no draft.
     """
 
-    def __init__(self, session: TextSession, shares_encoder: bool = False) -> None:
-        self.session, self.cache, self.shares_encoder = session, _DraftCache(session), shares_encoder
-        self._encoded: Tensor | None = None
+    def __init__(self, session: TextSession) -> None:
+        self.session, self.cache = session, _DraftCache(session)
         self.most_drafts = 0  # of any round; 0: unknown
         self._captured: dict[Sampling, CapturedDrafts] = {}
 
@@ -92,14 +87,9 @@ class ModelDrafter:
         if most_drafts != self.most_drafts:
             self.most_drafts, self._captured = most_drafts, {}
 
-    def read(self, target: Session) -> None:
-        """Take what the target's session encoded for the text that is begun next."""
-        self._encoded = getattr(target, "encoded", None) if self.shares_encoder else None
-
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
         self.uniforms = uniforms
-        encoded, self._encoded = self._encoded, None
-        self.cache.begin(inputs if encoded is None else replace(inputs, encoded=encoded))
+        self.cache.begin(inputs)
 
     def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
         lengths = self.cache.fitting(num_draft)
@@ -214,6 +204,23 @@ class ModelDrafter:
     ) -> Iterator[Float[Tensor, "chunk V"]]:
         """Yield the adjusted law of the draft before each token of a given output (one row), in chunks."""
         return (sampling.probs(logits) for logits in teacher_logits(self.session, inputs, output)[1])
+
+
+class SameEncoderDrafter(ModelDrafter):
+    """A draft whose encoder is the target's: it reads what the target's session encoded in place of encoding it once more.
+
+    That changes no draft.
+    """
+
+    _encoded: Tensor | None = None
+
+    def read(self, target: Session) -> None:
+        """Take what the target's session encoded for the text that is begun next."""
+        self._encoded = getattr(target, "encoded", None)
+
+    def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
+        encoded, self._encoded = self._encoded, None
+        super().begin(inputs if encoded is None else replace(inputs, encoded=encoded), pending, uniforms)
 
 
 class HierarchicalDrafter:

@@ -36,6 +36,7 @@ from harness.zoo.state import CHECKPOINT, load_state, save_state
 from kernels.native import cache_folder
 from methods.models.whisper import WhisperStack, same_encoder
 from methods.sampling import Sampling
+from methods.speculative.model import ModelDrafter, SameEncoderDrafter
 from tasks import get_task
 from tasks.base import SAMPLE_RATE, Example, Recording, Sound
 from tasks.sources.read import read_examples
@@ -131,13 +132,13 @@ def test_it_hears_with_its_target(draft: Path, target: str, monkeypatch: pytest.
     task = get_task(TASK)
     prompts = [make_prompt(task, one, experiment, model) for one in read_examples(task, "toy", "test", 3, 0)]
     method: Any = build_method(experiment.method, model, models)
-    assert method.drafter.shares_encoder
+    assert isinstance(method.drafter, SameEncoderDrafter)
     heard: list[int] = []
     hear = WhisperStack.hear
     monkeypatch.setattr(WhisperStack, "hear", lambda self, features: heard.append(len(features)) or hear(self, features))
     runs = []
-    for shares, encoded in ((True, 3), (False, 6)):
-        method.drafter.shares_encoder = shares
+    for drafter, encoded in ((method.drafter, 3), (ModelDrafter(method.drafter.session), 6)):
+        method.drafter = drafter
         rows, _ = generate(experiment, method, prompts, model, model.session(), repeat=0)
         runs.append([(row.tokens, [step.drafted for step in row.steps]) for row in rows])
         assert sum(heard) == encoded
