@@ -439,7 +439,9 @@ def test_the_command_measures_predicts_and_checks_and_goes_on(
     graphs: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Run again, as after a kill, it records nothing anew and says the same."""
-    asked = words(tmp_path, "--draft", str(CHECKPOINTS / "llama-draft"), "--batch", "2", "--graphs", graphs)
+    asked = words(
+        tmp_path, "--draft", str(CHECKPOINTS / "llama-draft"), "--batch", "2", "--graphs", graphs, "--minutes", "0.12"
+    )
     assert main(asked) == 0
     out = capsys.readouterr().out
     assert ("graphs are on" in out) == (graphs == "on")
