@@ -42,8 +42,10 @@ class Inputs:
         return len(self.prompts)
 
     def row(self, index: int) -> "Inputs":
-        features, encoded = (None if one is None else one[index : index + 1] for one in (self.features, self.encoded))
-        return Inputs((self.prompts[index],), features, encoded)
+        features, encoded = self.features, self.encoded
+        if encoded is not None and len(encoded) > 1:
+            encoded = encoded[index : index + 1]
+        return Inputs((self.prompts[index],), None if features is None else features[index : index + 1], encoded)
 
     @property
     def are_alike(self) -> bool:

@@ -66,13 +66,12 @@ def evaluated_source(text: str, task: str, models: Sequence[ModelSpec]) -> str:
     every = replace(source, skip=())
     whole = replace(every, split=WHOLE) if undivided and source.split in ("", "test", PARTED, WHOLE) else every
     learner = next((one.name for one in models if _has_learned(one, source, dataset) or _learned_rows(one, whole, task)), None)
-    asked, part = source.split, "" if dataset.splits_one_file else PARTED
-    if undivided and asked == "test":
-        source = replace(source, split=part)
-    elif undivided and not asked and learner is None:
+    asked = source.split
+    if undivided and not asked and learner is None:
         source = replace(source, split=WHOLE)
-    elif undivided and not asked and any(_reads_part(one, whole, task) for one in models):
-        source = replace(source, split=part)
+    elif undivided and asked in ("", "test"):
+        is_whole = dataset.splits_one_file or not any(_reads_part(one, whole, task) for one in models)
+        source = replace(source, split="" if is_whole else PARTED)
     if learner is not None and (asked == "train" or (undivided and asked not in ("", "test", PARTED))):
         raise UsageError(
             f"split {source.split!r}: {learner} learns from rows of {source.place} that it tests; choose --split test, which "

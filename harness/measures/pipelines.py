@@ -213,5 +213,5 @@ def match_rate(records: Sequence[Record], head: str, layer: int, k: int, positio
             part = ranks if positions is None else ranks[positions.start : positions.stop]
             if not part:
                 continue
-            counted.append((record.unit, 100 * sum(map(k.__gt__, part)), len(part)))
+            counted.append((record.unit, 100 * sum(rank < k for rank in part), len(part)))
     return ratio_of_examples(counted, "%", 100.0)

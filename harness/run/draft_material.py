@@ -69,7 +69,12 @@ class Material:
 
     def prompts(self, target: LoadedModel) -> Iterator["Asked"]:
         """Yield prompts as a run gives them, of all tasks in turn."""
-        for name, task, example in self._examples() if target.listener is None else ():
+        if target.listener is not None:
+            examples = ((name, example) for name, _, example in self._examples())
+            sounds = draft_sounds.recordings(examples, target.listener.extractor.n_samples, 2 * ROWS, self.seed)
+            yield from (Asked(group, target.opening, samples) for group, samples in sounds)
+            return
+        for name, task, example in self._examples():
             asked = Experiment(
                 task=name,
                 source=self.source,
@@ -80,11 +85,6 @@ class Material:
                 chat_template=self.chat_template,
             )
             yield Asked(f"{name} {task.dataset.group(example)}", make_prompt(task, example, asked, target).tokens)
-        if target.listener is not None:
-            examples = ((name, example) for name, _, example in self._examples())
-            size = target.listener.extractor.n_samples
-            for group, samples in draft_sounds.recordings(examples, size, 2 * ROWS, self.seed):
-                yield Asked(group, target.opening, samples)
 
     def rows(self, num_texts: int) -> dict[str, Any]:
         """Return, as JSON, hashes of the rows that the first ``num_texts`` readings are of, those held out too.
@@ -177,9 +177,8 @@ def _read_back(path: Path, asked: Sequence[Asked], number: int, target: LoadedMo
     """Read a file of laws. UsageError unless it answers these very prompts, greedily or not, with laws that can be."""
     with judged(path):
         found = [Reading(**one) for one in load_state(path, torch.device("cpu"))]
-        if [(one.group, tuple(one.tokens[: one.num_prompt].tolist())) for one in found] != [
-            (one.group, one.tokens) for one in asked
-        ]:
+        answered = [(one.group, tuple(one.tokens[: one.num_prompt].tolist())) for one in found]
+        if answered != [(one.group, one.tokens) for one in asked]:
             raise ValueError("it answers other prompts")
         vocab_size = target.vocab_size
         for one in found:
@@ -196,9 +195,11 @@ def _read_back(path: Path, asked: Sequence[Asked], number: int, target: LoadedMo
 
 def _check_heard(one: Reading, target: LoadedModel) -> None:
     """ValueError for states that no encoder of the target makes."""
-    width = target.stack.model.config.d_model if target.listener is not None else 0
     kind = None if one.heard is None else (one.heard.dtype, tuple(one.heard.shape))
-    if kind != (None if target.listener is None else (torch.half, (target.stack.source_length, width))):
+    expected = None
+    if target.listener is not None:
+        expected = torch.half, (target.stack.source_length, target.stack.model.config.d_model)
+    if kind != expected:
         raise ValueError("what was heard is of another kind")
     if one.heard is not None and not bool(one.heard.isfinite().all()):
         raise ValueError("what was heard is not finite")
@@ -250,9 +251,8 @@ def _write_and_read(material: Material, target: LoadedModel, asked: Sequence[Ask
         answer = _until_end(answers[row].tolist(), target.eos_token_ids)
         places = torch.cat([torch.arange(len(prompt)), torch.arange(longest, longest + len(answer) - 1)])
         own = torch.tensor([*prompt, *answer])
-        states = None if heard is None else heard[row].clone()
-        of_own = likely[row, places], probs[row, places]
-        found.append(Reading(own, len(prompt), of_own[0], of_own[1], is_greedy, asked[row].group, states))
+        states, group = None if heard is None else heard[row].clone(), asked[row].group
+        found.append(Reading(own, len(prompt), likely[row, places], probs[row, places], is_greedy, group, states))
     return found
 
 

@@ -83,8 +83,8 @@ def new_network(layers: int, width: int | None, seed: int, target: LoadedModel, 
 def learner_of(network: Any) -> nn.Module:
     """Return the part of a draft that learns: of a Whisper its decoder's layers.
 
-    Embeddings, which are its head too, stay the target's: learned from minutes of speech they forget the words that it lacks
-    (overlap on held-out utterances 0.45 in place of 0.7).
+    Embeddings, which are its head too, stay the target's: learned from minutes of speech they forget the words that it lacks.
+    In a first trial, with another rate and vocabulary, the overlap on held-out greedy transcripts was 0.45; it is 0.77 now.
     """
     if network.config.model_type != "whisper":
         return cast(nn.Module, network)

@@ -44,10 +44,7 @@ class SpeculativeSampling:
         library = _library(target_logits)
         if library is None or not _is_decided_by_loop(proposal, sampling):
             return ByOperations().verify(proposal, target_logits, sampling, uniforms)
-        if not sampling.greedy:
-            return _sampled_verdict(proposal, target_logits, sampling, uniforms, 1.0, library)
-        check_shapes(proposal, target_logits)
-        return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, library)
+        return _verdict_by(Loop(looks_at_all=True), library, proposal, target_logits, sampling, uniforms)
 
 
 class ByOperations(SpeculativeSampling):
@@ -184,10 +181,7 @@ class ByLoop:
         loop, library = loop_of(self.rule, proposal, sampling), _library(target_logits)
         if loop is None or library is None:
             return self.rule.verify(proposal, target_logits, sampling, uniforms)
-        if not sampling.greedy:
-            return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), library, loop)
-        check_shapes(proposal, target_logits)
-        return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, library)
+        return _verdict_by(loop, library, proposal, target_logits, sampling, uniforms)
 
 
 def ways_of(rule: VerifyRule, device: torch.device) -> list[VerifyRule]:
@@ -213,6 +207,16 @@ def _is_decided_by_loop(proposal: Proposal, sampling: Sampling) -> bool:
     return not sampling.greedy or proposal.logits is None or proposal.sampling.greedy
 
 
+def _verdict_by(
+    loop: Loop, library: ctypes.CDLL, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor
+) -> Verdict:
+    """Let the compiled loop decide, shapes checked; at temperature 0 it compares drafts with the target's likeliest tokens."""
+    if not sampling.greedy:
+        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), library, loop)
+    check_shapes(proposal, target_logits)
+    return fused_cpu.compare(proposal.tokens, proposal.lengths, target_logits, library)
+
+
 def _sampled_verdict(
     proposal: Proposal,
     target_logits: TargetLogits,
@@ -222,8 +226,7 @@ def _sampled_verdict(
     library: ctypes.CDLL | None,
 ) -> Verdict:
     if library is not None:
-        loop = Loop(lenience, looks_at_all=True)
-        return fused_cpu.verify(checked(proposal, target_logits, sampling, uniforms), library, loop)
+        return _verdict_by(Loop(lenience, looks_at_all=True), library, proposal, target_logits, sampling, uniforms)
     target_probs, tokens, drafted_by = sampling.probs(target_logits), proposal.tokens, proposal.sampling
     draft_probs = None if proposal.logits is None or drafted_by.greedy else drafted_by.probs(proposal.logits)
     lengths = proposal.ragged_lengths()

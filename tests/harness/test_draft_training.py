@@ -1,13 +1,8 @@
 """`foretoken draft`: what it makes drafts, goes on after a kill, is the same whenever it is made, and keeps every run exact."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -15,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from killed import kill_once_there
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -33,7 +29,6 @@ from tasks import get_task
 from tasks.sources.read import read_examples
 from tasks.sources.rows import Rows
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--layers", "1", "--texts", "40", "--steps", "24", "--threads", "1")
 SHORT = ("--max-input-tokens", "160", "--max-new-tokens", "16")
 
@@ -93,19 +88,8 @@ def test_a_run_with_it_is_exact(
 @pytest.mark.parametrize("waits_for", ["cache/laws-*/00001.pt", f"draft/{CHECKPOINT}"])
 def test_a_killed_training_ends_with_the_same_weights(target: str, draft: Path, tmp_path: Path, waits_for: str) -> None:
     """Killed with SIGKILL among the laws, or once a checkpoint is there; the other training never was, in another cache."""
-    code = (
-        "import sys, harness.zoo.state as c; c.CHECKPOINT_S = 0.0\n"
-        "from harness.cli.main import main; raise SystemExit(main(sys.argv[1:]))"
-    )
     words = words_of(target, tmp_path / "draft", "--vocabulary", "200")
-    environment = os.environ | {"FORETOKEN_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stderr=subprocess.PIPE, env=environment)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob(waits_for)) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    kill_once_there(tmp_path, waits_for, words, tmp_path / "cache")
     assert not (tmp_path / "draft" / "recipe.json").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))

@@ -1,12 +1,7 @@
 """`foretoken draft` for a Whisper: a decoder over the target's encoder, exact, resumed, and never tested on what it learned."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +11,7 @@ import pytest
 import soundfile
 import torch
 from fuzz_models import save_whisper
+from killed import kill_once_there
 from safetensors.torch import load_file
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
@@ -37,13 +33,13 @@ from kernels.native import cache_folder
 from methods.models.whisper import WhisperStack, same_encoder
 from methods.sampling import Sampling
 from methods.speculative.model import ModelDrafter, SameEncoderDrafter
+from methods.types import Inputs
 from tasks import get_task
 from tasks.base import SAMPLE_RATE, Example, Recording, Sound
 from tasks.sources.read import read_examples
 from tasks.sources.rows import Rows, row_hash
 from tasks.sources.source import PARTED, Source
 
-ROOT = Path(__file__).resolve().parents[2]
 TASK, KNOWN = "librispeech-clean", "200"
 SMALL = ("--layers", "1", "--texts", "40", "--steps", "24", "--max-new-tokens", "12", "--threads", "1")
 ENCODER = "model.encoder."
@@ -146,6 +142,15 @@ def test_it_hears_with_its_target(draft: Path, target: str, monkeypatch: pytest.
     assert runs[0] == runs[1]
 
 
+def test_what_was_heard_once_is_every_rows() -> None:
+    """A row of several that are all alike once had an empty tensor, of a batch with states of its own it has its own."""
+    states = torch.arange(6.0).view(3, 1, 2)
+    alike, apart = (Inputs(((1,), (1,), (1,)), encoded=encoded) for encoded in (states[:1], states))
+    for row in range(3):
+        assert torch.equal(alike.row(row).encoded, states[:1])
+        assert torch.equal(apart.row(row).encoded, states[row : row + 1])
+
+
 def test_a_model_with_another_encoder_hears_on_its_own(draft: Path, target: str, loaded: LoadedModel) -> None:
     own = load_model(pin_model(ModelSpec(name=str(draft)), "toy", "toy")).stack
     assert same_encoder(own, loaded.stack)
@@ -198,23 +203,11 @@ def test_edited_states_are_refused(target: str, draft: Path, change: Any, reason
 
 def test_a_killed_training_ends_with_the_same_weights(target: str, draft: Path, tmp_path: Path) -> None:
     """Killed with SIGKILL once a checkpoint is there; the other training never was, in another cache."""
-    code = (
-        "import sys, harness.zoo.state as c; c.CHECKPOINT_S = 0.0\n"
-        "from harness.cli.main import main; raise SystemExit(main(sys.argv[1:]))"
-    )
-    words, environment = words_of(target, tmp_path / "draft", "--vocabulary", KNOWN), os.environ | {
-        "FORETOKEN_CACHE": str(tmp_path / "cache")
-    }  # fmt: skip
+    words = words_of(target, tmp_path / "draft", "--vocabulary", KNOWN)
     (tmp_path / "cache").mkdir()
     for compiled in cache_folder().glob("native-*"):
         shutil.copy2(compiled, tmp_path / "cache")
-    process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stderr=subprocess.PIPE, env=environment)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "draft" / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    kill_once_there(tmp_path, f"draft/{CHECKPOINT}", words, tmp_path / "cache")
     assert not (tmp_path / "draft" / "recipe.json").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
@@ -311,7 +304,9 @@ def test_a_lone_test_set_is_parted_and_what_was_learned_is_not_tested(target: st
         assert Source.of(evaluated_source(f"{tmp_path}?split=test", other.name, drafted)).split == PARTED
         whole = evaluated_source(str(tmp_path), clean.name, drafted)
         assert len(list(read_examples(clean, whole, "test", None, 0))) == 42
-    assert len(list(read_examples(other, evaluated_source(str(tmp_path), other.name, [plain]), "test", None, 0))) == 42
+    for asked in (str(tmp_path), f"{tmp_path}?split=test"):
+        whole = evaluated_source(asked, other.name, [plain])
+        assert len(list(read_examples(other, whole, "test", None, 0))) == 42, "also where it is asked for by its name"
 
 
 def recipe_of(name: str) -> PocketDraft:
