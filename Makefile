@@ -1,4 +1,4 @@
-# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT REPLICAS TARGET DRAFT SAMPLES DEVICE DTYPE GRAPHS FIXED_LENGTH AGAIN PYTHON.
+# Every target builds the virtual environment first if it is not there. Variables: PROFILE DATA LIMIT REPLICAS TARGET DRAFT SAMPLES DEVICE DTYPE GRAPHS FIXED_LENGTH AGAIN ARGS PYTHON.
 
 PYTHON ?= python3
 PROFILE ?= toy
@@ -10,10 +10,11 @@ REPLICAS ?=
 FIXED_LENGTH ?=
 GRAPHS ?= off
 AGAIN ?=
+ARGS ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 FORETOKEN := $(VENV)/bin/foretoken
-OPTIONS := --profile $(PROFILE) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length) --graphs $(GRAPHS)
+OPTIONS := --profile $(PROFILE) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length) --graphs $(GRAPHS) $(ARGS)
 # A file of tests stays in one process, so that its fixtures are made once; the order is the folders', whose last files are short.
 PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
@@ -24,7 +25,7 @@ RECORDING := $(if $(filter-out 0,$(AGAIN)),--again)
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n  Variables: PROFILE=toy|pocket|small|paper  DATA=toy|hub|FOLDER  LIMIT=N  REPLICAS=N  DEVICE=cpu|cuda  DTYPE=float32|bfloat16|float16\n'
-	@printf '  FIXED_LENGTH=1 goes on behind EOS to the length that a paper names (PPD). GRAPHS=on captures passes. AGAIN=1 records anew what a drifting machine spoiled.\n'
+	@printf '  FIXED_LENGTH=1 goes on behind EOS to the length that a paper names (PPD). GRAPHS=on captures passes. AGAIN=1 records anew what a drifting machine spoiled.\n  ARGS=... gives the command further flags: make reproduce ARGS=--dry-run prints the plan alone.\n'
 	@printf '  Tables 1-6 are PPD 2, 3 and 5-8, 7-11 Leviathan 1-5, 12-29 SpecDec 1-6 and 8-19, 30-34 Optimized 1-5;\n  figures ppd-1 to -4, leviathan-1 to -5, specdec-1 to -5, optimized-1 to -5. See `make tables`.\n'
 
 install: $(STAMP) ## create .venv and install the project with its pinned dependencies
@@ -71,7 +72,7 @@ figure-%: $(STAMP) ## draw figure % from stored records, running nothing
 	$(FORETOKEN) figure $* $(OPTIONS)
 
 audit: $(STAMP) ## check that what claims to be exact is (TARGET= DRAFT= for your own pair); fails where it is not
-	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) $(if $(SAMPLES),--samples $(SAMPLES)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) --graphs $(GRAPHS)
+	$(FORETOKEN) audit $(if $(TARGET),--target '$(TARGET)' --draft '$(DRAFT)',--scale $(PROFILE)) $(if $(SAMPLES),--samples $(SAMPLES)) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) --graphs $(GRAPHS) $(ARGS)
 
 tables: $(STAMP) ## show the catalogue of tables and figures with the state of each
 	$(FORETOKEN) tables $(OPTIONS)
@@ -87,10 +88,10 @@ notebooks: $(STAMP) ## execute notebooks/ into results/notebooks/, on the record
 	$(VENV)/bin/jupyter-execute notebooks/*.ipynb --output="$(CURDIR)/results/notebooks/{notebook_name}"
 
 zoo: $(STAMP) ## train every model of the zoo that is not cached yet
-	$(FORETOKEN) zoo --scale $(PROFILE) --data '$(DATA)'
+	$(FORETOKEN) zoo --scale $(PROFILE) --data '$(DATA)' $(ARGS)
 
 bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved, and passes by their number of rows
-	$(FORETOKEN) bench --profile $(PROFILE) --data '$(DATA)' $(if $(LIMIT),--prompts $(LIMIT))
+	$(FORETOKEN) bench --profile $(PROFILE) --data '$(DATA)' $(if $(LIMIT),--prompts $(LIMIT)) $(ARGS)
 
 bench-kernels: $(STAMP) ## time the verification kernels against transformers' operations, each checked first
 	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE)

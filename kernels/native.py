@@ -22,6 +22,7 @@ ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-trapping-math", "-fno-m
 FLAGS = (("-march=native", "-mprefer-vector-width=512", "-fopenmp"), ("-march=native", "-fopenmp"), ("-march=native",), ())
 COMPILERS = ("c++", "g++", "clang++")
 TIMEOUT_S = 300.0
+INTERRUPTED = ("Killed", "signal terminated program", "No space left")  # of what the compiler started, as it says
 INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
@@ -51,7 +52,8 @@ def library(source: Path) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        _note(source, lines[0] if lines else type(error).__name__)
+        told = [line for line in lines if "error" in line.lower()] or lines  # before it stands what includes what
+        _note(source, told[0] if told else type(error).__name__)
         return None
 
 
@@ -74,14 +76,20 @@ def _compiler() -> str | None:
 
 
 def _compile(compiler: str, source: Path, path: Path) -> None:
-    """Write the library, then its checksum, each as a whole; raises CalledProcessError with what the compiler said last."""
+    """Write the library, then its checksum, each as a whole; raises CalledProcessError with what the compiler said last.
+
+    A compiler that was killed, or had no room, says nothing of its flags: what weaker ones make would be kept for ever.
+    """
     partial = path.with_suffix(".partial")
     for flags in FLAGS:
         command = [compiler, *ALWAYS, *flags, str(source), "-o", str(partial)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        if done.returncode == 0:
+        if done.returncode == 0 or done.returncode < 0 or any(sign in done.stderr for sign in INTERRUPTED):
             break
     done.check_returncode()
+    if "-fopenmp" not in flags:
+        slow = "is compiled without OpenMP, so that its passes take one thread"
+        print(f"foretoken: note: {source.name} {slow}; install it (libomp) and delete {path}", file=sys.stderr)
     checksum = _digest(partial.read_bytes())
     partial.replace(path)
     partial.write_text(checksum, encoding="ascii")

@@ -30,8 +30,10 @@ from harness.tables.archive import archive_of, keep, num_more, unpacked
 from harness.tables.base import Cell, Figure, Table, explained, without_idle_replicas
 from harness.tables.evidence import Evidence, evidence_for, kept_evidence, stored_evidence
 from harness.tables.files import commits_of, header_of, num_lost, write_table
+from harness.tables.finding import opening
 from harness.tables.layout import terminal_table
 from harness.tables.published import InputTable
+from harness.tables.recordings import FILE, Recording, note_recording
 from harness.tables.roles import UnknownRole
 
 
@@ -72,6 +74,9 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
         place = folder / "tables" / table.name
         print(f"kept: {place}.* has {lost} measured cells without records here; run `{command}`", file=sys.stderr)
         return cells
+    if header.recorded and is_committed(settings) and folder == folder_of(settings):
+        this = Recording(table.name, header.commit, header.recorded, opening(table, settings, cells))
+        header = replace(header, recording=note_recording(folder / FILE, this))
     paths = write_table(table, settings, cells, header, folder / "tables", appendix)
     print("written: " + ", ".join(map(str, [*paths, *kept])), file=sys.stderr)
     return cells

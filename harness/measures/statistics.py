@@ -48,11 +48,28 @@ class Redrawn:
 
 
 @dataclass(frozen=True)
+class Student:
+    """Student's 95 % interval over replicas: half its length, and its degrees of freedom."""
+
+    half: float
+    freedom: int
+
+    @property
+    def error(self) -> float:
+        """The standard error."""
+        return self.half / student_quantile(self.freedom)
+
+    def chance(self, gap: float) -> float:
+        """Return the chance that what is 0 is measured further from it, to either side, than ``gap``."""
+        return chance_beyond(abs(gap) / self.half, self.freedom) if self.half else 0.0
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where there is no spread.
 
-    ``exact``: the interval is a binomial's own and holds for any ``n``. ``freedom``: its degrees of freedom where it is
-    Student's over replicas. ``redrawn``: what a difference from another number is drawn from.
+    ``exact``: the interval is a binomial's own and holds for any ``n``. ``student``: the interval over its replicas, where it
+    has some; ``low`` and ``high`` hold it. ``redrawn``: what a difference from another number is drawn from.
     """
 
     value: float
@@ -61,7 +78,7 @@ class Estimate:
     n: int
     unit: str = ""
     exact: bool = False
-    freedom: int | None = None
+    student: Student | None = field(default=None, compare=False)
     redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -79,7 +96,11 @@ class Estimate:
         if self.low is None or self.high is None:
             return Estimate(change(self.value), None, None, self.n, unit)
         low, high = sorted((change(self.low), change(self.high)))
-        return Estimate(change(self.value), low, high, self.n, unit, self.exact, self.freedom)
+        student = self.student
+        if student is not None:
+            half = abs(change(self.value + student.half) - change(self.value - student.half)) / 2
+            student = replace(student, half=half)
+        return Estimate(change(self.value), low, high, self.n, unit, self.exact, student)
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         """Return what JSON tells of it."""
@@ -88,7 +109,7 @@ class Estimate:
 
 def as_told(one: Any) -> dict[str, Any]:
     """Return a dataclass as JSON has it; what its estimates are compared by stays behind."""
-    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in ("redrawn", "freedom")})
+    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in ("redrawn", "student")})
 
 
 @dataclass(frozen=True)
@@ -190,12 +211,9 @@ def widened(
     variance = (freedom + 1) / freedom * float(np.sum((shares * (estimates - found.value))[known] ** 2))
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
-    is_wider = low > found.value - half or high < found.value + half
     floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
     low, high = max(floor, min(low, found.value - half)), min(most, max(high, found.value + half))
-    return (
-        found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, freedom=freedom if is_wider else None)
-    )
+    return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, student=Student(half, freedom))
 
 
 @lru_cache(maxsize=4096)
@@ -354,6 +372,18 @@ def independent_difference(first: tuple[float, float, float], second: tuple[floa
     (low, value, high), (other_low, other, other_high) = first, second
     gap = value - other
     return gap - hypot(value - low, other_high - other), gap + hypot(high - value, other - other_low)
+
+
+def independent_students(first: Student | None, second: Student | None) -> Student | None:
+    """Return Student's interval of a number minus another that it does not depend on; None where neither has replicas.
+
+    Of the fewer degrees of freedom, for fewer are known of the sum than Welch's formula says where one is far the wider.
+    """
+    known = [one for one in (first, second) if one is not None]
+    if not known:
+        return None
+    freedom = min(one.freedom for one in known)
+    return Student(student_quantile(freedom) * hypot(*(one.error for one in known)), freedom)
 
 
 def of_sums(

@@ -29,6 +29,7 @@ ENOUGH_DECISIONS = 11  # of a replay: a law MUST_FIND off draws another token th
 BLIND = ("ranks ", "numbers ")  # tests of eighths and quarters of the law, within which they do not see what is moved
 SAME_STACK = {"bart": "marian"}  # families that one stack runs (methods.models.bart)
 EXACT_KERNELS = ("baseline", "exact", "fused")  # of kernels.verify.registry, said again: to import that takes torch
+AUDIT = "audit"  # in a row: the name of the document that it is from
 Row = Mapping[str, Any]
 
 
@@ -90,13 +91,17 @@ def key_of(experiment: Experiment) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is the worst subject's, ``evidence`` its summary, ``name`` its own; ``subjects`` are all that were looked at."""
+    """``kind`` is the worst subject's, ``evidence`` its summary, ``name`` its own; ``subjects`` are all that were looked at.
+
+    ``audits`` names the documents that these are from.
+    """
 
     kind: str
     name: str
     evidence: str
     is_red: bool
     subjects: tuple[str, ...]
+    audits: tuple[str, ...]
 
     @property
     def bars_speed(self) -> bool:
@@ -148,7 +153,8 @@ def verdict_of(experiment: Experiment, folder: Path) -> Verdict | None:
 
 def _worst(rows: Sequence[Row]) -> Verdict:
     worst = max(rows, key=_badness)
-    return Verdict(worst["verdict"], worst["name"], summary_of(worst), is_red(worst), tuple(row["name"] for row in rows))
+    subjects, audits = (tuple(row[part] for row in rows) for part in ("name", AUDIT))
+    return Verdict(worst["verdict"], worst["name"], summary_of(worst), is_red(worst), subjects, tuple(dict.fromkeys(audits)))
 
 
 def summary_of(row: Row) -> str:
@@ -221,7 +227,8 @@ def _rows(folder: Path) -> list[Row]:
 @lru_cache(maxsize=16)
 def _load(path: Path, changed: int) -> tuple[Row, ...]:
     with readable(f"audit {path}", "delete it and run `foretoken audit` again"):
-        rows = tuple(map(as_earned, json.loads(path.read_text(encoding="utf8"))["subjects"]))
+        subjects = json.loads(path.read_text(encoding="utf8"))["subjects"]
+        rows = tuple({**as_earned(row), AUDIT: path.stem} for row in subjects)
         if nameless := [row for row in rows if not (row["key"] and _worst([row]).name)]:
             raise ValueError(f"{nameless[0]['verdict']!r} of nothing")
         return rows

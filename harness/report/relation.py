@@ -1,7 +1,8 @@
 """Judge how a measured number relates to the published one, and why it misses it.
 
 A published number is known to its printed digits only, so half a unit of its last digit is added to our interval on either
-side. A measurement without an interval decides nothing, and one whose interval is wide agrees with nothing. A value that was
+side. A measurement without an interval decides nothing, and one whose interval reaches far from the published number agrees
+with nothing. A value that was
 computed needs no interval; where it is the paper's own number, that is arithmetic and no agreement.
 """
 
@@ -17,7 +18,7 @@ from harness.tables.published import NOT_RECOVERED
 Relation = Literal["agrees", "above", "below", "not comparable"]
 SIZE_UNITS = ("MiB", "GiB")
 MODELS = {"toy": "toy models", "test": "toy models", "pocket": "stand-in models", "small": "stand-in models"}
-WIDEST = 0.25  # of the published number: an interval that is longer in all would agree with too much
+NEAR = 0.1  # of the published number: an interval that reaches further from it shows no agreement
 PARTS_DIFFER = "parts differ"
 NOTED = "disagrees: see note"
 REPEATED = "repeated"  # a published number that stands beside another of ours too
@@ -37,7 +38,7 @@ REASONS = {
     "not reached": "it was run, and no output has what the number is of: nothing failed",
     "impossible": "it cannot be run; the note says why",
     "arithmetic": "computed from the paper's own numbers, or a setting taken from it: nothing was measured",
-    "too wide": f"the published number lies in the interval, which is longer than {WIDEST:.0%} of it: that shows no agreement",
+    "too wide": f"the published number lies in the interval, which reaches further than {NEAR:.0%} of it from it: no agreement",
     PARTS_DIFFER: "it agrees in total alone: some of its parts lie clearly above the paper's, others clearly below",
     "too few": f"measured on fewer than {DESCRIPTIVE} examples, which describes these alone",
     "no interval": "measured without an interval, which decides nothing",
@@ -74,8 +75,11 @@ def _no_agreement(cell: Cell) -> str:
     """Say why a number that meets the published one does not show that they agree; empty if it does."""
     if cell.is_arithmetic:
         return "arithmetic"
-    wide = cell.low is not None and cell.high is not None and cell.high - cell.low > WIDEST * abs(cell.paper_value or 0.0)
-    return "too wide" if wide else PARTS_DIFFER if cell.parts_differ else ""
+    if cell.parts_differ:
+        return PARTS_DIFFER
+    paper = cell.paper_value or 0.0
+    reach = max((abs(end - paper) for end in (cell.low, cell.high) if end is not None), default=0.0)
+    return "too wide" if reach > NEAR * abs(paper) + cell.half_digit else ""
 
 
 def _incomparable(cell: Cell) -> str | None:

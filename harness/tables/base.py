@@ -12,7 +12,7 @@ from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
-from harness.measures.statistics import Estimate, Missing, NotReached, Redrawn
+from harness.measures.statistics import Estimate, Missing, NotReached, Redrawn, Student
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
@@ -35,7 +35,7 @@ class Cell:
     ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
     went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
-    results/published. ``ran`` names the models behind the row. ``freedom`` and ``redrawn`` are the estimate's, for findings, as
+    results/published. ``ran`` names the models behind the row. ``student`` and ``redrawn`` are the estimate's, for findings, as
     is ``made_by``: the commits and processors that recorded what it was measured on.
     ``parts_differ``: it is a total, of which some parts lie clearly above the paper's and others clearly below.
     """
@@ -56,7 +56,7 @@ class Cell:
     place: str = ""
     ran: str = ""
     parts_differ: bool = False
-    freedom: int | None = field(default=None, compare=False, repr=False)
+    student: Student | None = field(default=None, compare=False, repr=False)
     redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
     made_by: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
@@ -88,11 +88,16 @@ class Cell:
         return -min(0, int(Decimal(self.digits).as_tuple().exponent))
 
     @property
+    def half_digit(self) -> float:
+        """Half a unit of the published number's last digit, to which it is known; a little more, for rounding."""
+        return 0.5 * 10.0**-self.num_decimals * (1 + 1e-9)
+
+    @property
     def beside_paper(self) -> int:
         """1 above the published number, -1 below, 0 where the interval and half a unit of its last digit reach it."""
         if self.measured is None or self.paper_value is None:
             return 0
-        half = 0.5 * 10.0**-self.num_decimals * (1 + 1e-9)
+        half = self.half_digit
         low = (self.measured if self.low is None else self.low) - half
         high = (self.measured if self.high is None else self.high) + half
         return (low > self.paper_value) - (high < self.paper_value)
@@ -237,7 +242,7 @@ def cell_of(
     bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
     cell = Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
     made_by = evidence.made_by(record for records in known.values() for record in records)
-    return replace(cell, freedom=result.freedom, redrawn=result.redrawn, made_by=made_by)
+    return replace(cell, student=result.student, redrawn=result.redrawn, made_by=made_by)
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

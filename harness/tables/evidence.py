@@ -105,9 +105,11 @@ class Evidence:
     def verdict_notes(self, experiments: Iterable[Experiment]) -> list[str]:
         """Write one note on the verdict of each method; none where no audit is stored. Plain arms have no speed-up.
 
-        A distance belongs to the numbers and models that were audited, so it stands behind their name.
+        A distance belongs to the numbers and models that were audited, so it stands behind their name. Every document that
+        was read is named: one of a user's own may change what a committed table says.
         """
         found: dict[tuple[str, ...], str] = {}
+        read: set[str] = set()
         for experiment in experiments if self.audits else ():
             if experiment.method.name in ("autoregressive", "beam") or key_of(experiment) in found:
                 continue
@@ -115,7 +117,9 @@ class Evidence:
             drawn = "greedy" if experiment.sampling.greedy else "sampled"
             text = f"not audited for {place_of(experiment)}" if verdict is None else f"{verdict.kind} ({verdict.shown})"
             found[key_of(experiment)] = f"{label_of(experiment.method, numbers=False)}, {drawn}: {text}"
-        return [f"exactness audit ({self.audits}): {'; '.join(found.values())}."] if found else []
+            read.update(() if verdict is None else verdict.audits)
+        place = f"{self.audits}: {', '.join(sorted(read))}" if read else self.audits
+        return [f"exactness audit ({place}): {'; '.join(found.values())}."] if found else []
 
 
 def stored_evidence(records: Path, leaned: bool = False) -> Evidence:

@@ -20,6 +20,7 @@ from harness.tables.base import SPEEDS, Appendix, Cell, Table
 from harness.tables.evidence import Evidence
 from harness.tables.finding import opening
 from harness.tables.layout import latex_table, markdown_page, title
+from harness.tables.recordings import FILE
 
 NOTHING_RUN = "none: nothing was run"
 CSV_COLUMNS = ("column", "published", "measured", "low", "high", "n", "unit", "status")
@@ -27,11 +28,15 @@ CSV_COLUMNS = ("column", "published", "measured", "low", "high", "n", "unit", "s
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The origin of a table: the command, the commit, where and when it ran, and the record files behind it."""
+    """The origin of a table: the command, the commit, where and when it ran, and the record files behind it.
+
+    ``recording``: which recording of the table it is, from 1 on; 0 where nobody counts, which is outside the committed results.
+    """
 
     command: str
     commit: str
     recorded: str = ""
+    recording: int = 0
     environment: dict[str, str | int] = field(default_factory=dict)
     record_files: tuple[str, ...] = ()
     audits: tuple[str, ...] = ()
@@ -40,7 +45,8 @@ class Header:
         """Say in a line what made the table; the JSON and the site have the rest."""
         counts = [cell.n for cell in cells if cell.n is not None]
         many = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(*set(counts)) if counts else "none"
-        when = f"; recorded {self.recorded}" if self.recorded else ""
+        which = f", its recording {self.recording} ({FILE} has all)" if self.recording else ""
+        when = f"; recorded {self.recorded}{which}" if self.recorded else ""
         machine = ", ".join(f"{name} {self.environment.get(name, 'unknown')}" for name in ("processor", "cores"))
         return (
             f"Made by `{self.command}` (profile {settings.profile}, data {settings.source}, seed {settings.seed}, "

@@ -1,4 +1,6 @@
-"""The finding on top of a table: one or two plain sentences that code makes of its cells, disagreements with the paper first.
+"""The finding on top of a table: plain sentences that code makes of its cells, disagreements with the paper first.
+
+A table declares at most three questions, and all that its cells can answer are answered: none is chosen by its outcome.
 
 Two things are counted. ``order``: of pairs of cells, how often the first is clearly higher. ``side``: how often a cell is
 clearly above a bound. "Clearly": the interval does not hold the bound; of a pair, that of the difference does not hold 0. Where
@@ -12,7 +14,8 @@ The total is every cell that was run: what has no interval, was refused or gave 
 never run and one that no output reaches are not of the total: no number of theirs was had and then dropped, and the table
 itself shows why it is blank.
 
-The first finding that a table declares is its own question. It is always answered, if only by "cannot be told".
+A time of one process holds nothing of what processes differ by; a sentence that counts such times says so. Times that were
+recorded at different commits are not counted in one sentence.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +23,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from harness.core.settings import Settings
-from harness.measures.statistics import DESCRIPTIVE, SAME, chance_beyond, holm, independent_difference, paired_difference
+from harness.measures.statistics import (
+    DESCRIPTIVE,
+    SAME,
+    Student,
+    chance_beyond,
+    holm,
+    independent_difference,
+    independent_students,
+    paired_difference,
+)
 from harness.tables.base import TIMED_UNITS, Cell, Finding, Said, Table
 
-SENTENCES = 2
 FASTER = ("faster", "slower")
 TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER = "of too few examples", "without an interval", "refused", "without a number"
 EQUAL = "equal"  # what has no spread and is the same
@@ -53,13 +64,11 @@ def opening(table: Table, settings: Settings, cells: Sequence[Cell]) -> str:
 
 
 def finding(table: Table, cells: Sequence[Cell]) -> str:
-    """Write at most SENTENCES: the first that is declared, then what is decided; those that contradict the paper lead."""
+    """Write all that is declared; what contradicts the paper leads."""
     said = [one for find in table.findings if (one := find(cells)) is not None]
     if not said:
         return f"Nothing can be said: {_why_nothing(cells)}."
-    others = sorted(said[1:], key=lambda one: (not one.contradicts, not one.decides))
-    chosen = sorted([said[0], *others][:SENTENCES], key=lambda one: not one.contradicts)
-    return " ".join(f"{capitalized(one.text)}." for one in chosen)
+    return " ".join(f"{capitalized(one.text)}." for one in sorted(said, key=lambda one: not one.contradicts))
 
 
 def _why_nothing(cells: Sequence[Cell]) -> str:
@@ -133,12 +142,20 @@ def by_columns(first: str, second: str, where: Where = always) -> Pairs:
 
 
 def order(
-    pairs: Pairs, what: str, first_when: str, second_when: str, of: str, told: int = 0, describes: bool = False
+    pairs: Pairs,
+    what: str,
+    first_when: str,
+    second_when: str,
+    of: str,
+    told: int = 0,
+    describes: bool = False,
+    beside: bool = True,
 ) -> Finding:
     """Say for how many pairs (``of``) ``what`` is higher ``first_when`` ("at temperature 0") than ``second_when``.
 
     ``told``: the sign that the paper's text tells where its numbers are lost. ``describes``: where all pairs have too few
-    examples for an interval, say which values are higher, of these examples alone.
+    examples for an interval, say which values are higher, of these examples alone. ``beside``: say whether the paper found the
+    same. It is no where its numbers are of something else, or ours of one training a side: that says nothing of its claim.
     """
     names, sentence = ("higher", "lower"), f"{what} is {{}} {first_when} than {second_when}"
 
@@ -146,6 +163,7 @@ def order(
         found = pairs(cells)
         papers = [_sign(a.paper_value, b.paper_value) for a, b in found]
         papers = papers if any(sign is not None for sign in papers) else [told or None] * len(found)
+        papers = papers if beside else [None] * len(found)
         ours = [
             _apart(a, b)._replace(papers=sign, place=a.place and f"{a.place} {b.place}")
             for (a, b), sign in zip(found, papers, strict=True)
@@ -156,7 +174,7 @@ def order(
                 return _described(
                     [one._replace(sign=value) for one, value in zip(ours, values, strict=True)], names, sentence, of
                 )
-        return _said(ours, names, sentence, of)
+        return _said(ours, names, sentence, of, _processes([cell for pair in found for cell in pair]))
 
     return find
 
@@ -166,8 +184,14 @@ def side(column: str, bound: float, what: str, names: tuple[str, str], than: str
 
     def find(cells: Sequence[Cell]) -> Said | None:
         found = [cell for cell in cells if cell.column == column and where(cell.heads)]
-        ours = [_from(cell, bound)._replace(papers=_sign(cell.paper_value, bound), place=cell.place) for cell in found]
-        return _said(ours, names, f"{what} is {{}} {than}", of)
+        recording = _recording(found)
+        ours = [
+            Compared(APART)
+            if _is_apart(cell.made_by, recording, cell.unit)
+            else _from(cell, bound)._replace(papers=_sign(cell.paper_value, bound), place=cell.place)
+            for cell in found
+        ]
+        return _said(ours, names, f"{what} is {{}} {than}", of, _processes(found))
 
     return find
 
@@ -176,7 +200,7 @@ def against(what: str) -> Finding:
     """Say for how many cells ours is above the published number, and for how many below."""
 
     def find(cells: Sequence[Cell]) -> Said | None:
-        ours = [_from(cell, cell.paper_value) for cell in cells if cell.paper_value is not None]
+        ours = [_from(cell, cell.paper_value, cell.half_digit) for cell in cells if cell.paper_value is not None]
         return _said(ours, ("above", "below"), f"{what} is {{}} the paper's", "numbers")
 
     return find
@@ -189,6 +213,19 @@ def together(*findings: Finding) -> Finding:
         said = [one for finding in findings if (one := finding(cells)) is not None]
         contradicts, decides = any(one.contradicts for one in said), any(one.decides for one in said)
         return Said("; ".join(one.text for one in said), contradicts, decides) if said else None
+
+    return find
+
+
+def with_and_without(finding: Finding, without: Finding, whom: str) -> Finding:
+    """Say what is found, and what ``without`` some of the data (``whom``) where that is another answer."""
+
+    def find(cells: Sequence[Cell]) -> Said | None:
+        of_all, of_rest = finding(cells), without(cells)
+        if of_all is None or of_rest is None or of_all.text == of_rest.text:
+            return of_all
+        text = f"{of_all.text}. Without {whom}, {of_rest.text}"
+        return Said(text, of_all.contradicts and of_rest.contradicts, of_all.decides or of_rest.decides)
 
     return find
 
@@ -215,8 +252,11 @@ def _described(values: Sequence[Compared], names: tuple[str, str], sentence: str
     return None if said is None else replace(said, contradicts=False, decides=False)
 
 
-def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, of: str) -> Said | None:
-    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and the paper's of those decided."""
+def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, of: str, how: str = "") -> Said | None:
+    """Write counts of signs as a sentence: what most of ours are, the rest of the total, and the paper's of those decided.
+
+    ``how`` they were measured stands behind what is decided.
+    """
     at_once = _at_once([one for one in compared if one.sign is not None])
     counted = [one.sign for one in at_once]
     if not counted:
@@ -239,7 +279,25 @@ def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, o
         return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
     beside, contradicts = _beside([one for one in at_once if one.sign in (1, -1)], total, of)
-    return Said(f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}{beside}", contradicts)
+    return Said(f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}{how}{beside}", contradicts)
+
+
+def _processes(cells: Sequence[Cell]) -> str:
+    """Say that times are of one process each, as far as they are."""
+    timed = [cell for cell in cells if cell.unit in TIMED_UNITS and cell.status == "measured" and cell.low is not None]
+    num_alone = sum(cell.student is None for cell in timed)
+    return "" if not num_alone else f", {'' if num_alone == len(timed) else 'some '}timed in one process"
+
+
+def _recording(cells: Sequence[Cell]) -> frozenset[str]:
+    """Return by which commits and processors most of the times were recorded."""
+    made = [cell.made_by for cell in cells if cell.unit in TIMED_UNITS and cell.made_by]
+    return max(made, key=made.count, default=frozenset())
+
+
+def _is_apart(first: frozenset[str], second: frozenset[str], unit: str) -> bool:
+    """Say whether these are times that other code, or another machine, took."""
+    return unit in TIMED_UNITS and bool(first and second) and first != second
 
 
 def _at_once(compared: Sequence[Compared]) -> list[Compared]:
@@ -254,10 +312,14 @@ def _at_once(compared: Sequence[Compared]) -> list[Compared]:
 def _beside(decided: Sequence[Compared], total: int, of: str) -> tuple[str, bool]:
     """Say of how many decided signs the paper's is the same, and whether most of its are not. It may have none, or a tie.
 
-    A printed number that stands beside several of ours counts once.
+    A printed number that stands beside several of ours counts once, and not where some of ours have its sign and some not.
     """
-    same = {one.place or str(index): one.sign == one.papers for index, one in reversed(list(enumerate(decided))) if one.papers}
-    known, agreed = len(same), sum(same.values())
+    found: dict[str, set[bool]] = {}
+    for index, one in enumerate(decided):
+        if one.papers:
+            found.setdefault(one.place or str(index), set()).add(one.sign == one.papers)
+    same = [answers == {True} for answers in found.values() if len(answers) == 1]
+    known, agreed = len(same), sum(same)
     if not known:
         return "", False
     if 0 < agreed < known:
@@ -289,7 +351,7 @@ def _sign(first: float | None, second: float | None) -> int | None:
 
 def _apart(first: Cell, second: Cell) -> Compared:
     """1 or -1 where the interval of the difference does not hold 0; APART of times that other code, or a machine, took."""
-    if first.unit in TIMED_UNITS and first.made_by != second.made_by and first.made_by and second.made_by:
+    if _is_apart(first.made_by, second.made_by, first.unit):
         return Compared(APART)
     a, b = _bounds(first), _bounds(second)
     if a is None or b is None or first.measured is None or second.measured is None:
@@ -297,30 +359,37 @@ def _apart(first: Cell, second: Cell) -> Compared:
     scale = SAME * max(abs(first.measured), abs(second.measured))
     if first.redrawn and second.redrawn and (paired := paired_difference(first.redrawn, second.redrawn)):
         ends = (paired.value, paired.value) if paired.low is None or paired.high is None else (paired.low, paired.high)
-        found = _compared(paired.value, ends, paired.freedom or max(1, paired.n - 1), scale)
+        found = _compared(paired.value, ends, max(1, paired.n - 1), paired.student, scale)
         return found._replace(chance=max(found.chance, min(1.0, 2 * 0.5**paired.n)))  # so few all favour one side by chance
     ends = independent_difference((a[0], first.measured, a[1]), (b[0], second.measured, b[1]))
-    return _compared(first.measured - second.measured, ends, min(_freedom(first), _freedom(second)), scale)
+    student = independent_students(first.student, second.student)
+    return _compared(first.measured - second.measured, ends, min(_freedom(first), _freedom(second)), student, scale)
 
 
-def _from(cell: Cell, bound: float) -> Compared:
+def _from(cell: Cell, bound: float, half: float = 0.0) -> Compared:
+    """Compare a cell with a bound that is known to ``half``."""
     if (bounds := _bounds(cell)) is None or cell.measured is None:
         return Compared(_lack(cell))
-    return _compared(cell.measured - bound, (bounds[0] - bound, bounds[1] - bound), _freedom(cell), SAME * abs(bound))
+    ends = (bounds[0] - bound - half, bounds[1] - bound + half)
+    return _compared(cell.measured - bound, ends, _freedom(cell), cell.student, SAME * abs(bound))
 
 
-def _compared(gap: float, ends: tuple[float, float], freedom: int, scale: float) -> Compared:
-    """Compare a difference with 0 by its interval, which another chance widens or narrows as Student's."""
+def _compared(gap: float, ends: tuple[float, float], freedom: int, student: Student | None, scale: float) -> Compared:
+    """Compare a difference with 0 by its interval, which another chance widens or narrows as Student's.
+
+    Where it has replicas, their own interval must allow the chance too: it is of a few degrees of freedom, whichever is wider.
+    """
     if ends[0] == ends[1]:
         return Compared(EQUAL if abs(gap) <= scale else _sign(gap, 0))
     if ends[0] <= 0 <= ends[1]:
         return Compared(0, 1.0)
     reach = gap - ends[0] if gap > 0 else ends[1] - gap
-    return Compared(_sign(gap, 0), chance_beyond(abs(gap) / reach, freedom) if reach else 0.0)
+    of_examples = chance_beyond(abs(gap) / reach, freedom) if reach else 0.0
+    return Compared(_sign(gap, 0), of_examples if student is None else max(of_examples, student.chance(gap)))
 
 
 def _freedom(cell: Cell) -> int:
-    return cell.freedom or max(1, (cell.n or 2) - 1)
+    return max(1, (cell.n or 2) - 1)
 
 
 def _lack(*cells: Cell) -> str | None:

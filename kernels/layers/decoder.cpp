@@ -30,6 +30,7 @@ struct Drafting {
   double temperature;
   long top_k;
   double top_p;
+  long threads;  // for a long row
   std::int64_t* tokens;
   Number* logits;       // [count, size]
   double* log_sum_exp;  // of logits over the temperature, among the tokens that the filters keep
@@ -114,6 +115,7 @@ void draft_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long 
   static thread_local std::vector<Number> rows, own;
   const long width = shape.width, size = drafting.size;
   own.resize(drafting.columns ? ends.head.width : 0);
+  laws::row_threads = drafting.threads;
   std::int64_t next = 0;
   rows.resize(drafting.num_fed * width);
   pass.hidden = rows.data();

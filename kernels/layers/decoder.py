@@ -151,6 +151,7 @@ class _Drafting(ctypes.Structure):
         ("temperature", ctypes.c_double),
         ("top_k", ctypes.c_long),
         ("top_p", ctypes.c_double),
+        ("threads", ctypes.c_long),
         *((name, ctypes.c_void_p) for name in ("tokens", "logits", "log_sum_exp")),
     )
 
@@ -196,6 +197,7 @@ class Decoder:
         self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight
     ) -> None:
         self._described, self._dtype = (layers, shape, ends, head), layers[0].qkv[0].dtype
+        self._drafted: Drafted | None = None  # the last one that was looked at
         names = (
             FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "pass", "draft", "verify")
         )
@@ -296,6 +298,16 @@ class Decoder:
         if not 0 <= min(tokens) <= max(tokens) < known:
             raise IndexError(f"tokens {list(tokens)}: expected numbers from 0 to {known - 1}, of which there are embeddings")
 
+    def _check_drafted(self, drafted: Drafted) -> None:
+        """Refuse a vocabulary whose columns the head lacks, or whose tokens have no embedding: the loop would read on."""
+        known = {"columns": (-1, self._ends.head.width), "embedded": (0, self._described[2].embedding.shape[0])}
+        for name, (least, end) in known.items():
+            numbers = getattr(drafted, name)
+            if numbers.dtype != torch.long or not numbers.is_contiguous() or len(numbers) != len(drafted.columns):
+                raise InputError(f"{name} of a drafted vocabulary: expected {len(drafted.columns)} contiguous int64 numbers")
+            if not least <= int(numbers.min()) <= int(numbers.max()) < end:
+                raise IndexError(f"{name} of a drafted vocabulary: expected numbers from {least} to {end - 1}")
+
     def _check_hidden(self, hidden: Float[Tensor, "*rows D"]) -> None:
         if hidden.dtype != self._dtype or hidden.shape[-1] != self._shape.width:
             raise InputError(
@@ -367,7 +379,8 @@ class Decoder:
             the sampling keeps, None for temperature 0. Of logits that hold NaN the token is V, or for temperature 0 any.
 
         Raises:
-            IndexError: a token without an embedding. InputError: nothing to read or to draw, or too few uniforms.
+            IndexError: a token without an embedding, or without a column. InputError: nothing to read or to draw, or too few
+                uniforms.
         """
         self._follow_ends()
         if not fed or count < 1 or (uniforms is not None and tuple(uniforms.shape) != (1, count)):
@@ -376,6 +389,9 @@ class Decoder:
                 f"drafts: {len(fed)} tokens read, {count} drawn{drawn_by}; expected at least one of each, and [1, n]"
             )
         self._check_tokens(fed)
+        if drafted is not None and drafted is not self._drafted:
+            self._check_drafted(drafted)
+            self._drafted = drafted
         size = self._ends.head.width if drafted is None else len(drafted.columns)
         tokens = torch.empty(1, count, dtype=torch.long)
         logits = torch.empty(1, count, size, dtype=self._dtype)
@@ -387,7 +403,7 @@ class Decoder:
             *((None, None) if drafted is None else (drafted.columns.data_ptr(), drafted.embedded.data_ptr())),
             None if uniforms is None else uniforms.data_ptr(),
             sampling.temperature, min(sampling.top_k or size, size), 1.0 if sampling.top_p is None else sampling.top_p,
-            tokens.data_ptr(), logits.data_ptr(), None if sums is None else sums.data_ptr(),
+            torch.get_num_threads(), tokens.data_ptr(), logits.data_ptr(), None if sums is None else sums.data_ptr(),
         )  # fmt: skip
         arguments, _held = self._pass(1, len(fed), start, 0, cached, None)
         places = (self._shape, arguments, self._ends, drafting)

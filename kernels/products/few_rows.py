@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kernels import native
-from kernels.inputs import Rounding
+from kernels.inputs import InputError, Rounding
 from kernels.products.narrow import Narrow
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
@@ -49,7 +49,12 @@ def product_arguments(
 
     Where the weight is stored narrow too, that is what is read. torch moves a model's tensors where it hands them to another
     process: whoever keeps addresses looks whether they still hold.
+
+    Raises:
+        InputError: a narrow copy of a weight that is not fp32, which the loop would read as numbers of that size.
     """
+    if narrow is not None and weight.dtype != torch.float32:
+        raise InputError(f"weight {weight.dtype} with a narrow copy: expected torch.float32, since copies are of fp32 numbers")
     bias = None if bias is None else bias.contiguous()
     numbers, scales = (weight, None) if narrow is None else (narrow.numbers, narrow.scales)
     bias_at, scales_at = (None if one is None else one.data_ptr() for one in (bias, scales))
@@ -75,12 +80,16 @@ def compiled_product(
     multiply.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     multiply.restype = None
     product, tensors = product_arguments(weight, bias, narrow)
-    empty, width, dtype, place = torch.empty, weight.shape[1], weight.dtype, weight.data_ptr()
+    empty, (depth, width), dtype, place = torch.empty, weight.shape, weight.dtype, weight.data_ptr()
 
     def few_rows(rows: Float[Tensor, "N d_in"], onto: Float[Tensor, "N d_out"] | None) -> Float[Tensor, "N d_out"]:
         nonlocal product, tensors, place
         if weight.data_ptr() != place:
             (product, tensors), place = product_arguments(weight, bias, narrow), weight.data_ptr()
+        if rows.dtype is not dtype or rows.shape[1] != depth:
+            raise InputError(
+                f"rows {rows.dtype} {list(rows.shape)}: expected {dtype} and {depth} numbers a row, as the weight has"
+            )
         rows = rows if rows.is_contiguous() else rows.contiguous()
         onto = onto if onto is None or onto.is_contiguous() else onto.contiguous()
         count = rows.shape[0]

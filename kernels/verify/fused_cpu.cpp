@@ -11,7 +11,7 @@ using namespace verdicts;
 extern "C" int verify(const Round* round, int item, int threads) {
   if (item == 0) verify_batch<float>(*round, threads);
   if (item == 1) verify_batch<double>(*round, threads);
-  if (item == 2) verify_batch<_Float16>(*round, threads);
+  if (item == 2) verify_batch<Float16>(*round, threads);
   if (item == 3) verify_batch<BFloat16>(*round, threads);
   return std::find(round->next_token, round->next_token + round->batch, round->vocab_size) == round->next_token + round->batch;
 }
@@ -20,6 +20,6 @@ extern "C" int verify(const Round* round, int item, int threads) {
 extern "C" void compare(const Compared* round, int item, int threads) {
   if (item == 0) compare_batch<float>(*round, threads);
   if (item == 1) compare_batch<double>(*round, threads);
-  if (item == 2) compare_batch<_Float16>(*round, threads);
+  if (item == 2) compare_batch<Float16>(*round, threads);
   if (item == 3) compare_batch<BFloat16>(*round, threads);
 }

@@ -28,10 +28,28 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
+// Half precision: the compiler's own where it has one, which the processor widens, else its bits.
+#ifdef __FLT16_MANT_DIG__
+using Float16 = _Float16;
+#else
+struct Float16 {
+  std::uint16_t bits;
+};
+#endif
+
 // A logit as the number that is computed with: fp64 stays, all others are fp32.
 inline double number(double logit) { return logit; }
 inline float number(float logit) { return logit; }
-inline float number(_Float16 logit) { return logit; }
+#ifdef __FLT16_MANT_DIG__
+inline float number(Float16 logit) { return logit; }
+#else
+inline float number(Float16 logit) {
+  const std::uint32_t sign = std::uint32_t(logit.bits & 0x8000) << 16, rest = std::uint32_t(logit.bits & 0x7fff) << 13;
+  const bool is_finite = rest < 0xf800000;
+  const float size = is_finite ? same_bits<float>(rest) * 0x1p112f : same_bits<float>(rest | 0x7f800000);
+  return sign ? -size : size;
+}
+#endif
 inline float number(BFloat16 logit) { return same_bits<float>(std::uint32_t(logit.bits) << 16); }
 
 // The likeliest token, the first of equal ones; a NaN is above all, as for torch's argmax.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "laws.h"
@@ -30,7 +31,9 @@ template <class Logit>
 Row<Logit> draft_law(const Round& round, Index entry, Index position) {
   if (round.log_sum_exp == nullptr) return evaluated<Logit>(round.draft, entry, position, round.vocab_size);
   Row<Logit> row(round.draft, entry, position, round.vocab_size);
-  row.top = typename Row<Logit>::Real(round.log_sum_exp[entry * round.num_draft + position]);
+  const double log_sum_exp = round.log_sum_exp[entry * round.num_draft + position];
+  row.top = typename Row<Logit>::Real(log_sum_exp);
+  row.sum = std::exp(log_sum_exp - double(row.top));  // what rounding took: of a low temperature a log-sum-exp is large
   return row;
 }
 

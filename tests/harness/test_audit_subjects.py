@@ -126,7 +126,8 @@ def test_a_verdict_is_that_of_what_ran(tmp_path: Path) -> None:
     """
     store(tmp_path, "zoo-toy", (speculative(target="zoo:t5-base"), {**GREEDY, "verdict": "identical"}))
     verdict = verdict_of(speculative(gamma=7), tmp_path)
-    assert verdict == Verdict("identical", "subject 0", "4 prompts, 60 tokens, 0 near-ties, 0 bugs", False, ("subject 0",))
+    summary = "4 prompts, 60 tokens, 0 near-ties, 0 bugs"
+    assert verdict == Verdict("identical", "subject 0", summary, False, ("subject 0",), ("zoo-toy",))
     assert verdict_of(speculative(rule="fused"), tmp_path) == verdict
     for other in (
         speculative(temperature=1.0),
@@ -297,6 +298,20 @@ def test_an_audit_of_ones_own_does_not_hide_the_red_one_of_the_repository(
     assert found.is_red
     store(theirs, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
     assert verdict_of(speculative(), theirs).kind == "identical"  # type: ignore[union-attr]
+
+
+def test_a_note_names_every_audit_that_it_quotes(tmp_path: Path) -> None:
+    """So that a committed table that quotes an audit of one's own says why it differs."""
+    (tmp_path / "records").mkdir()
+    (tmp_path / "audit").mkdir()
+    store(tmp_path / "audit", "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
+    [note] = stored_evidence(tmp_path / "records").verdict_notes([speculative()])
+    assert "/audit: zoo-toy): speculative" in note
+    store(tmp_path / "audit", "my-pair", (speculative(), {**GREEDY, "verdict": "near-tie"}))
+    store(tmp_path / "audit", "others", (speculative(1.0), {**GREEDY, "verdict": "identical"}))
+    [note] = stored_evidence(tmp_path / "records").verdict_notes([speculative()])
+    assert "/audit: my-pair, zoo-toy): speculative" in note
+    assert "near-tie" in note
 
 
 def test_a_table_names_the_verdict_of_each_of_its_methods(tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ def cell(published: float | str | None, measured: float | None = 1.0, half: floa
 @pytest.mark.parametrize(
     ("one", "settings", "relation", "reason"),
     [
-        (cell(1.1), TOY, "agrees", ""),
-        (cell(1.1, half=0.2), TOY, "not comparable", "too wide"),
+        (cell(1.02, half=0.08), TOY, "agrees", ""),
+        (cell(1.1, half=0.11), TOY, "not comparable", "too wide"),  # 0.89 is more than a tenth off, and so is no agreement
+        (cell(1.0, half=0.02, parts_differ=True), TOY, "not comparable", "parts differ"),
         (cell(0.0, half=1.5), TOY, "not comparable", "too wide"),
-        (cell(1.14, half=0.136), TOY, "agrees", ""),  # 1.136 is 1.14 to the printed digits
+        (cell(1.06, 1.03, 0.026), TOY, "agrees", ""),  # 1.056 is 1.06 to the printed digits
         (cell(1.2), TOY, "below", "toy models"),
         (cell(0.8, unit="x"), TOY, "above", "toy models; hardware"),
         (cell(0.8, unit="x"), PAPER, "above", "hardware"),
@@ -98,7 +99,7 @@ def test_only_what_the_paper_prints_is_called_the_papers(source: str, origin: st
 def test_a_published_number_beside_two_of_ours_counts_once() -> None:
     """The sigmoid's numbers stand beside both of ours; a lost number and a copied setting are apart."""
     cells = [
-        cell(1.1, place="t.csv, line 2, x"),
+        cell(1.02, half=0.05, place="t.csv, line 2, x"),
         cell(1.5, place="t.csv, line 2, x"),
         cell(1.5, place="t.csv, line 3, x"),
         cell(7.0, 7.0, None, n=None, status="computed", place="t.csv, line 4, gamma"),

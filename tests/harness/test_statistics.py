@@ -7,11 +7,13 @@ from harness.measures.statistics import (
     DESCRIPTIVE,
     Estimate,
     Redrawn,
+    Student,
     chance_beyond,
     drift,
     exact_interval,
     holm,
     independent_difference,
+    independent_students,
     median,
     medians_drawn,
     of_sums,
@@ -228,7 +230,15 @@ def test_a_difference_of_two_arms_holds_what_their_replicas_differ_by() -> None:
     more = {(f"other {unit[1][0]}", unit[1]): value + 1 + "abc".index(unit[1][0]) for unit, value in base.items()}
     found = paired_difference(drawn(more), drawn(base))
     assert found is not None
-    assert (found.value, found.freedom) == (pytest.approx(2), 2)
+    assert found.student is not None
+    assert (found.value, found.student.freedom) == (pytest.approx(2), 2)
+    assert found.student.half == pytest.approx(4.303 / 3**0.5, abs=1e-3)
+    both = independent_students(found.student, Student(found.student.half, 5))
+    assert both is not None
+    assert (both.freedom, both.error**2) == (
+        2,
+        pytest.approx(found.student.error**2 + Student(found.student.half, 5).error ** 2),
+    )
     assert (found.low, found.high) == (pytest.approx(2 - 4.303 / 3**0.5, abs=1e-3), pytest.approx(2 + 4.303 / 3**0.5, abs=1e-3))
 
 

@@ -1,5 +1,6 @@
 """The fused rule's compiled loop against the fp64 reference and the law that it is to keep; what stands in for it."""
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -197,6 +198,38 @@ def test_where_no_residual_is_left_the_target_is_drawn_from() -> None:
     found = decided((replace(given, logits=target[:, :1], log_sum_exp=known), target, sampling, uniforms))
     assert int(found.num_accepted) == 0
     assert int(found.next_token) == int(reference.inverse_cdf(target[0, 0].softmax(-1), uniforms[0, 1]))
+
+
+def test_half_precision_is_read_without_the_compilers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its numbers. Fault: g++ before 12 (on ARM before 13) does not know _Float16, and nothing was compiled there."""
+    source = tmp_path / "widened.cpp"
+    source.write_text(
+        f'''#include "{fused_cpu.SOURCE.with_name("laws.h")}"
+        extern "C" void widen(const laws::Float16* from, long count, float* to) {{
+          for (long i = 0; i < count; i++) to[i] = laws::number(from[i]);
+        }}''',
+        encoding="utf8",
+    )
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    for more in ((), ("-U__FLT16_MANT_DIG__",)):
+        monkeypatch.setattr(native, "ALWAYS", (*native.ALWAYS, *more))
+        library, found = native.library.__wrapped__(source), torch.empty(2**16)
+        assert library is not None
+        library.widen(ctypes.c_void_p(halves.data_ptr()), ctypes.c_long(2**16), ctypes.c_void_p(found.data_ptr()))
+        assert torch.equal(found.nan_to_num(nan=7e4), halves.float().nan_to_num(nan=7e4))
+
+
+def test_a_handed_over_log_sum_exp_is_as_good_as_the_row() -> None:
+    """Fault: at a low temperature it is large, and rounded to fp32 it moved a draft's probability by up to 0.1 %."""
+    cold = Sampling(temperature=0.001)
+    draft = 20 + 0.001 * torch.randn(1, 4, 500, generator=torch.Generator().manual_seed(3))
+    known = (draft * (1 / cold.temperature)).double().logsumexp(-1)  # scaled in fp32, as the loop does
+    uniforms = torch.zeros(1, 5, dtype=torch.float64)  # every draft stands, and so is looked at
+    found, expected = (
+        decided((Proposal(draft.argmax(-1), (4,), draft, cold, sums), draft[:, [0, 1, 2, 3, 3]], cold, uniforms)).draft_probs
+        for sums in (known, None)
+    )
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=0)
 
 
 def test_rows_may_lie_anywhere_and_dtypes_may_differ() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.checkout import ROOT
 from kernels import native
 
 needs_compiler = pytest.mark.skipif(native._compiler() is None, reason="no C++ compiler here")
@@ -54,6 +55,13 @@ def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damag
 
 
 @needs_compiler
+@pytest.mark.parametrize("source", sorted(ROOT.glob("kernels/**/*.cpp")), ids=lambda path: path.stem)
+def test_this_projects_sources_compile(source: Path, zoo_cache: Path) -> None:
+    """Other tests do without what does not compile."""
+    assert native.library(source) is not None
+
+
+@needs_compiler
 def test_another_header_is_another_library(source: Path, tmp_path: Path) -> None:
     """A header of a header too."""
     (tmp_path / "inner").mkdir()
@@ -78,6 +86,41 @@ def test_a_source_that_does_not_compile_is_said_and_done_without(source: Path, c
     assert load(source) is None
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("foretoken: note: twice.cpp is not compiled, torch's operations stand in: ")
+
+
+@needs_compiler
+def test_what_is_wrong_in_a_header_is_what_is_said(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault: g++ begins with where the header is included from, and nobody read what was wrong there."""
+    (tmp_path / "other.h").write_text("no_such_type number;\n", encoding="utf8")
+    source.write_text('#include "other.h"\n' + SOURCE, encoding="utf8")
+    assert load(source) is None
+    [line] = capsys.readouterr().err.splitlines()
+    assert "no_such_type" in line
+
+
+@needs_compiler
+@pytest.mark.parametrize("end", ["kill -9 $$", "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1"])
+def test_a_compiler_that_was_killed_leaves_no_weaker_library(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    """Fault: the next flags were tried, and a library without threads was kept for ever."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *-fopenmp*) {end};; esac\nexec {native._compiler()} "$@"\n', encoding="utf8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert load(source) is None
+    assert "twice.cpp is not compiled" in capsys.readouterr().err
+
+
+@needs_compiler
+def test_a_library_without_threads_is_told_of(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "FLAGS", (("-no-such-flag", "-fopenmp"), ()))
+    assert load(source).twice(21) == 42
+    assert "twice.cpp is compiled without OpenMP" in capsys.readouterr().err
+    assert load(source).twice(21) == 42
+    assert capsys.readouterr().err == "", "told once, when it was made"
 
 
 def test_without_a_compiler_it_is_said_and_done_without(

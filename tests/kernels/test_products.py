@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import native
-from kernels.inputs import ROUNDINGS
+from kernels.inputs import ROUNDINGS, InputError
 from kernels.products.few_rows import COMPILED, ROWS, SHAPES, SOURCE, TORCH, Choice, choose, compiled_product, measured_times
 from kernels.products.narrow import narrow, rounded
 
@@ -79,6 +79,21 @@ def test_rows_apart_and_across_are_taken_as_they_are() -> None:
     rows = torch.randn(6, 3, dtype=torch.float64).t()
     onto = torch.randn(4, 3, dtype=torch.float64).t()
     torch.testing.assert_close(compiled_product(weight, None)(rows, onto), rows @ weight + onto)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [torch.randn(3, 6), torch.randn(3, 5, dtype=torch.float64)], ids=["dtype", "width"])
+def test_other_rows_than_the_weights_are_refused(rows: torch.Tensor) -> None:
+    """The loop would read what lies behind them."""
+    with pytest.raises(InputError, match=r"expected torch\.float64 and 6 numbers a row"):
+        compiled_product(torch.randn(6, 4, dtype=torch.float64), None)(rows, None)
+
+
+@needs_compiler
+def test_a_narrow_copy_of_an_fp64_weight_is_refused() -> None:
+    weight = torch.randn(64, 64)
+    with pytest.raises(InputError, match=r"weight torch\.float64 with a narrow copy: expected torch\.float32"):
+        compiled_product(weight.double(), None, narrow(weight, "int8"))
 
 
 @needs_compiler

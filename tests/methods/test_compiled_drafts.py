@@ -11,7 +11,7 @@ from transformers import MistralConfig, MistralForCausalLM, WhisperConfig, Whisp
 
 from kernels import native
 from kernels.inputs import InputError, NotFiniteError
-from kernels.layers.decoder import SOURCE
+from kernels.layers.decoder import SOURCE, Drafted
 from kernels.products.few_rows import COMPILED, TORCH, Choice
 from kernels.verify import reference
 from methods.autoregressive import Autoregressive
@@ -303,6 +303,18 @@ def test_what_the_calls_cannot_read_is_refused() -> None:
         with pytest.raises(InputError, match="hidden states"):
             session.run_layers(hidden, 0, 3)
         session.extend(tokens)
+
+
+@pytest.mark.parametrize(
+    ("columns", "embedded"), [([3, 97], [3, 4]), ([3, -2], [3, 4]), ([3, 4], [3, 97]), ([3, 4], [-1, 4]), ([3, 4], [3])]
+)
+def test_a_vocabulary_that_the_head_lacks_is_refused(columns: list[int], embedded: list[int]) -> None:
+    """The loop would read what lies behind the logits, or the embeddings."""
+    compiled = session_of(model_of("llama"), COMPILED, 4).stack.compiled
+    assert compiled is not None
+    with pytest.raises((IndexError, InputError), match="of a drafted vocabulary: expected"):
+        compiled._check_drafted(Drafted(torch.tensor(columns), torch.tensor(embedded)))
+    compiled._check_drafted(Drafted(torch.tensor([96, -1]), torch.tensor([0, 96])))
 
 
 def test_a_head_wider_than_the_embedding_decodes_plainly() -> None:

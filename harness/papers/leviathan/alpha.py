@@ -7,7 +7,7 @@ from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import MUCH_REPETITION, alpha_overlap, num_tokens, repetition_frac
 from harness.measures.pairing import succeeded
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Estimate, Missing, NotReached
 from harness.papers.leviathan.setup import (
     LAMDA_TOP_K,
     LENIENCES,
@@ -24,13 +24,15 @@ from harness.papers.leviathan.setup import (
     temperatures,
 )
 from harness.tables import published
+from harness.tables.base import Finding
 from harness.tables.engine import Column, Known, Result, Row, Section, row_name, table
-from harness.tables.finding import as_formula, by_head, order
+from harness.tables.finding import as_formula, by_head, order, with_and_without
 from harness.tables.published import Published
 from methods.speculative import theory
 
 LAMDA = "LaMDA (137B)"
 NGRAMS = ("Unigram", "Bigram")
+ENDED, RUNAWAYS = "of ended", "outputs that loop or hit the length limit"
 
 
 def _operations(known: Known, row: Row) -> Estimate:
@@ -122,24 +124,22 @@ def _alpha(known: Known, row: Row) -> Result:
 
 
 def _runaways(known: Known, row: Row) -> str:
-    """Say what alpha is without the outputs that loop or hit the length limit: they hold more tokens than others."""
+    """Say how many outputs loop or hit the length limit, and how many of the tokens are theirs."""
     records = succeeded(known[row.arm][1])
-    away = [one for one in records if one.stop_reason == "length" or _repeats(one)]
-    rest = [one for one in records if one not in away]
-    if not away:
-        return ""
+    away = [one for one in records if _runs_away(one)]
     share = num_tokens(away) / max(1, num_tokens(records))
-    counted = f"{len(away)} of {len(records)} outputs loop or hit the length limit ({share:.0%} of the tokens)"
-    if (without := alpha_overlap(rest, row.key[1])) is None:
-        return counted
-    shown = without.shown
-    spread = "" if shown.low is None else f" [{shown.low:.2f}, {shown.high:.2f}]"
-    return f"{counted}; without them alpha is {shown.value:.2f}{spread}"
+    return f"{len(away)} of {len(records)} outputs loop or hit the length limit ({share:.0%} of the tokens)" if away else ""
 
 
-def _repeats(record: Record) -> bool:
+def _alpha_of_ended(known: Known, row: Row) -> Result:
+    """Alpha without the outputs that loop or hit the length limit, which hold more tokens than others."""
+    ended = [one for one in known[row.arm][1] if not _runs_away(one)]
+    return alpha_overlap(ended, row.key[1]) if ended else NotReached("every output loops or hits the length limit")
+
+
+def _runs_away(record: Record) -> bool:
     repeated = repetition_frac([record])
-    return repeated is not None and repeated.value > MUCH_REPETITION
+    return record.stop_reason == "length" or (repeated is not None and repeated.value > MUCH_REPETITION)
 
 
 def _count(known: Known, row: Row) -> Estimate:
@@ -178,6 +178,14 @@ def _last_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     ]
 
 
+def _by_temperature(column: str) -> Finding:
+    return order(by_head(column, 2, "0", "1", _is_neural), "alpha", "at temperature 0", "at 1", "neural pairs")
+
+
+def _by_draft(column: str) -> Finding:
+    return order(by_head(column, 1, "T5-large", "T5-small"), "alpha", "with draft T5-large", "with T5-small", "settings")
+
+
 ALPHA = table(
     number=9,
     paper=PAPER,
@@ -193,6 +201,7 @@ ALPHA = table(
             note="alpha is alpha_overlap: the mean of sum min(p, q) over tokens that the target itself generated, both "
             "adjusted alike.",
         ),
+        Column(ENDED, _alpha_of_ended, note=f"{ENDED}: alpha without {RUNAWAYS}."),
         Column("tokens", _count, "tokens", published="tokens"),
     ),
     sections=sections,
@@ -200,7 +209,7 @@ ALPHA = table(
     last_notes=_last_notes,
     data=data_of,
     findings=(
-        order(by_head("alpha", 2, "0", "1", _is_neural), "alpha", "at temperature 0", "at 1", "neural pairs"),
-        order(by_head("alpha", 1, "T5-large", "T5-small"), "alpha", "with draft T5-large", "with T5-small", "settings"),
+        with_and_without(_by_temperature("alpha"), _by_temperature(ENDED), RUNAWAYS),
+        with_and_without(_by_draft("alpha"), _by_draft(ENDED), RUNAWAYS),
     ),
 )

@@ -221,8 +221,8 @@ def length_notes(settings: Settings) -> list[str]:
         ]
     return [
         f"Outputs end at EOS, and what is there is pooled: long outputs weigh more than short ones, late positions have "
-        f"fewer examples, and a total is not the mean over positions. The paper ignores EOS: exactly {paper} tokens, which "
-        "FIXED_LENGTH=1 does here.",
+        f"fewer examples, and a total is not the mean over positions. An EOS counts as a token; of short outputs it is many of "
+        f"the later ones. The paper ignores EOS: exactly {paper} tokens, which FIXED_LENGTH=1 does here.",
         cut,
     ]
 

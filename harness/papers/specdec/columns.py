@@ -6,7 +6,7 @@ from functools import partial
 from harness.core.experiment import ZOO, Experiment, ModelSpec
 from harness.core.settings import Settings
 from harness.measures import of_run as measures
-from harness.measures.pairing import succeeded
+from harness.measures.pairing import incomparable, succeeded
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.specdec.measures import heaviest_example, iterations, mean_s, repeated_pct, sentence_speedup
 from harness.papers.specdec.setup import BEAM, EFFICIENCY, GREEDY, PAPER, QUALITY, STRICT, THEIR_BEAM, data_of
@@ -60,13 +60,18 @@ def faster_beam(known: Known) -> str:
 
 def which_beam(known: Known, row: Row) -> str:
     """Say beside the baseline that it is the baseline, and how often the two searches agree."""
+    baseline, other = (BEAM, THEIR_BEAM) if row.arm == BEAM else (THEIR_BEAM, BEAM)
     if row.arm != faster_beam(known):
         return ""
+    refused = incomparable(known[baseline][1], known[other][1])
+    whose = (
+        f"of which the other's times were {refused.why.partition(':')[0]}" if refused else "the faster of the two beam searches"
+    )
     same = measures.equal_frac(known[BEAM][1], known[THEIR_BEAM][1])
     shared = (
         "no sentence was decoded by both" if same is None else f"{same.value:.1f}% of their outputs are equal, token for token"
     )
-    return f"speed is over this arm, the faster of the two beam searches; {shared}"
+    return f"speed is over this arm, {whose}; {shared}"
 
 
 def _papers_arm(known: Known, arm: str) -> str:

@@ -285,7 +285,8 @@ BOTH = (OVER_BEAM, OVER_GREEDY)
 
 def _compared(column: str, head: int, first: str, second: str, what: str, when: tuple[str, str], of: str) -> Finding:
     """Compare pairs of models of one training each."""
-    return order(by_head(column, head, first, second, _is_ours), what, when[0], f"{when[1]} {ONE_TRAINING}", of)
+    pairs = by_head(column, head, first, second, _is_ours)
+    return order(pairs, what, when[0], f"{when[1]} {ONE_TRAINING}", of, beside=False)
 
 
 SPEED_UP = "the speed over greedy decoding"
@@ -396,7 +397,7 @@ QUALITY_TABLES = [
                 "with the big drafter",
                 f"with the base one {ONE_TRAINING}",
                 "settings",
-                told=1,  # its text: big > base > heads
+                beside=False,
             ),
             order(
                 by_head("emitted", 0, "base", "heads (Stern 2018)"),
@@ -404,7 +405,7 @@ QUALITY_TABLES = [
                 "with the base drafter",
                 f"with heads {ONE_TRAINING}",
                 "settings",
-                told=1,
+                beside=False,
             ),
         ),
     ),

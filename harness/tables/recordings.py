@@ -1,0 +1,56 @@
+"""All recordings of the committed tables: at which commits and when each was made, and what the table said of it.
+
+``recordings.csv`` has a line for each, oldest first. The table of a new recording adds its own, so that nobody can record again
+until a number pleases and show the last one alone.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.core.files import readable, replace_file
+
+FILE = "recordings.csv"
+
+
+class Recording(NamedTuple):
+    """One recording of a table, and the sentences on top of it."""
+
+    table: str
+    commit: str
+    recorded: str
+    finding: str
+
+
+def note_recording(path: Path, new: Recording) -> int:
+    """Add a recording to the list, unless it is the last of its table, which then says what is found now.
+
+    Returns which recording of its table it is, from 1 on.
+    """
+    known = read_recordings(path)
+    own = [place for place, one in enumerate(known) if one.table == new.table]
+    is_known = bool(own) and known[own[-1]][:3] == new[:3]
+    changed = [*known[: own[-1]], new, *known[own[-1] + 1 :]] if is_known else [*known, new]
+    if changed != known:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, _text(changed))
+    return len(own) if is_known else len(own) + 1
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """Return the recordings that are listed, none where there is no list."""
+    if not path.is_file():
+        return []
+    with readable(f"recordings {path}", "`git checkout` brings back the list that is committed"):
+        head, *lines = csv.reader(io.StringIO(path.read_text(encoding="utf8")))
+        if tuple(head) != Recording._fields:
+            raise ValueError(f"its columns are {', '.join(head)}, not {', '.join(Recording._fields)}")
+        return [Recording(*line) for line in lines]
+
+
+def _text(recordings: Sequence[Recording]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([Recording._fields, *recordings])
+    return out.getvalue()
