@@ -63,6 +63,9 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
     settings, evidence, kept = _keep(table, args, settings, folder, evidence)
     plan = table.plan(settings)
     cells = table.cells(settings, evidence)
+    if not plan and all(cell.measured is None for cell in cells):
+        print(f"table {table.number}: profile {settings.profile} has nothing to run of it and no number; no file is written")
+        return []
     lost, cells = num_lost(folder / "tables" / f"{table.name}.json", settings, cells), explained(cells, reasons)
     appendix = table.appendix(settings, evidence) if table.appendix else None
     made_by = command_of("table", str(table.number), settings, args.records.resolve().parent.parent)

@@ -45,7 +45,7 @@ class Header:
         """Say in a line what made the table; the JSON and the site have the rest."""
         counts = [cell.n for cell in cells if cell.n is not None]
         many = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(*set(counts)) if counts else "none"
-        which = f", its recording {self.recording} ({FILE} has all)" if self.recording else ""
+        which = f"; recording {self.recording} of this table ({FILE} lists all)" if self.recording else ""
         when = f"; recorded {self.recorded}{which}" if self.recorded else ""
         machine = ", ".join(f"{name} {self.environment.get(name, 'unknown')}" for name in ("processor", "cores"))
         return (
