@@ -85,7 +85,8 @@ def test_with_records_every_runnable_cell_fills(number: int, synthetic: SimpleNa
     cells = table.cells(settings, Evidence(synthetic.run_all(table.plan(settings))))
     assert len(cells) >= 36
     for cell in cells:
-        assert cell.status in ("measured", "computed") or cell.row.startswith("LaMDA"), cell
+        if cell.column != "of ended":  # synthetic outputs all hit the length limit
+            assert cell.status in ("measured", "computed") or cell.row.startswith("LaMDA"), cell
         if cell.status == "measured" and cell.column != "tokens":
             assert cell.n >= 20, cell
             assert cell.low is None or cell.low - 1e-9 <= cell.measured <= cell.high + 1e-9, cell
@@ -109,7 +110,7 @@ def test_alpha_is_shown_without_runaways_too(synthetic: SimpleNamespace) -> None
     settings = Settings(limit=4)
     known = synthetic.run_all(TABLES[9].plan(settings))
 
-    def note(loops: int, cut: int = 0) -> str:
+    def shown(loops: int, cut: int = 0) -> tuple[str, float | None, float | None]:
         def records_of(arm: Experiment) -> list[Record]:
             found = []
             for number, record in enumerate(known(arm)):
@@ -120,15 +121,15 @@ def test_alpha_is_shown_without_runaways_too(synthetic: SimpleNamespace) -> None
                 found.append(dataclasses.replace(record, tokens=tokens, stop_reason=reason, overlap=overlap))
             return found
 
-        cells = TABLES[9].cells(settings, Evidence(records_of))
         row = "T5-XXL (EnDe) / T5-small / 0"
-        return next(cell.note for cell in cells if (cell.row, cell.column) == (row, "alpha"))
+        cells = {one.column: one for one in TABLES[9].cells(settings, Evidence(records_of)) if one.row == row}
+        return cells["alpha"].note, cells["alpha"].measured, cells["of ended"].measured
 
     away = "of 4 outputs loop or hit the length limit"
-    assert note(1) == f"1 {away} (25% of the tokens); without them alpha is 0.50"
-    assert note(1, 1) == f"2 {away} (50% of the tokens); without them alpha is 0.50"
-    assert note(4) == f"4 {away} (100% of the tokens)"
-    assert note(0) == ""
+    assert shown(1) == (f"1 {away} (25% of the tokens)", 0.625, 0.5)
+    assert shown(1, 1) == (f"2 {away} (50% of the tokens)", 0.75, 0.5)
+    assert shown(4) == (f"4 {away} (100% of the tokens)", 1.0, None)
+    assert shown(0) == ("", 0.5, 0.5)
 
 
 def test_plans_are_comparisons_of_known_tasks_without_shared_timed_arms() -> None:
