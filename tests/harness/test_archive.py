@@ -28,6 +28,7 @@ from harness.report import notebooks
 from harness.tables.archive import archive_of, keep, lean, unpacked
 from harness.tables.base import Figure, Table
 from harness.tables.evidence import stored_evidence
+from harness.tables.recordings import FILE
 
 CLEAN = "0123456789ab"
 SMALL = 5  # a table of few runs, with probes, whose runs have no replicas
@@ -96,7 +97,7 @@ def test_from_the_archive_alone_come_the_same_bytes(
     monkeypatch.chdir(clone)
     monkeypatch.setattr("harness.cli.catalogue.commit", lambda: "ba9876543210")
     assert rendered(clone, *items) == first, "the header is the recording's, whoever renders it"
-    assert sorted(path.name for path in (clone / "results").iterdir()) == ["evidence", "figures", "tables"]
+    assert sorted(path.name for path in (clone / "results").iterdir()) == ["evidence", "figures", "recordings.csv", "tables"]
     capsys.readouterr()
     assert main(["table", "8", "--records", "elsewhere"]) == 0
     assert "nothing of it is recorded in elsewhere" in capsys.readouterr().out, "a folder that is named is the one that is read"
@@ -113,7 +114,7 @@ def test_what_is_recorded_of_a_folder_is_committed_without_its_place(
     record_all(synthetic, tmp_path / "results" / "records", CLEAN, replace(COMMITTED_POCKET, source=str(place)))
     assert main(["table", "8", "--profile", "pocket", "--data", str(place)]) == 0
     made = {name: content for name, content in files_of(tmp_path / "results" / "pocket").items() if "evidence" not in name}
-    assert sorted(made) == [f"tables/leviathan-2.{ending}" for ending in ("csv", "json", "md", "tex")]
+    assert sorted(made) == ["recordings.csv", *(f"tables/leviathan-2.{ending}" for ending in ("csv", "json", "md", "tex"))]
     kept = unpacked(archive_of(tmp_path / "results" / "pocket", "leviathan"))
     assert kept is not None
     assert not [name for name, content in {**files_of(kept), **made}.items() if b"of-mine" in content]
@@ -352,11 +353,17 @@ def all_rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for own in (Path("results"), Path("results") / "pocket"):
         (place / own).mkdir()
         (place / own / "evidence").symlink_to(ROOT / own / "evidence")
+        shutil.copyfile(ROOT / own / FILE, place / own / FILE)
     in_turn = sorted([*NAMES, *POCKET], key=lambda name: (name.endswith("pocket"), item_of(name).paper))  # each archive once
     command = [sys.executable, "-c", RENDER_ALL, ",".join(in_turn)]
     made = subprocess.run(command, cwd=place, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     return place / "results"
+
+
+@pytest.mark.parametrize("own", [Path(), Path("pocket")])
+def test_rendering_what_is_committed_lists_no_new_recording(own: Path, all_rendered: Path) -> None:
+    assert (all_rendered / own / FILE).read_bytes() == (ROOT / "results" / own / FILE).read_bytes()
 
 
 @pytest.mark.parametrize("name", [*NAMES, *POCKET])
