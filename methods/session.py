@@ -18,8 +18,8 @@ from methods.models.base import Frame, SourceStates, Stack
 from methods.sampling import Sampling
 from methods.types import Inputs, Proposal
 
-MIN_CAPACITY = 64
-SLACK = 64
+MIN_CAPACITY = 64  # tokens: a short text's cache is laid out once; longer ones double it
+SLACK = 64  # places behind the model's last position: drafts are stored before anybody looks whether they fit
 
 
 class ModelSession:

@@ -3,21 +3,26 @@
 Names and meanings are those of transformers 5.23 (``generation/configuration_utils.py``), of vLLM's
 ``vllm/config/speculative.py`` at 002e77c1f0ef and of SGLang's ``python/sglang/srt/server_args.py`` at 001067fffe33.
 Engines draft by rules of their own, so what was predicted here is not promised there. SGLang's draft tokens count the pending
-one, and its n-grams are a tree but for a breadth of 1.
-vLLM's draft model draws its drafts only with ``draft_sample_method``; else they are one-hot.
+one, and its n-grams are a tree: of breadth 1 a chain for each suffix that matches, as many nodes in all.
+vLLM's draft model draws its drafts only with ``draft_sample_method``; else they are one-hot, and of another vocabulary they
+always are. transformers' early exit reads how much to draft from the target's own settings, and drafts by all layers in
+families whose forward pass does not know ``num_hidden_layers`` at run time; it generates 20 tokens unless told otherwise.
 """
 
 import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.core.experiment import POCKET, ZOO, DrafterSpec, ModelSpec
+from harness.models.fit import knows_all_tokens
 from harness.models.pocket import TABLE
 from kernels.inputs import SamplingSpec
 from methods.options import values_of
 
 MAX_MATCH = 8  # of our drafter copy, methods.speculative.per_row
 
+EXITS = "exits early for Llama, Mistral, Qwen2 and Gemma; others draft by all layers"
 ONE_ROW = "drafts for one row at a time alone; give --batch 1"
 
 
@@ -49,27 +54,35 @@ def commands(
     sampling: SamplingSpec,
     batch_size: int,
     text: bool,
+    max_new_tokens: int,
 ) -> dict[str, str]:
     """Return the commands of a drafter at a gamma by engine; what an engine does not have says so.
 
     ``text``: the target is a decoder-only model, which the servers draft for.
     """
+    how = f"max_new_tokens={max_new_tokens}, {_sampled(sampling)}"
     name = engine_name(target)
     draft = None if drafter.model is None else engine_name(drafter.model)
     found = {"foretoken": ours(common, drafter, gamma)}
     missing = "" if name else f"no name there: {target.name} is made here"
+    files = [one for one in (name, draft) if one is not None and one.endswith(".gguf")]
     if drafter.kind == "first-layers":
-        early_exit = f"model.generate(**inputs, assistant_early_exit={drafter.options.draft_layers}, {_sampled(sampling)})"
-        found["transformers"] = early_exit if batch_size == 1 else ONE_ROW
+        early_exit = f"model.generate(**inputs, assistant_early_exit={drafter.options.draft_layers}, {how})"
+        prepared = f"model.generation_config.update({_drafts(gamma)}); {early_exit}  # {EXITS}"
+        found["transformers"] = prepared if batch_size == 1 else ONE_ROW
         return found | dict.fromkeys(("vLLM", "SGLang"), "has no early exit of an untrained model")
     if drafter.kind not in ("copy", "model", "tli"):
         missing = f"has no drafter like {drafter.kind}"
     elif drafter.model is not None and draft is None:
         missing = f"no name there: {drafter.model.name} is made here"
+    elif drafter.model is not None and Path(str(draft)).is_dir() and not knows_all_tokens(drafter.model):
+        missing = f"cannot read {drafter.model.name}: it knows a part of the vocabulary, by numbers of its own"
+    elif files:
+        missing = f"no command here: {files[0]} is a GGUF file, which each engine reads by flags of its own"
     if missing or name is None:
         return found | dict.fromkeys(("transformers", "vLLM", "SGLang"), missing)
     kind = "AutoModelForCausalLM" if text else "type(model)"
-    found["transformers"] = _transformers(drafter, draft, gamma, sampling, kind) if batch_size == 1 else ONE_ROW
+    found["transformers"] = _transformers(drafter, draft, gamma, how, kind) if batch_size == 1 else ONE_ROW
     if not text:
         return found | dict.fromkeys(("vLLM", "SGLang"), "drafts for decoder-only models alone")
     return found | {"vLLM": _vllm(name, drafter, draft, gamma, sampling.greedy), "SGLang": _sglang(name, drafter, draft, gamma)}
@@ -83,15 +96,18 @@ def _sampled(sampling: SamplingSpec) -> str:
     return f"do_sample=True, temperature={sampling.temperature}, {off}"
 
 
-def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, sampling: SamplingSpec, kind: str) -> str:
-    sampled = _sampled(sampling)
+def _drafts(gamma: int) -> str:
+    """Return the settings of a draft by which it drafts so many tokens in every round."""
+    return f'num_assistant_tokens={gamma}, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0'
+
+
+def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, how: str, kind: str) -> str:
     if draft is None:
-        return f"model.generate(**inputs, prompt_lookup_num_tokens={gamma}, max_matching_ngram_size={MAX_MATCH}, {sampled})"
+        return f"model.generate(**inputs, prompt_lookup_num_tokens={gamma}, max_matching_ngram_size={MAX_MATCH}, {how})"
     other = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if drafter.kind == "tli" else ""
-    how_many = f'num_assistant_tokens={gamma}, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0'
     return (
-        f"draft = {kind}.from_pretrained({draft!r}); draft.generation_config.update({how_many}); "
-        f"model.generate(**inputs, assistant_model=draft{other}, {sampled})"
+        f"draft = {kind}.from_pretrained({draft!r}); draft.generation_config.update({_drafts(gamma)}); "
+        f"model.generate(**inputs, assistant_model=draft{other}, {how})"
     )
 
 
@@ -99,7 +115,7 @@ def _vllm(name: str, drafter: DrafterSpec, draft: str | None, gamma: int, greedy
     config: dict[str, str | int | bool] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": MAX_MATCH}
     if draft is not None:
         config = {"method": "draft_model", "model": draft}
-        config |= {} if greedy else {"draft_sample_method": "probabilistic"}
+        config |= {} if greedy or drafter.kind == "tli" else {"draft_sample_method": "probabilistic"}
         config |= {"use_heterogeneous_vocab": True} if drafter.kind == "tli" else {}
     config["num_speculative_tokens"] = gamma
     return shlex.join(["vllm", "serve", name, "--speculative-config", json.dumps(config)])
@@ -111,6 +127,7 @@ def _sglang(name: str, drafter: DrafterSpec, draft: str | None, gamma: int) -> s
     words = ["python", "-m", "sglang.launch_server", "--model-path", name, "--speculative-algorithm"]
     drafts = ["--speculative-num-draft-tokens", str(gamma + 1)]
     if draft is None:
-        return shlex.join([*words, "NGRAM", "--speculative-ngram-max-bfs-breadth", "1", *drafts])
+        tree = shlex.join([*words, "NGRAM", "--speculative-ngram-max-bfs-breadth", "1", *drafts])
+        return f"{tree}  # drafts a tree of {gamma} tokens, not a chain"
     steps = ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
     return shlex.join([*words, "STANDALONE", "--speculative-draft-model-path", draft, *steps, *drafts])

@@ -44,6 +44,7 @@ from methods.speculative.theory import walltime_factor
 
 SHARES = {"look": 0.08, "pilot": 0.35, "check": 0.45}  # of the time; the rest loads models and counts
 MOST_EXAMPLES = 200
+LOOKED_AT, TRIED = 0, 1  # replicas, by which examples are parted in two halves: one is looked at, by the other advice is tried
 FIRST = 2  # batches, by which a stage learns how long an example takes
 EXITS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the depth, where early exit is looked at
 AHEAD = (1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the depth, where PPD may predict; Algorithm 2 needs half of it
@@ -73,7 +74,7 @@ class Stages:
 
     def __init__(self, plain: Experiment, seconds: float, runner: Runner) -> None:
         self.seconds, self.runner = seconds, runner
-        self.plain = plain.replace(replicas=2, replica=1, probes=())
+        self.plain = plain.replace(replicas=2, replica=TRIED, probes=())
         self.num_checked = 0
         self.available = len(examples_of(pin(self.plain.replace(limit=MOST_EXAMPLES))))
         if not self.available:
@@ -88,7 +89,7 @@ class Stages:
     def look(self, layers: Sequence[int]) -> Arms:
         """Decode texts that no other stage sees; after each of ``layers``, read what the target's head would say there."""
         probes = (EarlyProbe(layers=tuple(layers)),) if layers else ()
-        plain = self.plain.replace(replica=0, comparison=comparison_id("advise", "look"), probes=probes)
+        plain = self.plain.replace(replica=LOOKED_AT, comparison=comparison_id("advise", "look"), probes=probes)
         return self._run((plain,), SHARES["look"], max(1, self.available), "look")
 
     def pilot(self, drafters: Sequence[DrafterSpec]) -> Arms:

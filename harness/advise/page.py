@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ADVICE = "advice"  # the folder beside the records
-COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILION, style.PURPLE, style.SKY, style.GREY)
 
 
 def write_page(answers: Sequence[Answer], title: str, text: str, folder: Path, name: str) -> Path:
@@ -76,7 +75,7 @@ def _result(number: Estimate | Missing) -> dict[str, Any]:
 def draw(answers: Sequence[Answer], folder: Path, name: str) -> list[Path]:
     """Draw a row of two panels for each batch size."""
     labels = list(dict.fromkeys(label for answer in answers for label in answer.curves))
-    colours = {label: COLOURS[index % len(COLOURS)] for index, label in enumerate(labels)}
+    colours = {label: style.COLOURS[index % len(style.COLOURS)] for index, label in enumerate(labels)}
     with style.look():
         figure = style.new_figure(9.8, 4.2 * len(answers))
         rows = figure.subplots(len(answers), 2, squeeze=False)

@@ -230,6 +230,12 @@ def _remarks(logs: Sequence[AnyLog]) -> list[str]:
     return lines
 
 
+VARIED = (
+    "--profile-out: rounds drafted different numbers of tokens, so that rates by position would be those of the schedule, too; "
+    "record with one gamma, by a drafter that always drafts so many"
+)
+
+
 def _profile(paths: Sequence[Path], logs: Sequence[AnyLog]) -> dict[str, Any]:
     """Return the profile of the one log.
 
@@ -242,8 +248,12 @@ def _profile(paths: Sequence[Path], logs: Sequence[AnyLog]) -> dict[str, Any]:
     if isinstance(log, Counted):
         if log.not_a_chain:
             raise UsageError(f"--profile-out: {log.not_a_chain}; a profile is of a chain")
+        if any(set(one.lengths or ()) - {log.gamma} for one in log.requests):
+            raise UsageError(VARIED)
         conditions = {name: facts[name] for name in ("file", "format", "source")}
         return profile_of(log.histograms, log.gamma or 0, {}, conditions)
+    if log.varies:
+        raise UsageError(VARIED)
     drafter = log.experiment.method.drafter
     model = None if drafter is None or drafter.model is None else drafter.model.name
     described = {

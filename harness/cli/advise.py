@@ -22,13 +22,13 @@ from harness.advise.measure import (
 from harness.advise.page import ADVICE, as_dict, write_page
 from harness.advise.predict import Cell, Pilot, best_three, survival
 from harness.advise.recommendation import NOT_RUN, Answer, Checked, lines, over_batches
-from harness.cli.own_data import evaluated_source, learned_lines, learned_rows, left_out_line
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
+from harness.run.own_data import evaluated_source, learned_lines, learned_rows, left_out_line
 from harness.run.refusals import check_graphs
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
@@ -176,7 +176,16 @@ def _common(args: argparse.Namespace, plain: Experiment, batch_size: int) -> lis
 def _commands(cell: Cell, args: argparse.Namespace, plain: Experiment, batch_size: int) -> list[str]:
     common = _common(args, plain, batch_size)
     is_text, drafter = plain.prompt_style != "t5", cell.drafter
-    found = commands(common, plain.target, drafter, cell.gamma, sampling=plain.sampling, batch_size=batch_size, text=is_text)
+    found = commands(
+        common,
+        plain.target,
+        drafter,
+        cell.gamma,
+        sampling=plain.sampling,
+        batch_size=batch_size,
+        text=is_text,
+        max_new_tokens=plain.max_new_tokens,
+    )
     return [f"{engine}: {words}" for engine, words in found.items()]
 
 

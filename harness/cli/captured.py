@@ -3,9 +3,9 @@
 import argparse
 import json
 import sys
+from datetime import UTC, datetime
 from itertools import islice
 
-from harness.cli.own_data import evaluated_source, left_out_line
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.core.settings import checked_device, model_name, source_of
@@ -15,6 +15,7 @@ from harness.exact.captured.matched import ARMS, CONTROL
 from harness.exact.captured.replayed import LocalTarget
 from harness.exact.captured.verdict import judge_captures, lines_of
 from harness.models.names import pin_model
+from harness.run.own_data import evaluated_source, left_out_line
 from tasks import get_task
 from tasks.sources.read import read_examples
 
@@ -27,14 +28,20 @@ def execute_captured(args: argparse.Namespace) -> int:
     paths, source = args.captured, source_of(args.data, "toy", args.field, args.config, args.split)
     if args.endpoint is not None:
         endpoint = Endpoint(args.endpoint, args.plain, args.speculative, args.timeout)
-        paths = record(endpoint, _questions(args, source, endpoint.is_chat), args.records, args.quiet)
+        paths, num_asked = record(endpoint, _questions(args, source, endpoint.is_chat), args.records, args.quiet)
     captures = [read_capture(path) for path in paths]
     target = None
     if args.target is not None:
         pinned = pin_model(ModelSpec(name=model_name(args.target)), "toy", source)
         target = LocalTarget(pinned, checked_device(args.device), args.dtype)
     document = judge_captures(captures, target)
-    print(json.dumps(document, ensure_ascii=False) if args.json else "\n".join(lines_of(document)))
+    lines = lines_of(document)
+    if args.endpoint is not None:
+        document["answers_asked_now"] = num_asked
+        if not num_asked:
+            day = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC).date().isoformat()
+            lines.append(f"no question was asked: all answers are of {day} (UTC), in {paths[0].parent}; remove it to ask again")
+    print(json.dumps(document, ensure_ascii=False) if args.json else "\n".join(lines))
     return 0 if document["passed"] else 1
 
 
@@ -57,6 +64,11 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UsageError("audit: --captured and --endpoint exclude each other; leave one out")
     if args.plain is None or args.speculative is None:
         raise UsageError("--endpoint: expected --plain MODEL and --speculative MODEL, the names that the server knows them by")
+    if args.plain == args.speculative:
+        raise UsageError(
+            f"--plain and --speculative: both {args.plain!r}, so one deployment would be held against itself; give two names, "
+            "or capture each server and give the files by --captured"
+        )
 
 
 def _questions(args: argparse.Namespace, source: str, is_chat: bool) -> list[dict[str, object]]:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import harness.papers  # noqa: F401 - whose tables plug-ins add to
 from harness.cli.captured import execute_captured
-from harness.cli.own_data import evaluated_source, left_out_line
 from harness.core import environment, plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
@@ -25,6 +24,7 @@ from harness.exact.document import build_document, summarise, write_document
 from harness.exact.run import audit, hash_audited_code, models_of
 from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.models.names import hears
+from harness.run.own_data import evaluated_source, left_out_line
 
 
 def execute_audit(args: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from harness.cli.own_data import learned_lines
 from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import AXES
 from harness.cli.run_judged import judged, remarks, status_of
@@ -19,6 +18,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, comparison_id
 from harness.papers.leviathan.speed import account
 from harness.report.grid import Point, write
+from harness.run.own_data import learned_lines
 from harness.run.plan import print_plan
 from harness.run.runner import Runner, pin
 from methods.parts import DRAFTERS

@@ -6,7 +6,6 @@ import sys
 from functools import partial
 
 from harness.cli import grid
-from harness.cli.own_data import learned_lines
 from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import is_grid
 from harness.cli.run_judged import finite, judged, remarks, status_of
@@ -14,6 +13,7 @@ from harness.core.experiment import TRANSLATED, Comparison
 from harness.exact.run_verdict import judge_run
 from harness.measures.statistics import Missing
 from harness.run.build import shared_tokens
+from harness.run.own_data import learned_lines
 from harness.run.peers import as_text, measured, with_peers
 from harness.run.plan import print_plan
 from harness.run.runner import pin

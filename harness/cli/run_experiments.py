@@ -2,7 +2,6 @@
 
 import argparse
 
-from harness.cli.own_data import evaluated_source
 from harness.cli.run_flags import read_options, refuse_unread, takes_of
 from harness.core.errors import UsageError
 from harness.core.experiment import (
@@ -21,6 +20,7 @@ from harness.core.experiment import (
 from harness.core.settings import checked_device, model_name, source_of
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
+from harness.run.own_data import evaluated_source
 from harness.run.refusals import THEIRS
 from kernels.inputs import SamplingSpec
 from methods.options import options_class

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.own_data import learned_rows, notes
 from harness.core.experiment import Comparison, Experiment, MethodSpec
 from harness.core.notes import Notes
 from harness.core.records import Record
@@ -15,6 +14,7 @@ from harness.measures.statistics import Estimate
 from harness.measures.verdicts import NOT_KEPT
 from harness.papers.leviathan.speed import memory_access_factor_eq1
 from harness.run.build import specs_of
+from harness.run.own_data import learned_rows, notes
 from harness.run.runner import Runner
 
 

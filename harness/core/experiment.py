@@ -19,7 +19,7 @@ from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
 
 ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 POCKET = "pocket:"  # and with this where a public model that `foretoken get` fetches is meant
-FOLDER = "folder"  # the source of what is committed of a folder's data, wherever it lies: fingerprints say what was in it
+FOLDER = "folder"  # stands for the path of a folder of data in what is committed: fingerprints say what was in it
 TRANSLATED = ("tli", "slem")  # kinds of drafters whose model has another vocabulary than the target
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 LATER = ("graphs",)  # fields that experiments did not always have: at its default such a one is not written down

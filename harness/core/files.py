@@ -50,7 +50,7 @@ class LineFile:
         try:
             written = self._file.write(line)
             if written != len(line):
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file.fileno())
         except OSError as error:
             self._file.truncate(start)

@@ -66,7 +66,7 @@ def read_entries(path: Path) -> tuple[list[Entry], list[str]]:
     if lines[0][1].startswith(EVENTS) and any(line.startswith(DATA) for _, line in lines):
         events = [(place, line.removeprefix(DATA).strip()) for place, line in lines if line.startswith(DATA)]
         lines = [(place, line) for place, line in events if line != "[DONE]"]
-    elif lines[0][1][0] not in "[{":
+    elif lines[0][1][0] not in "[{" and not (len(lines) > 1 and lines[1][1][0] == "{" and _document(lines[1][1]) is not None):
         return [Entry(path, place, line) for place, line in lines], []
     elif (document := _document(text)) is not None:
         if document == []:

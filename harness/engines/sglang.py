@@ -15,7 +15,11 @@ leave both out. A server's ``avg_spec_accept_length`` counts the bonus token onl
 Drafts may be a tree (``speculative_eagle_topk`` above 1): then the drafts made are all its nodes, of which those of one path
 may stand, and a histogram counts these. A request does not say so; a line with the server's ``/server_info`` in the same file
 does. Without it one draft a round is a chain, and of more nothing is known: a tree is grown anew in every round, so that all
-its nodes may be one path, and stand, in one round and not in the next.
+its nodes may be one path, and stand, in one round and not in the next. Its n-grams are always a tree: even with a breadth of
+1 there is a chain for each suffix of the text that matches.
+
+The drafts that a request tells are rounds times the most drafts of a round. Where the server verifies fewer in some rounds
+(``spec_cap_lens_histogram`` of a request, ``speculative_adaptive`` of a server) nothing is known of how many were verified.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,6 +122,9 @@ def read_requests(entries: Sequence[Entry]) -> Counted:
     branches = [one for entry in entries for one in entry.made(_branches)]
     is_tree = True if any(branches) else None if None in branches or not branches else False
     kept = [replace(one, is_tree=False if one.gamma == 1 else is_tree) for one in kept]
+    servers = [server for entry in entries if is_server(entry.value) for server in _servers(entry.value)]
+    if any(server.get("speculative_adaptive") for server in servers):
+        kept = [replace(one, gamma=None, drafted=None) for one in kept]
     return Counted(
         format=REQUESTS,
         source="python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py at 9155cf0",
@@ -155,13 +162,14 @@ def _request(name: str, meta: Mapping[str, Any]) -> Counts | None:
     if drafted % rounds:
         raise ValueError(f"impossible counts: {proposed} is {drafted}, no multiple of spec_verify_ct {rounds}")
     histogram, tokens = _first(meta, HISTOGRAM), count_or_none(meta, "completion_tokens")
+    is_capped = bool(meta.get("spec_cap_lens_histogram"))
     found = Counts(
         request=name,
         accepted=count(meta, correct),
-        drafted=drafted,
+        drafted=None if is_capped else drafted,
         rounds=rounds,
         drafting=rounds,
-        gamma=drafted // rounds,
+        gamma=None if is_capped else drafted // rounds,
         histogram=None if histogram is None else counts(meta, histogram),
         emitted=None if tokens is None else max(0, tokens - 1),
     )
@@ -178,6 +186,8 @@ def _branches(value: Any) -> list[bool | None]:
 
 def _has_branches(server: Mapping[str, Any]) -> bool | None:
     names = ("speculative_eagle_topk", "speculative_num_steps", "speculative_num_draft_tokens")
+    if str(server.get("speculative_algorithm", "")).upper() == "NGRAM":
+        return True
     topk, steps, nodes = (count_or_none(server, name) for name in names)
     if topk is not None:
         return topk > 1
@@ -195,13 +205,16 @@ def _first(meta: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 def _requests_told(found: Sequence[Counts]) -> list[Told]:
     rounds, accepted = sum(one.rounds or 0 for one in found), sum(one.accepted for one in found)
-    drafted = sum(one.drafted or 0 for one in found)
     told = [
         Told("spec_verify_ct", rounds, "rounds; summed"),
         Told(CORRECT[0], accepted, "accepted drafts, bonus left out; summed"),
-        Told(PROPOSED[0], drafted, "drafts made, the same number in every round; summed"),
-        Told("spec_accept_rate", over(accepted, drafted, 0.0), "sglang_accept_rate: of sums, bonus left out"),
     ]
+    if all(one.drafted is not None for one in found):
+        drafted = sum(one.drafted or 0 for one in found)
+        told += [
+            Told(PROPOSED[0], drafted, "drafts made, the same number in every round; summed"),
+            Told("spec_accept_rate", over(accepted, drafted, 0.0), "sglang_accept_rate: of sums, bonus left out"),
+        ]
     if all(one.emitted is not None for one in found):
         tokens = sum((one.emitted or 0) + 1 for one in found)
         relation = "of sums; tokens_per_step + 1 / rounds of a request: the prompt pass's token is counted"

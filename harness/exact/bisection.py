@@ -8,7 +8,7 @@ from torch import Tensor
 
 HALVINGS = 36
 SPREAD = 2.0 ** (2 - HALVINGS)
-BELOW_ONE = 1 - 2.0**-53
+LARGEST_UNIFORM = 1 - 2.0**-53  # the largest double below 1
 
 
 def turning_points(holds: Callable[[Float[Tensor, "K"]], Bool[Tensor, "K"]], count: int) -> Float[Tensor, "K"]:

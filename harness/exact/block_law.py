@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.exact.bisection import BELOW_ONE, SPREAD, turning_points
+from harness.exact.bisection import LARGEST_UNIFORM, SPREAD, turning_points
 from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.types import Proposal, VerifyRule
@@ -155,11 +155,11 @@ def _chances(blocks: _Blocks) -> Float[Tensor, "N n_plus_1"]:
     for count in range(1, length + 1):
 
         def stands(numbers: Tensor, count: int = count) -> Bool[Tensor, "N"]:
-            accepts = torch.full((len(every), length), BELOW_ONE, dtype=torch.float64)
+            accepts = torch.full((len(every), length), LARGEST_UNIFORM, dtype=torch.float64)
             accepts[:, count - 1] = numbers
             return blocks.verify(every, accepts, finals)[0] >= count
 
-        always, never = stands(torch.full_like(finals, BELOW_ONE)), ~stands(torch.full_like(finals, SPREAD))
+        always, never = stands(torch.full_like(finals, LARGEST_UNIFORM)), ~stands(torch.full_like(finals, SPREAD))
         between = turning_points(stands, len(every))
         found[:, count] = torch.where(always, 1.0, torch.where(never, 0.0, between))
     return found
@@ -190,7 +190,7 @@ def _steps(blocks: _Blocks, chosen: Int[Tensor, "K"], count: int) -> Float[Tenso
     def is_at_most(numbers: Tensor) -> Bool[Tensor, " looks"]:
         return blocks.verify(rows, _standing(blocks, len(rows), count), numbers)[1] <= index
 
-    whole = is_at_most(torch.full((len(rows),), BELOW_ONE, dtype=torch.float64))
+    whole = is_at_most(torch.full((len(rows),), LARGEST_UNIFORM, dtype=torch.float64))
     return torch.where(whole, 1.0, turning_points(is_at_most, len(rows))).view(-1, size)
 
 
@@ -199,7 +199,7 @@ def _agrees(blocks: _Blocks, chosen: Int[Tensor, "K"], count: int, edges: Float[
     size = blocks.vocab_size
     index, rows = torch.arange(size), chosen.repeat_interleave(size)
     accepts = _standing(blocks, len(rows), count)
-    looks = [(edges + side).clamp(0, BELOW_ONE).flatten() for side in (-SPREAD, SPREAD)]
+    looks = [(edges + side).clamp(0, LARGEST_UNIFORM).flatten() for side in (-SPREAD, SPREAD)]
     before, behind = (blocks.verify(rows, accepts, look)[1].view(-1, size) for look in looks)
     fits = ((before <= index) | (edges <= SPREAD)) & ((behind > index) | (edges >= 1 - SPREAD))
     return fits.all(-1)
@@ -207,7 +207,7 @@ def _agrees(blocks: _Blocks, chosen: Int[Tensor, "K"], count: int, edges: Float[
 
 def _standing(blocks: _Blocks, rows: int, count: int) -> Float[Tensor, "K n"]:
     """Return numbers at which ``count`` drafts stand: 0 for the last of them, as large as can be behind it."""
-    accepts = torch.full((rows, blocks.num_draft), BELOW_ONE, dtype=torch.float64)
+    accepts = torch.full((rows, blocks.num_draft), LARGEST_UNIFORM, dtype=torch.float64)
     accepts[:, :count] = 0.0
     return accepts
 

@@ -38,7 +38,7 @@ from kernels.verify.fused_cpu import Loop
 from methods.autoregressive import Autoregressive
 from methods.models.base import Frame
 from methods.sampling import Sampling, Uniforms
-from methods.session import ModelSession
+from methods.session import MIN_CAPACITY, ModelSession
 from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
@@ -60,7 +60,6 @@ from methods.types import (
     VerifyRule,
 )
 
-GROWN = 64  # tokens that a cache holds before it grows
 STALE = 12  # rejected drafts that a faulty cache keeps
 
 
@@ -165,21 +164,21 @@ class _StaleTarget(ModelSession):
 
 
 class _StaleBeyond(_StaleTarget):
-    """A target that does so once its cache holds more than 64 tokens."""
+    """A target that does so once its cache has grown: holds more than MIN_CAPACITY tokens."""
 
     def rewind(self, counts: Sequence[int]) -> None:
-        if max(self.lengths[0]) <= GROWN:
+        if max(self.lengths[0]) <= MIN_CAPACITY:
             ModelSession.rewind(self, counts)
         else:
             super().rewind(counts)
 
 
 class _OffBeyond(ModelSession):
-    """A target that gives every token its neighbour's logits once more than 64 tokens are cached."""
+    """A target that gives every token its neighbour's logits once more than MIN_CAPACITY tokens are cached."""
 
     def extend(self, tokens: Tensor) -> Tensor:
         logits = super().extend(tokens)
-        return logits.roll(1, -1) if max(self.lengths[0]) > GROWN else logits
+        return logits.roll(1, -1) if max(self.lengths[0]) > MIN_CAPACITY else logits
 
 
 class _Shifted(ModelSession):
@@ -253,11 +252,6 @@ class _LastFromDraft(Uniforms):
             numbers[:, -1] = numbers[:, self.draft_number]
         return numbers
 
-    def select(self, rows: Sequence[int]) -> "Uniforms":
-        chosen = super().select(rows)
-        chosen.__class__ = type(self)
-        return chosen
-
 
 class _LastFromSecond(_LastFromDraft):
     draft_number = 1
@@ -273,11 +267,6 @@ class _SharedNoise(Uniforms):
 
 class _Reseeded(Uniforms):
     """Begins the same stream of random numbers again in every round."""
-
-    def select(self, rows: Sequence[int]) -> "Uniforms":
-        chosen = super().select(rows)
-        chosen.__class__ = _Reseeded
-        return chosen
 
     def _window(self, stream: int, starts: Sequence[int], count: int) -> Tensor:
         return super()._window(stream, [0] * len(starts), count)

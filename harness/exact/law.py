@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.exact.bisection import BELOW_ONE, SPREAD, turning_points
+from harness.exact.bisection import LARGEST_UNIFORM, SPREAD, turning_points
 from harness.exact.block_law import block_laws
 from methods.errors import InputError
 from methods.sampling import Sampling
@@ -91,7 +91,7 @@ def emitted_law(
     refused = thresholds < 1
     if bool(refused.any()):
         mass = law_of_drafts[tokens[refused]] * (1 - thresholds[refused])
-        law += (mass.unsqueeze(-1) * _last_token_law(fixed, tokens[refused], BELOW_ONE)).sum(0)
+        law += (mass.unsqueeze(-1) * _last_token_law(fixed, tokens[refused], LARGEST_UNIFORM)).sum(0)
     _spot_check(fixed, tokens, thresholds)
     return law
 
@@ -150,7 +150,7 @@ def _fixed_round(
 def _accept_thresholds(fixed: _Round, tokens: Int[Tensor, "K"]) -> Float[Tensor, "K"]:
     """Return the largest uniform that accepts each token: exactly 0 or 1 if none or all of them do."""
     final = torch.zeros(len(tokens), dtype=torch.float64)
-    always = fixed.verify(tokens, torch.full_like(final, BELOW_ONE), final)[0]
+    always = fixed.verify(tokens, torch.full_like(final, LARGEST_UNIFORM), final)[0]
     never = ~fixed.verify(tokens, torch.full_like(final, SPREAD), final)[0]
     found = turning_points(lambda accept: fixed.verify(tokens, accept, final)[0], len(tokens))
     return torch.where(always, 1.0, torch.where(never, 0.0, found))
@@ -176,7 +176,7 @@ def _agrees(fixed: _Round, tokens: Int[Tensor, "K"], accept: float, edges: Float
     """Check that the last token behind each refused draft changes exactly at ``edges``, looking just before and behind each."""
     vocab_size, index = len(edges), torch.arange(len(edges))
     rows, accepts = tokens.repeat_interleave(vocab_size), torch.full((len(tokens) * vocab_size,), accept).double()
-    looks = [(edges + side).clamp(0, BELOW_ONE).repeat(len(tokens)) for side in (-SPREAD, SPREAD)]
+    looks = [(edges + side).clamp(0, LARGEST_UNIFORM).repeat(len(tokens)) for side in (-SPREAD, SPREAD)]
     before, behind = (fixed.verify(rows, accepts, look)[1].view(-1, vocab_size) for look in looks)
     fits = ((before <= index) | (edges <= SPREAD)) & ((behind > index) | (edges >= 1 - SPREAD))
     return fits.all(-1)
@@ -187,7 +187,7 @@ def _steps(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> Float[Tens
     vocab_size = fixed.target_logits.shape[-1]
     index, rows = torch.arange(vocab_size).repeat(len(tokens)), tokens.repeat_interleave(vocab_size)
     accepts = torch.full((len(rows),), accept, dtype=torch.float64)
-    whole = fixed.verify(rows, accepts, torch.full_like(accepts, BELOW_ONE))[1] <= index
+    whole = fixed.verify(rows, accepts, torch.full_like(accepts, LARGEST_UNIFORM))[1] <= index
     found = turning_points(lambda final: fixed.verify(rows, accepts, final)[1] <= index, len(rows))
     return torch.where(whole, 1.0, found).view(-1, vocab_size)
 

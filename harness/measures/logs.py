@@ -43,6 +43,18 @@ class Log:
         return self.experiment.method.values.get("lenience")
 
     @property
+    def varies(self) -> bool:
+        """Say whether rounds drafted different numbers of tokens; empty ones, and those that the limit may cut, left out."""
+        longest, found = self.longest, set[int]()
+        for record in succeeded(self.records):
+            emitted = 0
+            for step in steps_of(record):
+                if step.drafted and emitted + longest < self.experiment.max_new_tokens:
+                    found.add(len(step.drafted))
+                emitted += step.emitted
+        return len(found) > 1
+
+    @property
     def histograms(self) -> list[Histogram]:
         """For every example, its repeats together, the rounds that drafted by how many drafts stand."""
         found: dict[str, Counter[int]] = {}

@@ -13,7 +13,7 @@ import numpy as np
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, MemoryProbe
 from harness.core.records import Record, Unit
-from harness.measures.pairing import Paired, batches_of, incomparable, overlap_of, paired, rounds_s, steps_of, succeeded
+from harness.measures.pairing import Paired, batches_of, incomparable, overlap_of, paired, rounds_s, steps_of, succeeded, wall_s
 from harness.measures.pipelines import Account, account, match_rate, untimed
 from harness.measures.statistics import (
     Estimate,
@@ -126,7 +126,7 @@ def speedup(baseline: Sequence[Record], method: Sequence[Record], among: int | N
     """
     if refusal := incomparable(baseline, method):
         return refusal
-    rows = paired(baseline, method, lambda record: (record.wall_s or np.nan, len(record.tokens or ())))
+    rows = paired(baseline, method, lambda record: (wall_s(record), len(record.tokens or ())))
     if rows is None:
         return None
     return _ratio_of_rates(rows, among)

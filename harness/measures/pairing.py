@@ -85,6 +85,11 @@ def _refused(why: str) -> Missing:
     return Missing(f"refused: {why}; {REMEDY}")
 
 
+def wall_s(record: Record) -> float:
+    """Seconds of a whole text; NaN where nobody measured them."""
+    return record.wall_s or np.nan
+
+
 def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
     """Return seconds of each record's typical round, and of how many rounds: those with as many drafts as most of the arm have.
 
@@ -102,7 +107,7 @@ def _rounds_s(records: Sequence[Record]) -> list[tuple[float, int]]:
         steps = record.steps
         if steps is None or own is None or not steps.round_s:
             count = max(1, len(record.tokens or ()) if steps is None else len(steps.drafted))
-            found.append(((record.wall_s or np.nan) / count, count))
+            found.append((wall_s(record) / count, count))
             continue
         alike = [round_s for round_s, kind in zip(steps.round_s, own, strict=True) if kind == usual]
         found.append((median(alike) if alike else np.nan, len(alike)))

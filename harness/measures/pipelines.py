@@ -72,7 +72,7 @@ class Account:
 def account(
     baselines: Sequence[Sequence[Record]], method: Sequence[Record], num_layers: int, simulated: bool = False
 ) -> Account | Missing | None:
-    """None where the arms share no completed example; Refused where their times must not be compared.
+    """None where the arms share no completed example; Missing where their times must not be compared.
 
     ``baselines`` are the plain arms; the last one ran on as many threads as a process of the pipeline has. A simulated
     pipeline's clock knows its rounds alone, so prompts are left out of both arms' latency there.

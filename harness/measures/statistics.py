@@ -229,7 +229,7 @@ def exact_interval(hits: float, n: int, tail: float = TAIL) -> tuple[float, floa
 
 
 def at_most(hits: int, n: int, share: float) -> float:
-    """Return the chance of at most so many hits among ``n``."""
+    """Return the chance of at most so many hits among ``n`` that each are one with a chance of ``share``."""
     if not 0 < share < 1:
         return float(share <= 0)
     terms = (
@@ -308,7 +308,7 @@ def _with_units(found: Estimate, units: Sequence[Name], statistic: Statistic) ->
 
 
 def ratio_of_examples(rows: Sequence[tuple[Name, float, float]], unit: str = "", whole: float | None = None) -> Estimate | None:
-    """Return the same from (example, numerator, denominator); the repeats of an example are summed before anything is drawn.
+    """Return the ratio of totals of (example, numerator, denominator) rows; an example's repeats are summed before drawing.
 
     An example that is named as a record's ``unit`` belongs to a replica.
     """

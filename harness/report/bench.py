@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.records import Record
 from harness.measures.of_run import num_tokens, tokens_per_step
-from harness.measures.pairing import incomparable, num_near_ties, paired, rounds_s, succeeded
+from harness.measures.pairing import incomparable, num_near_ties, paired, rounds_s, succeeded, wall_s
 from harness.measures.statistics import Estimate, Missing, as_told, of_sums
 from harness.models.fit import Models
 from harness.papers.leviathan.speed import account
@@ -221,10 +219,6 @@ def num_rounds(records: Records) -> int:
     return sum(len(record.steps.emitted) for record in succeeded(records) if record.steps is not None)
 
 
-def wall_s(record: Record) -> float:
-    return record.wall_s or np.nan
-
-
 def ratio(
     first: Records, second: Records, count: Callable[[Records], int], unit: str, seconds: Callable[[Record], float] = wall_s
 ) -> Number:
@@ -236,7 +230,7 @@ def ratio(
         return None
     (first_s, first_n), (second_s, second_n) = sums.first, sums.second
     columns = {"first_s": first_s, "first_n": first_n, "second_s": second_s, "second_n": second_n}
-    return of_sums(columns, lambda t, n: (t["first_s"] / t["first_n"]) / (t["second_s"] / t["second_n"]), unit)
+    return of_sums(columns, lambda t, n: (t["first_s"] / t["first_n"]) / (t["second_s"] / t["second_n"]), unit, sums.units)
 
 
 def equality(records: Records) -> str:

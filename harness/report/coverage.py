@@ -25,7 +25,7 @@ from harness.core.record_files import load_experiment, load_records, record_file
 from harness.core.records import Key, Record
 from harness.core.text import text_table
 from harness.measures import of_run, pipelines
-from harness.measures.pairing import paired, succeeded
+from harness.measures.pairing import paired, succeeded, wall_s
 from harness.measures.statistics import Estimate, Missing, median, ratio_of_examples, ratio_of_totals
 from harness.models.names import num_layers
 from harness.papers.leviathan import speed
@@ -123,7 +123,7 @@ def _shares(own: list[Record], drafters: Sequence[str]) -> Found:
 
 
 def _time_ratio(plain: list[Record], own: list[Record]) -> Estimate | None:
-    rows = paired(plain, own, lambda record: (record.wall_s or np.nan,))
+    rows = paired(plain, own, lambda record: (wall_s(record),))
     return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], units=rows.units)
 
 

@@ -36,7 +36,6 @@ TURNS = 40  # in each, every number of rows is timed once
 READ_SHAPE = (1 << 14, 1 << 13)  # of the fp32 matrix by which the bandwidth is measured: 512 MiB, more than caches hold
 READS = 30
 HEADS = ("cached tokens", "rows", "ms", "MB read", "of the bandwidth", "over one row")
-COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILION, style.PURPLE, style.SKY, style.GREY)
 MARKERS = "osD^v"  # another number of them than of colours, so that few models look alike
 NOTES = """\
 ms: the median of the turns with its 95 % interval; a turn times every number of rows once, in a random order. Over one row: the
@@ -246,7 +245,7 @@ def _mb(count: int | None) -> str:
 def draw_cost(records: Sequence[Passes], folder: Path, name: str) -> list[Path]:
     """Draw verify cost by n: the time of n rows over that of one, a panel for each number of cached tokens."""
     names = list(dict.fromkeys(one.model for one in records))
-    looks = {model: (MARKERS[i % len(MARKERS)], COLOURS[i % len(COLOURS)], "-") for i, model in enumerate(names)}
+    looks = {model: (MARKERS[i % len(MARKERS)], style.COLOURS[i % len(style.COLOURS)], "-") for i, model in enumerate(names)}
     lengths = sorted({one.cached for one in records})
     with style.look():
         figure = style.new_figure(4.6 * len(lengths) + 0.6, 4.2)

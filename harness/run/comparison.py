@@ -116,10 +116,8 @@ class Prepared:
         self.session = self.target.session()  # that reads; the other one decodes
         self.decoding = self._decoding() if first.graphs else self.session
         self._is_warm = False
-        self.replayed, self.reader = (
-            _replayed(examples, replay, first),
-            Reader(self.target, Sampling.of(first.sampling), models),
-        )
+        self.chosen_keys = _choose_replayed(examples, replay, first)
+        self.reader = Reader(self.target, Sampling.of(first.sampling), models)
         self.facts = {"run": run, "environment": _environment(first, folder)}
 
     def _arm(self, experiment: Experiment, baseline: Experiment, examples: Sequence[Example]) -> Arm:
@@ -151,8 +149,9 @@ class Prepared:
         if self.decoded_for is not None:
             return self._in_turn(chunk, self._decode_again)
         records = self.patience.undisturbed(lambda: self._in_turn(chunk, self._generate))
-        compared = self._replayed(chunk, [self._compared(index, chunk, records[0], own) for index, own in enumerate(records)])
-        measured = [self._measured(arm, chunk, own) for arm, own in zip(self.arms, compared, strict=True)]
+        compared = [self._compared(index, chunk, records[0], own) for index, own in enumerate(records)]
+        replayed = self._with_replays(chunk, compared)
+        measured = [self._measured(arm, chunk, own) for arm, own in zip(self.arms, replayed, strict=True)]
         return [
             [record for record in own if record is not known.get(record.key)]
             for own, known in zip(measured, chunk.known, strict=True)
@@ -212,7 +211,7 @@ class Prepared:
         pair = (self.arms[0].experiment, arm.experiment)
         return classify(pair, (plain.tokens, record.tokens), prompt, record.repeat, self.models)
 
-    def _replayed(self, chunk: Chunk, records: Sequence[Sequence[Record]]) -> list[list[Record]]:
+    def _with_replays(self, chunk: Chunk, records: Sequence[Sequence[Record]]) -> list[list[Record]]:
         """Return all arms' records, new ones with what is wrong at their ends, those of the chosen examples replayed.
 
         Row by row: what several arms say of an example is mostly one text, and is read once.
@@ -230,7 +229,7 @@ class Prepared:
 
         Of an example that was not chosen no recording is heard once more.
         """
-        chosen = record.key in self.replayed
+        chosen = record.key in self.chosen_keys
         if prompt.listener is not None and not chosen:
             return record
         found = with_end(record, arm.experiment, prompt, self.target)
@@ -293,7 +292,7 @@ def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: Loa
                 )
 
 
-def _replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> frozenset[Key]:
+def _choose_replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> frozenset[Key]:
     """Return which outputs of every arm are replayed, of an example that of any one repeat.
 
     It depends on examples and seed alone: a resumed run agrees.

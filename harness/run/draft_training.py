@@ -227,7 +227,7 @@ def distil(job: Job, target: LoadedModel, folder: Path, readings: Sequence[Readi
 
 
 def _spared(readings: Sequence[Reading]) -> int:
-    """How many texts of either kind are held out: at most a quarter of all."""
+    """How many texts of either kind are held out: together at most a quarter of all, but one of either kind at least."""
     return max(1, min(HELD_OUT, len(readings) // 8))
 
 

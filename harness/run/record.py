@@ -248,7 +248,7 @@ def _of_run(times: RuleTimes, facts: Facts) -> RuleTimes:
 def _overlaps(
     arm: Arm, probes: Sequence[Any], prompt: Prompt, record: Record, target: LoadedModel, session: Session
 ) -> list[dict[str, Any]]:
-    """Windows of a recording one behind the other, as their outputs."""
+    """Return what each probe found of an output; of a recording that is heard in windows, one window behind the other."""
     experiment, drafters = arm.experiment, [arm.drafters[probe] for probe in probes]
     outputs, leniences = outputs_of(experiment, prompt, record.tokens or [], target), probes[0].leniences
     measured = [

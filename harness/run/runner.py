@@ -96,8 +96,8 @@ class Runner:
 
     ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
     ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was. One that is sent
-    to another process begins there anew. ``patience``: with other programs that disturb what is timed for
-    replicas, each process's own. ``starts_processes``: replicas may run in processes of their own.
+    to another process begins there anew. ``patience``: how long to wait for other programs before a replica is timed; every
+    process has its own. ``starts_processes``: replicas may run in processes of their own.
     """
 
     starts_processes = True

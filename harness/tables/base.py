@@ -239,10 +239,22 @@ def cell_of(
         return Cell(row, column, published, unit=unit, status="failed", note="the records hold no such measurement")
     remarks = [note, *(_shortfall(experiment, records) for experiment, records in known.items())]
     joined = "; ".join(dict.fromkeys(filter(None, remarks)))
-    bounds, shown = (result.shown.low, result.shown.high), unit or result.unit
-    cell = Cell(row, column, published, result.value, *bounds, result.n, shown, status, joined, result.exact)
-    made_by = evidence.made_by(record for records in known.values() for record in records)
-    return replace(cell, student=result.student, redrawn=result.redrawn, made_by=made_by)
+    return Cell(
+        row,
+        column,
+        published,
+        measured=result.value,
+        low=result.shown.low,
+        high=result.shown.high,
+        n=result.n,
+        unit=unit or result.unit,
+        status=status,
+        note=joined,
+        exact=result.exact,
+        student=result.student,
+        redrawn=result.redrawn,
+        made_by=evidence.made_by(record for records in known.values() for record in records),
+    )
 
 
 def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:

@@ -34,6 +34,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY = (
     "#56B4E9",
     "#7F7F7F",
 )
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)  # of a figure's arms, in turn
 Lines = dict[str, dict[int, Estimate]]  # by the name of an arm, then by place on the axis
 NOTE_WIDTH = 120  # characters of a footnote's line
 SETTINGS: dict[Any, Any] = {

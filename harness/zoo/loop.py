@@ -188,9 +188,11 @@ def _mended(folder: Path) -> str:
 def _shallow(depth: Callable[[bool], None] | None, is_shallow: bool) -> Iterator[None]:
     if depth is not None:
         depth(is_shallow)
-    yield
-    if depth is not None:
-        depth(False)
+    try:
+        yield
+    finally:
+        if depth is not None:
+            depth(False)
 
 
 def _step(course: Course, network: nn.Module, optimizer: Optimizers, objective: Objective, step: int) -> float:

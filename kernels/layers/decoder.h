@@ -3,7 +3,8 @@
 //
 // Between its matrix products a layer makes a dozen small operations, each of which costs more to call than to compute. Threads
 // share the columns of a product and the heads of attention, and wait for one another between. Whatever a row gets does not
-// depend on the other rows, nor on the number of threads, to the bit: every sum has an order of its own.
+// depend on the other rows, nor on the number of threads, to the bit: every sum has an order of its own. Values of places that a
+// query does not see are added by weight 0, as torch's masked attention does, so that one that is infinite makes all of them NaN.
 
 #pragma once
 

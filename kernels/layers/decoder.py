@@ -1,8 +1,9 @@
-"""A decoder in compiled calls: its layers, the head behind them; drafts, many passes and draws in one; a pass and its verdict.
+"""A decoder in compiled calls: a pass through layers and head, a round's drafts, or a pass with its verdict, each in one call.
 
 A pass over few rows spends most of its time on calls of small operations, and torch's attention takes half again as long for
-six queries as for one. The loop makes them all, between products that read a weight once (``kernels.products.few_rows``).
-A row's result does not depend on how many rows it is computed with, nor on the number of threads, to the bit.
+six queries as for one. The compiled loop (decoder.h) does all of it: norms, attention and activations, and between them
+products that read a weight once (``kernels.products.few_rows``). A row's result does not depend on how many rows it is computed
+with, nor on the number of threads, to the bit.
 """
 
 import ctypes
@@ -424,8 +425,11 @@ class Decoder:
     ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"], list[VerifiedRow]]:
         """Run a pass over every row's pending token and its drafts, and let the loop decide on these by their logits.
 
-        ``uniforms`` None is temperature 0, where both laws are point masses. Returns what the last layer gave, and the logits.
-        A next token outside the vocabulary says that none could be drawn.
+        ``uniforms`` None is temperature 0, where both laws are point masses.
+
+        Returns:
+            What the last layer gave, the logits, and every row's verdict, whose next token lies outside the vocabulary where
+            none could be drawn.
 
         Raises:
             IndexError: a token without an embedding. InputError: what of the round does not fit.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.inputs import SamplingSpec
 
-BELOW_ONE = 1 - 2.0**-52
+BELOW_ONE = 1 - 2.0**-52  # times a sum: below it, whatever the product's rounding, so that a uniform near 1 draws a token
 
 
 def adjusted_logits(logits: Float[Tensor, "*batch V"], sampling: SamplingSpec) -> Float[Tensor, "*batch V"]:

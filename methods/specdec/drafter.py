@@ -17,8 +17,8 @@ from methods.specdec.stack import BlockStack, block_inputs
 from methods.steps import Step, StopReason
 from methods.types import Clock, Generation, Guarantee, Inputs, Outcome, Proposal, Session, Stop
 
-CAPACITY = 64
-TEACHER_ROWS = 32
+CAPACITY = 64  # tokens of text at first; longer texts double it
+TEACHER_ROWS = 32  # blocks that are drafted in one pass where a whole text is read: more need more memory, and are no faster
 
 
 class BlockDrafter:

@@ -12,7 +12,7 @@ from harness.cli.main import main
 from harness.cli.records import _in_words
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import Overlap, Record
-from harness.measures.definitions import DEFINITIONS, Definition, definitions_of
+from harness.measures.definitions import DEFINITIONS, definitions_of
 from harness.measures.logs import Log
 from harness.measures.verdicts import label_of
 from methods.sampling import Sampling
@@ -186,10 +186,7 @@ def test_repeats_of_an_example_are_one_example(log: Log) -> None:
 def test_every_definition_says_whose_it_is() -> None:
     names = [one.name for one in DEFINITIONS]
     assert len(set(names)) == len(names) == 19
-    for one in DEFINITIONS:
-        assert isinstance(one, Definition)
-        assert one.meaning
-        assert one.source
+    assert all(one.meaning and one.source for one in DEFINITIONS)
 
 
 def test_the_command_reads_the_plain_arm_beside_and_compares_files(

@@ -28,6 +28,7 @@ from harness.measures.statistics import Estimate, Missing, tail_among
 from harness.report.items import advice_items
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
+from methods.models.checkpoint import KEPT_TOKENS
 from methods.ppd.theory import half_depth_latency_per_token
 from methods.speculative.schedules import Sweep, swept
 from methods.speculative.theory import walltime_factor
@@ -306,7 +307,7 @@ def test_three_predictions_that_are_no_neighbours_are_run() -> None:
     assert [one.name for one in best_three(cells)] == ["copy, gamma 3", "copy, gamma 5", "t5-small, gamma 1"]
 
 
-GREEDY: dict[str, Any] = {"sampling": SamplingSpec(), "batch_size": 1, "text": True}
+GREEDY: dict[str, Any] = {"sampling": SamplingSpec(), "batch_size": 1, "text": True, "max_new_tokens": 96}
 
 
 def test_transformers_are_told_how_to_sample_and_no_batch() -> None:
@@ -322,7 +323,8 @@ def test_transformers_are_told_how_to_sample_and_no_batch() -> None:
                 "do_sample=True, temperature=1.0, top_k=8, top_p=0.9)",
             ),
         ):
-            assert commands([], target, drafter, 4, **{**GREEDY, **more})["transformers"].endswith(sampled)
+            told = commands([], target, drafter, 4, **{**GREEDY, **more})["transformers"].partition("  #")[0]
+            assert told.endswith(f"max_new_tokens=96, {sampled}"), "unless told, transformers generate 20 tokens"
         said = commands([], target, drafter, 4, **{**GREEDY, "batch_size": 2})["transformers"]
         assert said == "drafts for one row at a time alone; give --batch 1"
 
@@ -332,7 +334,7 @@ def test_commands_are_those_of_the_engines() -> None:
     common, target = ["--task", "text", "--target", "a b", "--temperature", "1.0"], ModelSpec(name="org/model")
     draft = DrafterSpec(kind="model", model=ModelSpec(name="org/small"))
     for drafter in (COPY, draft):
-        found = commands(common, target, drafter, 4, sampling=SamplingSpec(temperature=1.0), batch_size=1, text=True)
+        found = commands(common, target, drafter, 4, **{**GREEDY, "sampling": SamplingSpec(temperature=1.0)})
         words = shlex.split(found["foretoken"])
         args = parser("run").parse_args(words[1:])
         assert (args.gamma, args.target, args.draft) == (4, "a b", None if drafter is COPY else "org/small")
@@ -351,8 +353,33 @@ def test_commands_are_those_of_the_engines() -> None:
     assert sglang[-1] == "5"  # its draft tokens count the token that is pending
     chain = commands(common, target, COPY, 4, **GREEDY)["SGLang"]
     assert "NGRAM --speculative-ngram-max-bfs-breadth 1 --speculative-num-draft-tokens 5" in chain
+    assert chain.endswith("# drafts a tree of 4 tokens, not a chain")
     toy = commands(common, ModelSpec(name="zoo:gpt-target"), COPY, 4, **GREEDY)
     assert toy["vLLM"] == "no name there: zoo:gpt-target is made here"
+
+
+def test_what_an_engine_would_refuse_is_not_advised(tmp_path: Path) -> None:
+    """Faults: vLLM draws no drafts of another vocabulary; none reads a draft of a part of one, or a GGUF file by its name."""
+    target, sampled = ModelSpec(name="org/model"), {**GREEDY, "sampling": SamplingSpec(temperature=1.0)}
+    other = DrafterSpec(kind="tli", model=ModelSpec(name="org/small"))
+    config = json.loads(shlex.split(commands([], target, other, 4, **sampled)["vLLM"])[-1])
+    assert (config["use_heterogeneous_vocab"], config.get("draft_sample_method")) == (True, None)
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 9, KEPT_TOKENS: [1, 2, 5]}))
+    found = commands([], target, DrafterSpec(kind="model", model=ModelSpec(name=str(part))), 4, **GREEDY)
+    assert all("knows a part of the vocabulary" in found[engine] for engine in ("transformers", "vLLM", "SGLang"))
+    found = commands([], ModelSpec(name="model.gguf"), COPY, 4, **GREEDY)
+    assert all("is a GGUF file" in found[engine] for engine in ("transformers", "vLLM", "SGLang"))
+
+
+def test_early_exit_is_told_how_much_to_draft() -> None:
+    """Fault: transformers drafted up to 20 tokens, as long as it was sure of each, whatever gamma was advised."""
+    layers = DrafterSpec(kind="first-layers", options={"draft_layers": 2})
+    said = commands([], ModelSpec(name="org/model"), layers, 3, **GREEDY)["transformers"]
+    assert said.startswith("model.generation_config.update(num_assistant_tokens=3, num_assistant_tokens_schedule=")
+    assert "assistant_confidence_threshold=0.0" in said
+    assert "others draft by all layers" in said
 
 
 def looked_at(ranks: dict[int, list[int]], num_tokens: int) -> list[Record]:

@@ -1,6 +1,8 @@
 """Captured outputs of others' decoders, honest and not, each with its verdict; what cannot be compared is refused."""
 
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,11 +56,11 @@ def plain(makers: Makers) -> dict[str, Lines]:
 
 @pytest.fixture
 def audit(tmp_path: Path, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, dict[str, Any]]]:
-    def run(*arms: Lines, target: bool = False) -> tuple[int, dict[str, Any]]:
+    def run(*arms: Lines, target: bool | Path = False) -> tuple[int, dict[str, Any]]:
         names = ("plain", "speculative", "control")
         files = [f"--captured={write(tmp_path / f'{name}.jsonl', arm)}" for name, arm in zip(names, arms, strict=False)]
         capsys.readouterr()
-        status = main(["audit", *files, "--json", *(["--target", str(TARGET)] if target else [])])
+        status = main(["audit", *files, "--json", *(["--target", str(TARGET if target is True else target)] if target else [])])
         said = capsys.readouterr()
         assert status < 2, said.err
         document = json.loads(said.out)
@@ -111,6 +113,32 @@ def test_an_output_that_ends_early_is_no_near_tie(plain: dict[str, Lines], audit
     ours = [{**line, "tokens": line["tokens"][:-5]} for line in plain["greedy"]]
     status, found = audit(plain["greedy"], ours, target=True)
     assert (status, found["verdict"]) == (1, "bug"), found
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_tokens_behind_an_end_of_text_are_no_near_tie(
+    plain: dict[str, Lines], audit: Audit, tmp_path: Path, goes_on: bool
+) -> None:
+    """Fault: they were cut off before anybody looked, and drafts that an engine kept behind its stop were "near-tie".
+
+    The target's end of text is made a token that it often emits. Where plain goes on there too, nothing is read behind it.
+    """
+    emitted = [line["tokens"] for line in plain["greedy"]]
+    end = Counter(token for tokens in emitted for token in set(tokens[3:-3])).most_common(1)[0][0]
+    target = shutil.copytree(TARGET, tmp_path / "target")
+    for name in ("config.json", "generation_config.json"):
+        known = json.loads((target / name).read_text())
+        (target / name).write_text(json.dumps(known | {"eos_token_id": end}))
+    ends = [tokens.index(end) + 1 if end in tokens else len(tokens) for tokens in emitted]
+    assert sum(place < len(tokens) for place, tokens in zip(ends, emitted, strict=True)) > 5
+    cut = [{**line, "tokens": line["tokens"][:place]} for line, place in zip(plain["greedy"], ends, strict=True)]
+    further = [
+        {**line, "tokens": [*line["tokens"][:place], *([7, 8] if place < len(line["tokens"]) else [])]}
+        for line, place in zip(plain["greedy"], ends, strict=True)
+    ]
+    status, found = audit(plain["greedy"] if goes_on else cut, further, target=target)
+    assert (status, found["verdict"]) == (1, "unresolved" if goes_on else "bug"), found
+    assert ("were not read" if goes_on else "behind an end of text") in found["note"]
 
 
 def test_speculative_sampling_has_the_same_law(makers: Makers, plain: dict[str, Lines], audit: Audit) -> None:

@@ -43,6 +43,7 @@ class Engine(ThreadingHTTPServer):
         self.fault, self.at, self.asked = fault, at, list[dict[str, Any]]()
         self.ids, self.pause_s, self.forgetful = "ignored", 0.0, set[str]()
         self.template, self.reasons = {"plain": "<user>", "speculative": "<user>"}, False
+        self.takes: Callable[[dict[str, Any]], bool] = lambda asked: True
 
     @property
     def url(self) -> str:
@@ -59,6 +60,9 @@ class Answer(BaseHTTPRequestHandler):
             engine.fault(self)
             return
         time.sleep(engine.pause_s)
+        if not engine.takes(question):
+            send(self, '{"error": "not taken"}', 400)
+            return
         for name in {"refused": ["return_token_ids"], "strict": ["return_token_ids", *UNCUT]}.get(engine.ids, []):
             if name in question:
                 send(self, f'{{"error": "extra fields not permitted: {name}"}}', 400)
@@ -153,6 +157,10 @@ def test_a_server_is_asked_and_judged(served: Callable[..., Engine], tmp_path: P
     assert [one["model"] for one in engine.asked[:3]] == ["plain", "speculative", "plain"]
     assert main(words(engine.url, tmp_path)) == 0
     assert len(engine.asked) == 120
+    said = capsys.readouterr().out.splitlines()
+    assert "no question was asked: all answers are of 20" in said[-1], "or a server that broke since would pass for ever"
+    assert main([*words(engine.url, tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answers_asked_now"] == 0
 
 
 def test_a_model_that_does_not_sample(served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -239,11 +247,26 @@ def test_a_question_that_is_refused_either_way_ends_in_its_own_error(
     assert main(words(engine.url, tmp_path)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert 'status 400 ({"error": "prompt too long"})' in line
-    assert [("return_token_ids" in one, "top_k" in one) for one in engine.asked] == [
-        (True, True),
-        (False, True),
-        (False, False),
+    assert [("return_token_ids" in one, one.get("top_k")) for one in engine.asked] == [
+        (True, -1),
+        (True, 0),
+        (False, -1),
+        (False, 0),
+        (True, None),
+        (False, None),
     ]
+
+
+def test_a_server_that_knows_no_filter_by_another_number_keeps_ids_and_settings(
+    served: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """TensorRT-LLM refuses a top-k of -1. Fault: then nothing was asked for that OpenAI's interface does not have."""
+    engine = served()
+    engine.takes = lambda asked: asked.get("top_k") != -1
+    assert main(words(engine.url, tmp_path)) == 0
+    for rows in recorded(tmp_path).values():
+        assert all((one["top_k"], one["min_p"], one["repetition_penalty"]) == (0, 0.0, 1.0) for one in rows)
+    assert all("return_token_ids" in one for one in engine.asked)
 
 
 def test_a_recording_that_was_killed_goes_on(served: Callable[..., Engine], tmp_path: Path, zoo_cache: Path) -> None:
@@ -400,6 +423,10 @@ def test_a_server_that_is_down(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     [
         (["--endpoint=localhost:1", "--plain=a", "--speculative=b"], "expected http:// or https://"),
         (["--endpoint=http://localhost:1"], "expected --plain MODEL and --speculative MODEL"),
+        (
+            ["--endpoint=http://localhost:1", "--plain=a", "--speculative=a"],
+            "both 'a', so one deployment would be held against",
+        ),
         (["--endpoint=http://localhost:1", "--captured=a"], "exclude each other"),
         (["--captured=a"], "given 1 times, expected 2 or 3"),
         (["--captured=a", "--captured=b"], "captured a: No such file"),

@@ -633,6 +633,67 @@ def test_a_tree_is_not_read_as_a_chain(
         assert ("add the server's /server_info as a line of the file" in line) == (shape == "unknown")
 
 
+NGRAM = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 5, "speculative_eagle_topk": 1}
+
+
+def test_sglangs_ngrams_are_a_tree_whatever_their_breadth(tmp_path: Path) -> None:
+    """Fault: of breadth 1 they were read as a chain; they are one for each suffix that matches."""
+    path = tmp_path / "log.jsonl"
+    server = {**sglang_server(1, 4, 5), **NGRAM}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (sglang_request([2, 1, 0, 0, 0], 4), server)))
+    [request] = formats.read(path).requests
+    assert request.is_tree
+
+
+@pytest.mark.parametrize("varied", ["request", "server"])
+def test_drafts_that_sglang_may_not_have_verified_are_unknown(varied: str, tmp_path: Path) -> None:
+    """Fault: rounds times the most drafts of a round were taken for what was verified, and alpha came out too low."""
+    request, server = sglang_request([2, 1, 0], 2), sglang_server(1, 2, 3)
+    if varied == "request":
+        request["meta_info"]["spec_cap_lens_histogram"] = [0, 2, 1]
+    else:
+        server["speculative_adaptive"] = True
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (request, server)))
+    found = formats.read(path)
+    assert (found.requests[0].gamma, found.requests[0].drafted, found.requests[0].lengths) == (None, None, None)
+    assert not {"accepted_over_verified", "accepted_over_drafted", "position 1, conditional"} & values(found).keys()
+    assert "spec_accept_rate" not in [one.name for one in found.told]
+
+
+def test_a_first_line_that_is_torn_is_passed_over(tmp_path: Path) -> None:
+    """As log rotation leaves it. Fault: the file was taken for a text and refused."""
+    request, path = json.dumps(sglang_request([2, 1, 0], 2)), tmp_path / "log.jsonl"
+    path.write_text(request[-40:] + "\n" + (request + "\n") * 20)
+    read = formats.read(path)
+    assert (len(read.requests), read.passed_over) == (20, ("line 1",))
+
+
+def test_a_profile_of_rounds_that_drafted_different_numbers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Fault: rates by position, and a mean "by k", were those of the schedule: 10 of 45 where 10 of 15 could decide."""
+    path, out = tmp_path / "log.jsonl", tmp_path / "profile.json"
+    experiment = Experiment(
+        task="text",
+        target=ModelSpec(name="zoo:gpt-target"),
+        method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=2),
+        limit=1,
+    )
+    steps = Steps(drafted=[[1, 2], [3], [4, 5]], num_accepted=[2, 0, 0], emitted=[3, 1, 1])
+    record = Record(
+        signature=experiment.signature,
+        example="a",
+        repeat=0,
+        status="ok",
+        tokens=list(range(5)),
+        stop_reason="eos",
+        steps=steps,
+    )
+    path = write_records(tmp_path, experiment, [record])
+    assert main(["acceptance", str(path), "--profile-out", str(out)]) == 2
+    assert "rounds drafted different numbers of tokens" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(("num_requests", "shown"), [(29, "2.000 "), (30, "]~ "), (99, "]~ "), (100, "] ")])
 def test_intervals_of_few_requests(num_requests: int, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path, out = tmp_path / "log.jsonl", tmp_path / "out.json"

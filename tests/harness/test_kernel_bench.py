@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.cli.flags import KERNEL_NAMES
 from harness.cli.main import main
 from harness.measures.statistics import Estimate, median
 from harness.run import kernels as kernel_bench
@@ -17,11 +18,17 @@ from harness.run.kernels import NUM_ROUNDS, NUM_ROWS, Setting, bench_setting, ca
 from kernels.verify import fused
 from kernels.verify.check import Report
 from kernels.verify.interface import Verdict
+from kernels.verify.registry import KERNELS
 from kernels.verify.sizes import bytes_moved
 from kernels.verify.traffic import bandwidth, empty_launch_s
 
 GREEN = Report("fused", "float32", 300, 0, 0)
 SMALL = Setting(batch=1, gamma=2, vocab_size=64, acceptance=0.7)
+
+
+def test_every_kernel_can_be_chosen() -> None:
+    """The command line names them by itself, since to import them takes torch."""
+    assert sorted(KERNEL_NAMES) == sorted([kernel_bench.TRANSFORMERS, *KERNELS])
 
 
 @pytest.mark.parametrize("acceptance", [0.7, 0.8])

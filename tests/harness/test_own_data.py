@@ -12,12 +12,12 @@ from fuzz_models import save_models
 import tasks
 from harness.cli import exact
 from harness.cli.main import main
-from harness.cli.own_data import evaluated_source, learned_lines, learned_rows, notes
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.settings import source_of
 from harness.measures import pairing
 from harness.report.experiments import experiment_items
+from harness.run.own_data import evaluated_source, learned_lines, learned_rows, notes
 from harness.run.runner import pin
 from tasks.base import Example
 from tasks.sources.read import read_examples
@@ -246,7 +246,7 @@ def test_learned_rows_that_no_hash_leaves_out_are_left_out_one_by_one(
     assert f"note: {len(gone)} rows of {tmp_path}/test.csv left out of the test, the first with id {gone[0]!r}" in line
     pinned = pin(plain_of(models["target"], tested))
     assert learned_rows(pinned, [draft])[draft.name]["rows"] == 0
-    monkeypatch.setattr("harness.cli.own_data.MOST_SKIPPED", len(gone) - 1)
+    monkeypatch.setattr("harness.run.own_data.MOST_SKIPPED", len(gone) - 1)
     with pytest.raises(UsageError, match=rf"learned from {len(gone)} of the 81 .*; at most {len(gone) - 1} can be left"):
         evaluated_source(asked, "text", [draft])
 

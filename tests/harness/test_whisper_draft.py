@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from harness.cli.main import main
-from harness.cli.own_data import evaluated_source
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.models.fit import Models
 from harness.models.loading import LoadedModel, load_model
@@ -26,6 +25,7 @@ from harness.run import draft_network, draft_sounds
 from harness.run.build import build_method
 from harness.run.decode import generate
 from harness.run.draft_material import ROWS, Material, collect
+from harness.run.own_data import evaluated_source
 from harness.run.prompts import make_prompt
 from harness.zoo.build import ensure
 from harness.zoo.state import CHECKPOINT, load_state, save_state

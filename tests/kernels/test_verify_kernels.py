@@ -119,7 +119,7 @@ def test_sigmoids_do_not_keep_the_law(name: str) -> None:
 
 
 def test_baseline_has_the_distribution_of_transformers_own_function() -> None:
-    """Accepted counts and last tokens of 4,000 rounds each, by chi-square; a false alarm has chance 1e-6."""
+    """Accepted counts and last tokens of 4,000 rounds each, by chi-square; another seed alarms one time in a million."""
     proposal, target, _ = rows(4, 1, 2, 4)
     num = 4000
     torch.manual_seed(0)
@@ -145,7 +145,7 @@ def test_baseline_has_the_distribution_of_transformers_own_function() -> None:
     seen = first + second > 0
     statistic = ((first - second)[seen] ** 2 / (first + second)[seen]).sum()
     assert int(seen.sum()) >= 6
-    assert statistic < 60  # 11 degrees of freedom: 1e-6 is at 48.6
+    assert statistic < 48.6  # 1e-6 with 11 degrees of freedom, as many as there can be
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 31, 32, 33, 63, 64, 65, 992, 993, 1025, 4097, 33_000])

@@ -23,7 +23,7 @@ OTHERS = {  # settings that change outputs too, with the values that change noth
     "min_p": (0,), "repetition_penalty": (1,), "presence_penalty": (0,), "frequency_penalty": (0,),
     "max_tokens": (), "max_new_tokens": (), "min_tokens": (0,), "ignore_eos": (False,),
 }  # fmt: skip
-LENGTHS = ("max_tokens", "max_new_tokens", "min_tokens", "ignore_eos")  # of OTHERS: these leave the law of a token as it is
+LENGTHS = ("max_tokens", "max_new_tokens", "ignore_eos")  # of OTHERS: these leave the law of a token as it is
 WHOLE = ("top_k", "seed", "max_tokens", "max_new_tokens", "min_tokens")
 LARGEST = 1e18
 FACTS = ("model", "dtype", "engine")

@@ -40,7 +40,11 @@ REPEATED = 4  # prompts of which a seed is asked twice
 MOST_BYTES, PIECE = 1 << 24, 1 << 16
 QUOTED = 80  # characters of an answer that cannot be read
 UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # fields that OpenAI's interface does not have
-EXTRAS: tuple[dict[str, Any], ...] = ({"return_token_ids": True, **UNCUT}, UNCUT, {})  # asked for, until a server takes it
+NO_TOP_K = {"top_k": 0}  # what TensorRT-LLM takes for no filter, where vLLM and SGLang take -1
+TOKEN_IDS = {"return_token_ids": True}
+EXTRAS: tuple[dict[str, Any], ...] = (  # asked for, one after another, until a server takes it
+    TOKEN_IDS | UNCUT, TOKEN_IDS | UNCUT | NO_TOP_K, UNCUT, UNCUT | NO_TOP_K, TOKEN_IDS, {},
+)  # fmt: skip
 IDS = {"token_ids": "output_token_ids", "prompt_token_ids": "prompt_token_ids"}  # of a choice, and of a line that is recorded
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 REASONING = ("reasoning", "reasoning_content")
@@ -179,8 +183,10 @@ def ask_for_all(endpoint: Endpoint, question: dict[str, Any], refused: dict[str,
             return {name: value for name, value in extras.items() if name in UNCUT} | answer
 
 
-def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path, quiet: bool) -> list[Path]:
-    """Record the answers of all arms, behind what is recorded already; return the files plain, speculative and control.
+def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path, quiet: bool) -> tuple[list[Path], int]:
+    """Record the answers of all arms, behind what is recorded already.
+
+    Returns the files plain, speculative and control, and how many answers were asked for now.
 
     Raises:
         UsageError: the server did not answer as expected, or the files cannot be written; what was recorded is kept.
@@ -210,10 +216,10 @@ def record(endpoint: Endpoint, questions: Sequence[dict[str, Any]], folder: Path
                 file.write((json.dumps({**question, "model": model, **answer}, ensure_ascii=False) + "\n").encode())
                 recorded += 1
                 bar.update()
-    for model in [model for model, taken in refused.items() if not EXTRAS[taken]]:
+    for model in [model for model, taken in refused.items() if not UNCUT.keys() & EXTRAS[taken].keys()]:
         print(
             f"foretoken: note: the server of {model} takes no {', '.join(UNCUT)}: where it has defaults of its own for them, "
             "its outputs have another law than the model, and --target calls them a bug",
             file=sys.stderr,
         )
-    return paths
+    return paths, recorded - sum(done)

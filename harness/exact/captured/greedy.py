@@ -5,6 +5,7 @@ Rounding differs from kernel to kernel and from batch to batch, so that even two
 captured twice, shows how often that happens; a local copy of the target shows whether rounding explains each token.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,11 @@ def _by_target(read: list[ReadArm], parts: str, evidence: dict[str, Any], target
         return Finding(
             "identical", f"all outputs are equal, and {target}'s first choices within {ours.dtype}'s rounding", evidence
         )
+    if ours.unread:
+        note = (
+            f"every token up to an end of text is {target}'s first choice, but {ours.unread} behind one, which alone part some"
+        )
+        return Finding("unresolved", f"{parts}; {note} outputs, were not read: capture what stops there", evidence)
     note = f"every token is {target}'s first choice within the rounding of {ours.dtype}"
     if coarser(ours.dtype, plain.dtype):
         note += f", and plain's within that of {plain.dtype}: no fault of speculation, but another dtype than plain's"
@@ -116,10 +122,10 @@ def _by_target(read: list[ReadArm], parts: str, evidence: dict[str, Any], target
 def _fault(arm: ReadArm) -> str:
     assert arm.first is not None
     one = arm.first
-    return (
-        f"{arm.faults} of {arm.tokens} tokens are not what the target gives, the first {one.token} at token {one.place} "
-        f"instead of {one.first_choice}, {one.off:.2g} below in logits where rounding explains {one.bound:.2g}"
-    )
+    found = f"{arm.faults} of {arm.tokens} tokens are not what the target gives, the first {one.token} at token {one.place}"
+    if math.isinf(one.off):
+        return f"{found}, behind an end of text"
+    return f"{found} instead of {one.first_choice}, {one.off:.2g} below in logits where rounding explains {one.bound:.2g}"
 
 
 def _by_control(group: Group, partings: Partings, level: float, parts: str) -> Finding:
@@ -141,7 +147,8 @@ def _by_control(group: Group, partings: Partings, level: float, parts: str) -> F
     evidence |= {"texts": {one.name: one.p_value for one in texts}}
     if other:
         shown = ", ".join(f"{one.name} p {one.p_value:.2g}" for one in other)
-        return Finding("bug", f"{parts}; and its texts differ in kind ({shown}); rounding alone does not cause that", evidence)
+        kind = f"its texts differ in kind ({shown}); rounding does that only where it leans one way at a tie that prompts share"
+        return Finding("bug", f"{parts}; and {kind}, which --target tells", evidence)
     note = "the control does not explain it: a fault, or rounding in another dtype or order; --target tells which"
     return Finding("unresolved", f"{parts}: {note}", evidence)
 

@@ -2,12 +2,15 @@
 
 Greedy: it must be the target's first choice within rounding. Sampled: it must be among the tokens that top-k and top-p leave,
 and all tokens together must have the target's law. They are held against draws from the laws that were read: to swap signs
-instead would ask for differences that lie as far on either side, and those of a peaked law do not. Rounding is that of a
-dtype, measured on the same text (harness.run.replay): the dtype that an arm's lines state, else the target's own; where that
-does not explain every token of an arm, bfloat16. The plain arm is the check on all this: if the target does not explain it,
-the copy is not what the engine ran, and nothing is said of the other.
+instead would ask for differences that lie as far on either side, and those of a peaked law do not. Tokens behind an end of text
+are none that the target gives, unless the engine goes on there (``ignore_eos``, or plain decoding does so): then they are not
+read, and counted where they alone part the arms.
+Rounding is that of a dtype, measured on the same text (harness.run.replay): the dtype that an arm's lines state, else the
+target's own; where that does not explain every token of an arm, bfloat16. The plain arm is the check on all this: if the target
+does not explain it, the copy is not what the engine ran, and nothing is said of the other.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.exact.captured.capture import LENGTHS, Output
-from harness.exact.captured.matched import ARMS, CONTROL, Group, Row
+from harness.exact.captured.matched import ARMS, CONTROL, PLAIN, Group, Row
 from harness.exact.captured.two_samples import RESAMPLES
 from harness.exact.fit import CELLS
 from harness.models.fit import Models, fits
@@ -35,7 +38,10 @@ FINENESS = ("bfloat16", "float16", "float32", "float64")  # from coarse to fine
 
 @dataclass(frozen=True)
 class Fault:
-    """A token that the target would not have given: in which ``output`` of an arm, where, ``off`` by more than ``bound``."""
+    """A token that the target would not have given: in which ``output`` of an arm, where, ``off`` by more than ``bound``.
+
+    It is infinitely far off behind an end of text.
+    """
 
     output: int
     place: int
@@ -64,7 +70,8 @@ class ReadArm:
 
     ``choices`` is the share of tokens that are the target's first choice, ``expected_choices`` what its law says, and
     ``greedy_p`` bounds the chance that all are: that of the output for which it is least, since outputs may share random
-    numbers. ``law`` is None for greedy outputs.
+    numbers. ``law`` is None for greedy outputs. ``unread`` counts tokens behind ends of text that were not read where they
+    alone part the arms.
     """
 
     dtype: str | None
@@ -75,6 +82,7 @@ class ReadArm:
     expected_choices: float
     greedy_p: float
     law: Evenness | None
+    unread: int = 0
 
 
 @dataclass
@@ -126,12 +134,16 @@ def read_arm(group: Group, arm: int, target: LocalTarget, stated: str | None) ->
 def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
     model = target.loaded(dtype)
     reader = Reader(model, group.sampling, target.models(dtype))
-    faults, first, tokens, choices, expected, greedy_p = 0, None, 0, 0, 0.0, 1.0
+    faults, first, tokens, choices, expected, greedy_p, unread = 0, None, 0, 0, 0.0, 1.0, 0
+    goes_on = dict(group.others).get("ignore_eos", False) or any(
+        _ids_of(row[PLAIN], model, ARMS[PLAIN])[2] for row in group.rows
+    )
     units = group.seed_units
     apart = np.zeros((1 + RESAMPLES, CELLS))
     shared = np.zeros_like(apart) if len(set(units)) < len(units) else None
     for number, row in enumerate(group.rows):
-        inputs, ids = _ids_of(row[arm], model, ARMS[arm])
+        inputs, ids, behind = _ids_of(row[arm], model, ARMS[arm])
+        _, others, behind_others = _ids_of(row[1 - arm], model, ARMS[1 - arm])
         if group.sampling.greedy and _ends(group, row, arm) and not set(ids[-1:]) & set(model.eos_token_ids):
             ids += model.eos_token_ids[:1]
         if not ids:
@@ -147,6 +159,11 @@ def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
             place = wrong[0]
             shown = (repr(model.tokenizer.decode([one])) for one in (ids[place], int(best[place])))
             first = Fault(number, place, float(off[place]), float(bound[place]), *shown)
+        if goes_on:
+            unread += len(behind) if ids == others and behind != behind_others else 0
+        elif behind:
+            faults, tokens = faults + len(behind), tokens + len(behind)
+            first = first or Fault(number, len(ids), math.inf, 0.0, repr(model.tokenizer.decode(behind[:1])), "")
         if not group.sampling.greedy:
             probs = group.sampling.probs(logits).cpu()
             expected += float(probs.amax(-1).sum())
@@ -157,7 +174,7 @@ def _read(group: Group, arm: int, target: LocalTarget, dtype: str) -> ReadArm:
     law = Evenness(tokens, apart, shared) if tokens and not group.sampling.greedy else None
     whole = max(1, tokens)
     dtype_found = None if faults else dtype
-    return ReadArm(dtype_found, tokens, faults, first, choices / whole, expected / whole, greedy_p, law)
+    return ReadArm(dtype_found, tokens, faults, first, choices / whole, expected / whole, greedy_p, law, unread)
 
 
 def _ends(group: Group, row: Row, arm: int) -> bool:
@@ -166,14 +183,17 @@ def _ends(group: Group, row: Row, arm: int) -> bool:
     return len(ours) < len(theirs) and ours == theirs[: len(ours)]
 
 
-def _ids_of(output: Output, model: LoadedModel, arm: str) -> tuple[Inputs, list[int]]:
-    """Return prompt and output as the target's tokens, up to its first end of text; texts by its own tokenizer."""
+def _ids_of(output: Output, model: LoadedModel, arm: str) -> tuple[Inputs, list[int], list[int]]:
+    """Return prompt and output as the target's tokens, up to its first end of text, and what stands behind that.
+
+    Texts are read by the target's own tokenizer.
+    """
     prompt = output.prompt_ids if output.prompt_ids is not None else model.encode(output.prompt_text or "")
     ids = list(output.ids if output.ids is not None else model.encode_continuation(output.text or ""))
     end = next((place for place, one in enumerate(ids) if one in model.eos_token_ids), len(ids) - 1)
-    ids = ids[: end + 1]
+    ids, behind = ids[: end + 1], ids[end + 1 :]
     where = f"captured {arm}, line {output.line}"
-    if odd := [one for one in (*prompt, *ids) if one >= model.vocab_size]:
+    if odd := [one for one in (*prompt, *ids, *behind) if one >= model.vocab_size]:
         raise UsageError(
             f"{where}: token {odd[0]}; target {model.name} has 0 to {model.vocab_size - 1}: give the model that the engine ran"
         )
@@ -182,7 +202,7 @@ def _ids_of(output: Output, model: LoadedModel, arm: str) -> tuple[Inputs, list[
             f"{where}: a prompt of {len(prompt)} and an output of {len(ids)} tokens do not fit target {model.name} (positions: "
             f"{model.position_limit}); give the model that the engine ran"
         )
-    return Inputs((tuple(prompt),)), ids
+    return Inputs((tuple(prompt),)), ids, behind
 
 
 LEAST_SHARE = 1e-12  # of a law, for a token that it does not hold

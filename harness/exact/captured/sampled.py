@@ -8,6 +8,7 @@ found. Greedy decoding under a sampling flag, and a seed that is ignored, show i
 different seeds that are alike. Whether equal seeds give equal outputs is seen of lines that are repeated, and of the control.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -198,10 +199,10 @@ def _judge_replay(group: Group, level: float, read: list[ReadArm], target: str) 
         return Finding("unknown", f"{target} does not explain plain either ({why}), so it is not what ran", evidence)
     ours, first = read[SPECULATIVE], read[SPECULATIVE].first
     if ours.dtype is None and first is not None:
+        off = f"{first.off:.2g} below the border where rounding explains {first.bound:.2g}"
+        off = "behind an end of text" if math.isinf(first.off) else off
         note = f"{ours.faults} of {ours.tokens} tokens are outside of what {group.name} leaves of {target}'s law, the first "
-        where = (
-            f"{first.token} at token {first.place}, {first.off:.2g} below the border where rounding explains {first.bound:.2g}"
-        )
+        where = f"{first.token} at token {first.place}, {off}"
         return Finding("bug", f"{note}{where}; none of plain's is", evidence)
     choices = f"{100 * ours.choices:.1f} % are its first choice, its law says {100 * ours.expected_choices:.1f} %"
     law = f"tokens do not have {target}'s law (p {p_values[SPECULATIVE]:.2g}): {choices}"

@@ -24,7 +24,7 @@ import numpy as np
 from harness.core.experiment import Experiment
 from harness.core.records import Record, Unit
 from harness.core.settings import Settings
-from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded
+from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded, wall_s
 from harness.measures.statistics import Estimate, Missing, Redrawn, Statistic, interval, replicas_of, widened
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.claims import measured_speed
@@ -192,10 +192,10 @@ def _example_row(baseline: list[Record], method: list[Record], drafter: str) -> 
     return {
         "overlap": sum(map(sum, known)) if known else np.nan,
         "positions": sum(map(len, known)) if known else np.nan,
-        "base_s": sum(record.wall_s or np.nan for record in baseline),
+        "base_s": sum(map(wall_s, baseline)),
         "base_rounds_s": sum(np.sum(_rounds(record)[3]) for record in baseline),
         "base_tokens": sum(len(record.tokens or ()) for record in baseline),
-        "method_s": sum(record.wall_s or np.nan for record in method),
+        "method_s": sum(map(wall_s, method)),
         "tokens": sum(len(record.tokens or ()) for record in method),
         "steps": len(drafted),
         "drafted": drafted.sum(),

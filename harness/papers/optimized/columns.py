@@ -12,7 +12,7 @@ import numpy as np
 from harness.core.experiment import Experiment
 from harness.core.records import Record, Unit
 from harness.measures import of_run as measures
-from harness.measures.pairing import incomparable, paired, succeeded
+from harness.measures.pairing import incomparable, paired, succeeded, wall_s
 from harness.measures.statistics import (
     Estimate,
     Missing,
@@ -51,10 +51,6 @@ def num_calls(record: Record) -> float:
 def _clocked_by(record: Record) -> str:
     """The process that timed the calls of the rule."""
     return record.rule_times.run if record.rule_times else ""
-
-
-def wall_s(record: Record) -> float:
-    return record.wall_s or np.nan
 
 
 def total(records: Sequence[Record], value: Value, unit: str) -> Estimate | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.core.records import Record
 from harness.measures.of_run import decoded_together
-from harness.measures.pairing import incomparable, paired, steps_of, succeeded
+from harness.measures.pairing import incomparable, paired, steps_of, succeeded, wall_s
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples, ratio_of_totals
 
 MODULES = ("AT encoder", "NAT encoder", "NAT decoder", "AT decoder", "others")
@@ -28,7 +28,7 @@ def sentence_speedup(
     """
     if refusal := incomparable(greedy, method) or incomparable(baseline, method):
         return refusal
-    rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
+    rows = paired(baseline, method, lambda record: (wall_s(record),))
     return None if rows is None else ratio_of_totals(rows.first[0], rows.second[0], "x", units=rows.units)
 
 
@@ -102,7 +102,7 @@ def sentence_speedups(baseline: Sequence[Record], method: Sequence[Record]) -> n
     """
     if refusal := incomparable(baseline, method):
         return refusal
-    rows = paired(baseline, method, lambda record: (record.wall_s or np.nan,))
+    rows = paired(baseline, method, lambda record: (wall_s(record),))
     return None if rows is None else rows.first[0] / rows.second[0]
 
 
