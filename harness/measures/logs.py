@@ -43,16 +43,9 @@ class Log:
         return self.experiment.method.values.get("lenience")
 
     @property
-    def varies(self) -> bool:
-        """Say whether rounds drafted different numbers of tokens; empty ones, and those that the limit may cut, left out."""
-        longest, found = self.longest, set[int]()
-        for record in succeeded(self.records):
-            emitted = 0
-            for step in steps_of(record):
-                if step.drafted and emitted + longest < self.experiment.max_new_tokens:
-                    found.add(len(step.drafted))
-                emitted += step.emitted
-        return len(found) > 1
+    def rounds_by_drafts(self) -> Counter[int]:
+        """How many rounds drafted how many tokens, those left out that drafted none."""
+        return Counter(len(step.drafted) for record in succeeded(self.records) for step in steps_of(record) if step.drafted)
 
     @property
     def histograms(self) -> list[Histogram]:

@@ -211,7 +211,7 @@ def test_a_file_of_ones_own_is_asked_whole(served: Callable[..., Engine], tmp_pa
     assert 0 < len({one["prompt"] for one in engine.asked[before:]}) < 10
 
 
-@pytest.mark.parametrize(("ids", "asked"), [("ignored", 120), ("refused", 122), ("strict", 124)])
+@pytest.mark.parametrize(("ids", "asked"), [("ignored", 120), ("refused", 124), ("strict", 130)])
 def test_a_server_without_token_ids_is_compared_by_texts(
     ids: str, asked: int, served: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
