@@ -126,7 +126,8 @@ def test_slower_pipelines_contradict_the_paper(records_of: RecordsOf) -> None:
 
     text = finding(TABLE, with_intervals(TABLE.cells(FEW, Evidence(late))))
     assert text.startswith(
-        "The pipeline is slower than greedy decoding for all ten pipelines here, timed in one process; the paper found the reverse"
+        "The pipeline is slower than greedy decoding for all ten pipelines here, timed in one process; "
+        "the paper found the reverse"
     )
 
 

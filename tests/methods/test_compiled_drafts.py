@@ -305,9 +305,7 @@ def test_what_the_calls_cannot_read_is_refused() -> None:
         session.extend(tokens)
 
 
-@pytest.mark.parametrize(
-    ("columns", "embedded"), [([3, 97], [3, 4]), ([3, -2], [3, 4]), ([3, 4], [3, 97]), ([3, 4], [-1, 4])]
-)
+@pytest.mark.parametrize(("columns", "embedded"), [([3, 97], [3, 4]), ([3, -2], [3, 4]), ([3, 4], [3, 97]), ([3, 4], [-1, 4])])
 def test_a_vocabulary_that_the_head_lacks_is_refused(columns: list[int], embedded: list[int]) -> None:
     """The loop would read what lies behind the logits, or the embeddings."""
     compiled = session_of(model_of("llama"), COMPILED, 4).stack.compiled
