@@ -54,7 +54,7 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(VENV)/bin/ruff format .
 
 regress: $(STAMP) ## compare metrics with results/baselines (PROFILE=pocket: those of real models); fails where one moved
-	$(if $(filter pocket,$(PROFILE)),status=0; for one in results/baselines/pocket/*.json; do $(FORETOKEN) regress --baseline $$one || status=$$?; done; exit $$status,$(FORETOKEN) regress)
+	$(if $(filter pocket,$(PROFILE)),status=0; for one in results/baselines/pocket/*.json; do $(FORETOKEN) regress --baseline $$one || status=$$?; done; exit $$status,$(FORETOKEN) regress $(ARGS))
 
 reproduce: $(STAMP) ## run what all tables and figures still lack, after a plan, then write them with their evidence and the ledger
 	$(FORETOKEN) reproduce $(OPTIONS) $(RECORDING)
@@ -94,8 +94,8 @@ bench: $(STAMP) ## time our loops against transformers' on the zoo, interleaved,
 	$(FORETOKEN) bench --profile $(PROFILE) --data '$(DATA)' $(if $(LIMIT),--prompts $(LIMIT)) $(ARGS)
 
 bench-kernels: $(STAMP) ## time the verification kernels against transformers' operations, each checked first
-	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE)
-	$(if $(filter cpu,$(DEVICE)),$(FORETOKEN) bench kernels --dtype $(DTYPE) --cold)
+	$(FORETOKEN) bench kernels --device $(DEVICE) --dtype $(DTYPE) $(ARGS)
+	$(if $(filter cpu,$(DEVICE)),$(FORETOKEN) bench kernels --dtype $(DTYPE) --cold $(ARGS))
 
 gpu: $(STAMP) ## check and time everything on a GPU (ARGS=--rehearse: without one), into results/gpu; see docs/gpu.md
 	$(FORETOKEN) gpu $(ARGS)

@@ -22,7 +22,7 @@ from methods.options import values_of
 
 MAX_MATCH = 8  # of our drafter copy, methods.speculative.per_row
 
-EXITS = "exits early for Llama, Mistral, Qwen2 and Gemma; others draft by all layers"
+EARLY_EXIT = "exits early for Llama, Mistral, Qwen2 and Gemma; others draft by all layers"
 ONE_ROW = "drafts for one row at a time alone; give --batch 1"
 
 
@@ -68,7 +68,7 @@ def commands(
     files = [one for one in (name, draft) if one is not None and one.endswith(".gguf")]
     if drafter.kind == "first-layers":
         early_exit = f"model.generate(**inputs, assistant_early_exit={drafter.options.draft_layers}, {how})"
-        prepared = f"model.generation_config.update({_drafts(gamma)}); {early_exit}  # {EXITS}"
+        prepared = f"model.generation_config.update({_drafts(gamma)}); {early_exit}  # {EARLY_EXIT}"
         found["transformers"] = prepared if batch_size == 1 else ONE_ROW
         return found | dict.fromkeys(("vLLM", "SGLang"), "has no early exit of an untrained model")
     if drafter.kind not in ("copy", "model", "tli"):

@@ -2,8 +2,8 @@
 
 A published number is known to its printed digits only, so half a unit of its last digit is added to our interval on either
 side. A measurement without an interval decides nothing, and one whose interval reaches far from the published number agrees
-with nothing. A value that was
-computed needs no interval; where it is the paper's own number, that is arithmetic and no agreement.
+with nothing. A value that was computed needs no interval; where it is the paper's own number, that is arithmetic and no
+agreement.
 """
 
 from collections.abc import Mapping, Sequence

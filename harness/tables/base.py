@@ -120,11 +120,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence of a finding, without its full stop. ``contradicts``: the paper found otherwise. ``decides``: intervals do."""
+    """A sentence of a finding, without its full stop. ``contradicts``: the paper found otherwise."""
 
     text: str
     contradicts: bool = False
-    decides: bool = True
 
 
 Finding = Callable[[Sequence[Cell]], Said | None]

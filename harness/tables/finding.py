@@ -211,8 +211,7 @@ def together(*findings: Finding) -> Finding:
 
     def find(cells: Sequence[Cell]) -> Said | None:
         said = [one for finding in findings if (one := finding(cells)) is not None]
-        contradicts, decides = any(one.contradicts for one in said), any(one.decides for one in said)
-        return Said("; ".join(one.text for one in said), contradicts, decides) if said else None
+        return Said("; ".join(one.text for one in said), any(one.contradicts for one in said)) if said else None
 
     return find
 
@@ -225,7 +224,7 @@ def with_and_without(finding: Finding, without: Finding, whom: str) -> Finding:
         if of_all is None or of_rest is None or of_all.text == of_rest.text:
             return of_all
         text = f"{of_all.text}. Without {whom}, {of_rest.text}"
-        return Said(text, of_all.contradicts and of_rest.contradicts, of_all.decides or of_rest.decides)
+        return Said(text, of_all.contradicts and of_rest.contradicts)
 
     return find
 
@@ -249,7 +248,7 @@ def _described(values: Sequence[Compared], names: tuple[str, str], sentence: str
     alike = all(one.sign == one.papers for one in values if None not in (one.sign, one.papers))
     shown = [one._replace(sign=EQUAL if one.sign == 0 else one.sign, papers=one.papers if alike else None) for one in values]
     said = _said(shown, names, f"in these examples alone (too few for an interval), {sentence}", of)
-    return None if said is None else replace(said, contradicts=False, decides=False)
+    return None if said is None else replace(said, contradicts=False)
 
 
 def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, of: str, how: str = "") -> Said | None:
@@ -276,7 +275,7 @@ def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, o
             f" once all are compared together (one by one: {one_by_one})" if one_by_one else ""
         )
         why = either if left["undecided"] == total else rest
-        return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}", decides=False)
+        return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}")
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
     beside, contradicts = _beside([one for one in at_once if one.sign in (1, -1)], total, of)
     return Said(f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}{how}{beside}", contradicts)

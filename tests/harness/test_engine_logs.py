@@ -669,26 +669,30 @@ def test_a_first_line_that_is_torn_is_passed_over(tmp_path: Path) -> None:
     assert (len(read.requests), read.passed_over) == (20, ["line 1"])
 
 
-def test_a_profile_of_rounds_that_drafted_different_numbers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Fault: rates by position, and a mean "by k", were those of the schedule: 10 of 45 where 10 of 15 could decide."""
-    path, out = tmp_path / "log.jsonl", tmp_path / "profile.json"
+def recorded_rounds(folder: Path, steps: Steps) -> Path:
+    """A file of records with one text of five tokens, by a drafter that copies."""
     experiment = Experiment(
         task="text",
         target=ModelSpec(name="zoo:gpt-target"),
         method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=2),
         limit=1,
     )
-    steps = Steps(drafted=[[1, 2], [3], [4, 5]], num_accepted=[2, 0, 0], emitted=[3, 1, 1])
     record = Record(
         signature=experiment.signature,
         example="a",
         repeat=0,
         status="ok",
         tokens=list(range(5)),
-        stop_reason="eos",
+        stop_reason="length",
         steps=steps,
     )
-    path = write_records(tmp_path, experiment, [record])
+    return write_records(folder, experiment, [record])
+
+
+def test_a_profile_of_rounds_that_drafted_different_numbers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Fault: rates by position, and a mean "by k", were those of the schedule: 10 of 45 where 10 of 15 could decide."""
+    steps = Steps(drafted=[[1, 2], [3], [4, 5]], num_accepted=[2, 0, 0], emitted=[3, 1, 1])
+    path, out = recorded_rounds(tmp_path, steps), tmp_path / "profile.json"
     assert main(["acceptance", str(path), "--profile-out", str(out)]) == 2
     assert "1 of 3 rounds drafted fewer tokens than the others" in capsys.readouterr().err
     assert not out.exists()
@@ -767,23 +771,8 @@ def test_a_profile_has_the_fields_of_its_format() -> None:
 
 def test_a_profile_of_our_records(tmp_path: Path) -> None:
     """Rounds that drafted alone count, and a file of records is told from an engine's by its lines."""
-    experiment = Experiment(
-        task="text",
-        target=ModelSpec(name="zoo:gpt-target"),
-        method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=2),
-        limit=1,
-    )
     steps = Steps(drafted=[[1, 2], [3, 4], []], num_accepted=[2, 0, 0], emitted=[3, 1, 1])
-    record = Record(
-        signature=experiment.signature,
-        example="a",
-        repeat=0,
-        status="ok",
-        tokens=list(range(5)),
-        stop_reason="length",
-        steps=steps,
-    )
-    path, out = write_records(tmp_path, experiment, [record]), tmp_path / "profile.json"
+    path, out = recorded_rounds(tmp_path, steps), tmp_path / "profile.json"
     assert main(["acceptance", str(path), "--profile-out", str(out)]) == 0
     written = json.loads(out.read_text())
     assert written["acceptance_length_histogram"] == {"1": 1, "3": 1}

@@ -141,6 +141,16 @@ def test_without_records_files_stay_and_one_line_says_so(
     assert committed.read_text() == "measured"
 
 
+def test_a_table_of_which_a_profile_runs_nothing_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: a file appeared among what is committed that said that nothing is recorded."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["table", "13", "--profile", "pocket"]) == 0
+    assert "table 13: profile pocket has nothing to run of it and no number; no file is written" in capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.md"))
+
+
 def test_a_measured_cell_is_not_replaced_by_not_run(
     hub: dict[str, str],
     synthetic: SimpleNamespace,

@@ -133,7 +133,7 @@ def _runaways(known: Known, row: Row) -> str:
 
 def _alpha_of_ended(known: Known, row: Row) -> Result:
     """Alpha without the outputs that loop or hit the length limit, which hold more tokens than others."""
-    ended = [one for one in known[row.arm][1] if not _runs_away(one)]
+    ended = [one for one in succeeded(known[row.arm][1]) if not _runs_away(one)]
     return alpha_overlap(ended, row.key[1]) if ended else NotReached("every output loops or hits the length limit")
 
 
