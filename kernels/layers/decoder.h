@@ -56,11 +56,12 @@ struct Memory {
   long mask_stride;
 };
 
-// Mirrored by `_Pass` of decoder.py. A row's new tokens are at `position` of the text and on, and are stored at `new_keys`; where
-// rows differ `starts`, by row `num_new` apart, has their positions, which are also their places behind `new_keys`.
+// Mirrored by `_Pass` of decoder.py. A row's new tokens are at `position` of the text and on, and are stored at `new_keys`, those of
+// the next row `new_row_stride` behind; where rows differ `starts`, by row `num_new` apart, has their positions, which are also
+// their places behind `new_keys`.
 template <typename Number>
 struct Pass {
-  long batch, num_new, position;
+  long batch, num_new, position, new_row_stride;
   const std::int64_t* starts;  // or null
   Memory<Number> text, source;
   Number* new_keys;
@@ -356,7 +357,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       const long one = unit / shape.key_heads, head = unit % shape.key_heads, row = one / pass.num_new;
       const long place = one % pass.num_new, start = pass.starts ? pass.starts[row * pass.num_new] : 0;
       const long position = pass.starts ? start : pass.position;
-      const long to = index * pass.text.layer_stride + row * pass.text.row_stride + (start + place) * pass.text.place_stride +
+      const long to = index * pass.text.layer_stride + row * pass.new_row_stride + (start + place) * pass.text.place_stride +
                       head * pass.text.head_stride;
       const Number* from = between + one * fused + own + head * size;
       if (pass.rotary)

@@ -137,7 +137,7 @@ class _Memory(ctypes.Structure):
 
 class _Pass(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_long) for name in ("batch", "num_new", "position")),
+        *((name, ctypes.c_long) for name in ("batch", "num_new", "position", "new_row_stride")),
         ("starts", ctypes.c_void_p),
         ("text", _Memory),
         ("source", _Memory),
@@ -162,7 +162,8 @@ class Cached:
     """What the layers of a pass look at: the ``text``, what is new among it, keys' heads first.
 
     ``new`` begins where the first new token is stored; where rows differ it is all of the text, and tokens are stored by
-    position. ``source`` has keys and values of all layers, and a ``mask`` that is added to scores.
+    position. ``source`` has keys and values of all layers, and a ``mask`` that is added to scores. ``allowed`` is added to the
+    scores of the text: it hides what a row's one new token does not see.
     """
 
     text: Float[Tensor, "L B S H2 head_size"]
@@ -170,6 +171,7 @@ class Cached:
     source: Float[Tensor, "all B K2 T head_size"] | None = None
     mask: Float[Tensor, "#B 1 1 T"] | None = None
     rotary: Float[Tensor, "P 2 1 head_size"] | None = None
+    allowed: Float[Tensor, "B S"] | None = None
 
 
 @dataclass(frozen=True)
@@ -470,12 +472,20 @@ class Decoder:
 
     def _pass(
         self, batch: int, num_new: int, starts: int | Int[Tensor, "B n"], first: int, cached: Cached, hidden: Tensor | None
-    ) -> tuple[_Pass, tuple[Tensor | None, Tensor | None]]:
-        """Return a pass from layer ``first`` on, and the mask and the positions that it points to."""
-        heads, mask = self._shape.key_heads, cached.mask
+    ) -> tuple[_Pass, tuple[Tensor | None, ...]]:
+        """Return a pass from layer ``first`` on, and the masks and the positions that it points to."""
+        heads, allowed, mask = self._shape.key_heads, cached.allowed, cached.mask
         if cached.text.shape[1] != batch:
             raise InputError(f"{batch} rows of tokens: expected {cached.text.shape[1]}, as many as are cached")
         text = self._memory(cached.text, 3, 2, heads)
+        if allowed is not None:
+            if num_new != 1 or tuple(allowed.shape) != (batch, text.places):
+                raise InputError(
+                    f"a mask {list(allowed.shape)} of {num_new} new tokens a row: expected one token a row, and "
+                    f"[{batch}, {text.places}]"
+                )
+            allowed = allowed.to(self._dtype).contiguous()
+            text.mask, text.mask_stride = allowed.data_ptr(), text.places
         source = _Memory() if cached.source is None else self._memory(cached.source[first:], 2, 3, self._shape.heads)
         if mask is not None:
             mask = mask.contiguous()
@@ -484,10 +494,10 @@ class Decoder:
         position, positions = (starts, None) if isinstance(starts, int) else (0, starts.long().contiguous())
         positions_at = None if positions is None else positions.data_ptr()
         arguments = _Pass(
-            batch, num_new, position, positions_at, text, source, new, new + text.values - text.keys,
+            batch, num_new, position, cached.new.stride(1), positions_at, text, source, new, new + text.values - text.keys,
             None if cached.rotary is None else cached.rotary.data_ptr(), None if hidden is None else hidden.data_ptr(),
         )  # fmt: skip
-        return arguments, (mask, positions)
+        return arguments, (allowed, mask, positions)
 
     def _memory(self, states: Tensor, heads_at: int, places_at: int, heads: int) -> _Memory:
         """Describe keys and values, whose heads and places are dimensions of the states: layers and rows come first."""

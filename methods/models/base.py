@@ -61,7 +61,7 @@ class Frame:
     ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
     asked for. ``text`` is what the layers that run see, keys' heads first, the new entries among it; ``new`` is where these are
     stored, or where they are ``scattered`` all of the cache, in which positions are places. ``allowed`` is an additive mask
-    [n, S] in place of the causal one, where order in the cache is not order in the text.
+    in place of the causal one, of rows of one new token, where order in the cache is not order in the text.
     """
 
     batch: int
@@ -73,7 +73,7 @@ class Frame:
     new: Float[Tensor, "L B _ H2 head_dim"]
     source: SourceStates | None = None
     scattered: bool = False
-    allowed: Float[Tensor, "n S"] | None = None
+    allowed: Float[Tensor, "B S"] | None = None
 
     @property
     def views(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -236,7 +236,7 @@ class Stack(ABC):
     def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, which store their keys and values in the frame."""
         compiled = self._compiled_for(frame.batch, frame.num_new)
-        if compiled is None or frame.allowed is not None or self._slides(frame) or first == last:
+        if compiled is None or self._slides(frame) or first == last:
             return self.run_by_torch(hidden, first, last, frame)
         starts = frame.positions() if frame.start is None else frame.start
         return compiled.run(hidden, first, last, self.cached(frame), starts)
@@ -246,7 +246,7 @@ class Stack(ABC):
     ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"]]:
         """Embed tokens and run as many first layers: what these give, and its logits."""
         compiled = self._compiled_for(frame.batch, frame.num_new)
-        if compiled is None or frame.allowed is not None or self._slides(frame):
+        if compiled is None or self._slides(frame):
             hidden = self.run(self.embed(tokens, frame), 0, num_layers, frame)
             return hidden, self.head(hidden)
         starts = frame.positions() if frame.start is None else frame.start
@@ -255,7 +255,7 @@ class Stack(ABC):
     def cached(self, frame: Frame) -> Cached:
         """Return what compiled calls look at."""
         states, mask = (None, None) if frame.source is None else (frame.source.states, frame.source.mask)
-        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end))
+        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end), frame.allowed)
 
     @abstractmethod
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
@@ -303,8 +303,7 @@ class Stack(ABC):
         start, num_new, groups = frame.start, frame.num_new, self.num_heads // self.num_kv_heads
         slides = self._slides(frame)
         if frame.allowed is not None:
-            mask = frame.allowed[None, None]
-            return (mask.repeat_interleave(groups, -2) if groups > 1 and num_new > 1 else mask), False
+            return frame.allowed[:, None, None], False
         if start is not None and (num_new == 1 or start == 0) and not slides:
             return None, num_new > 1
         if start is not None and not slides:

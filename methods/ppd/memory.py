@@ -152,22 +152,22 @@ class Candidates:
     @torch.inference_mode()
     def run(self, tokens: Sequence[int], length: int, num_layers: int) -> Float[Tensor, "n D"]:
         """Run layers 0..num_layers-1 on candidates for the position behind ``length`` cached tokens; their hidden states."""
-        new = torch.tensor([tokens], device=self.stack.device)
+        new = torch.tensor(tokens, device=self.stack.device).unsqueeze(1)
         frame = self._frame(len(tokens), length, num_layers)
-        return self.stack.run(self.stack.embed(new, frame), 0, num_layers, frame)[0]
+        return self.stack.run(self.stack.embed(new, frame), 0, num_layers, frame)[:, 0]
 
     def _frame(self, count: int, length: int, num_layers: int) -> Frame:
-        """One candidate has its position as a slice of the tables of positions, several the same position in each row."""
+        """Candidates are rows that share one text, each with a slot of its own."""
         first = self._slots.start
-        visible = self._storage[:num_layers, :, first : self._num_slots + length]
+        visible = self._storage[:num_layers, 0, first : self._num_slots + length]
+        slots, text = visible[:, :count].unsqueeze(2), visible.unsqueeze(1).expand(-1, count, -1, -1, -1)
         mask = self._mask(count)
-        allowed = None if mask is None else mask[:, : visible.shape[2]]
-        start = length if count == 1 else None
+        allowed = None if mask is None else mask[:, : text.shape[2]]
 
         def positions() -> Tensor:
-            return torch.full((1, count), length, device=self.stack.device)
+            return torch.full((count, 1), length, device=self.stack.device)
 
-        return Frame(1, count, start, length + 1, positions, visible, visible[:, :, :count], allowed=allowed)
+        return Frame(count, 1, length, length + 1, positions, text, slots, allowed=allowed)
 
     def _mask(self, count: int) -> Float[Tensor, "n S"] | None:
         """Return a mask that hides every slot but the candidate's own; None where there is no other."""

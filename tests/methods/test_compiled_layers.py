@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from kernels import native
+from kernels.inputs import InputError
 from kernels.layers.decoder import SOURCE
 from kernels.products.few_rows import COMPILED, TORCH, Choice
 from methods.models import stack_for
@@ -164,17 +165,29 @@ def test_weights_that_move_are_followed() -> None:
     assert not torch.allclose(found, before)
 
 
-def test_a_candidate_in_a_slot_sees_the_text_and_itself() -> None:
-    """PPD's sub-processes keep a candidate's keys before the text's."""
-    model, slots, length = model_of("llama"), 3, 9
-    stacks = [stack_for(model, choice) for choice in (COMPILED, TORCH)]
+@pytest.mark.parametrize("slots", [range(2, 3), range(1, 2), range(3)])
+def test_candidates_in_slots_see_the_text_and_themselves(slots: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PPD's sub-processes keep candidates' keys before the text's: one candidate or several, slots of others behind them."""
+    model, num_slots, length = model_of("llama"), 3, 9
+    compiled, by_torch = (stack_for(model, choice) for choice in (COMPILED, TORCH))
+    monkeypatch.setattr(compiled, "run_by_torch", lambda *given: pytest.fail("candidates ran by torch"))
     torch.manual_seed(1)
     storage = torch.randn(3, 1, 64, 4, 24, dtype=torch.float64)
     found = []
-    for stack in stacks:
+    for stack in (compiled, by_torch):
         own = storage.clone()
-        found.append((Candidates(stack, own, slots, range(2, 3)).run([11], length, 2), own))
+        found.append((Candidates(stack, own, num_slots, slots).run([11, 12, 11][: len(slots)], length, 2), own))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+    assert not torch.equal(found[0][1], storage)
+
+
+def test_a_mask_of_several_new_tokens_is_refused() -> None:
+    """It has one row a text, so that all of a text's new tokens would see the same."""
+    session, tokens = session_of(model_of("llama"), COMPILED, 1), torch.zeros((1, 2), dtype=torch.long)
+    frame = session._frame(tokens, 0, 3)
+    frame.allowed = torch.zeros(1, frame.text.shape[2], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"a mask \[1, \d+\] of 2 new tokens a row: expected one token a row"):
+        session.stack.run(session.stack.embed(tokens, frame), 0, 3, frame)
 
 
 @pytest.mark.parametrize(
