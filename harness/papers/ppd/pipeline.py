@@ -223,8 +223,8 @@ def notes(settings: Settings) -> list[str]:
         "both heads + the last three. slower layers: the main process's layers take longer while another process computes "
         "(shared caches, memory and power) and on fewer threads than greedy decoding's where that is faster on all of them; "
         "what is done between rounds is in them. Greedy decoding's head is taken to cost what the cheaper of the pipeline's "
-        "two does, on all threads as much less as its rounds. waiting: with k > 1 the sub-process runs torch's layers, for "
-        "its rows see different tokens; with k = 1, as greedy decoding, the compiled ones where these are the faster.",
+        "two does, on all threads as much less as its rounds. waiting: a sub-process of k candidates runs k rows, which "
+        "takes longer than the one row that the main process runs.",
         "Greedy decoding is the faster of one thread and all, its prompts and its rounds each; the pipeline reads prompts on "
         "all threads and decodes with one a process. speed-up: prompts included.",
         "adaptive: early layer and k follow from match rates and times measured on the warm-up and the first two texts; the "
