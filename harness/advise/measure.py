@@ -1,7 +1,8 @@
 """Run what advice rests on, by the ordinary runner: a look, a pilot, and the best predictions beside plain decoding.
 
-    look    plain decoding of every second example: how long one takes, texts that n-grams are counted on, and what the
-            target's head would say after some of its layers: early exit, and at most what PPD could reach
+    look    plain decoding of every second example: how long one takes, what each drafter that is known yet would have drafted,
+            texts that n-grams are counted on, and what the target's head would say after some of its layers: early exit, and
+            at most what PPD could reach
     pilot   of the other examples some: plain decoding with each drafter's overlap, and each drafter with a sweeping gamma
     check   of the same others more, so also such as the pilot has not seen: plain decoding and the three best predictions
 
@@ -42,7 +43,7 @@ from methods.ppd.theory import Costs, expected_latency
 from methods.speculative.ngram import NGramTable
 from methods.speculative.theory import walltime_factor
 
-SHARES = {"look": 0.08, "pilot": 0.35, "check": 0.45}  # of the time; the rest loads models and counts
+SHARES = {"look": 0.15, "pilot": 0.28, "check": 0.45}  # of the time; the rest loads models and counts
 MOST_EXAMPLES = 200
 LOOKED_AT, TRIED = 0, 1  # replicas, by which examples are parted in two halves: one is looked at, by the other advice is tried
 FIRST = 2  # batches, by which a stage learns how long an example takes
@@ -86,11 +87,13 @@ class Stages:
     def batch_size(self) -> int:
         return self.plain.batch_size
 
-    def look(self, layers: Sequence[int]) -> Arms:
-        """Decode texts that no other stage sees; after each of ``layers``, read what the target's head would say there."""
-        probes = (EarlyProbe(layers=tuple(layers)),) if layers else ()
+    def look(self, layers: Sequence[int], drafters: Sequence[DrafterSpec]) -> Arms:
+        """Decode texts that no other stage sees, with each drafter's overlap, and what the target's head would say after
+        each of ``layers``."""
+        early = (EarlyProbe(layers=tuple(layers)),) if layers else ()
+        probes = (*early, *(OverlapProbe(drafter=one) for one in drafters))
         plain = self.plain.replace(replica=LOOKED_AT, comparison=comparison_id("advise", "look"), probes=probes)
-        return self._run((plain,), SHARES["look"], max(1, self.available), "look")
+        return self._run((plain,), SHARES["look"] / PROBED, max(1, self.available), "look")
 
     def pilot(self, drafters: Sequence[DrafterSpec]) -> Arms:
         """Measure acceptance and costs of every drafter."""
@@ -137,8 +140,8 @@ def refuse_failures(arms: Arms, name: str) -> None:
             raise UsageError(f"{name}: all examples of {what} failed, the first with {error}; leave it out, or mend it")
 
 
-def pilots(arms: Arms) -> dict[str, Pilot | Missing]:
-    """Return each drafter's pilot by its label, or why its times must not be used."""
+def pilots(arms: Arms, looked: Sequence[Record] = ()) -> dict[str, Pilot | Missing]:
+    """Return each drafter's pilot by its label, or why its times must not be used; ``looked`` is the look's plain decoding."""
     found: dict[str, Pilot | Missing] = {}
     for index, experiment in enumerate(arms.experiments[1:], start=1):
         drafter = experiment.method.drafter
@@ -148,7 +151,7 @@ def pilots(arms: Arms) -> dict[str, Pilot | Missing]:
             refusal = Missing(
                 f"batch {size}: none was decoded whole by both arms, in each a row failed; give a smaller --batch"
             )
-        found[drafter.label] = refusal or Pilot(arms.plain, arms.records[index], drafter, size)
+        found[drafter.label] = refusal or Pilot(arms.plain, arms.records[index], drafter, size, looked)
     return found
 
 

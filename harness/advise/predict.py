@@ -1,10 +1,10 @@
 """Predict the speed-up of every drafter and gamma from a pilot: one plain arm, and one arm a drafter whose gamma sweeps.
 
-The plain arm carries each drafter's overlap with the target at every position of its text (Leviathan, Corollary 3.6). At
-temperature 0 that is 0 or 1, whether the draft would stand there, so that the rounds of any gamma follow from the text; at
-other temperatures it is the chance that it stands, and rounds are drawn. The sweep has rounds of every number of drafts, and
-so shows what drafting, verifying and the rest of a round cost. What a generation takes outside its rounds, its prompt above
-all, is measured and stays.
+The plain arm, and that of the look before it, carries each drafter's overlap with the target at every position of its text
+(Leviathan, Corollary 3.6). At temperature 0 that is 0 or 1, whether the draft would stand there, so that the rounds of any
+gamma follow from the text; at other temperatures it is the chance that it stands, and rounds are drawn. The sweep has rounds of
+every number of drafts, and so shows what drafting, verifying and the rest of a round cost. What a generation takes outside its
+rounds, its prompt above all, is measured and stays.
 
 The speed-up is that of whole generations: seconds of the plain arm over those that its own text would take.
 """
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.advise.rounds import Table, begins, budget_of, empty_share, paired_batches, plain_rounds, rounds_of
+from harness.advise.rounds import Table, budget_of, empty_share, paired_batches, plain_times, rounds_of
 from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
+from harness.measures.of_run import decoded_together
 from harness.measures.pairing import overlap_of, steps_of, succeeded
 from harness.measures.statistics import Estimate, of_sums
 from methods.speculative import theory
@@ -91,21 +92,37 @@ class Pipeline:
 
 
 class Pilot:
-    """The pilot of one drafter: the seconds of its rounds, and which tokens of the plain arm's text it would have drafted."""
+    """The pilot of one drafter: the seconds of its rounds, and which tokens of plain decoding's texts it would have drafted.
 
-    def __init__(self, plain: Sequence[Record], drafted: Sequence[Record], drafter: DrafterSpec, batch_size: int) -> None:
+    ``looked``: more plain decoding, of which those texts count whose overlap with the drafter is known.
+    """
+
+    def __init__(
+        self,
+        plain: Sequence[Record],
+        drafted: Sequence[Record],
+        drafter: DrafterSpec,
+        batch_size: int,
+        looked: Sequence[Record] = (),
+    ) -> None:
         self.drafter, self.rows = drafter, batch_size
         self.batches = paired_batches(plain, drafted, batch_size)
-        rounds = [list(rounds_of(theirs)) for _, theirs in self.batches]
+        more = [
+            rows
+            for rows in decoded_together(looked, batch_size)
+            if all(overlap_of(row, drafter.label) is not None for row in rows)
+        ]
+        self.texts = [*(own for own, _ in self.batches), *more]
+        rounds = [list(rounds_of(theirs)) for _, theirs in self.batches] + [[] for _ in more]
         self.verify = Table(rounds, lambda one: one.positions, lambda one: one.verify_s)
         self.draft = Table(rounds, lambda one: one.drafts, lambda one: one.draft_s)
         self.rest = Table(rounds, lambda one: one.drafts, lambda one: one.rest_s)
         self.empty = empty_share([row for _, theirs in self.batches for row in theirs])
-        begin_s, drafted_begin_s = begins(self.batches)
+        times = plain_times(self.batches, more)
         self.known = {
-            "plain_s": begin_s + plain_rounds([own for own, _ in self.batches]),
-            "tokens": np.array([float(sum(len(row.tokens or ()) for row in own)) for own, _ in self.batches]),
-            "begin_s": drafted_begin_s,
+            "plain_s": times.begin_s + times.rounds_s,
+            "tokens": np.array([float(sum(len(row.tokens or ()) for row in own)) for own in self.texts]),
+            "begin_s": times.drafted_begin_s,
             "verify_s": self.verify.seconds,
             "verify_n": self.verify.counts,
             "draft_s": self.draft.seconds,
@@ -127,7 +144,7 @@ class Pilot:
         return {key: float(second / count) for key, second, count in known if count}
 
     def predict(self, gamma: int, max_new_tokens: int) -> Cell | None:
-        """Return the speed-up of whole generations at a gamma; the interval resamples the pilot's batches, costs with them."""
+        """Return the speed-up of whole generations at a gamma; the interval resamples batches, their costs with them."""
         positions, drafts = self._simulated(gamma, max_new_tokens)
         statistics = {**self.known, "positions": _matrix(positions), "rounds": _matrix(drafts)}
         keys = sorted({key for one in positions for key in one}), sorted({key for one in drafts for key in one})
@@ -168,9 +185,9 @@ class Pilot:
         return Costs(gamma, self.rows, ar_s, begin_s, draft_s / gamma, verify_s, rest_s)
 
     def _simulated(self, gamma: int, max_new_tokens: int) -> tuple[list[dict[int, float]], list[dict[int, float]]]:
-        """Return for every batch how many rounds have each number of positions, and of drafts; a mean over draws."""
+        """Return for every batch of texts how many rounds have each number of positions, and of drafts; a mean over draws."""
         generator, positions, drafts = np.random.default_rng(0), list[dict[int, float]](), list[dict[int, float]]()
-        for own, _ in self.batches:
+        for own in self.texts:
             overlaps = [np.array(overlap_of(row, self.drafter.label) or ()) for row in own]
             certain = self.empty == 0 and all(np.isin(one.round(6), (0, 1)).all() for one in overlaps)
             draws = 1 if certain else DRAWS

@@ -73,9 +73,14 @@ class Table:
         return [key for key, count in zip(self.keys, self.counts.sum(0), strict=True) if count]
 
     def at(self, wanted: Sequence[int], seconds: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return the mean seconds at keys, between those that were measured on the line between them; [keys] sums in."""
-        known = counts > 0
-        return np.interp(wanted, np.array(self.keys)[known], seconds[known] / counts[known])
+        """Return the mean seconds at keys, between those that were measured on the line between them; [keys] sums in.
+
+        Where the sums have no round of a key, it is the mean of all that are known.
+        """
+        whole = self.counts.sum(0)
+        known = whole > 0
+        means = np.divide(seconds, counts, out=self.seconds.sum(0) / np.maximum(whole, 1), where=counts > 0)
+        return np.interp(wanted, np.array(self.keys)[known], means[known])
 
 
 def budget_of(row: Record, max_new_tokens: int) -> int:
@@ -103,22 +108,49 @@ def in_rounds(rows: Sequence[Record]) -> float:
     return max((sum(row.steps.round_s) for row in rows if row.steps is not None), default=0.0)
 
 
-def begins(batches: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
-    """[n] seconds outside rounds of the plain arm and of the drafted one, the prompt above all.
+class PlainTimes(NamedTuple):
+    """[n] seconds of texts by plain decoding in rounds and outside, and outside those of the drafted arm.
 
-    An interruption of one of the two is left out: of each batch the smaller of both counts, times the median over batches of
-    what an arm takes over that smaller one.
+    Texts of the pilot come first, then those that were only looked at.
     """
-    plain, drafted = (
-        np.array([max(0.0, wall_s(batch[side]) - in_rounds(batch[side])) for batch in batches]) for side in (0, 1)
-    )
+
+    rounds_s: np.ndarray
+    begin_s: np.ndarray
+    drafted_begin_s: np.ndarray
+
+
+def plain_times(batches: Sequence[Batch], looked: Sequence[Sequence[Record]]) -> PlainTimes:
+    """Return how long plain decoding takes, the prompt above all in what lies outside its rounds.
+
+    An interruption outside the rounds of one of the two arms is left out: of each batch the smaller of both counts, times the
+    median over batches of what an arm takes over that smaller one. Rounds of what was looked at, at another time, count as long
+    as the pilot's, and its prompts in proportion.
+    """
+    plain, drafted = (np.array([_outside(batch[side]) for batch in batches]) for side in (0, 1))
     least = np.maximum(np.minimum(plain, drafted), 1e-9)
-    return least * np.median(plain / least), least * np.median(drafted / least)
+    shares = [float(np.median(one / least)) for one in (plain, drafted)]
+    rounds_s, counts = _plain_rounds([own for own, _ in batches])
+    others_s, other_counts = _plain_rounds(looked)
+    round_s = rounds_s.sum() / max(1, counts.sum())
+    pace = round_s * other_counts.sum() / others_s.sum() if others_s.sum() else 1.0
+    other_begin_s = pace * np.array([_outside(rows) for rows in looked])
+    return PlainTimes(
+        np.append(rounds_s, other_counts * round_s),
+        np.append(least * shares[0], other_begin_s),
+        np.append(least * shares[1], other_begin_s * shares[1] / shares[0]),
+    )
 
 
-def plain_rounds(batches: Sequence[Sequence[Record]]) -> np.ndarray:
-    """[n] seconds in the rounds of plain batches, the slowest cut as those of the other arms are."""
+def _outside(rows: Sequence[Record]) -> float:
+    """Return the seconds of a batch outside its rounds."""
+    return max(0.0, wall_s(rows) - in_rounds(rows))
+
+
+def _plain_rounds(batches: Sequence[Sequence[Record]]) -> tuple[np.ndarray, np.ndarray]:
+    """[n] seconds in the rounds of plain batches, the slowest cut as those of the other arms are, and how many rounds."""
     longest = [max((row.steps.round_s for row in rows if row.steps is not None), key=len, default=[]) for rows in batches]
     every = [second for own in longest for second in own]
     most = SLOW * float(np.median(every)) if every else 0.0
-    return np.array([sum(min(second, most) for second in own) for own in longest])
+    return np.array([sum(min(second, most) for second in own) for own in longest]), np.array(
+        [float(len(own)) for own in longest]
+    )

@@ -95,12 +95,12 @@ def plain_experiment(args: argparse.Namespace) -> Experiment:
 def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.Namespace, name: str) -> Answer:
     """Look, measure, predict and check at one batch size."""
     depth = depth_of(stages.plain, stages.runner)
-    look = stages.look(depth.probed)
+    look = stages.look(depth.probed, drafters)
     table = counted(look.plain, look.experiments[0], args.records / ADVICE / f"{name}-ngrams", stages.runner)
     layers, pipeline = early_exit(look.plain, depth), pipelined(look.plain, depth, stages.batch_size)
     own = [layers] if isinstance(layers, DrafterSpec) else []
     piloted = stages.pilot([*drafters, table, *own])
-    measured = pilots(piloted)
+    measured = pilots(piloted, look.plain)
     known = [one for one in measured.values() if isinstance(one, Pilot)]
     cells = [
         cell for one in known for gamma in one.gammas if (cell := one.predict(gamma, stages.plain.max_new_tokens)) is not None

@@ -74,6 +74,24 @@ def test_exact_costs_and_one_alpha_give_theorem_3_8(
     assert cell.alpha == pytest.approx(alpha, abs=0.02)
 
 
+def test_texts_of_the_look_count_and_its_pace_does_not(synthetic: SimpleNamespace) -> None:
+    """By hand: of the pilot's texts no draft stands, of as many of the look all do: 8 T tokens in 4 T + 4 T / 4 rounds. The
+    look ran at half the speed. Faults: 1.0 without its texts, 2.0 where its seconds count, NaN where a resample has no cost."""
+    plain, names, tokens = synthetic.plain_experiment(), ["a", "b", "c", "d"], 240
+    own = [synthetic.plain(plain, name, tokens, overlap={"t5-small": [0.0] * tokens}) for name in names]
+    looked = [synthetic.plain(plain, name, tokens, 0.02, overlap={"t5-small": [1.0] * tokens}) for name in "efgh"]
+    unknown = [synthetic.plain(plain, "i", tokens, overlap={"other": [1.0] * tokens})]
+    drafted = [swept_record(plain, name, tokens, 0.0) for name in names]
+    cell = Pilot(own, drafted, DRAFT, 1, [*looked, *unknown]).predict(3, tokens)
+    assert cell is not None
+    assert cell.speed.value == pytest.approx(8 / (4 + 4 / 4), rel=1e-9)
+    assert cell.speed.n == 8
+    low, high = cell.speed.low, cell.speed.high
+    assert low is not None
+    assert high is not None
+    assert 1 <= low < 1.6 < high <= 4
+
+
 def test_no_gamma_is_predicted_whose_rounds_were_hardly_seen(synthetic: SimpleNamespace) -> None:
     """Of 48 rounds of ten kinds five each have up to 8 drafts, four have 10 and 12: too few, and no cost is made up."""
     plain = synthetic.plain_experiment()
