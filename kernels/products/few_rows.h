@@ -12,11 +12,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 #ifdef _OPENMP
 #include <omp.h>
@@ -41,7 +43,7 @@ constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 // weight at a time, so many streams are read side by side. AHEAD: rows of the weight that are asked for before they are needed.
 // With caches of eight ways 32 rows that lie a power of two apart drive one another out before they are used: 8 took two thirds of
 // the time on a processor without AVX-512. With 32 registers, and the larger caches that go with them, 32 rows were measured best.
-constexpr int MOST_ROWS = REGISTERS == 32 ? 8 : 6;
+constexpr int MOST_ROWS = REGISTERS == 32 ? 14 : 6;
 constexpr long DEPTH = REGISTERS == 32 ? 32 : 8;
 constexpr long AHEAD = 3 * DEPTH / 4;
 constexpr long STRIP = 4096;      // columns of the weight at a time: DEPTH times as many numbers stay in the cache
@@ -186,31 +188,31 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
   using Lanes = typename Vector<Number>::type;
   constexpr long SIZE = Vector<Number>::SIZE, LINE_SIZE = LINE_BYTES / sizeof(Stored);
   Lanes sums[ROWS][COUNT];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int row = 0; row < ROWS; row++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < COUNT; i++) sums[row][i] = SCALED<Stored> ? Lanes{} : *(const Lanes*)(out + row * out_stride + i * SIZE);
   for (long k = 0; k < depth; k++) {
     const Stored* from = weight + k * stride;
     const Stored* ahead = k + AHEAD < depth ? from + AHEAD * stride : next + (k + AHEAD - depth) * stride;
     Lanes values[COUNT];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < COUNT; i++) {
       values[i] = widened(from + i * SIZE);
       if (ROWS > 1) keep(values[i]);
     }
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
     for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
       const Lanes factor = everywhere(rows[row * row_stride + k]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int i = 0; i < COUNT; i++) sums[row][i] = added(factor, values[i], sums[row][i]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int row = 0; row < ROWS; row++)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < COUNT; i++) {
       Lanes* to = (Lanes*)(out + row * out_stride + i * SIZE);
       if constexpr (SCALED<Stored>)
@@ -246,14 +248,17 @@ void add_columns(const Number* rows, long row_stride, const Stored* weight, long
         }
 }
 
+// `add_columns` for 1, 2, ... rows.
+template <typename Number, typename Stored, int... fewer>
+constexpr auto by_count(std::integer_sequence<int, fewer...>) {
+  return std::array<decltype(&add_columns<1, 1, Number, Stored>), sizeof...(fewer)>{
+      add_columns<fewer + 1, vectors(fewer + 1), Number, Stored>...};
+}
+
 template <typename Number, typename Stored = Number>
 void add(long count, const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
          long out_stride, long columns, const Number* scales = nullptr) {
-  constexpr decltype(&add_columns<1, 1, Number, Stored>) by_rows[8] = {
-      add_columns<1, vectors(1), Number, Stored>, add_columns<2, vectors(2), Number, Stored>,
-      add_columns<3, vectors(3), Number, Stored>, add_columns<4, vectors(4), Number, Stored>,
-      add_columns<5, vectors(5), Number, Stored>, add_columns<6, vectors(6), Number, Stored>,
-      add_columns<7, vectors(7), Number, Stored>, add_columns<8, vectors(8), Number, Stored>};
+  static constexpr auto by_rows = by_count<Number, Stored>(std::make_integer_sequence<int, MOST_ROWS>());
   const long groups = (count + MOST_ROWS - 1) / MOST_ROWS, most = groups ? (count + groups - 1) / groups : 0;
   for (long first = 0; first < count; first += most)
     by_rows[std::min(count - first, most) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
