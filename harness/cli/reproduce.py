@@ -21,7 +21,7 @@ from harness.core.settings import RESULTS, Settings, folder_of
 from harness.papers import FIGURES, TABLES
 from harness.report.items import ledger_text, table_items
 from harness.run.runner import ensure_models
-from harness.tables.base import Cell, Figure, Table
+from harness.tables.base import REFUSED, Cell, Figure, Table
 from harness.tables.evidence import Evidence
 from harness.tables.files import write_whole
 
@@ -94,7 +94,9 @@ def to_run(plan: Sequence[Comparison], past: Evidence, args: argparse.Namespace)
 def refusals(cells: Sequence[Cell]) -> Counter[str]:
     """Count the cells without a number by the reason."""
     without = [cell for cell in cells if cell.measured is None]
-    return Counter((cell.note if cell.status in ("failed", "not reached") else cell.status) or "not run" for cell in without)
+    return Counter(
+        (cell.note if cell.status in ("failed", REFUSED, "not reached") else cell.status) or "not run" for cell in without
+    )
 
 
 def print_refusals(refused: dict[str, Counter[str]]) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from harness.core.settings import Settings
 from harness.measures.statistics import DESCRIPTIVE
-from harness.tables.base import NOT_PUBLIC, TIMED_UNITS, Cell
+from harness.tables.base import NOT_PUBLIC, REFUSED, TIMED_UNITS, Cell
 from harness.tables.published import NOT_RECOVERED
 
 Relation = Literal["agrees", "above", "below", "not comparable"]
@@ -35,6 +35,7 @@ REASONS = {
     NOTED: "neither models nor hardware explain it; the note below the table says what is known",
     "not run": "nothing is recorded yet; the command beside the table runs it",
     "failed": "it was run and gave no number; the note says why",
+    REFUSED: "it was run and its number must not be shown; the note says why",
     "not reached": "it was run, and no output has what the number is of: nothing failed",
     "impossible": "it cannot be run; the note says why",
     "arithmetic": "computed from the paper's own numbers, or a setting taken from it: nothing was measured",

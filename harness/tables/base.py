@@ -17,7 +17,8 @@ from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
 NOT_PUBLIC = "not public"
-STATUSES = ("measured", "computed", "not run", "failed", "not reached")
+REFUSED = "refused"  # such a number's status, and how the reason begins
+STATUSES = ("measured", "computed", "not run", "failed", REFUSED, "not reached")
 BETWEEN_HEADS = " / "
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
 TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
@@ -33,7 +34,8 @@ class Cell:
     ``published`` is None where the paper has no such number and "not recovered" where it has one that is lost to us.
     ``exact``: its interval is a binomial's own, not resampled.
     ``status`` is one of STATUSES, "no model: why" or "impossible: why"; ``note`` becomes a footnote. It "failed" if something
-    went wrong or must not be shown, and was "not reached" if all went well and no output has what the number is of.
+    went wrong, is "refused" if its number must not be shown, and was "not reached" if all went well and no output has what the
+    number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
     results/published. ``ran`` names the models behind the row. ``student`` and ``redrawn`` are the estimate's, for findings, as
     is ``made_by``: the commits and processors that recorded what it was measured on.
@@ -216,9 +218,9 @@ def cell_of(
 ) -> Cell:
     """Make a cell from the records of the arms that feed it.
 
-    An arm without records makes it "not run". An arm that only failed, an estimate that was refused, or a ratio or share of
-    times of a method whose exactness audit is red makes it "failed", with the reason; outputs without what it measures make it
-    "not reached". The note counts failures beside successes.
+    An arm without records makes it "not run", one that only failed "failed". An estimate that was refused, or a ratio or share
+    of times of a method whose exactness audit is red, makes it "refused", with the reason; outputs without what it measures
+    make it "not reached". The note counts failures beside successes.
     """
     known = {arm: evidence.records_of(arm) for arm in arms}
     if not all(known.values()):
@@ -232,7 +234,8 @@ def cell_of(
     if is_speed and (red := evidence.reason_against_speed(arms)):
         result = Missing(red)
     if isinstance(result, Missing):
-        status = "not reached" if isinstance(result, NotReached) else "failed"
+        without = REFUSED if result.why.startswith(REFUSED) else "failed"
+        status = "not reached" if isinstance(result, NotReached) else without
         return Cell(row, column, published, unit=unit, status=status, note=result.why)
     if result is None:
         return Cell(row, column, published, unit=unit, status="failed", note="the records hold no such measurement")

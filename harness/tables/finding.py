@@ -33,10 +33,10 @@ from harness.measures.statistics import (
     independent_students,
     paired_difference,
 )
-from harness.tables.base import TIMED_UNITS, Cell, Finding, Said, Table
+from harness.tables.base import REFUSED, TIMED_UNITS, Cell, Finding, Said, Table
 
 FASTER = ("faster", "slower")
-TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER = "of too few examples", "without an interval", "refused", "without a number"
+TOO_FEW, NO_INTERVAL, NO_NUMBER = "of too few examples", "without an interval", "without a number"
 EQUAL = "equal"  # what has no spread and is the same
 APART = "recorded at different commits or on other processors"  # times, of code that may be faster in one than in the other
 LACKS = (EQUAL, TOO_FEW, NO_INTERVAL, REFUSED, NO_NUMBER, APART)
@@ -393,10 +393,10 @@ def _freedom(cell: Cell) -> int:
 
 def _lack(*cells: Cell) -> str | None:
     """Name what keeps cells from deciding anything; None if one of them could not be had, was never run, or not reached."""
-    if any(cell.measured is None and cell.status != "failed" for cell in cells):
+    if any(cell.measured is None and cell.status not in ("failed", REFUSED) for cell in cells):
         return None
     if failed := [cell for cell in cells if cell.measured is None]:
-        return REFUSED if any(cell.note.startswith(REFUSED) for cell in failed) else NO_NUMBER
+        return REFUSED if any(cell.status == REFUSED for cell in failed) else NO_NUMBER
     open_ended = [cell for cell in cells if _bounds(cell) is None]
     return TOO_FEW if any(cell.n is not None and cell.n < DESCRIPTIVE for cell in open_ended) else NO_INTERVAL
 

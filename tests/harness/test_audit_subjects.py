@@ -261,11 +261,11 @@ def test_a_red_audit_takes_the_speed_up_away_and_nothing_else(tmp_path: Path) ->
     assert cell_of(evidence, "r", "speed", None, [speculative()], speed).measured == 2.0
     store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "bug", "bugs": 2}))
     refused = cell_of(evidence, "r", "speed", None, [speculative()], speed)
-    assert (refused.measured, refused.status) == (None, "failed")
+    assert (refused.measured, refused.status) == (None, "refused")
     assert "audit of speculative / model / speculative-sampling is red: bug" in refused.note
     assert cell_of(evidence, "r", "alpha", None, [speculative()], alpha).measured == 0.7
     saved = cell_of(evidence, "r", "saved", None, [speculative()], lambda: Estimate(40.0, 30.0, 50.0, 8, "%"), TIME_SHARE)
-    assert (saved.measured, saved.status) == (None, "failed")
+    assert (saved.measured, saved.status) == (None, "refused")
     assert {column.unit for column in _pipeline_columns((), 8) if column.title in ("saved", "reached")} == {TIME_SHARE}
 
 

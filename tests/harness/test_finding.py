@@ -148,7 +148,7 @@ def test_what_is_left_out_is_named_and_counted() -> None:
     """All, both: only of a total without refusals and without numbers of too few examples. What nobody ran is not of it."""
     one, two, three, four = speeds(1.2, 1.4)
     few = replace(three, low=None, high=None, n=12)
-    refused = replace(four, measured=None, low=None, high=None, n=None, status="failed", note="refused: an arm drifted")
+    refused = replace(four, measured=None, low=None, high=None, n=None, status="refused", note="refused: an arm drifted")
     said = "Speculative decoding is faster than the target alone for {} here{}, as in the paper."
     assert finding(get_table(8), [one, two, few, refused]) == said.format(
         "two of four pairs", " (one of too few examples, one refused)"

@@ -91,7 +91,7 @@ def test_a_busy_machine_takes_the_times_alone(records_of: RecordsOf) -> None:
         return [dataclasses.replace(record, on_processor_frac=0.5) for record in records_of(experiment)]
 
     cells = by_place(TABLE.cells(FEW, Evidence(waiting)))
-    assert cells["SQUAD / PPD, k = 1, N", "speed-up"].status == "failed"
+    assert cells["SQUAD / PPD, k = 1, N", "speed-up"].status == "refused"
     assert cells["SQUAD / PPD, k = 1, N", "match rate"].status == "measured"
 
 
@@ -226,7 +226,7 @@ def test_what_must_not_be_shown_says_why(records_of: RecordsOf) -> None:
     wrong = changed("bug")
     for column in COLUMNS:
         cell = wrong["SQUAD / PPD, k = 1, N", column]
-        assert (cell.status, cell.measured) == ("failed", None)
+        assert (cell.status, cell.measured) == ("refused", None)
         assert "1 of 5 outputs differ" in cell.note
     assert wrong["SQUAD / PPD, k = 1, Y", "speed-up"].status == "measured"
     tied = changed("near-tie")["SQUAD / PPD, k = 1, N", "speed-up"]
@@ -262,7 +262,7 @@ def test_table_and_timelines_from_nothing_on_the_test_zoo(
     page = json.loads((tmp_path / "results/runs/test-toy-limit-1/tables/ppd-3.json").read_text())
     assert len(page["cells"]) == 2 * (2 + 5 * len(COLUMNS))
     for cell in page["cells"]:
-        refused = cell["status"] == "failed" and "drifted" in cell["note"]
+        refused = cell["status"] == "refused" and "drifted" in cell["note"]
         assert cell["status"] in ("measured", "computed", "not reached") or refused, cell
     assert len(list((tmp_path / "records").glob("*.jsonl"))) == 14
     capsys.readouterr()

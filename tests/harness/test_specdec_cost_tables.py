@@ -182,7 +182,7 @@ def test_a_wrong_output_anywhere_in_a_batch_bars_the_speed() -> None:
     cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
     for column in ("latency", "a sentence", "speed", "over greedy"):
         cell = cells[f"base / {STRICT} / {BATCH}", column]
-        assert cell.status == "failed"
+        assert cell.status == "refused"
         assert "differ from plain decoding's" in cell.note
     assert cells[f"base / {HIGH_EFFICIENCY} / {BATCH}", "latency"].status == "measured"
 
@@ -231,7 +231,7 @@ def test_a_wrong_output_bars_the_time_of_the_profile_too() -> None:
     known[bad][3].divergence = Divergence(position=3, margin=1.0, bound=1e-4, replays_agree=False, kind="bug")
     cells = by_place(table.cells(FEW, evidence_of(lambda one: known[one])))
     times = ("a sentence", "gain", "both encoders", *table.blocks[0])
-    assert {cells[CONCURRENT, column].status for column in times} == {"failed"}
+    assert {cells[CONCURRENT, column].status for column in times} == {"refused"}
     assert cells[CONCURRENT, "emitted"].status == "measured"
     assert {cells[OWN, column].status for column in times} == {"measured"}
 

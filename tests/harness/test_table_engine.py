@@ -30,7 +30,7 @@ COLUMNS = (
     Column("again", lambda known, row: known.once(facts, row.arm), reads=("plain",), remark=lambda known, row: row.name),
     Column("gamma", lambda known, row: Estimate(row.key["gamma"], None, None, 1), kind="planned", published="gamma"),
     Column("scored", lambda known, row: Missing("the scorer is not installed"), optional=True),
-    Column("refused", lambda known, row: Missing("drifted"), applies=lambda arm, row: row.name == "small"),
+    Column("refused", lambda known, row: Missing("refused: drifted"), applies=lambda arm, row: row.name == "small"),
     Column("never shown", note="never shown: nor is this."),
 )
 PAPERS = {"small": {"emitted": 2.5, "gamma": 3.0}}
@@ -86,7 +86,7 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     assert by_place["small", "again"].note == "small"
     assert ("alone, draft", "again") not in by_place, "its section lacks an arm that the column reads"
     assert by_place["small", "scored"].status == "impossible: the scorer is not installed"
-    assert (by_place["small", "refused"].status, by_place["small", "refused"].note) == ("failed", "drifted")
+    assert (by_place["small", "refused"].status, by_place["small", "refused"].note) == ("refused", "refused: drifted")
     assert ("large", "refused") not in by_place
     assert [cell.column for cell in cells if cell.row == "other"] == ["tokens"]
     assert by_place["other", "tokens"].published is None
