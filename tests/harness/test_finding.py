@@ -153,7 +153,7 @@ def test_what_is_left_out_is_named_and_counted() -> None:
     assert finding(get_table(8), [one, two, few, refused]) == said.format(
         "two of four pairs", " (one of too few examples, one refused)"
     )
-    assert finding(get_table(8), [one, two, three, replace(refused, note="no output is so long")]) == said.format(
+    assert finding(get_table(8), [one, two, three, replace(refused, status="failed", note="no output is so long")]) == said.format(
         "three of four pairs", " (one without a number)"
     )
     for status in ("no model: none in this profile", "impossible: not public", "not run"):
