@@ -51,7 +51,8 @@ EXITS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the depth, where early exit is looked
 AHEAD = (1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the depth, where PPD may predict; Algorithm 2 needs half of it
 PROCESSES = 2  # of PPD, at least
 WHOLE_ONLY = "its layers only run together, graphs are on, or it is an encoder-decoder"
-PROBED = 1.3  # what overlaps and records cost, over what decoding costs
+PROBED = 1.3  # what overlaps and records of the pilot cost, over what decoding costs
+LOOK = 0.3  # what each probe of the look costs, over what decoding costs
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Stages:
         early = (EarlyProbe(layers=tuple(layers)),) if layers else ()
         probes = (*early, *(OverlapProbe(drafter=one) for one in drafters))
         plain = self.plain.replace(replica=LOOKED_AT, comparison=comparison_id("advise", "look"), probes=probes)
-        return self._run((plain,), SHARES["look"] / PROBED, max(1, self.available), "look")
+        return self._run((plain,), SHARES["look"] / (1 + LOOK * len(probes)), max(1, self.available), "look")
 
     def pilot(self, drafters: Sequence[DrafterSpec]) -> Arms:
         """Measure acceptance and costs of every drafter."""

@@ -107,10 +107,11 @@ class Pilot:
     ) -> None:
         self.drafter, self.rows = drafter, batch_size
         self.batches = paired_batches(plain, drafted, batch_size)
+        sizes = {len(own) for own, _ in self.batches}  # a round of other batches costs something else
         more = [
             rows
             for rows in decoded_together(looked, batch_size)
-            if all(overlap_of(row, drafter.label) is not None for row in rows)
+            if len(rows) in sizes and all(overlap_of(row, drafter.label) is not None for row in rows)
         ]
         self.texts = [*(own for own, _ in self.batches), *more]
         rounds = [list(rounds_of(theirs)) for _, theirs in self.batches] + [[] for _ in more]
@@ -119,10 +120,8 @@ class Pilot:
         self.rest = Table(rounds, lambda one: one.drafts, lambda one: one.rest_s)
         self.empty = empty_share([row for _, theirs in self.batches for row in theirs])
         times = plain_times(self.batches, more)
-        self.known = {
-            "plain_s": times.begin_s + times.rounds_s,
+        self.known = times._asdict() | {
             "tokens": np.array([float(sum(len(row.tokens or ()) for row in own)) for own in self.texts]),
-            "begin_s": times.drafted_begin_s,
             "verify_s": self.verify.seconds,
             "verify_n": self.verify.counts,
             "draft_s": self.draft.seconds,
@@ -161,17 +160,26 @@ class Pilot:
             total["rounds"] @ table.at(drafts, total[name], total["drafts_n"])
             for table, name in ((self.draft, "draft_s"), (self.rest, "rest_s"))
         )
+        plain_s, begin_s = self._plain(total)
         tokens = float(total["tokens"])
         return float(
             theory.predicted_speedup(
                 tokens / rounds,
-                float(total["plain_s"]) / tokens,
+                plain_s / tokens,
                 draft_s / drafted if drafted else 0.0,
                 verify_s / rounds,
-                (rest_s + total["begin_s"] + (0.0 if drafted else draft_s)) / rounds,
+                (rest_s + begin_s + (0.0 if drafted else draft_s)) / rounds,
                 drafted / rounds,
             )
         )
+
+    def _plain(self, total: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Return the seconds of plain decoding, and of the drafted arm outside its rounds; what was looked at goes at the pace
+        of the pilot's texts among these, as all costs do."""
+        whole = self.known["rounds_s"].sum() / max(1.0, self.known["rounds_n"].sum())
+        pace = total["rounds_s"] / total["rounds_n"] / whole if total["rounds_n"] and whole else 1.0
+        plain_s, begin_s = (total[name] + pace * total[f"other_{name}"] for name in ("plain_s", "begin_s"))
+        return float(plain_s), float(begin_s)
 
     def _costs(self, gamma: int) -> Costs:
         total = {name: values.sum(0) for name, values in self.known.items()}
@@ -180,8 +188,7 @@ class Pilot:
             for table, name in ((self.draft, "draft_s"), (self.rest, "rest_s"))
         )
         verify_s = float(self.verify.at([self.rows * (gamma + 1)], total["verify_s"], total["verify_n"])[0])
-        tokens = total["tokens"]
-        ar_s, begin_s = (float(total[name] / tokens) for name in ("plain_s", "begin_s"))
+        ar_s, begin_s = (seconds / float(total["tokens"]) for seconds in self._plain(total))
         return Costs(gamma, self.rows, ar_s, begin_s, draft_s / gamma, verify_s, rest_s)
 
     def _simulated(self, gamma: int, max_new_tokens: int) -> tuple[list[dict[int, float]], list[dict[int, float]]]:

@@ -54,11 +54,12 @@ class Answer:
         """Return the one to prefer of those that ran; None where no time may be shown.
 
         Of those within ``ALIKE`` of the fastest, whose order is the check's noise, it is the one that was predicted to be the
-        fastest, on other texts.
+        fastest, on texts that are others in part; one that is clear of plain decoding comes before one that is not.
         """
         known = [one for one in self.checked if isinstance(one.achieved, Estimate)]
         least = ALIKE * max(map(_achieved, known), default=0.0)
-        return max((one for one in known if _achieved(one) >= least), key=lambda one: one.cell.speed.value, default=None)
+        alike = [one for one in known if _achieved(one) >= least]
+        return max(alike, key=lambda one: ((_low(one) or 0.0) > EVEN, one.cell.speed.value), default=None)
 
     @property
     def chosen(self) -> Checked | None:
@@ -176,11 +177,14 @@ def _against(other: Cell, mark: float, answer: Answer) -> str:
     """Say at which acceptance a drafter is faster than ``mark``, which is what was predicted of the best, or plain decoding."""
     if other.costs.speed(1.0) < mark:
         return f"would not win at any acceptance: at most {other.costs.speed(1.0):.2f}"
+    ran = [one for one in answer.checked if one.cell == other and isinstance(one.achieved, Estimate)]
+    best = answer.best
+    if ran and best is not None and _achieved(ran[0]) >= ALIKE * _achieved(best):
+        return f"is alike: {shown(ran[0].achieved)} times as fast as plain decoding when it ran"
     needed = acceptance_for(other.costs, mark)
     from_there = "at any acceptance" if needed is None else f"from an acceptance of {needed:.2f} on"
     if other.speed.value < mark:
         return f"would win {from_there} (here {_here(other)})"
-    ran = any(one.cell == other and isinstance(one.achieved, Estimate) for one in answer.checked)
     instead = (
         "by what it reached when it ran it is not the best"
         if ran
@@ -210,7 +214,8 @@ def over_batches(answers: Sequence[Answer]) -> list[str]:
 
 def crossing(first: Answer, second: Answer) -> float | None:
     """Return the batch size at which the best speed is 1, on a line between two over the logarithm of the size."""
-    speeds = [_achieved(one.best) for one in (first, second) if one.best is not None]
+    known = [[_achieved(one) for one in answer.checked if isinstance(one.achieved, Estimate)] for answer in (first, second)]
+    speeds = [max(own) for own in known if own]
     if len(speeds) < 2 or (speeds[0] - EVEN) * (speeds[1] - EVEN) >= 0:
         return None
     share = (speeds[0] - EVEN) / (speeds[0] - speeds[1])

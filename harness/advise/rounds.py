@@ -109,14 +109,19 @@ def in_rounds(rows: Sequence[Record]) -> float:
 
 
 class PlainTimes(NamedTuple):
-    """[n] seconds of texts by plain decoding in rounds and outside, and outside those of the drafted arm.
+    """[n] seconds of texts by plain decoding, those of the pilot first, then those that were only looked at.
 
-    Texts of the pilot come first, then those that were only looked at.
+    plain_s, begin_s: of the pilot's texts all seconds, and those that the drafted arm takes outside its rounds. other_plain_s,
+    other_begin_s: those of what was looked at, at the pilot's pace. rounds_s, rounds_n: of the pilot's rounds, for that pace.
+    Each is 0 for texts of the other kind.
     """
 
-    rounds_s: np.ndarray
+    plain_s: np.ndarray
     begin_s: np.ndarray
-    drafted_begin_s: np.ndarray
+    other_plain_s: np.ndarray
+    other_begin_s: np.ndarray
+    rounds_s: np.ndarray
+    rounds_n: np.ndarray
 
 
 def plain_times(batches: Sequence[Batch], looked: Sequence[Sequence[Record]]) -> PlainTimes:
@@ -128,16 +133,20 @@ def plain_times(batches: Sequence[Batch], looked: Sequence[Sequence[Record]]) ->
     """
     plain, drafted = (np.array([_outside(batch[side]) for batch in batches]) for side in (0, 1))
     least = np.maximum(np.minimum(plain, drafted), 1e-9)
-    shares = [float(np.median(one / least)) for one in (plain, drafted)]
-    rounds_s, counts = _plain_rounds([own for own, _ in batches])
-    others_s, other_counts = _plain_rounds(looked)
-    round_s = rounds_s.sum() / max(1, counts.sum())
-    pace = round_s * other_counts.sum() / others_s.sum() if others_s.sum() else 1.0
-    other_begin_s = pace * np.array([_outside(rows) for rows in looked])
+    plain, drafted = (least * max(1.0, float(np.median(one / least))) for one in (plain, drafted))
+    rounds_s, rounds_n = _plain_rounds([own for own, _ in batches])
+    others_s, others_n = _plain_rounds(looked)
+    round_s = rounds_s.sum() / max(1, rounds_n.sum())
+    pace = round_s * others_n.sum() / others_s.sum() if others_s.sum() else 1.0
+    outside = pace * np.array([_outside(rows) for rows in looked])
+    own, other = np.zeros(len(batches)), np.zeros(len(looked))
     return PlainTimes(
-        np.append(rounds_s, other_counts * round_s),
-        np.append(least * shares[0], other_begin_s),
-        np.append(least * shares[1], other_begin_s * shares[1] / shares[0]),
+        plain_s=np.append(plain + rounds_s, other),
+        begin_s=np.append(drafted, other),
+        other_plain_s=np.append(own, others_n * round_s + outside),
+        other_begin_s=np.append(own, outside * drafted.sum() / plain.sum()),
+        rounds_s=np.append(rounds_s, other),
+        rounds_n=np.append(rounds_n, other),
     )
 
 

@@ -57,11 +57,16 @@ class PredictivePipelinedDecoding:
     def generate(
         self, target: Session, inputs: Inputs, sampling: Sampling, uniforms: Uniforms, stop: Stop, clock: Clock | None = None
     ) -> list[Generation]:
-        """``target`` must be a session of this method's model; its own cache is left alone."""
+        """``target`` must be a session of this method's model; its own cache is left alone.
+
+        Raises:
+            InputError: another session, or a prompt and output that together outgrow the model's window.
+        """
         if not isinstance(target, ModelSession) or target.stack is not self.stack:
             raise InputError("target: PPD decodes with the model that it was made for; give a session of that model")
         generations = []
         for row, prompt in enumerate(inputs.prompts):
+            self._check_window(len(prompt) + stop.max_new_tokens)
             units, session = self._ready(len(prompt) + stop.max_new_tokens)
             pending = session.prefill(Inputs((prompt,)))[0]
             plan = self.planner.plan(self.stack)
@@ -83,6 +88,15 @@ class PredictivePipelinedDecoding:
         if isinstance(self._units, SubProcesses):
             self._units.stop()
         self._units, self._capacity = None, 0
+
+    def _check_window(self, num_tokens: int) -> None:
+        """Refuse texts that outgrow a window: a candidate's place in the cache is not its place in the text."""
+        window = self.stack.window
+        if window is not None and num_tokens > window:
+            raise InputError(
+                f"sliding_window {window} of model type {self.stack.model.config.model_type!r}: PPD reads candidates in an "
+                f"order of its own, and prompt and output may have {num_tokens} tokens; expected at most the window: shorten them"
+            )
 
     def _ready(self, num_tokens: int) -> tuple[Units, PipelineSession]:
         """Return units whose cache holds this many tokens: those of the last generation where they do."""

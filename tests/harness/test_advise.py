@@ -254,6 +254,9 @@ def test_of_those_alike_the_best_predicted_is_chosen() -> None:
     assert best(1.243, 1.21, 1.248) == 5
     assert best(1.20, 1.21, 1.248) == 7
     assert best(0.90, 1.21, 1.215) == 3
+    unclear = Checked(cells[0], Estimate(1.05, 0.99, 1.11, 40, "x"), Missing("none"))
+    clear = Checked(cells[2], Estimate(1.06, 1.02, 1.10, 40, "x"), Missing("none"))
+    assert answer(cells, [unclear, clear]).chosen == clear
 
 
 def test_what_would_have_to_change() -> None:

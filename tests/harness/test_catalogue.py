@@ -164,7 +164,7 @@ def test_lenience_theory_row_contradicts_the_print_where_the_paper_does() -> Non
         assert bool(cell.note) == cell.row.endswith("/ 1"), cell
 
 
-def test_a_drifting_baseline_leaves_failed_cells_with_the_reason(synthetic: SimpleNamespace) -> None:
+def test_a_drifting_baseline_leaves_refused_cells_with_the_reason(synthetic: SimpleNamespace) -> None:
     table, settings = TABLES[8], Settings()
     records_of = synthetic.run_all(table.plan(settings))
 
@@ -177,7 +177,7 @@ def test_a_drifting_baseline_leaves_failed_cells_with_the_reason(synthetic: Simp
 
     cells = [cell for cell in table.cells(settings, Evidence(slowing)) if cell.column == "speed"]
     assert len(cells) == 12
-    assert all(cell.status == "failed" and cell.measured is None and "drifted by +50%" in cell.note for cell in cells)
+    assert all(cell.status == "refused" and cell.measured is None and "drifted by +50%" in cell.note for cell in cells)
 
 
 def test_cells_count_failures_and_say_what_is_missing(synthetic: SimpleNamespace) -> None:

@@ -153,9 +153,8 @@ def test_what_is_left_out_is_named_and_counted() -> None:
     assert finding(get_table(8), [one, two, few, refused]) == said.format(
         "two of four pairs", " (one of too few examples, one refused)"
     )
-    assert finding(get_table(8), [one, two, three, replace(refused, status="failed", note="no output is so long")]) == said.format(
-        "three of four pairs", " (one without a number)"
-    )
+    failed = replace(refused, status="failed", note="no output is so long")
+    assert finding(get_table(8), [one, two, three, failed]) == said.format("three of four pairs", " (one without a number)")
     for status in ("no model: none in this profile", "impossible: not public", "not run"):
         assert finding(get_table(8), [one, two, replace(refused, status=status, note="")]) == said.format("both pairs", "")
     assert finding(get_table(8), [refused, few]) == (

@@ -136,6 +136,15 @@ def test_candidates_see_the_history_and_themselves_alone(deep: Build, family: st
     assert session.lengths == [(len(text) + 1,)] * DEPTH
 
 
+def test_a_text_that_outgrows_the_window_is_refused(deep: Build) -> None:
+    """A single candidate's mask was that of its place in the cache: it hid the candidate from itself."""
+    stack = deep()
+    stack.window = 8
+    method = pipeline(stack, 3, 1, "simulated")
+    with pytest.raises(InputError, match="sliding_window 8 of model type 'llama': PPD reads candidates in an order of its own"):
+        run(method, stack, [(5, 6, 7, 8, 9, 10, 11)])
+
+
 @pytest.mark.parametrize("prompts", [((5, 6, 7),) * 2, ((5, 6), (7, 8))])
 def test_a_pipeline_refuses_a_batch_alike_or_not(deep: Build, prompts: tuple[tuple[int, ...], ...]) -> None:
     """Its cache is the one that its sub-processes see, which has one row."""
