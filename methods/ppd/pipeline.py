@@ -95,7 +95,8 @@ class PredictivePipelinedDecoding:
         if window is not None and num_tokens > window:
             raise InputError(
                 f"sliding_window {window} of model type {self.stack.model.config.model_type!r}: PPD reads candidates in an "
-                f"order of its own, and prompt and output may have {num_tokens} tokens; expected at most the window: shorten them"
+                f"order of its own, and prompt and output may have {num_tokens} tokens; expected no more than the window: "
+                "shorten them"
             )
 
     def _ready(self, num_tokens: int) -> tuple[Units, PipelineSession]:
