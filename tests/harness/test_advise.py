@@ -92,6 +92,32 @@ def test_texts_of_the_look_count_and_its_pace_does_not(synthetic: SimpleNamespac
     assert 1 <= low < 1.6 < high <= 4
 
 
+def test_a_pace_that_both_arms_share_cancels(synthetic: SimpleNamespace) -> None:
+    """No draft stands and each costs a tenth of a token: 1 / 1.3 at gamma 3 at any pace, so that the interval has no width.
+    Fault: with the look at the pilot's mean pace and costs of the texts that are drawn it is [0.72, 0.83]."""
+    plain, tokens = synthetic.plain_experiment(), 240
+    paces = {"a": 0.0100, "b": 0.0115, "c": 0.0100, "d": 0.0118}
+    none = {"t5-small": [0.0] * tokens}
+    own = [synthetic.plain(plain, name, tokens, pace, overlap=none) for name, pace in paces.items()]
+    drafted = [swept_record(plain, name, tokens, 0.1, pace) for name, pace in paces.items()]
+    looked = [synthetic.plain(plain, str(n), tokens, 0.05, overlap=none) for n in range(13)]
+    cell = Pilot(own, drafted, DRAFT, 1, looked).predict(3, tokens)
+    assert cell is not None
+    low, high = cell.speed.low or cell.speed.value, cell.speed.high or cell.speed.value  # None: there is no spread
+    assert (cell.speed.value, low, high) == pytest.approx((1 / 1.3,) * 3, rel=0.01)
+
+
+def test_looked_batches_of_another_size_do_not_count(synthetic: SimpleNamespace) -> None:
+    """Two rows a batch, the look's last batch has one: its rounds cost something else."""
+    plain = synthetic.plain_experiment(batch_size=2)
+    full = {"t5-small": [0.5] * 48}
+    own = [replace(synthetic.plain(plain, name, 48, overlap=full), num_rows=2) for name in "ab"]
+    drafted = [replace(swept_record(plain, name, 48, 0.1), num_rows=2) for name in "ab"]
+    looked = [replace(synthetic.plain(plain, name, 48, overlap=full), num_rows=2 if name in "cd" else 1) for name in "cde"]
+    texts = Pilot(own, drafted, DRAFT, 2, looked).texts
+    assert [[row.example for row in rows] for rows in texts] == [["a", "b"], ["c", "d"]]
+
+
 def test_no_gamma_is_predicted_whose_rounds_were_hardly_seen(synthetic: SimpleNamespace) -> None:
     """Of 48 rounds of ten kinds five each have up to 8 drafts, four have 10 and 12: too few, and no cost is made up."""
     plain = synthetic.plain_experiment()
@@ -257,6 +283,17 @@ def test_of_those_alike_the_best_predicted_is_chosen() -> None:
     unclear = Checked(cells[0], Estimate(1.05, 0.99, 1.11, 40, "x"), Missing("none"))
     clear = Checked(cells[2], Estimate(1.06, 1.02, 1.10, 40, "x"), Missing("none"))
     assert answer(cells, [unclear, clear]).chosen == clear
+
+
+def test_one_that_was_as_fast_is_not_told_what_it_needs_to_win() -> None:
+    best, other = cell_of(COPY, 3, 1.3), cell_of(DRAFT, 2, 1.2)
+    checked = [
+        Checked(cell, Estimate(speed, speed - 0.1, speed + 0.1, 40, "x"), Missing("none"))
+        for cell, speed in ((best, 1.25), (other, 1.26))
+    ]
+    assert changes(answer([best, other], checked))[1] == (
+        "t5-small, gamma 2 is alike: 1.26 [1.16, 1.36] times as fast as plain decoding when it ran"
+    )
 
 
 def test_what_would_have_to_change() -> None:
