@@ -137,7 +137,8 @@ class KernelRow:
 
 
 def make_rounds(setting: Setting) -> _Rounds:
-    """Draw random logits with the setting's overlap on its device; a proposal has its log-sum-exp, as a model drafter's has."""
+    """Draw random logits with the setting's overlap on its device; a proposal has its log-sum-exp, as a model drafter's has,
+    of the type that it has there: on a CPU fp64, since drafts and their sums come out of one compiled call."""
     generator = torch.Generator(setting.device).manual_seed(setting.vocab_size)
     noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size, setting.sampling)
     proposals, targets, uniforms = [], [], []
@@ -149,7 +150,8 @@ def make_rounds(setting: Setting) -> _Rounds:
         if setting.acceptance is None:
             drawn[:, :-1] = 0
         target, draft = (model.to(DTYPES[setting.dtype]) for model in (target, draft))
-        known, lengths = draft.float().logsumexp(-1), (setting.gamma,) * setting.batch
+        wide = torch.float32 if draft.is_cuda else torch.float64
+        known, lengths = draft.to(wide).logsumexp(-1), (setting.gamma,) * setting.batch
         proposals.append(Proposal(tokens, lengths, draft, setting.sampling, known))
         targets.append(target)
         uniforms.append(drawn)

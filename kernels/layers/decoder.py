@@ -446,20 +446,18 @@ class Decoder:
         counts, (target_probs, draft_probs) = (ctypes.c_int64 * (2 * batch))(), PROBABILITIES[self._dtype](batch * num_draft)
         at, target_at, draft_at = map(ctypes.addressof, (counts, target_probs, draft_probs))
         places = fused_cpu.Places(at, at + ctypes.sizeof(counts) // 2, target_at, draft_at)
-        round_at, compared_at = None, None
+        round, compared = None, None
         if uniforms is None:
             check_shapes(proposal, logits)
             compared, _used = fused_cpu.compared_arguments(proposal.tokens, proposal.lengths, logits, places)
-            compared_at = ctypes.addressof(compared)
         else:
             round, _used = fused_cpu.round_arguments(checked(proposal, logits, sampling, uniforms), self._dtype, loop, places)
-            round_at = ctypes.addressof(round)
         arguments, _held = self._pass(batch, num_draft + 1, starts, 0, cached, hidden)
         shape, passing, ends = map(ctypes.addressof, (self._shape, arguments, self._ends))
         read = (ctypes.c_int64 * len(fed))(*fed)
         self._verify(
             shape, self._layers_at(0), num_layers, passing, ends, ctypes.addressof(read), logits.data_ptr(),
-            round_at, compared_at, torch.get_num_threads(),
+            round, compared, torch.get_num_threads(),
         )  # fmt: skip
         rows = []
         for row, drafted in enumerate(drafts):

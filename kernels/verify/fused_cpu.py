@@ -1,8 +1,9 @@
 """The fused rule on a CPU as one compiled loop; ``verdicts.h`` is the loop, this hands it tensors. See README.md."""
 
 import ctypes
-from ctypes import Structure, c_double, c_int64, c_void_p
+from array import array
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import torch
@@ -15,42 +16,12 @@ from kernels.verify.reference import Sampling
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 ITEMS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-
-
-class _Model(Structure):
-    _fields_ = (
-        ("logits", c_void_p),
-        ("entry_stride", c_int64),
-        ("row_stride", c_int64),
-        ("temperature", c_double),
-        ("top_k", c_int64),
-        ("top_p", c_double),
-    )
-
-
-class RoundArguments(Structure):
-    """``Round`` of ``verdicts.h``."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
-        *((name, c_void_p) for name in ("tokens", "lengths")),
-        *((name, _Model) for name in ("target", "draft")),
-        *((name, c_void_p) for name in ("log_sum_exp", "uniforms")),
-        ("lenience", c_double),
-        ("looks_at_all", c_int64),
-        *((name, c_void_p) for name in ("num_accepted", "next_token", "target_probs", "draft_probs")),
-    )
-
-
-class ComparedArguments(Structure):
-    """``Compared`` of ``verdicts.h``."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("batch", "num_draft", "vocab_size")),
-        *((name, c_void_p) for name in ("tokens", "lengths", "logits")),
-        *((name, c_int64) for name in ("entry_stride", "row_stride")),
-        *((name, c_void_p) for name in ("num_accepted", "next_token", "target_probs")),
-    )
+# The structures of ``verdicts.h``, whose members all have eight bytes: q an integer, P an address (0: none), d a double.
+# They are packed in one go: to fill a ctypes structure takes a third of the time of the loop at V = 32,000, and nearly all of it
+# where the caches are cold.
+MODEL = "P qq dqd"  # logits, their strides, temperature, top_k, top_p
+ROUND = Struct(f"qqq PP {MODEL} {MODEL} PP dq PPPP")
+COMPARED = Struct("qqq PPP qq PPP")
 
 
 class Loop(NamedTuple):
@@ -98,22 +69,22 @@ def verify(round: Round, library: ctypes.CDLL, loop: Loop = FUSED) -> Verdict:
     verdict = Verdict(num_accepted, next_token, target_probs, draft_probs)
     places = Places(*map(Tensor.data_ptr, (num_accepted, next_token, target_probs, draft_probs)))
     given, _held = round_arguments(round, dtype, loop, places)
-    is_drawn = library.verify(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
+    is_drawn = library.verify(given, ITEMS[dtype], torch.get_num_threads())
     return verdict if is_drawn else refuse_undrawn(verdict, round.vocab_size)
 
 
-def round_arguments(round: Round, dtype: torch.dtype, loop: Loop, places: Places) -> tuple[RoundArguments, Any]:
-    """Describe a round for the loop, logits as ``dtype``; and hold what it points to."""
+def round_arguments(round: Round, dtype: torch.dtype, loop: Loop, places: Places) -> tuple[bytes, Any]:
+    """Pack a round for the loop, logits as ``dtype``; and hold what it points to."""
     batch, num_draft = round.tokens.shape
     target = _rows(round.target_logits, dtype)
     draft = None if round.draft_logits is None else _rows(round.draft_logits, dtype)
     log_sum_exp = None if round.log_sum_exp is None else _whole(round.log_sum_exp, torch.float64)
     tokens, uniforms = _whole(round.tokens, torch.long), _whole(round.uniforms, torch.float64)
-    vocab_size, lengths = round.vocab_size, (c_int64 * batch)(*round.lengths)
-    given = RoundArguments(
-        batch, num_draft, vocab_size, tokens.data_ptr(), ctypes.addressof(lengths),
-        _model(target, round.target, vocab_size), _model(draft, round.draft, vocab_size),
-        None if log_sum_exp is None else log_sum_exp.data_ptr(), uniforms.data_ptr(), *loop, *places,
+    vocab_size, lengths = round.vocab_size, array("q", round.lengths)
+    given = ROUND.pack(
+        batch, num_draft, vocab_size, tokens.data_ptr(), lengths.buffer_info()[0],
+        *_model(target, round.target, vocab_size), *_model(draft, round.draft, vocab_size),
+        0 if log_sum_exp is None else log_sum_exp.data_ptr(), uniforms.data_ptr(), *loop, *places,
     )  # fmt: skip
     return given, (target, draft, log_sum_exp, tokens, uniforms, lengths)
 
@@ -128,18 +99,18 @@ def compare(tokens: Int[Tensor, "B n"], lengths: tuple[int, ...], target_logits:
     probs = torch.empty(batch, num_draft, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
     places = Places(num_accepted.data_ptr(), next_token.data_ptr(), probs.data_ptr(), 0)
     given, _held = compared_arguments(tokens, lengths, target_logits, places)
-    library.compare(ctypes.byref(given), ITEMS[dtype], torch.get_num_threads())
+    library.compare(given, ITEMS[dtype], torch.get_num_threads())
     return Verdict(num_accepted, next_token, probs, torch.ones_like(probs))
 
 
 def compared_arguments(
     tokens: Int[Tensor, "B n"], lengths: tuple[int, ...], target_logits: TargetLogits, places: Places
-) -> tuple[ComparedArguments, Any]:
-    """Describe a round at temperature 0 for the loop; and hold what it points to."""
+) -> tuple[bytes, Any]:
+    """Pack a round at temperature 0 for the loop; and hold what it points to."""
     batch, num_draft = tokens.shape
-    logits, tokens, told = _rows(target_logits, target_logits.dtype), _whole(tokens, torch.long), (c_int64 * batch)(*lengths)
-    given = ComparedArguments(
-        batch, num_draft, logits.shape[-1], tokens.data_ptr(), ctypes.addressof(told),
+    logits, tokens, told = _rows(target_logits, target_logits.dtype), _whole(tokens, torch.long), array("q", lengths)
+    given = COMPARED.pack(
+        batch, num_draft, logits.shape[-1], tokens.data_ptr(), told.buffer_info()[0],
         logits.data_ptr(), logits.stride(0), logits.stride(1), *places[:3],
     )  # fmt: skip
     return given, (logits, tokens, told)
@@ -156,8 +127,8 @@ def _whole(numbers: Tensor, dtype: torch.dtype) -> Tensor:
     return numbers if numbers.dtype is dtype and numbers.is_contiguous() else numbers.to(dtype).contiguous()
 
 
-def _model(logits: Tensor | None, sampling: Sampling, vocab_size: int) -> _Model:
+def _model(logits: Tensor | None, sampling: Sampling, vocab_size: int) -> tuple[int, int, int, float, int, float]:
     top_k = vocab_size if sampling.top_k is None else min(sampling.top_k, vocab_size)
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
-    place = (None, 0, 0) if logits is None else (logits.data_ptr(), logits.stride(0), logits.stride(1))
-    return _Model(*place, sampling.temperature, top_k, top_p)
+    place = (0, 0, 0) if logits is None else (logits.data_ptr(), logits.stride(0), logits.stride(1))
+    return (*place, sampling.temperature, top_k, top_p)

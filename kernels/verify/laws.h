@@ -84,7 +84,7 @@ inline Real at_most_0(Real x) {
   return x > 0 ? Real(0) : x;
 }
 
-// One model's rows, and how its logits become a law. Mirrored by `_Model` of `fused_cpu.py`.
+// One model's rows, and how its logits become a law. Mirrored by `MODEL` of `fused_cpu.py`.
 struct Model {
   const void* logits;  // null: a point mass
   Index entry_stride, row_stride;

@@ -13,7 +13,7 @@ namespace verdicts {
 
 using namespace laws;
 
-// What is verified, and where the decisions go. Mirrored by `RoundArguments` of `fused_cpu.py`.
+// What is verified, and where the decisions go. Mirrored by `ROUND` of `fused_cpu.py`.
 struct Round {
   Index batch, num_draft, vocab_size;
   const Index *tokens, *lengths;
@@ -96,7 +96,7 @@ void verify_batch(const Round& round, int threads) {
   for (Index entry = 0; entry < round.batch; ++entry) verify_entry<Logit>(round, entry);
 }
 
-// What is compared, and where it goes. Mirrored by `ComparedArguments` of `fused_cpu.py`.
+// What is compared, and where it goes. Mirrored by `COMPARED` of `fused_cpu.py`.
 struct Compared {
   Index batch, num_draft, vocab_size;
   const Index *tokens, *lengths;
