@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from harness.cli import flags, run_flags
 from harness.core import plugins
 from harness.core.errors import UsageError
+from harness.core.messages import FOR_THE_USER, one_line
 from harness.core.settings import checked_device
-from methods.errors import InputError, WorkerError
-from tasks.base import DataError
+from methods.errors import WorkerError
 
 if TYPE_CHECKING:
     from harness.run.ray.cluster import Cluster
@@ -168,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_words(arguments)
         return _execute(parser(next(iter(arguments), "")).parse_args(arguments))
-    except (UsageError, InputError, DataError) as error:
-        print(f"foretoken: {' '.join(str(error).split())}", file=sys.stderr)
+    except FOR_THE_USER as error:
+        print(f"foretoken: {one_line(error)}", file=sys.stderr)
         return 2
     except WorkerError as error:
         print(f"foretoken: {error}", file=sys.stderr)

@@ -18,14 +18,12 @@ def foretoken_baseline(request: pytest.FixtureRequest) -> Callable[..., None]:
     """
 
     def check(file: str | Path, new_draft: bool = False) -> None:
-        from harness.core.errors import UsageError
+        from harness.core.messages import FOR_THE_USER
         from harness.report.holding import hold
-        from methods.errors import InputError
-        from tasks.base import DataError
 
         try:
             judgement = hold(request.path.parent / file, new_draft, quiet=True)
-        except (UsageError, InputError, DataError) as error:
+        except FOR_THE_USER as error:
             pytest.fail(f"foretoken: {error}", pytrace=False)
         if judgement.moved:
             pytest.fail(judgement.as_text(), pytrace=False)

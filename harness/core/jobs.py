@@ -19,11 +19,9 @@ from tqdm import tqdm
 from transformers.utils import logging
 
 from harness.core.errors import UsageError
+from harness.core.messages import FOR_THE_USER
 from methods.cores import num_cores
-from methods.errors import InputError
-from tasks.base import DataError
 
-EXPECTED = (UsageError, DataError, InputError)  # errors whose message is meant for the user as it is
 Work = Callable[[int], None]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 KEPT_BYTES, LEAST_KEPT_BYTES = 2**30, 2**25  # an older glibc accepts at most the second
@@ -138,7 +136,7 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
 
 
 def _raise_failure(name: str, error: BaseException | None) -> None:
-    if isinstance(error, (*EXPECTED, OSError, ModuleNotFoundError)):
+    if isinstance(error, (*FOR_THE_USER, OSError, ModuleNotFoundError)):
         raise error
     if isinstance(error, BrokenProcessPool):
         raise UsageError(

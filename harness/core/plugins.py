@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment
-from methods.errors import InputError, WorkerError
+from harness.core.messages import FOR_THE_USER, kind_and_line, one_line
+from methods.errors import WorkerError
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from tasks import BROKEN, TASKS, TRAINING_ONLY, Task
-from tasks.base import DataError
 
 INSTALLED = "installed packages"
 NAMES = ("task", "drafter", "rule", "schedule", "method", "table")  # of the kinds, in the order in which they are listed
@@ -177,7 +177,7 @@ def at_fault() -> Iterator[None]:
     """Turn an error that a plug-in's code raised, or that a given file may have led to, into a UsageError. Others pass."""
     try:
         yield
-    except (UsageError, InputError, DataError, WorkerError, KeyboardInterrupt, BrokenPipeError):
+    except (*FOR_THE_USER, WorkerError, KeyboardInterrupt, BrokenPipeError):
         raise
     except BaseException as error:
         where = _place_of(error)
@@ -333,5 +333,4 @@ def _said(error: BaseException) -> str:
     """Return an error's message in one line. Ctrl-C, which the user meant for all of it, is raised again."""
     if isinstance(error, KeyboardInterrupt):
         raise error
-    text = " ".join(str(error).split())
-    return text if isinstance(error, UsageError) else f"{type(error).__name__}: {text}".rstrip(": ")
+    return one_line(error) if isinstance(error, UsageError) else kind_and_line(error)

@@ -9,7 +9,7 @@ at most one torn last line in each, which the next one cuts off. ``<folder>/repl
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TypeVar
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, Probe, RuleTimesProbe
 from harness.core.files import LineFile, parsed, regular, replace_file, whole_lines
-from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
+from harness.core.records import Key, ProbeRecord, Record, by_key, text_hash
 
 PROBES, REPLACED = "probes", "replaced"
 SIGNATURE = re.compile(r"[0-9a-f]{16}")  # what a run names a file by; a user may have named it anew
@@ -45,7 +45,7 @@ class RecordFile:
 
     def stored(self) -> dict[Key, Record]:
         """Return everything that is recorded, in its order; ``probes`` of a record has what the experiment's probes found."""
-        found = _by_key(read_records(self.path) if self.path.exists() else ())
+        found = by_key(read_records(self.path) if self.path.exists() else ())
         if foreign := next((one for one in found.values() if one.signature != self.experiment.signature), None):
             raise _foreign(self.path, foreign, self.experiment.signature)
         for probe in self.experiment.probes:
@@ -154,10 +154,6 @@ def _foreign(path: Path, record: Record, signature: str) -> UsageError:
     )
 
 
-def _by_key(records: Iterable[Record]) -> dict[Key, Record]:
-    return {record.key: record for record in distinct(records)}
-
-
 def record_files(path: str | Path) -> list[Path]:
     """Return a record file itself, or every one of a folder."""
     path = Path(path)
@@ -170,7 +166,7 @@ def load_records(path: str | Path) -> list[Record]:
     """Return the records of a file, or of every ``.jsonl`` in a folder, with what any probe found; of each key the first."""
     found = []
     for file in record_files(path):
-        records = _by_key(read_records(file))
+        records = by_key(read_records(file))
         own = file.stem if SIGNATURE.fullmatch(file.stem) else next((one.signature for one in records.values()), "")
         if foreign := next((one for one in records.values() if one.signature != own), None):
             raise _foreign(file, foreign, own)

@@ -202,12 +202,12 @@ def text_hash(tokens: list[int] | None) -> str:
     return checksum_of(tokens)
 
 
-def distinct(records: Iterable[Record]) -> list[Record]:
-    """Return every key once: the first record of an example and repeat counts."""
+def by_key(records: Iterable[Record]) -> dict[Key, Record]:
+    """Return the records by their keys: of an example and repeat the first counts."""
     found: dict[Key, Record] = {}
     for record in records:
         found.setdefault(record.key, record)
-    return list(found.values())
+    return found
 
 
 def _line(values: dict[str, Any]) -> str:

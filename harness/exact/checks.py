@@ -28,6 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.core.experiment import Experiment
+from harness.core.messages import kind_and_line, one_line
 from harness.core.records import Divergence, Record
 from harness.exact.fit import CELLS, POWER, Fit, Sampled, draw_rows, fits_of, pooled_fits, stream_fits
 from harness.exact.ground import LONG, NUM_DRAFT, NUM_POSITIONS, WINDOW_DRAFTS, Ground, ModelGround
@@ -50,6 +51,7 @@ from methods.types import Guarantee, Method, Session, VerifyRule
 KEPT, WINDOWS = 12, 1  # tokens and windows of the laws that an exact rule is integrated on
 LOSSY_KEPT, LOSSY_WINDOWS = 48, 2
 NOMINAL = 0.05
+NOTE = 300  # characters of a plug-in's error that a finding shows
 LAW_ROUNDING = 32 * 2.0**-24  # of a probability of fp32: of a fast exponential, the sum and the division behind it
 STREAM_ROWS, STREAM_LENGTH = 100, 60  # of random numbers that are tested themselves
 TRANSFORMERS_SHARE = 5  # transformers' loops are slow: they draw one in so many of the samples that others are tested with
@@ -95,9 +97,8 @@ def _attempt(check: str, run: Check) -> Finding:
     try:
         found = run()
     except Exception as error:
-        message = " ".join(str(error).split())[:300]
-        note = message if isinstance(error, _Broken) else f"{type(error).__name__}: {message}".rstrip(": ")
-        return Finding("broken", note, check=check)
+        note = one_line(error) if isinstance(error, _Broken) else kind_and_line(error)
+        return Finding("broken", note[:NOTE], check=check)
     return replace(found, check=check) if isinstance(found, Finding) else Finding("kept", found or "", check=check)
 
 

@@ -27,8 +27,9 @@ from safetensors import safe_open
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of
+from harness.core.messages import first_line, is_memory
 from harness.models.gguf import converted, gguf_file, gguf_revision, unreadable_gguf
-from harness.models.limits import check_settings, first_line
+from harness.models.limits import check_settings
 from harness.models.pocket import TRAINED, PocketDraft, fetched, revision_of
 from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
@@ -301,7 +302,7 @@ def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
     causes = list(_chain(error))
     if isinstance(error, ImportError):
         return UsageError(f"model {spec.name}: a package that it needs is missing ({first_line(error)}); install that package")
-    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):  # torch's, which is not imported here
+    if is_memory(error):
         return UsageError(f"model {spec.name}: no memory for it ({first_line(error)}); choose a smaller model or dtype")
     if Path(path).is_dir():
         return _unreadable_folder(spec, path, error)

@@ -16,7 +16,8 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.files import digest_of, replace_file
-from harness.models.limits import check_settings, first_line
+from harness.core.messages import first_line
+from harness.models.limits import check_settings
 from harness.zoo.cache import DONE, is_complete, make, model_folder, quiet, verify
 
 CODE_VERSION = 1  # of the conversion: part of what a converted model is

@@ -35,9 +35,3 @@ def _check_numbers(settings: Mapping[str, Any], source: str) -> None:
             least, most = next((limits for word, limits in LIMITS.items() if word in name), (-(2**62), 2**62))
             if not least <= value <= most:
                 raise ValueError(f"{name} {value!r} in its {source}, expected {least:g} to {most:g}")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error that says something; one that ends with a colon needs the next."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

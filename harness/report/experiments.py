@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
+from harness.core.files import readable
 from harness.core.notes import Notes
 from harness.core.record_files import load_experiment, load_records, read_environment
 from harness.core.records import Record
@@ -101,14 +102,10 @@ def uses_of(tables: Sequence[TableItem], runs: Path) -> dict[str, tuple[_Use, ..
 def _other_use(path: Path) -> tuple[_Use, list[str]]:
     """Read a table of another profile and the names of its record files."""
     document = read_json(path)
-    try:
+    with readable(f"table {path}", "expected what `foretoken table` writes: remove it, or write it again"):
         header = document["header"]
         name = f"{path.stem} of {path.parts[-3]}"
         return _Use(name=name, title=document["title"], command=header["command"], page=None), list(header["record_files"])
-    except (KeyError, TypeError) as error:
-        raise UsageError(
-            f"table {path}: not as `foretoken table` writes it ({error!r}); remove it, or write it again"
-        ) from error
 
 
 def _item(path: Path, uses: tuple[_Use, ...], limit: int) -> ExperimentItem:

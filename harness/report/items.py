@@ -11,7 +11,7 @@ from typing import Any
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
-from harness.core.files import parsed
+from harness.core.files import parsed, readable
 from harness.core.settings import COMMITTED, Settings
 from harness.papers import FIGURES, TABLES, command_of
 from harness.report.relation import Judged, judge
@@ -107,14 +107,10 @@ def advice_items(folder: Path) -> list[AdviceItem]:
     found = []
     for path in sorted(folder.glob("*.json")):
         document = read_json(path)
-        try:
+        with readable(f"advice {path}", "expected what `foretoken advise` writes: remove it, and run that again"):
             found.append(
                 AdviceItem(title=document["title"], text=document["text"], image=path.with_suffix(".svg"), numbers=path)
             )
-        except (KeyError, TypeError) as error:
-            raise UsageError(
-                f"advice {path}: not as `foretoken advise` writes it ({error!r}); remove it, run it again"
-            ) from error
     return found
 
 
@@ -165,7 +161,7 @@ def read_table(table: Table, file: Path) -> TableItem:
         UsageError: not a file as ``foretoken table`` writes it.
     """
     document = read_json(file)
-    try:
+    with readable(f"table {file}", f"expected what `foretoken table` writes: write it again with `make table-{table.number}`"):
         known = {one.name for one in fields(Settings)}
         values = {name: value for name, value in document["settings"].items() if name in known}
         settings = Settings(**{**values, "models": tuple(tuple(pair) for pair in values["models"])})
@@ -189,10 +185,6 @@ def read_table(table: Table, file: Path) -> TableItem:
             file=file,
             arms=table.arms(settings),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"table {file}: not as `foretoken table` writes it ({error!r}); write it again with `make table-{table.number}`"
-        ) from error
 
 
 def _names(table: Table) -> dict[str, Any]:

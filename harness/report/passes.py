@@ -16,6 +16,7 @@ import torch
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.core.files import made, parsed
+from harness.core.messages import is_memory
 from harness.core.text import markdown_lines
 from harness.measures.pairing import MAX_DRIFT
 from harness.measures.statistics import Estimate, drift, median
@@ -180,7 +181,9 @@ def reading_bandwidth() -> float | None:
     """
     try:
         matrix = torch.ones(READ_SHAPE)
-    except RuntimeError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
         return None
     vector, seconds = torch.ones(READ_SHAPE[1]), []
     for _ in range(READS):

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.files import checksum_of, parsed
+from harness.core.files import checksum_of, parsed, readable, replace_file
 from harness.core.records import Record
 from harness.exact.run_verdict import judge_run
 from harness.measures import pipelines
@@ -185,7 +185,7 @@ def read_baseline(folder: Path) -> Measured:
 
 
 def _baseline(file: Path) -> dict[str, Any]:
-    try:
+    with readable(f"baseline {file}", "expected JSON, as --update writes it"):
         found = dict(parsed(file.read_text(encoding="utf8")))
         if not {*WHOLE, *POOLED, "examples"} <= found.keys():
             raise ValueError("no verdict, weights, metrics, intervals and examples")
@@ -193,8 +193,6 @@ def _baseline(file: Path) -> dict[str, Any]:
         if not all(isinstance(one, dict) for one in tables):
             raise ValueError("metrics, intervals and examples are not tables")
         return found
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"baseline {file}: cannot be read ({error}); expected JSON, as --update writes it") from error
 
 
 def false_alarms(folder: Path, seeds: Sequence[int]) -> list[int]:
@@ -217,11 +215,11 @@ def most_false_alarms(counts: Sequence[int]) -> float:
 def update_baseline(folder: Path, measured: Measured, changed: list[Move], reason: str, changelog: Path) -> None:
     """Rewrite the baselines, and note the moved numbers and the reason in the changelog."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name, values in measured.items():
+        replace_file(folder / f"{name}.json", json.dumps(values, indent=1, sort_keys=True) + "\n")
     for file in folder.glob("*.json"):
         if file.stem not in measured:
             file.unlink()
-    for name, values in measured.items():
-        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, sort_keys=True) + "\n", encoding="utf8")
     lines = "".join(
         f"  - {move.comparison}, {move.metric}: {move.baseline} became {move.now}{move.where}\n" for move in changed
     )
@@ -230,4 +228,4 @@ def update_baseline(folder: Path, measured: Measured, changed: list[Move], reaso
     marker = "## Numbers that moved\n"
     if marker not in text:
         text = text.rstrip("\n") + f"\n\n{marker}\n"
-    changelog.write_text(text.replace(marker + "\n", f"{marker}\n{entry}", 1), encoding="utf8")
+    replace_file(changelog, text.replace(marker + "\n", f"{marker}\n{entry}", 1))

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import torch
 
 from harness.core.experiment import Experiment
+from harness.core.messages import is_memory
 from harness.core.records import Divergence
 from harness.models.fit import Models
 from harness.run.build import build_method
 from harness.run.decode import generate, outputs_of
 from harness.run.prompts import Prompt, seed_of
-from harness.run.replay import MEMORY, Reader, draw_off
+from harness.run.replay import Reader, draw_off
 from methods.sampling import Sampling, Uniforms
 
 Kind = Literal["near-tie", "bug"]
@@ -30,7 +31,9 @@ def classify(
     try:
         first, second = (_replay(arm, prompt, repeat, models.in_fp64) for arm in arms)
         margin, bound = (None, None) if arms[0].method.num_beams > 1 else margin_at(arms[0], tokens, prompt, repeat, models)
-    except MEMORY:
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
         return Divergence(position=position, margin=None, bound=None, replays_agree=False, kind="unresolved")
     agree = first == second
     explained = margin is None or bound is None or margin < bound

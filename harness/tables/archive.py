@@ -30,7 +30,7 @@ from harness.core.record_files import (
     read_records,
     write_environment,
 )
-from harness.core.records import Key, ProbeRecord, Record, distinct, text_hash
+from harness.core.records import Key, ProbeRecord, Record, by_key, text_hash
 
 SECONDS_DIGITS, ROUND_DIGITS, PROB_DIGITS = 6, 4, 3  # significant ones that are kept
 TIMED = ("draft_s", "verify_s", "round_s", "parts", "units")
@@ -151,7 +151,7 @@ def _keys(arm: Experiment, folder: Path) -> set[Key]:
 
 def _generated(pinned: Experiment | None, folder: Path) -> dict[Key, Record]:
     path = None if pinned is None else RecordFile(folder, pinned).path
-    return {} if path is None or not path.exists() else {record.key: record for record in distinct(read_records(path))}
+    return {} if path is None or not path.exists() else by_key(read_records(path))
 
 
 def _findings(generated: Mapping[Key, Record], folder: Path) -> Findings:

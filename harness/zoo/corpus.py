@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import tasks
 from harness.core.errors import UsageError
 from harness.core.files import replace_file
+from harness.core.messages import first_line
 from harness.zoo.cache import DONE, unreadable, verify
 from harness.zoo.descriptions import Corpus, Part
 from harness.zoo.families import FAMILIES
@@ -159,7 +160,7 @@ def tokenizer_for(corpus: Corpus, texts: Iterable[str]) -> PreTrainedTokenizerFa
         found = AutoTokenizer.from_pretrained(corpus.tokenizer)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {str(error).splitlines()[0]}; it is on the Hub: check "
+            f"tokenizer {corpus.tokenizer!r} of corpus {corpus.name}: {first_line(error)}; it is on the Hub: check "
             "the network, or choose PROFILE=toy"
         ) from error
     if not isinstance(found, PreTrainedTokenizerFast):

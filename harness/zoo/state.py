@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from harness.core.errors import UsageError
 from harness.core.files import regular, replace_file
+from harness.core.messages import is_memory
 from harness.zoo.cache import unreadable
 from harness.zoo.descriptions import HeadTraining, PairRecipe, RateSchedule, Recipe, WhisperRecipe
 from methods.models.checkpoint import refuse_not_finite
@@ -32,7 +33,6 @@ CHECKPOINT = "checkpoint.pt"
 AVERAGED = "averaged-{step}.pt"
 CHECKPOINT_S = 20.0
 DIGEST_BYTES = 32
-MEMORY = (MemoryError, torch.OutOfMemoryError)
 SQUARED, COUNTED = "exp_avg_sq", "step"  # what an optimizer keeps of each weight: tensors of its shape, and a count of steps
 MOMENTS = {torch.optim.AdamW: ("exp_avg", SQUARED, COUNTED), torch.optim.Muon: ("momentum_buffer",)}
 Evaluation = dict[str, Any]
@@ -250,7 +250,7 @@ def judged(path: Path) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:  # what was never saved here makes readers fail in any way
-        if isinstance(error, MEMORY) or "allocate memory" in str(error):
+        if is_memory(error):
             raise UsageError(f"{path}: no memory to read it; free some and run the command again") from error
         raise unreadable(path, error) from error
 

@@ -26,6 +26,7 @@ from methods.types import Inputs
 from tasks import get_task
 from tasks.sources.read import read_examples
 
+CPU_FULL = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
 DRAFT = DrafterSpec(kind="model", model=ModelSpec(name="zoo:gpt-draft"))
 
 
@@ -140,7 +141,10 @@ def test_lossy_methods_are_called_lossy(tmp_path: Path) -> None:
     assert judged(*run(tmp_path, 1.0))["verdict"] == "same distribution"
 
 
-def test_a_divergence_that_memory_does_not_suffice_for_is_unresolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory left"), MemoryError(), RuntimeError(CPU_FULL)])
+def test_a_divergence_that_memory_does_not_suffice_for_is_unresolved(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run goes on, and later divergences use the copies that an earlier one loaded."""
     comparison, records, runner = run(tmp_path, 0.0)
     arms, tokens = (comparison.arms[0], comparison.arms[-1]), records[0][0].tokens or []
@@ -153,11 +157,14 @@ def test_a_divergence_that_memory_does_not_suffice_for_is_unresolved(tmp_path: P
     assert models.in_fp64.get(arms[0].target) is copy
 
     def full(*args: object, **kwargs: object) -> None:
-        raise torch.OutOfMemoryError("no memory left")
+        raise error
 
     monkeypatch.setattr("harness.models.fit.load_model", full)
     found = classify(arms, pair, prompt, 0, Models())
     assert (found.position, found.kind, found.margin) == (4, "unresolved", None)
+    error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    with pytest.raises(RuntimeError, match="shapes"):
+        classify(arms, pair, prompt, 0, Models())
 
 
 def test_no_speed_is_shown_where_more_than_a_tenth_of_the_outputs_are_unresolved(

@@ -23,7 +23,7 @@ from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile, load_experiment, read_environment, read_records
-from harness.core.records import Divergence, EarlyRanks, Record, RuleTimes, distinct
+from harness.core.records import Divergence, EarlyRanks, Record, RuleTimes, by_key
 from harness.measures import frames
 from harness.measures.frames import load
 from harness.papers import TABLES
@@ -177,7 +177,7 @@ def test_doubled_lines_count_once_and_a_torn_one_not_at_all(stored: SimpleNamesp
     num_whole = whole[:cut].count(b"\n")
     kept = list(read_records(path))
     assert [one.to_line().encode() for one in kept] == [all_lines[index] for index in order[:num_whole]]
-    assert [one.key for one in distinct(kept)] == list(dict.fromkeys(stored.records[index].key for index in order[:num_whole]))
+    assert list(by_key(kept)) == list(dict.fromkeys(stored.records[index].key for index in order[:num_whole]))
     file = RecordFile(stored.folder, stored.plain)
     with file.open() as writer:
         writer.append(stored.records[0])

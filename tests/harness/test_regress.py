@@ -69,6 +69,22 @@ def test_update_writes_baselines_and_the_reason(tmp_path: Path) -> None:
     assert [path.stem for path in folder.glob("*.json")] == ["other"]
 
 
+def test_an_update_that_is_killed_leaves_every_baseline_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, changelog = tmp_path / "baselines", tmp_path / "CHANGELOG.md"
+    update_baseline(folder, {"kept": measured()["pair"], "stale": measured()["pair"]}, [], "first", changelog)
+    before, written = {path: path.read_bytes() for path in [changelog, *folder.iterdir()]}, []
+
+    def killed(path: Path, content: str) -> None:
+        written.append(path.stem)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.report.regress.replace_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        update_baseline(folder, {"kept": measured()["pair"], "new": measured()["pair"]}, [], "second", changelog)
+    assert {path: path.read_bytes() for path in [changelog, *folder.iterdir()]} == before
+    assert written == ["kept"]
+
+
 def test_no_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="none there"):
         read_baseline(tmp_path)

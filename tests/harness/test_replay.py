@@ -490,9 +490,12 @@ def test_none_and_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path / "all", 1.0, tokens=8, which="all", repeats=2)[0]["replayed"]["outputs"] == 12
 
 
-def test_what_does_not_fit_into_memory_is_not_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["torch's", "torch's on a CPU"])
+def test_what_does_not_fit_into_memory_is_not_replayed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
-        raise torch.OutOfMemoryError("no memory left")
+        if kind == "torch's":
+            raise torch.OutOfMemoryError("no memory left")
+        torch.empty(2**50)  # more than a processor can address
 
     monkeypatch.setattr(reading, "read_text", full)
     found, records = run(tmp_path, 1.0, tokens=8)

@@ -222,5 +222,5 @@ def test_command_writes_the_site_and_refuses_what_is_not_there(tmp_path: Path, c
     (results / "tables" / "leviathan-1.json").write_text('{"settings": {}}', encoding="utf8")
     assert main(["report", "--results", str(results), *flags]) == 2
     error = capsys.readouterr().err
-    assert "leviathan-1.json: not as `foretoken table` writes it" in error
+    assert "leviathan-1.json: cannot be read (KeyError('models')); expected what `foretoken table` writes" in error
     assert len(error.splitlines()) == 1

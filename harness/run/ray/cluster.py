@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future, wait
 
 from harness.core.errors import UsageError
+from harness.core.messages import first_line
 from methods.cores import num_cores
 
 KNOCK_S = 10.0
@@ -56,7 +57,7 @@ def connect(address: str | None, quiet: bool) -> None:
         ray.init(**(private if address is None else {"address": address}), logging_level=logging.ERROR, log_to_driver=not quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise UsageError(
-            f"address {address or 'of here'}: no cluster can be reached ({str(error).splitlines()[0]}); start one with `ray "
+            f"address {address or 'of here'}: no cluster can be reached ({first_line(error)}); start one with `ray "
             "start --head`, set RAY_AUTH_MODE=token where it has a token, or leave --address out"
         ) from error
 

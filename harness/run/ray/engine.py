@@ -22,6 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment
+from harness.core.messages import FOR_THE_USER
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.models.fit import Models
@@ -30,12 +31,11 @@ from harness.run.decode import default_threads
 from harness.run.ray.cluster import Cluster
 from harness.run.ray.placement import Share, request_of, room_for
 from harness.run.runner import Runner, Value
-from methods.errors import InputError, WorkerError
-from tasks.base import DataError
+from methods.errors import WorkerError
 
 TRIES = 3  # of a chunk whose worker dies
 DEPTH = 2  # chunks that a worker has: one in hand, one that it begins without asking
-MESSAGES = (UsageError, InputError, DataError, WorkerError)  # errors that the command prints as one line
+MESSAGES = (*FOR_THE_USER, WorkerError)  # errors that the command prints as one line
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,6 @@ those before it: reading, drafts, decisions, blocks, outputs.
 
 from harness.run.replay.decisions import draw_off
 from harness.run.replay.outputs import is_replayed, replay, replay_record, with_end
-from harness.run.replay.reading import MEMORY, Reader, Reading, law_of
+from harness.run.replay.reading import Reader, Reading, law_of
 
-__all__ = ["MEMORY", "Reader", "Reading", "draw_off", "is_replayed", "law_of", "replay", "replay_record", "with_end"]
+__all__ = ["Reader", "Reading", "draw_off", "is_replayed", "law_of", "replay", "replay_record", "with_end"]

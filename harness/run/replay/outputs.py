@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.core.experiment import Experiment
+from harness.core.messages import is_memory
 from harness.core.records import Divergence, Record
 from harness.models.loading import LoadedModel
 from harness.run.decode import misended, outputs_of
@@ -24,7 +25,7 @@ from harness.run.replay.decisions import (
     repeated_drafts,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, rounds_of
-from harness.run.replay.reading import MEMORY, SAMPLE, Reader, law_of, numbers_of
+from harness.run.replay.reading import SAMPLE, Reader, law_of, numbers_of
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
 from methods.speculative.block_verification import BlockVerification
@@ -68,7 +69,9 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
                 fault = dataclasses.replace(found.fault, position=start + found.fault.position)
             nats += reader.read(inputs, tokens).nats(tokens)
             start += len(tokens)
-    except MEMORY:
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
         return dataclasses.replace(record, divergence=fault)
     return dataclasses.replace(record, replayed=sum(decisions) if decisions else None, nats=nats, divergence=fault)
 
