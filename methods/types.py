@@ -196,10 +196,8 @@ class Session(TextSession, Protocol):
 class Drafter(Protocol):
     """Proposes tokens. begin, then propose and commit in turn; ``select`` when rows of the batch have ended.
 
-    Four more methods are for drafters that need them. ``expect(most_drafts)`` is called before ``begin`` where no round drafts
-    more. ``start(inputs)`` is called before the target's prefill, so that both work at once; ``read(target)`` before
-    ``begin``, with the target's session, whose hidden states may be read. A drafter inside another has ``revise(counts,
-    tokens)``, called between commit and propose: forget the last ``counts[row]`` tokens of each text and append one.
+    Four more methods are for drafters that need them: those of ``ExpectsDrafts``, ``StartsEarly``, ``ReadsTarget`` and, for a
+    drafter inside another, ``TakesBack``.
     """
 
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None: ...
@@ -218,6 +216,35 @@ class Drafter(Protocol):
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:
         """Yield the law of the first draft before each token of a given output (one row), in chunks, as far as it reaches."""
+
+
+@runtime_checkable
+class ExpectsDrafts(Protocol):
+    """A drafter that is told before ``begin`` how many tokens a round drafts at most, where that is known."""
+
+    def expect(self, most_drafts: int) -> None: ...
+
+
+@runtime_checkable
+class StartsEarly(Protocol):
+    """A drafter that begins before the target's prefill, so that both work at once."""
+
+    def start(self, inputs: Inputs) -> None: ...
+
+
+@runtime_checkable
+class ReadsTarget(Protocol):
+    """A drafter that is shown the target's session before ``begin``: it may read hidden states there."""
+
+    def read(self, target: Session) -> None: ...
+
+
+@runtime_checkable
+class TakesBack(Drafter, Protocol):
+    """A drafter that can be inside another one."""
+
+    def revise(self, counts: Sequence[int], tokens: Sequence[int]) -> None:
+        """Forget the last ``counts[row]`` tokens of each text and append one; between commit and propose."""
 
 
 @runtime_checkable

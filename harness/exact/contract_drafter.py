@@ -18,7 +18,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
-from methods.types import Drafter, Guarantee, Inputs, Outcome, Proposal, Stop, Verdict
+from methods.types import Drafter, Guarantee, Inputs, Outcome, Proposal, ReadsTarget, Stop, Verdict
 
 GREEDY, DRAWN = Sampling(), Sampling(temperature=1.0)
 VOCAB, EOS, LENGTH, NUM_SAMPLES, NUM_DRAWS = 6, 4, 16, 800, 3000
@@ -117,7 +117,7 @@ def _check_text_alone(make: Callable[[], Drafter]) -> str:
             [row] = TOY.decode(_method(make()), sampling, [number])
             starts = dict(zip(accumulate((step.emitted for step in row.steps), initial=0), row.steps, strict=False))
             drafter = make()
-            if hasattr(drafter, "read"):
+            if isinstance(drafter, ReadsTarget):
                 return UNREADABLE
             drafter.begin(Inputs((prompt,)), [prompt[-1]], Uniforms([number], LENGTH))
             for position, token in enumerate(row.tokens):
@@ -136,7 +136,7 @@ def _check_text_alone(make: Callable[[], Drafter]) -> str:
 def _check_drawn_law(drafter: Drafter) -> str:
     """Test the first two drafts of many rows of one prompt against the law of their logits; a point mass states none."""
     prompt = (1, 2, 1)
-    if hasattr(drafter, "read"):
+    if isinstance(drafter, ReadsTarget):
         return UNREADABLE
     drafter.begin(Inputs((prompt,) * NUM_DRAWS), [prompt[-1]] * NUM_DRAWS, Uniforms(range(NUM_DRAWS), 4))
     proposal = drafter.propose([2] * NUM_DRAWS, [0] * NUM_DRAWS, DRAWN)
@@ -159,7 +159,7 @@ def _check_drawn_law(drafter: Drafter) -> str:
 def _check_teacher_probs(drafter: Drafter) -> str:
     """Refuse one draft at every place of a given output: its law must be the row of ``teacher_probs`` there."""
     output = [1, 2, 0, 1, 2, 0, 5, 1]
-    if hasattr(drafter, "read"):
+    if isinstance(drafter, ReadsTarget):
         return UNREADABLE
     for sampling in (GREEDY, DRAWN):
         for prompt in PROMPTS:

@@ -42,19 +42,24 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.translation import UNSEEN, TranslatedSession, Translation
 from methods.transformers_assisted import Assistance, check_early_exit, lend_early_exit, lend_lookup, lend_model
 from methods.transformers_generate import TransformersGenerate
-from methods.types import Drafter, Method, Schedule, VerifyRule
+from methods.types import Drafter, Method, Schedule, TakesBack, VerifyRule
 
 ON_ONE_DEVICE = ("ppd", "transformers")  # methods with caches of their own
 
 
 def build_drafter(spec: DrafterSpec, target: LoadedModel, models: Models) -> Drafter:
     """Give a drafter what its description names: a model, in whatever form it reads one, and what drafts for it."""
-    inner: Any = None if spec.inner is None else build_drafter(spec.inner, target, models)
-    if spec.inner is not None and not hasattr(inner, "revise"):
-        raise UsageError(f"drafter {spec.inner.kind!r}: inside another it must take drafts back; expected model")
+    inner = None if spec.inner is None else _taking_back(spec.inner, target, models)
     read = {} if spec.model is None else _read_model(spec, spec.model, target, models)
     parts = DraftParts(vocab_size=target.vocab_size, target=target.stack, inner=inner, **read)
     return plugins.choose("drafter", spec.kind, DRAFTERS)(parts, **values_of(spec.options))
+
+
+def _taking_back(spec: DrafterSpec, target: LoadedModel, models: Models) -> TakesBack:
+    drafter = build_drafter(spec, target, models)
+    if not isinstance(drafter, TakesBack):
+        raise UsageError(f"drafter {spec.kind!r}: inside another it must take drafts back; expected model")
+    return drafter
 
 
 def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models: Models) -> dict[str, Any]:

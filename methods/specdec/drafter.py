@@ -26,27 +26,10 @@ class BlockDrafter:
 
     Every pass fills in k = ``block_size`` MASKs, as in training, and proposes the first tokens of that block that are asked for
     and that fit into the network's positions: at most k, near the position limit fewer, past it none.
-
-    Args:
-        share_encoder: use the states of the target's encoder, which must have the weights of the network's own: as when the
-            network began as its verifier and was trained with a frozen encoder. Changes no draft, saves a pass a source.
     """
 
-    def __init__(self, stack: BlockStack, share_encoder: bool = False) -> None:
-        self.stack, self.share_encoder = stack, share_encoder
-        self.target: ModelSession | None = None
-
-    def read(self, target: Session) -> None:
-        """Keep the target's prefilled session; only a shared encoder looks at it."""
-        if not self.share_encoder:
-            return
-        if not isinstance(target, ModelSession) or not isinstance(target.stack, BartStack):
-            raise InputError(
-                "share_encoder: the target is no bart or marian model; expected the drafter's verifier, or leave it out"
-            )
-        if self.target is None or self.target.stack is not target.stack:
-            _check_same_encoder(self.stack, target.stack)
-        self.target = target
+    def __init__(self, stack: BlockStack) -> None:
+        self.stack = stack
 
     @torch.inference_mode()
     def begin(self, inputs: Inputs, pending: Sequence[int], uniforms: Uniforms) -> None:
@@ -58,7 +41,7 @@ class BlockDrafter:
         self.text[:, 0] = torch.tensor(pending)
 
     def _encode(self, inputs: Inputs) -> Source:
-        return Source(self.stack, inputs, None if self.target is None else self.target.encoded)
+        return Source(self.stack, inputs)
 
     def propose(self, num_draft: Sequence[int], positions: Sequence[int], sampling: Sampling) -> Proposal:
         lengths = self._fitting(num_draft)
@@ -154,9 +137,33 @@ def _check_same_encoder(stack: BlockStack, target: BartStack) -> None:
             differing.append(name)
     if differing:
         raise InputError(
-            f"share_encoder: the drafter's encoder differs from the verifier's in {min(differing)}; "
-            "train the drafter from the verifier with a frozen encoder, or leave share_encoder out"
+            f"encoder shared: the drafter's encoder differs from the verifier's in {min(differing)}; "
+            "train the drafter from the verifier with a frozen encoder, or choose encoder own"
         )
+
+
+class SharedEncoderBlockDrafter(BlockDrafter):
+    """Uses the states of the target's encoder, which must have the weights of the network's own.
+
+    So it is where the network began as its verifier and was trained with a frozen encoder. Changes no draft, saves a pass a
+    source.
+    """
+
+    target: ModelSession | None = None
+
+    def read(self, target: Session) -> None:
+        """Keep the target's session, whose prefill has encoded the source."""
+        if not isinstance(target, ModelSession) or not isinstance(target.stack, BartStack):
+            raise InputError(
+                "encoder shared: the target is no bart or marian model; expected the drafter's verifier, or choose encoder own"
+            )
+        if self.target is None or self.target.stack is not target.stack:
+            _check_same_encoder(self.stack, target.stack)
+        self.target = target
+
+    def _encode(self, inputs: Inputs) -> Source:
+        assert self.target is not None
+        return Source(self.stack, inputs, self.target.encoded)
 
 
 class ConcurrentBlockDrafter(BlockDrafter):
@@ -204,13 +211,13 @@ class DrafterAlone:
     """The paper's row "NAT drafter" (Table 1): every token that is drafted stands, and the target never runs.
 
     Blocks of k tokens follow each other until EOS, the length limit or the end of the network's positions. k is the drafter's
-    own where none is given, and never more. A step's drafts all count as accepted, as far as they are emitted, and have no
+    own where it is None, and never more. A step's drafts all count as accepted, as far as they are emitted, and have no
     target probabilities.
     """
 
     guarantee: Guarantee = "lossy"
 
-    def __init__(self, drafter: BlockDrafter, block_size: int | None = None) -> None:
+    def __init__(self, drafter: BlockDrafter, block_size: int | None) -> None:
         self.drafter, longest = drafter, drafter.stack.block_size
         if block_size is not None and block_size < 1:
             raise InputError(f"block_size {block_size!r}: expected an integer >= 1 (the drafter's own is {longest})")

@@ -22,13 +22,16 @@ from methods.steps import Seconds, Step
 from methods.types import (
     Clock,
     Drafter,
+    ExpectsDrafts,
     Generation,
     Guarantee,
     Inputs,
     Outcome,
     Proposal,
+    ReadsTarget,
     Schedule,
     Session,
+    StartsEarly,
     Stop,
     VerifyRule,
 )
@@ -70,7 +73,7 @@ class DraftAndVerify:
     ) -> list[Generation]:
         uniforms = uniforms.endless() if self.looks_ahead else uniforms
         most = _most_drafts(self.schedule_factory())
-        if most and hasattr(self.drafter, "expect"):
+        if most and isinstance(self.drafter, ExpectsDrafts):
             self.drafter.expect(most)
         pending, encode_s, draft_encode_s = self._begin(target, inputs, uniforms, clock)
         rows = [
@@ -93,11 +96,11 @@ class DraftAndVerify:
         Where the drafter starts early, its seconds are what it still took when the target was done.
         """
         before = clock() if clock else float("nan")
-        if hasattr(self.drafter, "start"):
+        if isinstance(self.drafter, StartsEarly):
             self.drafter.start(inputs)
         pending = target.prefill(inputs)
         encoded = clock() if clock else float("nan")
-        if hasattr(self.drafter, "read"):
+        if isinstance(self.drafter, ReadsTarget):
             self.drafter.read(target)
         self.drafter.begin(inputs, pending, uniforms)
         return pending, encoded - before, (clock() if clock else float("nan")) - encoded

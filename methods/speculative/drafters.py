@@ -9,16 +9,17 @@ from methods.models.base import Stack
 from methods.models.whisper import same_encoder
 from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
-from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter
-from methods.specdec.options import ENCODERS
+from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter, SharedEncoderBlockDrafter
 from methods.specdec.stack import BlockStack
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter, SameEncoderDrafter
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter
 from methods.speculative.translation import TextDrafter, Translation
-from methods.types import Drafter, TextSession
+from methods.types import Drafter, TakesBack, TextSession
 
 Part = TypeVar("Part")
+# By the encoder that it reads: the names are ``methods.specdec.options.ENCODERS``.
+BLOCK_DRAFTERS = {"own": BlockDrafter, "shared": SharedEncoderBlockDrafter, "concurrent": ConcurrentBlockDrafter}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class DraftParts:
     new_session: Callable[[], TextSession] | None = None
     translation: Translation | None = None
     table: NGramTable | None = None
-    inner: Drafter | None = None
+    inner: TakesBack | None = None
     block: BlockStack | None = None
     heads: BlockwiseHeads | None = None
     target: Stack | None = None
@@ -74,11 +75,9 @@ def hierarchical(parts: DraftParts, inner_gamma: int = 2) -> Drafter:
 
 def block(parts: DraftParts, encoder: str = "own") -> Drafter:
     network = _needed(parts.block, "block", "a trained network of blocks")
-    if encoder not in ENCODERS:
-        raise InputError(f"encoder {encoder!r}: expected one of {', '.join(ENCODERS)}")
-    return (
-        ConcurrentBlockDrafter(network) if encoder == "concurrent" else BlockDrafter(network, share_encoder=encoder == "shared")
-    )
+    if encoder not in BLOCK_DRAFTERS:
+        raise InputError(f"encoder {encoder!r}: expected one of {', '.join(BLOCK_DRAFTERS)}")
+    return BLOCK_DRAFTERS[encoder](network)
 
 
 def blockwise(parts: DraftParts) -> Drafter:

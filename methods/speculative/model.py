@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from methods.speculative.captured import CapturedDrafts
 from methods.speculative.overlap import teacher_logits
 from methods.speculative.rules import SpeculativeSampling
 from methods.static import StaticSession
-from methods.types import Inputs, Outcome, Proposal, Session, TextSession
+from methods.types import Inputs, Outcome, Proposal, Session, TakesBack, TextSession
 
 # Tokens [B, n], the logits [B, n or 1, V] that they were drawn from, and these logits' log-sum-exp [B, n] where it is known.
 Drawn = tuple[Tensor, Tensor, Tensor | None]
@@ -227,10 +226,10 @@ class HierarchicalDrafter:
     """Drafts have exactly the draft model's law: each round inside is speculative sampling with numbers of its own.
 
     Args:
-        inner: a drafter with ``revise`` that drafts for the draft model. inner_draft: how many tokens it drafts a round.
+        inner: drafts for the draft model. inner_draft: how many tokens it drafts a round.
     """
 
-    def __init__(self, session: TextSession, inner: Any, inner_draft: int) -> None:
+    def __init__(self, session: TextSession, inner: TakesBack, inner_draft: int) -> None:
         if inner_draft < 1:
             raise InputError(f"inner_draft {inner_draft!r}: expected an integer >= 1; or draft with the model alone")
         self.session, self.inner, self.inner_draft = session, inner, inner_draft

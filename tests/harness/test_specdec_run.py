@@ -181,7 +181,7 @@ def refused(capsys: pytest.CaptureFixture, folder: Path, **flags: str) -> str:
         ({"draft": "zoo:t5-small", "drafter": "model"}, "vocabularies differ: target zoo:specdec-verifier has"),
         ({"target": "zoo:specdec-drafter"}, "model zoo:specdec-drafter: it is a block drafter; expected a language model"),
         ({"drafter": "model"}, "it is a block drafter; expected a language model (it drafts with --drafter block)"),
-        ({"encoder": "shared"}, "share_encoder: the drafter's encoder differs from the verifier's"),
+        ({"encoder": "shared"}, "encoder shared: the drafter's encoder differs from the verifier's"),
         ({"temperature": "0.5"}, "temperature 0.5: rules top-1 and top-beta are defined at temperature 0 only"),
     ],
 )

@@ -18,7 +18,13 @@ from methods.models import stack_for
 from methods.models.bart import BartStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession, Source
-from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter, DrafterAlone, block_logits
+from methods.specdec.drafter import (
+    BlockDrafter,
+    ConcurrentBlockDrafter,
+    DrafterAlone,
+    SharedEncoderBlockDrafter,
+    block_logits,
+)
 from methods.specdec.network import BlockNetwork, block_config, new_network
 from methods.specdec.rules import TopBeta, TopOne
 from methods.specdec.stack import BlockStack, block_inputs
@@ -318,7 +324,7 @@ def test_a_shared_encoder_runs_once_and_changes_no_draft(trained: Pair, monkeypa
     encoded: list[object] = []
     encode = BartStack.encode
     monkeypatch.setattr(BartStack, "encode", lambda self, *inputs: encoded.append(self) or encode(self, *inputs))
-    both = [generate(target, BlockDrafter(stack, share_encoder=shared), sources(5), TopOne(), 3) for shared in (True, False)]
+    both = [generate(target, kind(stack), sources(5), TopOne(), 3) for kind in (SharedEncoderBlockDrafter, BlockDrafter)]
     assert [row.tokens for row in both[0]] == [row.tokens for row in both[1]] == plain(target, sources(5))
     drafted = [[[step.drafted for step in row.steps] for row in rows] for rows in both]
     assert drafted[0] == drafted[1]
@@ -326,18 +332,18 @@ def test_a_shared_encoder_runs_once_and_changes_no_draft(trained: Pair, monkeypa
 
 
 def test_a_shared_encoding_of_alike_rows_serves_every_row(trained: Pair) -> None:
-    target, drafter = stacks(trained)[0], BlockDrafter(with_encoder_of(trained.verifier), share_encoder=True)
+    target, drafter = stacks(trained)[0], SharedEncoderBlockDrafter(with_encoder_of(trained.verifier))
     alike = Inputs(sources(1).prompts * 3)
     assert [row.tokens for row in generate(target, drafter, alike, TopOne(), 3)] == plain(target, sources(1)) * 3
 
 
 def test_a_shared_encoder_must_be_the_verifiers(trained: Pair, tiny: SimpleNamespace) -> None:
     target, stack = stacks(trained)[0], with_encoder_of(trained.verifier)
-    drafter = BlockDrafter(stack, share_encoder=True)
+    drafter = SharedEncoderBlockDrafter(stack)
     stack.model.model.encoder.layers[0].fc1.weight[0, 0] += 1
     with pytest.raises(InputError, match=r"differs from the verifier's in layers\.0\.fc1\.weight; train the drafter"):
         generate(target, drafter, sources(2), TopOne(), 3)
-    with pytest.raises(InputError, match="share_encoder: the target is no bart or marian model"):
+    with pytest.raises(InputError, match="encoder shared: the target is no bart or marian model"):
         drafter.read(ModelSession(stack_for(tiny.build("t5"))))
 
 
