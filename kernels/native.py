@@ -19,7 +19,8 @@ from filelock import FileLock
 
 ALWAYS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-trapping-math", "-fno-math-errno")
 # Tried in this order: not every compiler has OpenMP, knows its own processor, or can be told a width of vectors.
-FLAGS = (("-march=native", "-mprefer-vector-width=512", "-fopenmp"), ("-march=native", "-fopenmp"), ("-march=native",), ())
+NATIVE, THREADS, VECTORS = "-march=native", "-fopenmp", "-fopenmp-simd"
+FLAGS = ((NATIVE, "-mprefer-vector-width=512", THREADS), (NATIVE, THREADS), (NATIVE, VECTORS), (NATIVE,), ())
 COMPILERS = ("c++", "g++", "clang++")
 TIMEOUT_S = 300.0
 INTERRUPTED = ("Killed", "signal terminated program", "No space left")  # of what the compiler started, as it says
@@ -49,7 +50,7 @@ def library(source: Path) -> ctypes.CDLL | None:
             with FileLock(path.with_suffix(".lock")):
                 if not _is_whole(path):
                     _compile(compiler, source, path)
-        return ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path.resolve()))  # a name without a folder would be looked for among the system's libraries
     except (OSError, subprocess.SubprocessError) as error:
         lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         told = [line for line in lines if "error" in line.lower()] or lines  # before it stands what includes what
@@ -87,7 +88,7 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
         if done.returncode == 0 or done.returncode < 0 or any(sign in done.stderr for sign in INTERRUPTED):
             break
     done.check_returncode()
-    if "-fopenmp" not in flags:
+    if THREADS not in flags:
         slow = "is compiled without OpenMP, so that its passes take one thread"
         print(f"foretoken: note: {source.name} {slow}; install it (libomp) and delete {path}", file=sys.stderr)
     checksum = _digest(partial.read_bytes())

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.core.experiment import POCKET, ZOO, DrafterSpec, ModelSpec
+from harness.core.experiment import POCKET, DrafterSpec, ModelSpec
 from harness.models.fit import knows_all_tokens
 from harness.models.pocket import TABLE
 from kernels.inputs import SamplingSpec
@@ -28,7 +28,7 @@ ONE_ROW = "drafts for one row at a time alone; give --batch 1"
 
 def engine_name(spec: ModelSpec) -> str | None:
     """Return the name that other engines know a model by; None for rounded ones and those that are made here."""
-    if spec.rounding is not None or spec.base.startswith(ZOO):
+    if spec.rounding is not None or spec.zoo_name is not None:
         return None
     if spec.base.startswith(POCKET):
         found = TABLE.get(spec.base.removeprefix(POCKET))

@@ -19,7 +19,7 @@ from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
 from harness.measures.of_run import decoded_together
 from harness.measures.pairing import overlap_of, steps_of, succeeded
-from harness.measures.statistics import Estimate, of_sums
+from harness.measures.statistics import Estimate, halved, of_sums
 from methods.speculative import theory
 from methods.speculative.acceptance import position_conditional
 from methods.speculative.schedules import swept
@@ -54,13 +54,9 @@ class Costs:
 
 def acceptance_for(costs: Costs, speed: float) -> float | None:
     """Return the alpha at which a drafter is so fast; None where it is faster already at 0, or not even at 1."""
-    low, high = 0.0, 1.0
-    if not costs.speed(low) <= speed <= costs.speed(high):
+    if not costs.speed(0.0) <= speed <= costs.speed(1.0):
         return None
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if costs.speed(middle) < speed else (low, middle)
-    return (low + high) / 2
+    return halved(lambda alpha: costs.speed(alpha) < speed, steps=50)
 
 
 @dataclass(frozen=True)

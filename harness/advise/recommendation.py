@@ -7,7 +7,7 @@ from math import exp, log
 
 from harness.advise.predict import Cell, Pipeline, acceptance_for
 from harness.core.text import text_table
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Estimate, Missing, Refused
 
 NOT_RUN = "PPD is not run: what it could reach at most is told from a look at the target's layers"
 EVEN = 1.0  # plain decoding over itself
@@ -225,7 +225,7 @@ def crossing(first: Answer, second: Answer) -> float | None:
 def shown(number: Estimate | Missing) -> str:
     """Format a number with its interval; "~" marks one of too few examples to hold elsewhere."""
     if isinstance(number, Missing):
-        return "refused" if number.why.startswith("refused") else "unknown"
+        return "refused" if isinstance(number, Refused) else "unknown"
     if number.low is None:
         return f"{number.value:.2f}"
     return f"{number.value:.2f} [{number.low:.2f}, {number.high:.2f}]{'' if number.shown.low is not None else '~'}"

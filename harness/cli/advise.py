@@ -1,7 +1,6 @@
 """``foretoken advise``: which drafter and gamma to use for a model, a task and this machine, or that none pays."""
 
 import argparse
-import hashlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from harness.advise.page import ADVICE, as_dict, write_page
 from harness.advise.predict import Cell, Pilot, best_three, survival
 from harness.advise.recommendation import NOT_RUN, Answer, Checked, lines, over_batches
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.files import short_hash
 from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Estimate, Missing
@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     runner = Runner(args.records, args.quiet, args.again, args.replay)
     check_drafters(plain, drafters, runner)
     seconds = args.minutes * 60 / len(args.batch)
-    identity = hashlib.sha256(repr((pin(plain).signature, drafters, args.batch)).encode()).hexdigest()[:8]
+    identity = short_hash(repr((pin(plain).signature, drafters, args.batch)), 8)
     name = f"{plain.target.short.replace(':', '-')}-{plain.task}-{identity}"
     answers = [
         answer_for(Stages(plain.replace(batch_size=size), seconds, runner), drafters, args, f"{name}-{size}")

@@ -59,8 +59,8 @@ def _execute_own(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(f"{spec.name} {spec.revision}")
         return 0
-    if spec.base.startswith(ZOO):
-        ensure([spec.base.removeprefix(ZOO)], scale_of(args.profile), source)
+    if spec.zoo_name is not None:
+        ensure([spec.zoo_name], scale_of(args.profile), source)
     _time_passes([spec], spec.short.replace(":", "-"), args)
     return 0
 

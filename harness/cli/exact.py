@@ -5,7 +5,6 @@ of ours, against what its kind must satisfy. Both end with status 1 where someth
 """
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from harness.cli.captured import execute_captured
 from harness.core import environment, plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
+from harness.core.files import short_hash
 from harness.core.settings import checked_device, model_name, source_of
 from harness.core.text import text_table
 from harness.exact.contracts import check_entry, find_entries
@@ -61,7 +61,7 @@ def execute_audit(args: argparse.Namespace) -> int:
     name += "-graphs" if args.graphs == "on" else ""
     models, code = models_of(subjects), hash_audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
-    folder = args.records / f"audit-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    folder = args.records / f"audit-{name}-{short_hash(identity, 12)}"
     workers = args.workers if args.workers or where["device"] == "cpu" else 0
     found, controls = audit(subjects, sizes, folder, args.quiet, workers)
     facts = {

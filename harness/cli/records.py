@@ -18,7 +18,7 @@ from harness.core.record_files import load_experiment, load_records
 from harness.core.records import Record
 from harness.measures.of_run import all_metrics, speedup
 from harness.measures.pairing import succeeded
-from harness.measures.statistics import Estimate, Missing, as_told
+from harness.measures.statistics import Estimate, Missing, Refused, as_told
 from harness.measures.verdicts import label_of, shown_sampling
 from harness.tables.coloured import to_html, to_terminal
 from harness.tables.evidence import stored_decoder
@@ -93,10 +93,10 @@ def _speed(experiments: Sequence[Experiment], records: Sequence[list[Record]]) -
     asked = {(one.limit, one.repeats) for one in experiments}
     if len(asked) == 1 and len({frozenset(record.key for record in side) for side in records}) > 1:
         counts = " and ".join(f"{name} {len(side)}" for name, side in zip("AB", records, strict=True))
-        return Missing(f"refused: the same examples were asked for, and there are records of {counts}; run both again")
+        return Refused(f"refused: the same examples were asked for, and there are records of {counts}; run both again")
     speed = speedup(records[0], records[1])
     if isinstance(speed, Missing):  # what the run itself would be told does not help with two files
-        return Missing(
+        return Refused(
             speed.why.partition("; run again")[0] + "; only what one `foretoken run` or table timed in turns is compared"
         )
     return speed

@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.cli.catalogue import evidence_of, make_figure, make_table, settings_of, why_not
 from harness.core.checkout import commit, is_clean
-from harness.core.experiment import Comparison
+from harness.core.experiment import Comparison, arms_of
 from harness.core.settings import RESULTS, Settings, folder_of
 from harness.papers import FIGURES, TABLES
 from harness.report.items import ledger_text, table_items
@@ -65,7 +65,7 @@ def print_plan(items: Sequence[Item], args: argparse.Namespace, settings: Settin
     for item in items:
         plan = item.plan(settings)
         new = [comparison for comparison in plan if not counted.issuperset(arm.signature for arm in comparison.arms)]
-        counted.update(arm.signature for comparison in plan for arm in comparison.arms)
+        counted.update(arm.signature for arm in arms_of(plan))
         own = evidence_of(item, plan, args, settings)
         seconds, left, num_unknown = to_run(new, own, args)
         total, unknown = total + seconds, unknown + num_unknown
@@ -79,9 +79,9 @@ def print_plan(items: Sequence[Item], args: argparse.Namespace, settings: Settin
 def to_run(plan: Sequence[Comparison], past: Evidence, args: argparse.Namespace) -> tuple[float, int, int]:
     """Return the seconds that decoding what is left of a plan took last time, its runs, and those without a last time."""
     seconds, left, unknown = 0.0, 0, 0
-    for arm in dict.fromkeys(arm for comparison in plan for arm in comparison.arms):
+    for arm in arms_of(plan):
         known = past.records_of(arm)
-        missing = arm.limit * arm.repeats - (len(known) if past.folder == args.records else 0)
+        missing = arm.num_runs - (len(known) if past.folder == args.records else 0)
         times = [record.wall_s for record in known if record.wall_s is not None]
         left += max(missing, 0)
         if times:

@@ -11,7 +11,7 @@ from harness.cli.run_flags import is_grid
 from harness.cli.run_judged import finite, judged, remarks, status_of
 from harness.core.experiment import TRANSLATED, Comparison
 from harness.exact.run_verdict import judge_run
-from harness.measures.statistics import Missing
+from harness.measures.statistics import Refused
 from harness.run.build import shared_tokens
 from harness.run.own_data import learned_lines
 from harness.run.peers import as_text, measured, with_peers
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     document["peers"] = [finite(peer.as_dict()) for peer in beside]
     _print_metrics(metrics, document)
     if beside:
-        speed = metrics.get("speedup") if document["refused"] is None else Missing(document["refused"])
+        speed = metrics.get("speedup") if document["refused"] is None else Refused(document["refused"])
         print("\n" + as_text(beside, args.method, speed, metrics.get("tokens_per_step")))
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
     for remark in remarks(method, records[-1]):

@@ -1,6 +1,5 @@
 """Describe where numbers are made: versions, processor, device, commit. Every record carries the hash of such a description."""
 
-import hashlib
 import json
 import platform
 from functools import lru_cache
@@ -11,6 +10,7 @@ import torch
 
 from harness.core import products
 from harness.core.checkout import commit
+from harness.core.files import short_hash
 from kernels.verify import fused
 from methods.cores import num_cores
 
@@ -37,7 +37,7 @@ def describe(device: str = "cpu") -> dict[str, str | int]:
 
 
 def fingerprint(facts: dict[str, str | int]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    return short_hash(json.dumps(facts, sort_keys=True), 12)
 
 
 def _version(name: str) -> str:

@@ -3,16 +3,15 @@
 Two experiments that differ in anything have different signatures, and a record file belongs to exactly one signature.
 """
 
-import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from harness.core.errors import UsageError
-from harness.core.files import made, plain, written
+from harness.core.files import made, plain, short_hash, written
 from kernels.inputs import ROUNDINGS, Rounding, SamplingSpec
 from methods.options import Unknown, options_class, unknown_options, values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES, Registry
@@ -81,9 +80,14 @@ class ModelSpec:
         return self.name if self.rounding is None else self.name.partition(":")[2]
 
     @property
+    def zoo_name(self) -> str | None:
+        """Return the name of a model of the zoo there, with the number of its training; None for any other model."""
+        return self.base.removeprefix(ZOO) if self.base.startswith(ZOO) else None
+
+    @property
     def short(self) -> str:
         """Return the name without the folders that lead to it; trainings of a model of the zoo share it."""
-        name = self.base.partition("@")[0] if self.base.startswith(ZOO) else Path(self.base).name
+        name = self.base.partition("@")[0] if self.zoo_name is not None else Path(self.base).name
         return ("" if self.rounding is None else f"{self.rounding}:") + name
 
 
@@ -147,7 +151,7 @@ class Probe:
     @cached_property
     def id(self) -> str:
         """The kind and a hash of all fields."""
-        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
+        digest = short_hash(self.to_json(), 8)
         return f"{type(self).__name__.removesuffix('Probe').lower()}-{digest}"
 
 
@@ -438,13 +442,18 @@ class Experiment:
     def signature(self) -> str:
         """Return a hash of what is signed. Where the data's fingerprint is known it does not matter where they lie."""
         signed = self.portable.signed if self.source_fingerprint else self.signed
-        return hashlib.sha256(signed.to_json().encode()).hexdigest()[:16]
+        return short_hash(signed.to_json())
 
     @property
     def draft_models(self) -> tuple[ModelSpec, ...]:
         """The models that draft: the method's own, and those whose overlap is measured."""
         drafters = (*([self.method.drafter] if self.method.drafter else []), *self.overlap)
         return tuple(dict.fromkeys(one.model for one in drafters if one.model is not None))
+
+    @property
+    def num_runs(self) -> int:
+        """Return how many records it has when it is complete."""
+        return self.limit * self.repeats
 
     @property
     def overlap(self) -> tuple[DrafterSpec, ...]:
@@ -510,6 +519,11 @@ class Comparison:
                 raise UsageError(f"comparison: arms differ in {field.name} ({', '.join(map(str, values))}); expected the same")
 
 
+def arms_of(plan: Iterable[Comparison]) -> list[Experiment]:
+    """Return the arms of comparisons in their order, one that several share once."""
+    return list(dict.fromkeys(arm for comparison in plan for arm in comparison.arms))
+
+
 def portable_source(source: str) -> str:
     """Return what is committed as the source of data."""
     return source if source in ("toy", "hub") else FOLDER
@@ -519,7 +533,7 @@ def _training_of(number: int | None) -> Callable[[ModelSpec], ModelSpec]:
     """Return what names the training of this number of a model of the zoo; the first one has its recipe's name alone."""
 
     def named(spec: ModelSpec) -> ModelSpec:
-        return replace(spec, name=f"{spec.name}@{number}") if number and spec.base.startswith(ZOO) else spec
+        return replace(spec, name=f"{spec.name}@{number}") if number and spec.zoo_name is not None else spec
 
     return named
 
@@ -528,7 +542,7 @@ def comparison_id(paper: str, name: str, *chosen: object) -> str:
     """Return a short name for a comparison of a paper; with a hash of what was ``chosen`` for it in place of the defaults."""
     words = re.sub("[^a-z0-9.]+", "-", f"{paper} {name}".lower()).strip("-")
     told = [repr(one) for one in chosen if one]
-    return f"{words}-{hashlib.sha256('/'.join(told).encode()).hexdigest()[:8]}" if told else words
+    return f"{words}-{short_hash('/'.join(told), 8)}" if told else words
 
 
 def plain_arms(plain: Experiment, method: MethodSpec) -> tuple[Experiment, ...]:

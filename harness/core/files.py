@@ -92,9 +92,14 @@ def _digest_of(path: Path, size: int, changed_ns: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def short_hash(text: str, digits: int = 16) -> str:
+    """Return the first hexadecimal digits of a text's sha256: the identity of what the text describes."""
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
 def checksum_of(values: Any) -> str:
-    """A checksum (16 hexadecimal digits) of what JSON holds."""
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+    """Return a checksum of what JSON holds, in the order in which it holds it."""
+    return short_hash(json.dumps(values))
 
 
 @contextmanager

@@ -6,14 +6,13 @@ but for rounding; a record's environment names it, so that records made with ano
 
 import os
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 
 import torch
 from filelock import FileLock
 
 from harness.core.errors import UsageError
-from harness.core.files import made, parsed, replace_file, written
+from harness.core.files import made, parsed, replace_file, short_hash, written
 from kernels import native
 from kernels.native import cache_folder
 from kernels.products.few_rows import COMPILED, SOURCE, TORCH, Choice, choose, measured_times
@@ -43,7 +42,7 @@ def _measured(folder: Path) -> Choice:
     """Return the choice kept in the cache; measure it first where there is none for this library and torch."""
     library = native.library(SOURCE)
     assert library is not None
-    identity = sha256(f"{library._name} {torch.__version__}".encode()).hexdigest()[:16]
+    identity = short_hash(f"{library._name} {torch.__version__}")
     path = folder / f"products-{identity}.json"
     try:
         if not path.exists():

@@ -1,6 +1,5 @@
 """What a user chooses for a run of the catalogue, and what the words on the command line mean."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import FOLDER, POCKET, ZOO, ModelSpec, portable_source
+from harness.core.files import short_hash
 from tasks.sources.hub import commit_of
 from tasks.sources.source import HUB, OWN, Source
 
@@ -102,7 +102,7 @@ def own_folder(settings: Settings) -> Path:
         if value != getattr(default, name):
             parts.append(name.replace("_", "-") if value is True else f"{name.replace('_', '-')}-{value}")
     if source.is_absolute() or settings.models:
-        parts.append(hashlib.sha256(repr((settings.source, settings.models)).encode()).hexdigest()[:8])
+        parts.append(short_hash(repr((settings.source, settings.models)), 8))
     return RESULTS / "runs" / "-".join(parts)
 
 

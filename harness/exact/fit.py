@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.measures.statistics import halvings
 from methods.sampling import Sampling, Uniforms
 from methods.types import Generation, Inputs, Method, Session, Stop
 
@@ -94,12 +95,11 @@ def _found_with_power(freedom: int, critical: float) -> float:
     Twice the statistic is approximately noncentral chi-squared, here replaced by a normal law. Its noncentrality, samples times
     chi-squared distance, is at least ``4 samples tv**2``: equal where half of the law's mass gains what the other loses.
     """
-    low, high = 0.0, 4 * critical + 100.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        reached = freedom + middle - Z_POWER * math.sqrt(2 * (freedom + 2 * middle)) >= 2 * critical
-        low, high = (low, middle) if reached else (middle, high)
-    return high / 2
+
+    def is_missed(noncentrality: float) -> bool:
+        return freedom + noncentrality - Z_POWER * math.sqrt(2 * (freedom + 2 * noncentrality)) < 2 * critical
+
+    return halvings(is_missed, high=4 * critical + 100.0, steps=60)[1] / 2
 
 
 def draw_rows(

@@ -85,7 +85,7 @@ def draws_residual(decide: Decide, dtype: torch.dtype) -> bool:
 
 
 def refuses_not_finite(decide: Decide, dtype: torch.dtype) -> bool:
-    """On a device the token is the vocabulary's size, in that row alone; on a CPU the round is refused."""
+    """The round is refused, as on a CPU; or the token is the vocabulary's size, in that row alone, for whoever reads it."""
     for value in (float("nan"), float("inf")):
         target = torch.zeros(2, 2, 9, dtype=dtype)
         target[1, :, 4] = value

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import product
 
 from harness.core.checkout import ROOT
-from harness.core.experiment import ZOO, Comparison
+from harness.core.experiment import ZOO, Comparison, arms_of
 from harness.core.settings import Settings
 from harness.gpu.place import Item, Measured, Place
 from harness.papers import get_table
@@ -44,7 +44,7 @@ def items(place: Place) -> Sequence[Item]:
 
 def has_static_form(table: Table) -> bool:
     """Say whether everything that a table runs can be run with graphs."""
-    return not any(why_not_static(arm) for comparison in table.plan(Settings()) for arm in comparison.arms)
+    return not any(map(why_not_static, arms_of(table.plan(Settings()))))
 
 
 def make_table(place: Place, number: int, limit: int, dtype: str, graphs: bool) -> Measured:
@@ -57,7 +57,7 @@ def make_table(place: Place, number: int, limit: int, dtype: str, graphs: bool) 
     run_plan(plan, Runner(place.records, quiet=True), table.scores)
     evidence = stored_evidence(place.records)
     made = table.cells(settings, evidence)
-    failed = [record for comparison in plan for arm in comparison.arms for record in evidence.records_of(arm) if record.error]
+    failed = [record for arm in arms_of(plan) for record in evidence.records_of(arm) if record.error]
     statuses = [cell.status for cell in made]
     counts = {f"cells {name}": statuses.count(name) for name in dict.fromkeys(statuses)}
     cells = [{name: getattr(cell, name) for name in KEPT} for cell in made if cell.status == "measured"]
@@ -82,7 +82,7 @@ def settings_for(place: Place, table: Table, settings: Settings) -> Settings:
 
 def are_cached(plan: Sequence[Comparison], settings: Settings) -> bool:
     """Say whether the cache holds every model of the zoo that a plan names."""
-    specs = {spec.base for comparison in plan for arm in comparison.arms for spec in specs_of(arm)}
+    specs = {spec.base for arm in arms_of(plan) for spec in specs_of(arm)}
     names = [name.removeprefix(ZOO) for name in specs if name.startswith(ZOO)]
     scale = scale_of(settings.profile)
     return all(is_complete(model_folder(name, recipe_hash(name, scale, settings.source))) for name in names)

@@ -12,7 +12,7 @@ from harness.measures import of_run as measures
 from harness.measures.counts import Counted, Counts
 from harness.measures.logs import AnyLog, Measure, Ratio, Statistic, mapped, mean_of_means, plus_one, pooled
 from harness.measures.pairing import steps_of, succeeded
-from harness.measures.statistics import Estimate
+from harness.measures.statistics import Estimate, halved
 from methods.speculative import acceptance
 from methods.speculative.theory import expected_tokens
 
@@ -60,11 +60,7 @@ def _inverted(log: AnyLog) -> Estimate | None:
         return None
 
     def solved(tokens: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if float(expected_tokens(middle, gamma)) < tokens else (low, middle)
-        return (low + high) / 2
+        return halved(lambda alpha: float(expected_tokens(alpha, gamma)) < tokens, steps=HALVINGS)
 
     return mapped(pooled(EMITTED)(log), solved)
 

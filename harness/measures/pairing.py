@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.core.records import Key, Record, Unit
-from harness.measures.statistics import Missing, drift
+from harness.measures.statistics import Missing, Refused, drift
 from methods.steps import Step, Steps
 
 # Arms alternate within seconds, so their ratio bears a machine that slows down; beyond this something else happened to it.
@@ -82,7 +82,7 @@ def disturbed(records: Sequence[Record]) -> Missing | None:
 
 
 def _refused(why: str) -> Missing:
-    return Missing(f"refused: {why}; {REMEDY}")
+    return Refused(f"refused: {why}; {REMEDY}")
 
 
 def wall_s(record: Record) -> float:
@@ -130,9 +130,9 @@ def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missin
 def wrong(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
     """Refuse arms with an output that is not what it must be, and not by rounding, or with many of which nobody could tell."""
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
-        return Missing(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
+        return Refused(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
     if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in baseline):
-        return Missing(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
+        return Refused(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
     return _unresolved(method) or _unresolved(baseline)
 
 
@@ -140,7 +140,7 @@ def _unresolved(records: Sequence[Record]) -> Missing | None:
     outputs = succeeded(records)
     unresolved = sum(record.divergence is not None and record.divergence.kind == "unresolved" for record in outputs)
     if unresolved > MOST_UNRESOLVED * len(outputs):
-        return Missing(
+        return Refused(
             f"refused: {unresolved} of {len(outputs)} outputs part from plain decoding's where memory did not suffice to tell "
             f"why (at most {MOST_UNRESOLVED:.0%} is allowed); run again with more memory free"
         )

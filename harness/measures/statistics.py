@@ -24,7 +24,8 @@ import numpy as np
 
 from harness.core.records import Unit
 
-RESAMPLES = 2000
+RESAMPLES = 2000  # of what is drawn for one number; FEW of the many of tables: an interval's end is known to 3 % of its width
+FEW_RESAMPLES = 500
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
@@ -117,6 +118,10 @@ class Missing:
     """The reason why a number, a model or an arm is missing: it cannot be had, or it was recorded and must not be shown."""
 
     why: str
+
+
+class Refused(Missing):
+    """The reason why a number must not be shown: it was recorded, and something of its records is wrong."""
 
 
 class NotReached(Missing):
@@ -223,8 +228,8 @@ def exact_interval(hits: float, n: int, tail: float = TAIL) -> tuple[float, floa
     The lower end is the share at which so many hits or more have a chance of ``tail``, the upper one that of so many or fewer.
     """
     fewest, most = floor(hits + SAME), ceil(hits - SAME)
-    low = 0.0 if fewest <= 0 else _halved(lambda share: 1 - at_most(fewest - 1, n, share) < tail)
-    high = 1.0 if most >= n else _halved(lambda share: at_most(most, n, share) > tail)
+    low = 0.0 if fewest <= 0 else halved(lambda share: 1 - at_most(fewest - 1, n, share) < tail)
+    high = 1.0 if most >= n else halved(lambda share: at_most(most, n, share) > tail)
     return low, high
 
 
@@ -238,13 +243,18 @@ def at_most(hits: int, n: int, share: float) -> float:
     return sum(map(exp, terms))
 
 
-def _halved(is_below: Callable[[float], bool]) -> float:
-    """Return where ``is_below`` turns false between 0 and 1."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
+def halved(is_below: Callable[[float], bool], high: float = 1.0, steps: int = 40) -> float:
+    """Return where ``is_below`` turns false between 0 and ``high``: the middle of what ``steps`` halvings leave."""
+    return sum(halvings(is_below, high, steps)) / 2
+
+
+def halvings(is_below: Callable[[float], bool], high: float = 1.0, steps: int = 40) -> tuple[float, float]:
+    """Return the last number at which ``is_below`` was true and the first at which it was not; the ends count as tried."""
+    low = 0.0
+    for _ in range(steps):
         middle = (low + high) / 2
         low, high = (middle, high) if is_below(middle) else (low, middle)
-    return (low + high) / 2
+    return low, high
 
 
 def share_of_examples(value: float, hits: float, n: int, whole: float, unit: str = "") -> Estimate:
@@ -391,12 +401,10 @@ def of_sums(
     from_sums: Callable[[dict[str, np.ndarray], float], float],
     unit: str = "",
     units: Sequence[Name] = (),
-    whole: float | None = None,
-    least: float | None = 0.0,
 ) -> Estimate | None:
     """Any metric that is a function of sums of per-example statistics ([n] or [n, m] each) and of how many there are.
 
-    Of a share, ``whole`` is what it is where everything counts. ``units`` names the examples, ``least``: see ``widened``.
+    ``units`` names the examples.
     """
     n = len(next(iter(statistics.values()), ()))
     if n == 0:
@@ -409,7 +417,7 @@ def of_sums(
             [from_sums({name: values[row] for name, values in sums.items()}, counts[row].sum()) for row in range(len(counts))]
         )
 
-    return resampled(value, metrics, n, unit, units, whole, least)
+    return resampled(value, metrics, n, unit, units)
 
 
 def resampled(
@@ -421,15 +429,17 @@ def resampled(
     whole: float | None = None,
     least: float | None = 0.0,
     among: int | None = None,
+    resamples: int = FEW_RESAMPLES,
 ) -> Estimate:
-    """Give the ``value`` of a statistic of ``n`` examples an interval; ``units``, ``whole`` and ``least``: see ``of_sums``.
+    """Give the ``value`` of a statistic of ``n`` examples an interval; ``units`` names them.
 
-    ``among``: it is one of so many values of which the best is chosen, and its interval holds with theirs (``tail_among``). So
-    few examples that all favour one side by chance more often than such an interval may miss have none: no resampling shows it.
+    Of a share, ``whole`` is what it is where everything counts. ``least``: see ``widened``. ``among``: it is one of so many
+    values of which the best is chosen, and its interval holds with theirs (``tail_among``). So few examples that all favour one
+    side by chance more often than such an interval may miss have none: no resampling shows it.
     """
     if n == 1 or (among is not None and 0.5**n > TAIL / among):
         return Estimate(value, None, None, n, unit)
-    draws = statistic(weights(n, 500 if among is None else RESAMPLES * among))
+    draws = statistic(weights(n, resamples if among is None else RESAMPLES * among))
     found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
     found = widened(found if whole is None else bounded(found, whole, n), replicas_of(units), statistic, whole, least)
     return _with_units(found, units, statistic)

@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.core.experiment import ZOO as ZOO_MODEL
 from harness.core.experiment import Experiment, MethodSpec
 from harness.core.files import readable
 from harness.zoo.recipes import recipe_for, scale_of
@@ -64,8 +63,8 @@ def place_of(experiment: Experiment) -> str:
     """
     target, (device, *_) = experiment.target, experiment.device.split(":")
     family = target.name
-    if target.base.startswith(ZOO_MODEL):
-        recipe = recipe_for(target.base.removeprefix(ZOO_MODEL), scale_of(experiment.profile), experiment.source)
+    if target.zoo_name is not None:
+        recipe = recipe_for(target.zoo_name, scale_of(experiment.profile), experiment.source)
         family = SAME_STACK.get(recipe.family, recipe.family)
     return f"{family} on {device} / {experiment.dtype}" + (", graphs" if experiment.graphs else "")
 

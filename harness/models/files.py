@@ -26,7 +26,7 @@ from safetensors import safe_open
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
-from harness.core.files import digest_of
+from harness.core.files import digest_of, short_hash
 from harness.core.messages import first_line, is_memory
 from harness.models.gguf import converted, gguf_file, gguf_revision, unreadable_gguf
 from harness.models.limits import check_settings
@@ -92,8 +92,8 @@ def heads_file(name: str) -> Path | None:
 
 def zoo_model_folder(spec: ModelSpec) -> Path:
     """Return the folder of a pinned zoo model in the cache; UsageError if it is not there."""
-    name = spec.base.removeprefix(ZOO)
-    if spec.revision is None:
+    name = spec.zoo_name
+    if name is None or spec.revision is None:
         raise UsageError(f"model {spec.name}: its revision is not known; expected a model that pin_model has completed")
     folder = model_folder(name, spec.revision)
     if not is_complete(folder):
@@ -141,7 +141,7 @@ def converted_revision(spec: ModelSpec) -> str | None:
 
 def model_path(spec: ModelSpec) -> str:
     """The argument of from_pretrained: a folder or a Hub id. Of counted n-grams: their file, or their folder of the zoo."""
-    if spec.base.startswith(ZOO):
+    if spec.zoo_name is not None:
         return str(zoo_model_folder(spec))
     if (file := ngram_file(spec.base)) is not None:
         return str(file)
@@ -162,7 +162,7 @@ def folder_hash(folder: Path) -> str:
 def files_hash(files: Sequence[Path]) -> str:
     """sha256 (16 digits) over the names, sizes and contents of files."""
     lines = (f"{path.name} {path.stat().st_size} {digest_of(path)}\n" for path in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+    return short_hash("".join(lines))
 
 
 def num_weights(folder: Path) -> int | None:

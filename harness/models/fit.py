@@ -52,8 +52,8 @@ def estimate(spec: ModelSpec, dtype: str = "float32", scale: Scale = "toy", sour
     """Parameters and bytes without loading: from the recipe, from the files' headers, or from the Hub's listing."""
     count: int | None
     download: int | None
-    if spec.base.startswith(ZOO):
-        count, download, gated = num_parameters(recipe_for(spec.base.removeprefix(ZOO), scale, source)), 0, False
+    if spec.zoo_name is not None:
+        count, download, gated = num_parameters(recipe_for(spec.zoo_name, scale, source)), 0, False
     elif (folder := converted_folder(spec) or local_folder(spec.base)) is not None:
         with one_line(spec, str(folder)):
             count, download, gated = num_weights(folder), 0, False
@@ -99,7 +99,7 @@ def kept_tokens(model: LoadedModel) -> list[int]:
 
 def knows_all_tokens(draft: ModelSpec) -> bool:
     """Tell a draft that knows all of its tokenizer's tokens by its config alone; models of the zoo do."""
-    return draft.base.startswith(ZOO) or not getattr(load_config(draft), KEPT_TOKENS, None)
+    return draft.zoo_name is not None or not getattr(load_config(draft), KEPT_TOKENS, None)
 
 
 def check_kinds(target: LoadedModel, draft: LoadedModel) -> None:
@@ -152,7 +152,7 @@ def load_ngrams(spec: ModelSpec, target: LoadedModel) -> NGramTable:
 def load_early_heads(spec: ModelSpec, target: LoadedModel) -> TrainedHeads:
     """Trained early heads, from the zoo, the profile pocket or a folder. UsageError unless they are of the target's shape."""
     try:
-        folder = zoo_model_folder(spec) if spec.base.startswith(ZOO) else converted_folder(spec) or Path(spec.name)
+        folder = zoo_model_folder(spec) if spec.zoo_name is not None else converted_folder(spec) or Path(spec.name)
         return load_heads(folder, target.stack)
     except InputError as error:
         raise UsageError(f"heads {spec.name} for {target.name}: {error}") from error
@@ -162,14 +162,14 @@ def load_block_heads(spec: ModelSpec, target: LoadedModel) -> BlockwiseHeads:
     """Blockwise heads, from the zoo or a folder. UsageError unless they are of the target's width, and the zoo's its own."""
     _check_base(spec, target)
     try:
-        return load_blockwise(zoo_model_folder(spec) if spec.base.startswith(ZOO) else Path(spec.name), target.stack)
+        return load_blockwise(zoo_model_folder(spec) if spec.zoo_name is not None else Path(spec.name), target.stack)
     except InputError as error:
         raise UsageError(f"draft {spec.name} for {target.name}: {error}") from error
 
 
 def _check_base(spec: ModelSpec, target: LoadedModel) -> None:
     """UsageError for the zoo's blockwise heads on another model of the zoo than that which they were trained on."""
-    if not (spec.base.startswith(ZOO) and ModelSpec(name=target.name).base.startswith(ZOO)):
+    if not (spec.zoo_name is not None and ModelSpec(name=target.name).zoo_name is not None):
         return
     base = read_facts(zoo_model_folder(spec)).get("base")
     if base is None:

@@ -4,7 +4,6 @@ transformers reads them for the families that it knows. What it returns cannot b
 model. The package ``gguf``, torch and transformers are imported where they are called: they take seconds.
 """
 
-import hashlib
 import json
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
-from harness.core.files import digest_of, replace_file
+from harness.core.files import digest_of, replace_file, short_hash
 from harness.core.messages import first_line
 from harness.models.limits import check_settings
 from harness.zoo.cache import DONE, is_complete, make, model_folder, quiet, verify
@@ -50,7 +49,7 @@ def gguf_file(name: str) -> Path | None:
 
 def gguf_revision(file: Path) -> str:
     """sha256 (16 digits) over a file's contents, and over how it is converted."""
-    return hashlib.sha256(f"{CODE_VERSION} {digest_of(file)}".encode()).hexdigest()[:16]
+    return short_hash(f"{CODE_VERSION} {digest_of(file)}")
 
 
 def converted(file: Path) -> Path:

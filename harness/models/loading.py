@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from harness.core import products
 from harness.core.errors import UsageError
-from harness.core.experiment import WIDE_DTYPES, ZOO, ModelSpec
+from harness.core.experiment import WIDE_DTYPES, ModelSpec
 from harness.core.files import parsed
 from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line, verify_fetched
 from harness.zoo.cache import quiet
@@ -407,7 +407,7 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
 
 def share_vocabulary(target: ModelSpec, draft: ModelSpec) -> bool:
     """Say whether two models number one vocabulary alike; models of the zoo that are paired do."""
-    pair = [spec for spec in (target, draft) if not spec.base.startswith(ZOO)]
+    pair = [spec for spec in (target, draft) if spec.zoo_name is None]
     return len(pair) < 2 or load_tokenizer(target).get_vocab() == load_tokenizer(draft).get_vocab()
 
 

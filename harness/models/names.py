@@ -6,7 +6,7 @@ A name of the zoo is looked up in the recipes; of others the files' headers, the
 from dataclasses import replace
 
 from harness.core.errors import UsageError
-from harness.core.experiment import POCKET, ZOO, ModelSpec
+from harness.core.experiment import POCKET, ModelSpec
 from harness.models.files import (
     converted_revision,
     files_hash,
@@ -32,8 +32,8 @@ def pin_model(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """
     if spec.rounding is not None and is_ngram_table(spec):
         raise _not_rounded("n-gram table", spec)
-    if spec.base.startswith(ZOO):
-        return replace(spec, revision=recipe_hash(spec.base.removeprefix(ZOO), scale_of(profile), source))
+    if spec.zoo_name is not None:
+        return replace(spec, revision=recipe_hash(spec.zoo_name, scale_of(profile), source))
     if (file := ngram_file(spec.base)) is not None:
         return replace(spec, revision=files_hash([file]))
     if (revision := converted_revision(spec)) is not None:
@@ -47,7 +47,7 @@ def pin_heads(spec: ModelSpec, profile: str, source: str) -> ModelSpec:
     """Fill in ``revision`` of trained heads, early or blockwise. UsageError for a folder that holds none, and for rounding."""
     if spec.rounding is not None:
         raise _not_rounded("heads", spec)
-    if spec.base.startswith(ZOO) or is_pocket_heads(spec):
+    if spec.zoo_name is not None or is_pocket_heads(spec):
         return pin_model(spec, profile, source)
     if (file := heads_file(spec.base)) is None:
         raise UsageError(
@@ -68,7 +68,7 @@ def _not_rounded(what: str, spec: ModelSpec) -> UsageError:
 
 def recipe_named(spec: ModelSpec, profile: str, source: str) -> AnyRecipe | None:
     """The recipe that a name of the zoo means; None for other names."""
-    return recipe_for(spec.base.removeprefix(ZOO), scale_of(profile), source) if spec.base.startswith(ZOO) else None
+    return recipe_for(spec.zoo_name, scale_of(profile), source) if spec.zoo_name is not None else None
 
 
 def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
@@ -79,13 +79,13 @@ def is_encoder_decoder(spec: ModelSpec, profile: str, source: str) -> bool:
 
 def hears(spec: ModelSpec) -> bool:
     """Tell a model of recordings by its config alone; not for names of the zoo."""
-    return not spec.base.startswith(ZOO) and load_config(spec).model_type == "whisper"
+    return spec.zoo_name is None and load_config(spec).model_type == "whisper"
 
 
 def is_ngram_table(spec: ModelSpec) -> bool:
     """Tell counted n-grams from a network by the name, without loading it."""
-    if spec.base.startswith(ZOO):
-        name = spec.base.removeprefix(ZOO).partition("@")[0]
+    if spec.zoo_name is not None:
+        name = spec.zoo_name.partition("@")[0]
         return any(recipes[name].family == "ngram" for recipes in RECIPES.values() if name in recipes)
     return ngram_file(spec.base) is not None
 

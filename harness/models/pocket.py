@@ -5,7 +5,6 @@ Public ones are fetched (``harness.models.fetch``), drafts and early heads for t
 nothing heavy.
 """
 
-import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET
-from harness.core.files import made, written
+from harness.core.files import made, short_hash, written
 from harness.zoo.cache import is_complete, model_folder
 from kernels.native import cache_folder
 
@@ -135,7 +134,7 @@ def trained_folder(name: str, identity: str) -> Path:
 
 def folder_for(name: str, origin: Origin) -> Path:
     """The folder of a model of one origin, whether it is there or not."""
-    digest = hashlib.sha256(f"{CODE_VERSION} {written(origin)}".encode()).hexdigest()[:16]
+    digest = short_hash(f"{CODE_VERSION} {written(origin)}")
     return model_folder(f"{EVERY}-{name.removeprefix(POCKET)}", digest)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.core.errors import UsageError
+from harness.core.experiment import arms_of
 from harness.core.settings import COMMITTED, RECORDS, Settings, committed_for, folder_of, usual
 from harness.measures.frames import load
 from harness.papers import get_figure
@@ -73,7 +74,7 @@ def recorded(item: Table | Figure, folder: str | Path, profile: str | None = Non
     settings = Settings(profile=SMALL)
     planned = item.plan(settings)
     with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):  # bars of many lines; what fails still raises
-        ensure_models((arm for comparison in planned for arm in comparison.arms), workers=0)
+        ensure_models(arms_of(planned), workers=0)
     run_plan(planned, Runner(folder, quiet=True))
     told = (
         f"Records of profile {SMALL!r}, made just now: the models are tiny and the examples few, so the numbers only show how "

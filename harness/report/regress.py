@@ -8,7 +8,6 @@ well. Texts of known scores are scored too, for what toy models never say. A cha
 numbers too, and its author says so (``--update``).
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison
-from harness.core.files import checksum_of, parsed, readable, replace_file
+from harness.core.files import checksum_of, parsed, readable, replace_file, short_hash
 from harness.core.records import Record
 from harness.exact.run_verdict import judge_run
 from harness.measures import pipelines
@@ -113,7 +112,7 @@ def _output(record: Record) -> str:
     """Return a hash of what an arm emitted (8 digits), why it stopped, or how it failed."""
     if record.status == "failed":
         return str(record.error)
-    return f"{hashlib.sha256(repr((record.tokens, record.text)).encode()).hexdigest()[:8]} {record.stop_reason}"
+    return f"{short_hash(repr((record.tokens, record.text)), 8)} {record.stop_reason}"
 
 
 def weights_hash(comparison: Comparison) -> str:

@@ -21,7 +21,7 @@ from harness.run.decode import must_equal
 from harness.run.divergence import classify
 from harness.run.patience import Patience
 from harness.run.prompts import Prompt, examples_of, make_prompt
-from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, readable, warm_up
+from harness.run.record import Arm, decoded_again, forced, generated, profile_rule, warm_up, with_readable_audio
 from harness.run.refusals import check_tokens, overload_of
 from harness.run.replay import Reader, replay_record, with_end
 from methods.sampling import Sampling
@@ -177,7 +177,7 @@ class Prepared:
             return list(known.values())
         self._warm_up()
         prompts = [arm.prompts[row] for row in chunk.rows]
-        self._note_conversions(readable(prompts)[0])
+        self._note_conversions(with_readable_audio(prompts)[0])
         records = generated(arm, prompts, self.task, self.target, self.decoding, chunk.repeat, self.facts)
         return [known.get(record.key, record) for record in records]
 

@@ -6,7 +6,6 @@ its encoder made of each is kept, too. A batch is a file of the cache, so that a
 sizes learn from the same.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from tqdm import tqdm
 import tasks
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, MethodSpec, ModelSpec
+from harness.core.files import short_hash
 from harness.models.loading import LoadedModel
 from harness.run import draft_sounds
 from harness.run.prompts import make_prompt
@@ -61,7 +61,7 @@ class Material:
         """The hash of these fields, with the data's content in place of its name."""
         data = [tasks.fingerprint(task, self._parts_of(task)) for task in self.tasks]
         said = [CODE_VERSION, asdict(self) | {"source": None}, data]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+        return short_hash(json.dumps(said, sort_keys=True))
 
     @property
     def folder(self) -> Path:

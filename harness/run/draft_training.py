@@ -6,7 +6,6 @@ the vocabulary: what it lacks has probability 0 in the draft, so that any exact 
 token.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +19,7 @@ from torch import Tensor, nn
 
 import tasks
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO
-from harness.core.files import checksum_of, made, parsed, readable, regular, replace_file
+from harness.core.files import checksum_of, made, parsed, readable, regular, replace_file, short_hash
 from harness.models.loading import LoadedModel, load_model
 from harness.run.draft_material import ROWS, Material, Reading, collect
 from harness.run.draft_network import always_kept, check_sizes, learner_of, new_network, states_and_head
@@ -61,7 +59,7 @@ class Job:
     @property
     def identity(self) -> str:
         own = {name: value for name, value in vars(self).items() if name != "material"}
-        return hashlib.sha256(json.dumps([own, self.material.identity], sort_keys=True).encode()).hexdigest()[:16]
+        return short_hash(json.dumps([own, self.material.identity], sort_keys=True))
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ def train(job: Job, folder: Path) -> str:
                 return shown(read_facts(folder)["evaluations"])
         _check_output(folder, job)
         spec = job.material.target
-        if spec.base.startswith(ZOO):
-            ensure([spec.base.removeprefix(ZOO)], "toy", job.material.source, workers=0)
+        if spec.zoo_name is not None:
+            ensure([spec.zoo_name], "toy", job.material.source, workers=0)
         target = load_model(spec)
         check_sizes(target, job.layers, job.width, job.vocabulary)
         if job.material.chat_template and target.listener is not None:

@@ -3,7 +3,6 @@
 They learn a task's texts, or what the model itself answers to the task's prompts.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,8 +13,8 @@ import torch
 
 import tasks
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO, ModelSpec
-from harness.core.files import readable
+from harness.core.experiment import ModelSpec
+from harness.core.files import readable, short_hash
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import decoder_depth
 from harness.run.draft_material import Material, Reading, collect
@@ -111,7 +110,7 @@ class Job:
     @property
     def identity(self) -> str:
         said, data = self.texts.identity
-        return hashlib.sha256(json.dumps([_own(self) | said, data], sort_keys=True).encode()).hexdigest()[:16]
+        return short_hash(json.dumps([_own(self) | said, data], sort_keys=True))
 
 
 def _own(job: Job) -> dict[str, Any]:
@@ -170,10 +169,10 @@ def train(job: Job, folder: Path, device: str = "cpu") -> str:
         if (folder / DONE).is_file():
             with readable(f"{folder / DONE}", f"delete {folder} and run the command again"):
                 return table(read_facts(folder)["evaluations"])
-        if job.target.base.startswith(ZOO):
+        if job.target.zoo_name is not None:
             texts = job.texts
             source = texts.source if isinstance(texts, TaskTexts) else texts.material.source
-            ensure([job.target.base.removeprefix(ZOO)], "toy", source, workers=0)
+            ensure([job.target.zoo_name], "toy", source, workers=0)
         model = load_model(job.target, device=device, dtype=job.dtype)
         data, rows = job.texts.read(model, job.training, job.seed), job.texts.rows(job.training, job.seed)
         heads, evaluations, spent = train_heads(

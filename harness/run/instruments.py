@@ -104,7 +104,7 @@ def with_peak(device: str, action: Callable[[], Value]) -> tuple[Value, int | No
     """Return what ``action`` returns, and the most bytes held while it ran above what was held before.
 
     On CUDA what torch's allocator gave out; on a CPU the process's resident memory (the kernel's high-water mark, set back
-    before), so what the allocator keeps after a tensor is freed counts too. None where ``peak_unknown`` says why.
+    before), so what the allocator keeps after a tensor is freed counts too. None where ``reset_peak`` says why.
     """
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
@@ -114,17 +114,15 @@ def with_peak(device: str, action: Callable[[], Value]) -> tuple[Value, int | No
         torch.cuda.synchronize(device)
         return value, torch.cuda.max_memory_allocated(device) - held
     _hand_back()
-    if peak_unknown(device) is not None:
+    if reset_peak() is not None:
         return action(), None
     held = _status_bytes("VmHWM")
     value = action()
     return value, _status_bytes("VmHWM") - held
 
 
-def peak_unknown(device: str) -> str | None:
-    """Why no peak can be measured here; None where it can, and on a CPU the high-water mark is then set back to the present."""
-    if device.startswith("cuda"):
-        return None
+def reset_peak() -> str | None:
+    """Set this process's high-water mark of memory back to the present; return why that cannot be, None where it was done."""
     try:
         RESET.write_text(RESET_PEAK, encoding="ascii")
     except OSError as error:

@@ -18,7 +18,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers.generation.utils import _speculative_sampling
 
-from harness.measures.statistics import Estimate, as_told, median, ratio_of_totals
+from harness.measures.statistics import Estimate, as_told, halved, median, ratio_of_totals
 from harness.run.instruments import num_waits
 from kernels.capture import capture
 from kernels.verify.check import DTYPES, Report, check, random_cases
@@ -160,13 +160,14 @@ def make_rounds(setting: Setting) -> _Rounds:
 
 def noise_for(acceptance: float, vocab_size: int, sampling: Sampling) -> float:
     """Find the noise between the models' logits that gives the wanted mean of sum min(p, q), by bisection."""
-    low, high, batch = 0.0, 16.0, max(2, 400_000 // vocab_size)
-    for _ in range(16):
-        middle = (low + high) / 2
-        target, draft = _models(torch.Generator().manual_seed(0), batch, 4, vocab_size, middle)
+    batch = max(2, 400_000 // vocab_size)
+
+    def accepts_more(noise: float) -> bool:
+        target, draft = _models(torch.Generator().manual_seed(0), batch, 4, vocab_size, noise)
         overlap = torch.minimum(sampling.probs(target[:, :-1]), sampling.probs(draft)).sum(-1).mean()
-        low, high = (middle, high) if float(overlap) > acceptance else (low, middle)
-    return (low + high) / 2
+        return float(overlap) > acceptance
+
+    return halved(accepts_more, high=16.0, steps=16)
 
 
 def _models(generator: torch.Generator, batch: int, gamma: int, vocab_size: int, noise: float) -> tuple[Tensor, Tensor]:

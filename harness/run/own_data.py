@@ -92,7 +92,7 @@ def _learns_from(model: ModelSpec, place: str) -> bool:
 
 def _is_trained_here(model: ModelSpec) -> bool:
     """Say whether a model is trained on the training rows of whatever data a run has."""
-    return model.base.startswith(ZOO) or (model.base.startswith(POCKET) and model.base.removeprefix(POCKET) in TRAINED)
+    return model.zoo_name is not None or (model.base.startswith(POCKET) and model.base.removeprefix(POCKET) in TRAINED)
 
 
 def _reads_part(model: ModelSpec, whole: Source, task: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.core import plugins
 from harness.core.errors import Unavailable
-from harness.core.experiment import ZOO, Comparison, Experiment, ModelSpec
+from harness.core.experiment import Comparison, Experiment, ModelSpec
 from harness.core.jobs import run_apart
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
@@ -45,7 +45,7 @@ def known_arms(plan: Iterable[Comparison]) -> list[Comparison]:
         try:
             found.append(pin_arms(comparison))
         except Unavailable as error:
-            waiting[str(error)] = waiting.get(str(error), 0) + sum(arm.limit * arm.repeats for arm in comparison.arms)
+            waiting[str(error)] = waiting.get(str(error), 0) + sum(arm.num_runs for arm in comparison.arms)
     for why, runs in waiting.items():
         print(f"{runs} runs wait for {why}; --reproduce does it, too")
     return found
@@ -171,7 +171,7 @@ def print_plan(comparisons: Iterable[Comparison], folder: Path) -> None:
     tokens = 0
     for arm in arms:
         stored = RecordFile(folder, arm).read()
-        runs = arm.limit * arm.repeats
+        runs = arm.num_runs
         tokens += max(runs - len(stored), 0) * arm.max_new_tokens
         print(f"{arm.signature}  {_line(arm)}: {len(stored)} of {runs} runs recorded")
     named = {spec: arm for arm in arms for spec in specs_of(arm)}
@@ -187,8 +187,8 @@ def _line(arm: Experiment) -> str:
 
 
 def _model_line(spec: ModelSpec, arm: Experiment) -> str:
-    if spec.base.startswith(ZOO):
-        name, scale = spec.base.removeprefix(ZOO), scale_of(arm.profile)
+    if spec.zoo_name is not None:
+        name, scale = spec.zoo_name, scale_of(arm.profile)
         cached = is_complete(model_folder(name, recipe_hash(name, scale, arm.source)))
         state = "cached" if cached else "to be trained here, seconds to minutes"
     elif is_ngram_table(spec):

@@ -47,13 +47,13 @@ def warm_up(arm: Arm, target: LoadedModel, session: Session) -> None:
     """
     experiment = arm.experiment
     lengths = (experiment.max_new_tokens, 1) if experiment.device.startswith("cuda") else (experiment.max_new_tokens,)
-    if prompts := readable(arm.prompts)[0][: experiment.batch_size]:
+    if prompts := with_readable_audio(arm.prompts)[0][: experiment.batch_size]:
         for length in lengths:
             with suppress(RuntimeError, IndexError, NotFiniteError):
                 generate(experiment.replace(max_new_tokens=length), arm.method, prompts, target, session, repeat=0)
 
 
-def readable(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+def with_readable_audio(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
     """Return the prompts whose recording, if they have one, can be read; and the others, each with its error."""
     found, broken = [], []
     for prompt in prompts:
@@ -70,7 +70,7 @@ def generated(
     arm: Arm, prompts: Sequence[Prompt], task: Task, target: LoadedModel, session: Session, repeat: int, facts: Facts
 ) -> list[Record]:
     """Decode a batch: one record a prompt. A recording that cannot be read fails alone, without the rest of its batch."""
-    found, broken = readable(prompts)
+    found, broken = with_readable_audio(prompts)
     records = _decoded(arm, found, task, target, session, repeat, facts) if found else []
     made = {one.example: one for one in records}
     made |= {prompt.example.id: _failure(arm, prompt, message, repeat, facts) for prompt, message in broken}
@@ -184,7 +184,7 @@ def decoded_again(
     """Decode a recorded batch once more under a probe that times or holds what decoding does; refused for another text."""
     repeat = records[0].repeat
     by_example = {record.example: record for record in records}
-    prompts = readable(prompts)[0]
+    prompts = with_readable_audio(prompts)[0]
 
     def decode() -> tuple[tuple[list[Generation], float], RuleTimes | None]:
         return _timed(arm, prompts, target, session, repeat)

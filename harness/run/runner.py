@@ -5,7 +5,6 @@ is recorded already is not run again; what fails is recorded as failed. Facts th
 are noted: of models, tokenizers and source sentences.
 """
 
-import hashlib
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -19,8 +18,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from harness.core import plugins
 from harness.core.errors import Unavailable
-from harness.core.experiment import POCKET, ZOO, Comparison, Experiment, ModelSpec
-from harness.core.files import replace_file
+from harness.core.experiment import POCKET, Comparison, Experiment, ModelSpec
+from harness.core.files import replace_file, short_hash
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
@@ -71,9 +70,9 @@ def ensure_models(experiments: Iterable[Experiment], workers: int | None = None)
     wanted: dict[tuple[Scale, str], dict[str, None]] = {}
     for experiment in experiments:
         for spec in specs_of(experiment):
-            if spec.base.startswith(ZOO):
+            if spec.zoo_name is not None:
                 group = wanted.setdefault((scale_of(experiment.profile), experiment.source), {})
-                group[spec.base.removeprefix(ZOO)] = None
+                group[spec.zoo_name] = None
     for (scale, source), names in wanted.items():
         ensure(list(names), scale, source, workers=workers)
 
@@ -128,7 +127,7 @@ class Runner:
 
     def is_complete(self, comparison: Comparison) -> bool:
         """Say whether nothing is left to record, judged by count so that neither data nor model is touched."""
-        recorded = all(len(self.records(arm)) >= arm.limit * arm.repeats for arm in comparison.arms)
+        recorded = all(len(self.records(arm)) >= arm.num_runs for arm in comparison.arms)
         return recorded and not self._begins_again(comparison)
 
     def _begins_again(self, comparison: Comparison) -> bool:
@@ -219,7 +218,7 @@ def note_facts(notes: Notes, pinned: Comparison, examples: Sequence[Example]) ->
 
 def _is_here(spec: ModelSpec) -> bool:
     """Say whether a model's files can be read; those of the zoo may have been deleted since records were made."""
-    return not spec.base.startswith(ZOO) or is_complete(model_folder(spec.base.removeprefix(ZOO), spec.revision or ""))
+    return spec.zoo_name is None or is_complete(model_folder(spec.zoo_name, spec.revision or ""))
 
 
 def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
@@ -240,7 +239,7 @@ def model_facts(spec: ModelSpec, arm: Experiment) -> dict[str, Any]:
 
 
 def _num_parameters(spec: ModelSpec, arm: Experiment) -> int | None:
-    if spec.base.startswith(ZOO) and _is_here(spec):
+    if spec.zoo_name is not None and _is_here(spec):
         facts = read_facts(zoo_model_folder(spec))
         if "num_parameters" in facts:
             return int(facts["num_parameters"])
@@ -259,12 +258,12 @@ def keep_tokenizer(tokenizer: PreTrainedTokenizerBase, notes: Notes) -> str:
     )
     if is_light:
         content = tokenizer.backend_tokenizer.to_str()
-        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+        digest = short_hash(content)
         path = notes.tokenizer(digest)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             replace_file(path, content)
         return digest
-    digest = hashlib.sha256(f"{kind.__name__} {sorted(tokenizer.get_vocab().items())}".encode()).hexdigest()[:16]
+    digest = short_hash(f"{kind.__name__} {sorted(tokenizer.get_vocab().items())}")
     tokenizer.save_pretrained(notes.tokenizer(digest))
     return digest

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from harness.core.experiment import Comparison, Experiment
+from harness.core.experiment import Comparison, Experiment, arms_of
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.pairing import num_failed, succeeded
-from harness.measures.statistics import Estimate, Missing, NotReached, Redrawn, Student
+from harness.measures.statistics import Estimate, Missing, NotReached, Redrawn, Refused, Student
 from harness.tables.evidence import Evidence
 from harness.tables.published import Published
 
 NOT_PUBLIC = "not public"
-REFUSED = "refused"  # such a number's status, and how the reason begins
+REFUSED = "refused"  # such a number's status
 STATUSES = ("measured", "computed", "not run", "failed", REFUSED, "not reached")
 BETWEEN_HEADS = " / "
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
@@ -178,7 +178,7 @@ class Table:
 
     def arms(self, settings: Settings) -> frozenset[Experiment]:
         """The experiments that feed it."""
-        return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)
+        return frozenset(arms_of(self.plan(settings)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class Figure:
 
     def arms(self, settings: Settings) -> frozenset[Experiment]:
         """The experiments that it is drawn from."""
-        return frozenset(arm for comparison in self.plan(settings) for arm in comparison.arms)
+        return frozenset(arms_of(self.plan(settings)))
 
 
 def without_idle_replicas(item: Table | Figure, settings: Settings) -> Settings:
@@ -232,10 +232,9 @@ def cell_of(
     result = estimate()
     is_speed = isinstance(result, Estimate) and (unit in SPEEDS or result.unit in SPEEDS)
     if is_speed and (red := evidence.reason_against_speed(arms)):
-        result = Missing(red)
+        result = Refused(red)
     if isinstance(result, Missing):
-        without = REFUSED if result.why.startswith(REFUSED) else "failed"
-        status = "not reached" if isinstance(result, NotReached) else without
+        status = REFUSED if isinstance(result, Refused) else "not reached" if isinstance(result, NotReached) else "failed"
         return Cell(row, column, published, unit=unit, status=status, note=result.why)
     if result is None:
         return Cell(row, column, published, unit=unit, status="failed", note="the records hold no such measurement")
@@ -264,8 +263,8 @@ def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:
     parts = []
     if failed := num_failed(records):
         parts.append(f"{failed} of {len(records)} runs failed and are not in the number")
-    if len(records) < experiment.limit * experiment.repeats:
-        parts.append(f"{len(records)} of at most {experiment.limit * experiment.repeats} runs are recorded")
+    if len(records) < experiment.num_runs:
+        parts.append(f"{len(records)} of at most {experiment.num_runs} runs are recorded")
     return ", ".join(parts)
 
 

@@ -6,7 +6,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from harness.core.experiment import Comparison, DrafterSpec, Experiment, ModelSpec
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, ModelSpec, arms_of
 from harness.core.files import digest_of, readable
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile, read_environment
@@ -78,8 +78,8 @@ class Evidence:
 
     def count(self, plan: Iterable[Comparison]) -> tuple[int, int]:
         """Count the runs of a plan: those that are recorded, and all."""
-        arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
-        return sum(len(self.records_of(arm)) for arm in arms), sum(arm.limit * arm.repeats for arm in arms)
+        arms = arms_of(plan)
+        return sum(len(self.records_of(arm)) for arm in arms), sum(arm.num_runs for arm in arms)
 
     def state(self, plan: Sequence[Comparison]) -> str:
         """Say how much of a plan is recorded."""
@@ -90,7 +90,7 @@ class Evidence:
 
     def reasons(self, plan: Iterable[Comparison]) -> list[str]:
         """Say why experiments of a plan could not be run, each reason once."""
-        found = (self.reason_of(arm) for comparison in plan for arm in comparison.arms)
+        found = map(self.reason_of, arms_of(plan))
         return list(dict.fromkeys(reason for reason in found if reason))
 
     def reason_against_speed(self, experiments: Sequence[Experiment]) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from harness.core.errors import UsageError
-from harness.core.experiment import Comparison
+from harness.core.experiment import Comparison, arms_of
 from harness.core.files import readable, replace_file
 from harness.core.record_files import DATE, read_environment
 from harness.core.records import Record
@@ -149,7 +149,7 @@ def header_of(command: str, plan: Sequence[Comparison], cells: Sequence[Cell], e
 
     Where it shows ratios of times, also what the exactness audit found of its methods.
     """
-    arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
+    arms = arms_of(plan)
     environments = environments_of(plan, evidence)
     keys = environments[0] if environments else {}
     return Header(
@@ -177,7 +177,7 @@ def recorded(records: Sequence[Record], environments: Sequence[Mapping[str, str 
 
 
 def records_of(plan: Sequence[Comparison], evidence: Evidence) -> list[Record]:
-    arms = dict.fromkeys(arm for comparison in plan for arm in comparison.arms)
+    arms = arms_of(plan)
     return [record for arm in arms for record in evidence.records_of(arm)]
 
 

@@ -6,7 +6,7 @@ The paper's names stay in the rows; what ran under them is often another model, 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.core.experiment import POCKET, ZOO, DrafterSpec, Experiment, ModelSpec
+from harness.core.experiment import POCKET, DrafterSpec, Experiment, ModelSpec
 from harness.zoo.descriptions import BlockwiseRecipe, HeadRecipe, Recipe
 from harness.zoo.recipes import AnyRecipe, recipes_of, scale_of
 
@@ -20,8 +20,9 @@ FAMILIES = {
 
 def recipe_of(spec: ModelSpec, arm: Experiment) -> AnyRecipe | None:
     """The recipe of one of the zoo's models; None of others."""
-    name = spec.base.removeprefix(ZOO).partition("@")[0]
-    return recipes_of(scale_of(arm.profile), arm.source).get(name) if spec.base.startswith(ZOO) else None
+    if spec.zoo_name is None:
+        return None
+    return recipes_of(scale_of(arm.profile), arm.source).get(spec.zoo_name.partition("@")[0])
 
 
 def models_that_ran(arms: Iterable[Experiment], facts: Facts, drafter: DrafterSpec | None = None) -> str:

@@ -5,7 +5,6 @@ paired. The targets are deep and narrow: like a large model's, their forward pas
 few. A scale is data: its numbers stand in ``recipes.toml`` and ``specdec.toml``.
 """
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal, cast
 
 import tasks
 from harness.core.errors import UsageError
+from harness.core.files import short_hash
 from harness.zoo.cache import model_folder
 from harness.zoo.descriptions import (
     Corpus,
@@ -151,7 +151,7 @@ def digest(description: Description, source: str) -> str:
     source = data_of(corpus, source)
     data = {part.task: tasks.fingerprint(part.task, source) for part in corpus.parts}
     whole = {"description": asdict(description), "data": data, "code": CODE_VERSION}
-    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+    return short_hash(json.dumps(whole, sort_keys=True))
 
 
 def data_of(corpus: Corpus, source: str) -> str:

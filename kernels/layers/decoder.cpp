@@ -30,7 +30,7 @@ struct Drafting {
   double temperature;
   long top_k;
   double top_p;
-  long threads;  // for a long row
+  long threads;
   std::int64_t* tokens;
   Number* logits;       // [count, size]
   double* log_sum_exp;  // of logits over the temperature, among the tokens that the filters keep
@@ -65,7 +65,7 @@ void embed_rows(const Ends<Number>& ends, const std::int64_t* tokens, long batch
 
 // logits = the head's products with `count` rows.
 template <typename Number>
-void project(const Ends<Number>& ends, const Number* hidden, long count, long width, Number* logits) {
+void project(const Ends<Number>& ends, const Number* hidden, long count, long width, Number* logits, long threads) {
   static thread_local std::vector<Number> normed;
   const Number* nothing = nullptr;
   if (ends.norm.gain) {
@@ -73,16 +73,16 @@ void project(const Ends<Number>& ends, const Number* hidden, long count, long wi
     apply(ends.norm, hidden, count, width, normed.data());
     hidden = normed.data();
   }
-  multiply_by_all(ends.head, hidden, count, nothing, logits);
+  multiply_by_all(ends.head, hidden, count, nothing, logits, threads);
 }
 
 // A whole pass: what is handed to the head, in `pass.hidden`, and the logits of all its tokens.
 template <typename Number>
 void pass_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
-                 const Ends<Number>& ends, const std::int64_t* tokens, Number* logits) {
+                 const Ends<Number>& ends, const std::int64_t* tokens, Number* logits, long threads) {
   embed_rows(ends, tokens, pass.batch, pass.num_new, pass.position, pass.starts, shape.width, pass.hidden);
-  run_by_all(shape, layers, count, pass);
-  project(ends, pass.hidden, pass.batch * pass.num_new, shape.width, logits);
+  run_by_all(shape, layers, count, pass, threads);
+  project(ends, pass.hidden, pass.batch * pass.num_new, shape.width, logits, threads);
 }
 
 // A pass over every row's last token and its drafts, and the verdict on these by their logits: at temperature 0 `compared`, else `round`.
@@ -90,7 +90,7 @@ template <typename Number>
 void verify_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
                    const Ends<Number>& ends, const std::int64_t* tokens, Number* logits, const verdicts::Round* round,
                    const verdicts::Compared* compared, int threads) {
-  pass_by_all(shape, layers, count, pass, ends, tokens, logits);
+  pass_by_all(shape, layers, count, pass, ends, tokens, logits, threads);
   if (round)
     verdicts::verify_batch<Number>(*round, threads);
   else
@@ -123,17 +123,19 @@ void draft_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long 
     pass.num_new = step ? 1 : drafting.num_fed;
     pass.text.places = pass.position + pass.num_new;
     embed(ends, step ? &next : drafting.fed, pass.num_new, pass.position, nullptr, width, pass.hidden);
-    run_by_all(shape, layers, count, pass);
+    run_by_all(shape, layers, count, pass, drafting.threads);
     Number* logits = drafting.logits + step * size;
-    project(ends, pass.hidden + (pass.num_new - 1) * width, 1, width, drafting.columns ? own.data() : logits);
+    project(ends, pass.hidden + (pass.num_new - 1) * width, 1, width, drafting.columns ? own.data() : logits,
+            drafting.threads);
     for (long token = 0; drafting.columns && token < size; token++) {
       const std::int64_t column = drafting.columns[token];
       logits[token] = column < 0 ? -std::numeric_limits<Number>::infinity() : own[column];
     }
     drafting.tokens[step] = drafting.uniforms ? drawn(drafting, logits, size, drafting.uniforms[step], drafting.log_sum_exp + step)
                                               : laws::likeliest(logits, size);
-    next = std::min<std::int64_t>(drafting.tokens[step], size - 1);
-    if (drafting.columns) next = drafting.embedded[next];
+    const std::int64_t token = drafting.tokens[step];
+    const bool was_drawn = token < size && (!drafting.columns || drafting.columns[token] >= 0);
+    next = !was_drawn ? drafting.fed[0] : drafting.columns ? drafting.embedded[token] : token;
     pass.position += pass.num_new;
     pass.new_keys += pass.num_new * pass.text.place_stride;
     pass.new_values += pass.num_new * pass.text.place_stride;
@@ -143,11 +145,11 @@ void draft_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long 
 }  // namespace
 
 extern "C" {
-void run_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass) {
-  run_by_all(*shape, layers, count, *pass);
+void run_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass, int threads) {
+  run_by_all(*shape, layers, count, *pass, threads);
 }
-void run_float64(const Shape<double>* shape, const Layer<double>* layers, long count, const Pass<double>* pass) {
-  run_by_all(*shape, layers, count, *pass);
+void run_float64(const Shape<double>* shape, const Layer<double>* layers, long count, const Pass<double>* pass, int threads) {
+  run_by_all(*shape, layers, count, *pass, threads);
 }
 void embed_float32(const Ends<float>* ends, const std::int64_t* tokens, long batch, long num_new, long position,
                    const std::int64_t* positions, long width, float* hidden) {
@@ -157,19 +159,19 @@ void embed_float64(const Ends<double>* ends, const std::int64_t* tokens, long ba
                    const std::int64_t* positions, long width, double* hidden) {
   embed_rows(*ends, tokens, batch, num_new, position, positions, width, hidden);
 }
-void head_float32(const Ends<float>* ends, const float* hidden, long count, long width, float* logits) {
-  project(*ends, hidden, count, width, logits);
+void head_float32(const Ends<float>* ends, const float* hidden, long count, long width, float* logits, int threads) {
+  project(*ends, hidden, count, width, logits, threads);
 }
-void head_float64(const Ends<double>* ends, const double* hidden, long count, long width, double* logits) {
-  project(*ends, hidden, count, width, logits);
+void head_float64(const Ends<double>* ends, const double* hidden, long count, long width, double* logits, int threads) {
+  project(*ends, hidden, count, width, logits, threads);
 }
 void pass_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass,
-                  const Ends<float>* ends, const std::int64_t* tokens, float* logits) {
-  pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits);
+                  const Ends<float>* ends, const std::int64_t* tokens, float* logits, int threads) {
+  pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits, threads);
 }
 void pass_float64(const Shape<double>* shape, const Layer<double>* layers, long count, const Pass<double>* pass,
-                  const Ends<double>* ends, const std::int64_t* tokens, double* logits) {
-  pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits);
+                  const Ends<double>* ends, const std::int64_t* tokens, double* logits, int threads) {
+  pass_by_all(*shape, layers, count, *pass, *ends, tokens, logits, threads);
 }
 void verify_float32(const Shape<float>* shape, const Layer<float>* layers, long count, const Pass<float>* pass,
                     const Ends<float>* ends, const std::int64_t* tokens, float* logits, const verdicts::Round* round,

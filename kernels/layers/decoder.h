@@ -400,7 +400,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
 }
 
 template <typename Number>
-void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass) {
+void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass, long most_threads) {
   static thread_local Buffers<Number> shared;
   const long rows = pass.batch * pass.num_new;
   shared.queries.resize(rows * layers->qkv.width), shared.attended.resize(rows * layers->out.depth);
@@ -408,7 +408,7 @@ void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long co
   shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
   Buffers<Number>& mine = shared;  // the calling thread's
   Gate gate;
-  by_team(threads_for(layers->up.depth * layers->up.width),
+  by_team(threads_for(layers->up.depth * layers->up.width, most_threads),
           [&](long thread, long threads) { run(shape, layers, count, pass, mine, gate, thread, threads); });
 }
 

@@ -206,12 +206,12 @@ class Decoder:
         )
         functions = [getattr(library, name) for name in names]
         self._embed, self._run, self._head, self._whole, self._draft, self._verify = functions
-        at, number = ctypes.c_void_p, ctypes.c_long
-        self._whole.argtypes = (at, at, number, at, at, at, at)
+        at, number, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+        self._whole.argtypes = (at, at, number, at, at, at, at, threads)
         self._embed.argtypes = (at, at, number, number, number, at, number, at)
-        self._run.argtypes, self._head.argtypes = (at, at, number, at), (at, at, number, number, at)
+        self._run.argtypes, self._head.argtypes = (at, at, number, at, threads), (at, at, number, number, at, threads)
         self._draft.argtypes = (at, at, number, at, at, at)
-        self._verify.argtypes = (*self._whole.argtypes, at, at, ctypes.c_int)
+        self._verify.argtypes = (at, at, number, at, at, at, at, at, at, threads)
         for function in functions:
             function.restype = None
         self._point()
@@ -308,7 +308,8 @@ class Decoder:
             numbers = getattr(drafted, name)
             if numbers.dtype != torch.long or not numbers.is_contiguous() or len(numbers) != len(drafted.columns):
                 raise InputError(f"{name} of a drafted vocabulary: expected {len(drafted.columns)} contiguous int64 numbers")
-            if not least <= int(numbers.min()) <= int(numbers.max()) < end:
+            read = numbers if name == "columns" else numbers[drafted.columns >= 0]  # others are never drawn
+            if len(read) and not least <= int(read.min()) <= int(read.max()) < end:
                 raise IndexError(f"{name} of a drafted vocabulary: expected numbers from {least} to {end - 1}")
 
     def _check_hidden(self, hidden: Float[Tensor, "*rows D"]) -> None:
@@ -330,7 +331,8 @@ class Decoder:
         self._check_hidden(hidden)
         out = hidden.clone(memory_format=torch.contiguous_format)
         arguments, _held = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
-        self._run(ctypes.addressof(self._shape), self._layers_at(first), last - first, ctypes.addressof(arguments))
+        shape, passing = map(ctypes.addressof, (self._shape, arguments))
+        self._run(shape, self._layers_at(first), last - first, passing, torch.get_num_threads())
         return out
 
     def head(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
@@ -340,7 +342,8 @@ class Decoder:
         hidden, size = hidden.contiguous(), self._ends.head.width
         logits = torch.empty((*hidden.shape[:-1], size), dtype=self._dtype)
         count, width = logits.numel() // size, hidden.shape[-1]
-        self._head(ctypes.addressof(self._ends), hidden.data_ptr(), count, width, logits.data_ptr())
+        ends = ctypes.addressof(self._ends)
+        self._head(ends, hidden.data_ptr(), count, width, logits.data_ptr(), torch.get_num_threads())
         return logits
 
     def whole(
@@ -358,7 +361,9 @@ class Decoder:
         batch, num_new = tokens.shape
         arguments, _held = self._pass(batch, num_new, starts, 0, cached, hidden)
         shape, passing, ends = map(ctypes.addressof, (self._shape, arguments, self._ends))
-        self._whole(shape, self._layers_at(0), num_layers, passing, ends, tokens.data_ptr(), logits.data_ptr())
+        self._whole(
+            shape, self._layers_at(0), num_layers, passing, ends, tokens.data_ptr(), logits.data_ptr(), torch.get_num_threads()
+        )
         return hidden, logits
 
     def draft(

@@ -75,7 +75,7 @@ template <typename Stored>
 constexpr bool SCALED = std::is_same_v<Stored, std::int8_t>;
 
 // One vector of the weight's numbers, or one number, as they are multiplied; int8 still without its scale.
-template <typename Number>
+template <typename Number, std::enable_if_t<std::is_floating_point_v<Number>, int> = 0>
 inline typename Vector<Number>::type widened(const Number* from) {
   return *(const typename Vector<Number>::type*)from;
 }
@@ -167,14 +167,6 @@ inline void keep(Lanes& value) {
   asm("" : "+x"(value));
 #else
   (void)value;
-#endif
-}
-
-inline long thread_count() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
 #endif
 }
 
@@ -310,8 +302,8 @@ class Gate {
   std::atomic<long> arrived{0}, passed{0};
 };
 
-// The number of threads for a product: a small weight is not worth a second one.
-inline long threads_for(long size) { return size < SHARED ? 1 : thread_count(); }
+// Of so many threads those for a product: a small weight is not worth a second one.
+inline long threads_for(long size, long most) { return size < SHARED ? 1 : most; }
 
 // The columns from ``first`` to ``last`` that one of several threads makes: no two threads share a line of memory.
 struct Columns {
@@ -373,14 +365,15 @@ void join(Number* out, const Number* second, long width, long count, Columns col
     for (long column = columns.first; column < columns.last; column++) out[column] += second[column];
 }
 
-// Make out = rows * weight + bias (+ onto) by as many threads as pay.
+// Make out = rows * weight + bias (+ onto) by as many of the threads as pay.
 template <typename Number>
-void multiply_by_all(const Product<Number>& product, const Number* rows, long count, const Number* onto, Number* out) {
+void multiply_by_all(const Product<Number>& product, const Number* rows, long count, const Number* onto, Number* out,
+                     long most_threads) {
   static thread_local std::vector<Number> seconds;
   seconds.resize(count * product.width);
   Number* second = seconds.data();  // the calling thread's
   Gate gate;
-  by_team(threads_for(product.depth * product.width), [&](long thread, long threads) {
+  by_team(threads_for(product.depth * product.width, most_threads), [&](long thread, long threads) {
     multiply(product, rows, product.depth, count, onto, out, second, thread, threads);
     gate.wait(threads);
     join(out, second, product.width, count, Columns(product.width, thread, threads));

@@ -51,8 +51,10 @@ def product_arguments(
     process: whoever keeps addresses looks whether they still hold.
 
     Raises:
-        InputError: a narrow copy of a weight that is not fp32, which the loop would read as numbers of that size.
+        InputError: a narrow copy of a weight that is not fp32, or a bias of another dtype or length: the loop would read on.
     """
+    if bias is not None and (bias.dtype != weight.dtype or bias.shape != weight.shape[1:]):
+        raise InputError(f"bias {bias.dtype} {list(bias.shape)}: expected {weight.dtype} [{weight.shape[1]}], as the weight")
     if narrow is not None and weight.dtype != torch.float32:
         raise InputError(f"weight {weight.dtype} with a narrow copy: expected torch.float32, since copies are of fp32 numbers")
     bias = None if bias is None else bias.contiguous()
@@ -77,7 +79,7 @@ def compiled_product(
     if library is None:
         return None
     multiply = getattr(library, FUNCTIONS[weight.dtype])
-    multiply.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    multiply.argtypes = (*(ctypes.c_void_p,) * 2, ctypes.c_long, *(ctypes.c_void_p,) * 2, ctypes.c_int)
     multiply.restype = None
     product, tensors = product_arguments(weight, bias, narrow)
     empty, (depth, width), dtype, place = torch.empty, weight.shape, weight.dtype, weight.data_ptr()
@@ -91,10 +93,13 @@ def compiled_product(
                 f"rows {rows.dtype} {list(rows.shape)}: expected {dtype} and {depth} numbers a row, as the weight has"
             )
         rows = rows if rows.is_contiguous() else rows.contiguous()
-        onto = onto if onto is None or onto.is_contiguous() else onto.contiguous()
         count = rows.shape[0]
+        if onto is not None and (onto.dtype is not dtype or onto.shape != (count, width)):
+            raise InputError(f"onto {onto.dtype} {list(onto.shape)}: expected {dtype} {[count, width]}, as the product has")
+        onto = onto if onto is None or onto.is_contiguous() else onto.contiguous()
         out = empty((count, width), dtype=dtype)
-        multiply(ctypes.addressof(product), rows.data_ptr(), count, None if onto is None else onto.data_ptr(), out.data_ptr())
+        onto_at = None if onto is None else onto.data_ptr()
+        multiply(ctypes.addressof(product), rows.data_ptr(), count, onto_at, out.data_ptr(), torch.get_num_threads())
         return out
 
     return few_rows

@@ -131,6 +131,7 @@ class PipelineSession(ModelSession):
     def _empty_cache(self, batch: int) -> Float[Tensor, "L 1 capacity H2 head_dim"]:
         if batch != 1:
             raise InputError(f"batch {batch}: a pipeline decodes one row; give it one prompt at a time")
+        self._storage[:, :, : self._num_slots].zero_()  # a mask does not hide what is NaN in another candidate's slot
         return self._storage[:, :, self._num_slots :]
 
     def select(self, rows: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kernels.verify.interface import refuse_nan
 from methods.cores import num_cores
 from methods.errors import InputError
 from methods.models.base import Stack
@@ -191,7 +192,8 @@ def _decode(
         laps.mark()
         hidden = session.run_layers(hidden, early, depth)
         laps.mark()
-        token = sampling.draw(session.head(hidden)[:, -1], uniforms.sample([position])).unsqueeze(1)
+        logits = session.head(hidden)[:, -1]
+        token = sampling.draw(logits, uniforms.sample([position])).unsqueeze(1)
         emitted = int(token)
         laps.mark()
         _, reason = stop.cut([emitted], budget - position)
@@ -209,6 +211,7 @@ def _decode(
         laps.next_round(step, units.times() if candidates else [])
         generation.add([emitted], step)
         if reason is not None:
+            refuse_nan(logits)
             break
     return generation
 

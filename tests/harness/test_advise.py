@@ -24,7 +24,7 @@ from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodS
 from harness.core.records import EarlyRanks, Record
 from harness.measures import of_run
 from harness.measures.pairing import overlap_of
-from harness.measures.statistics import Estimate, Missing, tail_among
+from harness.measures.statistics import Estimate, Missing, Refused, tail_among
 from harness.report.items import advice_items
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
@@ -256,7 +256,7 @@ def test_a_draft_as_dear_as_the_target_is_not_used(synthetic: SimpleNamespace) -
             Estimate(1.2, None, None, 6, "x"),
             "no recommendation: copy, gamma 3 is 1.20 times as fast as plain decoding, 8 examples, too few",
         ),
-        (Missing("refused: the machine was busy"), "no recommendation: refused: the machine was busy"),
+        (Refused("refused: the machine was busy"), "no recommendation: refused: the machine was busy"),
     ],
 )
 def test_only_an_interval_above_one_is_recommended(achieved: Estimate | Missing, starts: str) -> None:

@@ -15,7 +15,7 @@ from harness.cli.main import main
 from harness.core.experiment import Experiment
 from harness.core.record_files import load_experiment, load_records
 from harness.measures.of_run import alpha_overlap, speedup
-from harness.measures.statistics import Missing
+from harness.measures.statistics import Refused
 from harness.papers.leviathan.speed import account
 from harness.report.grid import Point, csv_text, curve, write
 from kernels.inputs import SamplingSpec
@@ -64,7 +64,7 @@ def test_theory_is_shown_only_where_it_holds_and_no_speed_that_is_refused(synthe
     assert [bool(row["predicted_theorem"]) for row in rows] == [False, True]
     assert [bool(row["speedup"]) for row in rows] == [True, False]
     assert not any(row["decode_speedup"] for row in rows)
-    unexplained = replace(first, costs=Missing("refused: the costs leave half unexplained"))
+    unexplained = replace(first, costs=Refused("refused: the costs leave half unexplained"))
     said = write([lossy, refused, unexplained], tmp_path)
     assert "(1) refused: its audit is red" in said
     assert "(2) refused: the costs leave half unexplained" in said

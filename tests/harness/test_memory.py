@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.run import instruments
-from harness.run.instruments import peak_unknown, resident_bytes, with_peak
+from harness.run.instruments import reset_peak, resident_bytes, with_peak
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _known() -> None:
-    if (reason := peak_unknown("cpu")) is not None:
+    if (reason := reset_peak()) is not None:
         pytest.skip(reason)
 
 
@@ -60,7 +60,7 @@ def test_memory_held_before_does_not_count() -> None:
 def test_where_it_cannot_be_measured_it_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruments, "RESET", tmp_path / "absent" / "clear_refs")
     assert with_peak("cpu", lambda: "done") == ("done", None)
-    assert "clear_refs cannot be written (No such file or directory)" in (peak_unknown("cpu") or "")
+    assert "clear_refs cannot be written (No such file or directory)" in (reset_peak() or "")
 
 
 def test_a_worker_that_keeps_what_is_freed_is_not_handed_pages_anew() -> None:

@@ -23,7 +23,7 @@ from harness.core.experiment import (
 from harness.core.record_files import RecordFile, load_records, read_records
 from harness.core.records import text_hash
 from harness.run import record as recording
-from harness.run.instruments import peak_unknown
+from harness.run.instruments import reset_peak
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from methods.errors import InputError
@@ -129,7 +129,7 @@ def test_a_larger_limit_goes_on_and_a_smaller_one_reads_the_first(tmp_path: Path
 
 
 def test_memory_is_measured_in_a_pass_of_its_own(tmp_path: Path, decodings: list[Experiment]) -> None:
-    if (reason := peak_unknown("cpu")) is not None:
+    if (reason := reset_peak()) is not None:
         pytest.skip(reason)
     undisturbed = run(tmp_path, plain(), drafting())
     decodings.clear()

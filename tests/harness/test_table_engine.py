@@ -7,7 +7,7 @@ import pytest
 from harness.core.experiment import Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
-from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.measures.statistics import Estimate, Missing, Refused, ratio_of_examples
 from harness.tables.engine import Column, Known, Result, Row, Section, section_cells, table
 from harness.tables.evidence import Evidence
 
@@ -30,7 +30,7 @@ COLUMNS = (
     Column("again", lambda known, row: known.once(facts, row.arm), reads=("plain",), remark=lambda known, row: row.name),
     Column("gamma", lambda known, row: Estimate(row.key["gamma"], None, None, 1), kind="planned", published="gamma"),
     Column("scored", lambda known, row: Missing("the scorer is not installed"), optional=True),
-    Column("refused", lambda known, row: Missing("refused: drifted"), applies=lambda arm, row: row.name == "small"),
+    Column("refused", lambda known, row: Refused("refused: drifted"), applies=lambda arm, row: row.name == "small"),
     Column("never shown", note="never shown: nor is this."),
 )
 PAPERS = {"small": {"emitted": 2.5, "gamma": 3.0}}

@@ -41,6 +41,13 @@ def test_a_source_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: py
 
 
 @needs_compiler
+def test_a_cache_here_is_no_library_of_the_systems(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORETOKEN_CACHE", ".")
+    assert load(source) is not None
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: b"\0" + data[1:]], ids=["torn", "flipped"]
 )

@@ -1,5 +1,10 @@
 """Products of few rows: the compiled loop against fp64, the same bits for any number of rows, and what the chooser takes."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -87,6 +92,40 @@ def test_other_rows_than_the_weights_are_refused(rows: torch.Tensor) -> None:
     """The loop would read what lies behind them."""
     with pytest.raises(InputError, match=r"expected torch\.float64 and 6 numbers a row"):
         compiled_product(torch.randn(6, 4, dtype=torch.float64), None)(rows, None)
+
+
+@needs_compiler
+@pytest.mark.parametrize("bias", [torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.bfloat16)])
+def test_another_bias_than_the_weights_is_refused(bias: torch.Tensor) -> None:
+    with pytest.raises(InputError, match=r"bias torch\.\w+ \[\d\]: expected torch\.float32 \[4\], as the weight"):
+        compiled_product(torch.randn(6, 4), bias)
+    with pytest.raises(InputError, match=r"onto torch\.\w+ .*: expected torch\.float32 \[1, 4\], as the product has"):
+        compiled_product(torch.randn(6, 4), None)(torch.randn(1, 6), bias[None])
+
+
+@needs_compiler
+def test_a_product_takes_as_many_threads_as_torch() -> None:
+    """In a thread of Python's, too, for which OpenMP itself would take all cores."""
+    code = """
+import os, threading, torch
+from kernels.products.few_rows import compiled_product
+torch.set_num_threads(1)
+product = compiled_product(torch.randn(1024, 1024), None)
+rows, counts = torch.randn(2, 1024), []
+def work():
+    before = len(os.listdir("/proc/self/task"))
+    product(rows, None)
+    counts.append(len(os.listdir("/proc/self/task")) - before)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(counts)
+"""
+    if not Path("/proc/self/task").is_dir():
+        pytest.skip("this system does not list a process's threads")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "[0]\n"
 
 
 @needs_compiler

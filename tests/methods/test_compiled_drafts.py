@@ -315,6 +315,7 @@ def test_a_vocabulary_that_the_head_lacks_is_refused(columns: list[int], embedde
     with pytest.raises(InputError, match="of a drafted vocabulary: expected 2 contiguous int64 numbers"):
         compiled._check_drafted(Drafted(torch.tensor([3, 4]), torch.tensor([3, 4], dtype=torch.int32)))
     compiled._check_drafted(Drafted(torch.tensor([96, -1]), torch.tensor([0, 96])))
+    compiled._check_drafted(Drafted(torch.tensor([96, -1]), torch.tensor([0, 97])))  # of a token that is never drafted
 
 
 def test_a_head_wider_than_the_embedding_decodes_plainly() -> None:

@@ -13,7 +13,7 @@ from math import comb, sqrt
 import numpy as np
 
 from harness.exact.fit import POWER, Z_POWER
-from harness.measures.statistics import at_most
+from harness.measures.statistics import at_most, halvings
 
 RESAMPLES = 2000
 ALL_UNITS = 11  # of so many units every way of swapping is tried
@@ -117,13 +117,14 @@ def _missed_tv(feature: Feature, values: np.ndarray, critical: float | None) -> 
     per_run, mean = feature.totals.sum() / 2, float(values.mean())
     cells = int((feature.totals > 0).sum())
     spread = mean / max(1, cells - 1)
-    low, high = 0.0, 1.0
-    for _ in range(40 if critical is not None else 0):
-        tv = (low + high) / 2
+    if critical is None:
+        return 1.0
+
+    def is_missed(tv: float) -> bool:
         raised = 2 * per_run * tv**2
-        found = mean + raised - Z_POWER * sqrt(values.var() + 4 * spread * raised) >= critical
-        low, high = (low, tv) if found else (tv, high)
-    return high
+        return mean + raised - Z_POWER * sqrt(values.var() + 4 * spread * raised) < critical
+
+    return halvings(is_missed)[1]
 
 
 def fisher(hits: int, n: int, other_hits: int, other_n: int) -> float:
@@ -143,11 +144,7 @@ def found_share(n: int, level: float, noise: float = 0.0) -> float:
 
     Of the other pairs a share ``noise`` points, either way alike, and hides some.
     """
-    low, high = 0.0, 1.0
-    for _ in range(30):
-        share = (low + high) / 2
-        low, high = (low, share) if _found(n, level, share, noise) >= POWER else (share, high)
-    return high
+    return halvings(lambda share: _found(n, level, share, noise) < POWER, steps=30)[1]
 
 
 def _found(n: int, level: float, share: float, noise: float) -> float:

@@ -25,7 +25,7 @@ from harness.core.experiment import Experiment
 from harness.core.records import Record, Unit
 from harness.core.settings import Settings
 from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded, wall_s
-from harness.measures.statistics import Estimate, Missing, Redrawn, Statistic, interval, replicas_of, widened
+from harness.measures.statistics import Estimate, Missing, Redrawn, Refused, Statistic, interval, replicas_of, widened
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.claims import measured_speed
 from harness.papers.leviathan.setup import (
@@ -97,7 +97,7 @@ def _unexplained(found: dict[str, Estimate | None]) -> Missing | None:
     speed = predicted.value + rest.value
     if abs(rest.value) <= MAX_UNEXPLAINED * speed:
         return None
-    return Missing(
+    return Refused(
         f"refused: the costs of its rounds leave {rest.value:+.2f} of their speed of {speed:.2f} unexplained (at most "
         f"{MAX_UNEXPLAINED:.0%} is allowed); {REMEDY}"
     )

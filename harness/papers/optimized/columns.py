@@ -14,14 +14,12 @@ from harness.core.records import Record, Unit
 from harness.measures import of_run as measures
 from harness.measures.pairing import incomparable, paired, succeeded, wall_s
 from harness.measures.statistics import (
+    RESAMPLES,
     Estimate,
     Missing,
-    Redrawn,
-    interval,
+    Refused,
     ratio_of_examples,
-    replicas_of,
-    weights,
-    widened,
+    resampled,
 )
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
@@ -120,16 +118,16 @@ def contradiction(experiment: Experiment, records: Sequence[Record]) -> Missing 
     if not times:
         return None
     if profiled <= 0:
-        return Missing("refused: the profiler saw no work in the calls of the verify rule")
+        return Refused("refused: the profiler saw no work in the calls of the verify rule")
     if any(one.event_s for one in times):
         bounds = {"CUDA events": events, "the clock": wall}
     else:
         bounds = {"the clock": wall * experiment.num_threads} if experiment.num_threads else {}
     for name, bound in bounds.items():
         if profiled > SLACK * bound:
-            return Missing(f"refused: the profiler has {profiled:.4g} s for the verify rule, {name} only {bound:.4g} s")
+            return Refused(f"refused: the profiler has {profiled:.4g} s for the verify rule, {name} only {bound:.4g} s")
     if events > SLACK * wall:
-        return Missing(f"refused: CUDA events have {events:.4g} s for the verify rule, the clock only {wall:.4g} s")
+        return Refused(f"refused: CUDA events have {events:.4g} s for the verify rule, the clock only {wall:.4g} s")
     return None
 
 
@@ -160,9 +158,7 @@ def _estimate(rows: np.ndarray, of_sums: OfSums, unit: str, units: Sequence[Unit
     def of_as_many(counts: np.ndarray) -> np.ndarray:
         return of_sums(counts @ rows * (n / counts.sum(1))[:, None])
 
-    bounds = interval(of_as_many(weights(n))) if n > 1 else (None, None)
-    found = Estimate(float(of_sums(rows.sum(0))), *bounds, n, unit, redrawn=Redrawn(tuple(units), of_as_many))
-    return widened(found, replicas_of(units), of_as_many)
+    return resampled(float(of_sums(rows.sum(0))), of_as_many, n, unit, units, resamples=RESAMPLES)
 
 
 # Columns

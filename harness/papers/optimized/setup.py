@@ -266,4 +266,4 @@ def without_profiler(settings: Settings, arms: Arms) -> Arms:
 
 
 def from_zoo(model: ModelSpec) -> bool:
-    return model.base.startswith("zoo:")
+    return model.zoo_name is not None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from harness.core.experiment import ZOO, Experiment, ModelSpec
+from harness.core.experiment import Experiment, ModelSpec
 from harness.core.settings import Settings
 from harness.measures import of_run as measures
 from harness.measures.pairing import incomparable, succeeded
@@ -281,7 +281,7 @@ def arm_notes(settings: Settings, arms: Sequence[Experiment]) -> list[str]:
     drafters = [arm.method.drafter.model for arm in arms if arm.method.drafter is not None]
     specs = dict.fromkeys([arm.target for arm in arms] + [spec for spec in drafters if spec is not None])
     notes = [f"Models here: {'; '.join(_described(spec, arms[0]) for spec in specs)}."]
-    if any(spec.base.startswith(ZOO) for spec in specs) and arms[0].profile != "paper":
+    if any(spec.zoo_name is not None for spec in specs) and arms[0].profile != "paper":
         notes.append(
             "zoo: models of the same family, far smaller and of other shapes than the paper's, trained here on the training "
             "part of the same data: teacher, the corpus that it writes, verifier and drafter on that. Models of other updates "

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from methods.autoregressive import Autoregressive
-from methods.errors import InputError, WorkerError
+from methods.errors import InputError, NotFiniteError, WorkerError
 from methods.models import stack_for
 from methods.models.base import Stack
 from methods.ppd import units as units_module
@@ -119,9 +119,11 @@ def test_candidates_see_the_history_and_themselves_alone(deep: Build, family: st
     """Side by side in slots, beside rubbish in the other slots, each has the state that it has alone in a session."""
     stack, text, slots = deep(family), (5, 9, 2, 30, 7), 6
     storage = torch.zeros(stack.num_layers, 1, slots + 16, 2 * stack.num_kv_heads, stack.head_dim, dtype=stack.dtype)
-    storage[:, :, :slots] = 1e3
+    storage[:, :, :slots] = torch.nan  # left by another text: no mask hides it
     session = PipelineSession(stack, storage, slots)
     session.prefill(Inputs(((*text, 0),)))
+    assert not storage[:, :, :slots].isnan().any()
+    storage[:, :, :slots] = 1e3
     tokens = [11, 12, 13, 14][:count]
     states = Candidates(stack, storage, slots, range(1, 5)).run(tokens, len(text), 4)
     for index, token in enumerate(tokens):
@@ -143,6 +145,14 @@ def test_a_text_that_outgrows_the_window_is_refused(deep: Build) -> None:
     method = pipeline(stack, 3, 1, "simulated")
     with pytest.raises(InputError, match="sliding_window 8 of model type 'llama': PPD reads candidates in an order of its own"):
         run(method, stack, [(5, 6, 7, 8, 9, 10, 11)])
+
+
+def test_logits_that_are_nan_are_refused_as_in_plain_decoding(deep: Build) -> None:
+    stack = deep("llama")
+    stack.head_weight[:, 3] = torch.nan
+    for method in (Autoregressive(), pipeline(stack, 3, 1, "simulated")):
+        with pytest.raises(NotFiniteError, match="hold NaN"):
+            run(method, stack, PROMPTS[:1])
 
 
 @pytest.mark.parametrize("prompts", [((5, 6, 7),) * 2, ((5, 6), (7, 8))])
