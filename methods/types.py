@@ -266,6 +266,11 @@ class VerifyRule(Protocol):
     ) -> Verdict: ...
 
 
+def looks_ahead(rule: VerifyRule) -> bool:
+    """Say whether what stands depends on drafts or numbers behind it; of a rule that does not say so it does not."""
+    return bool(getattr(rule, "looks_ahead", False))
+
+
 @runtime_checkable
 class Schedule(Protocol):
     """Decides how many tokens to draft next; one object a row and generation. Where it knows the most that it ever drafts, it

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import harness.papers  # noqa: F401 - whose tables plug-ins add to
 from harness.cli.captured import execute_captured
@@ -22,44 +23,25 @@ from harness.core.text import text_table
 from harness.exact.contracts import check_entry, find_entries
 from harness.exact.document import build_document, summarise, write_document
 from harness.exact.run import audit, hash_audited_code, models_of
-from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
+from harness.exact.subjects import SIZES, Sizes, Subject, own_subjects, zoo_subjects
 from harness.models.names import hears
 from harness.run.own_data import evaluated_source, left_out_line
 
 
 def execute_audit(args: argparse.Namespace) -> int:
+    _refuse_unread_flags(args)
     if args.captured or args.endpoint is not None:
-        if args.graphs == "on":
-            raise UsageError("audit: --graphs has no meaning for captures and endpoints: others decoded them; leave it out")
         return execute_captured(args)
-    if args.plain is not None or args.speculative is not None or args.json:
-        raise UsageError(
-            "audit: --plain, --speculative and --json are read with --captured or --endpoint alone; leave them out"
-        )
-    if (args.target is None) != (args.draft is None):
-        raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     if args.task is None:
         args.task = "librispeech-clean" if args.target and hears(ModelSpec(name=model_name(args.target))) else "text"
-    source = _source(args)
+    source, usual = _source(args), SIZES["own" if args.target else args.scale]
     where = {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"}
-    usual = SIZES["own" if args.target else args.scale]
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
-    if args.target:
-        subjects = own_subjects(model_name(args.target), model_name(args.draft), args.task, source, sizes, args.seed)
-    else:
-        subjects = zoo_subjects(args.scale, source, sizes, args.seed)
-    subjects = [replace(one, plain=one.plain.replace(**where)) for one in subjects if (args.only or "") in one.name]
-    if not subjects:
-        raise UsageError(f"only {args.only!r}: no subject's name holds that; `foretoken audit --dry-run` lists them")
-    if args.graphs == "on":
-        subjects = _with_static_form(subjects)
+    subjects = _subjects(args, source, sizes, where)
     if args.dry_run:
         print("\n".join(subject.name for subject in subjects))
         return 0
-    name = Path(args.target).name.replace(":", "-") if args.target else f"zoo-{args.scale}"  # of files on any system
-    name += "".join(f"-{one}" for one, usual in ((args.device.split(":")[0], "cpu"), (args.dtype, "float32")) if one != usual)
-    name += "-graphs" if args.graphs == "on" else ""
-    models, code = models_of(subjects), hash_audited_code()
+    name, models, code = _name(args), models_of(subjects), hash_audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
     folder = args.records / f"audit-{name}-{short_hash(identity, 12)}"
     workers = args.workers if args.workers or where["device"] == "cpu" else 0
@@ -82,6 +64,39 @@ def execute_audit(args: argparse.Namespace) -> int:
     if args.only is None:
         print("written: " + ", ".join(map(str, write_document(document, args.output))), file=sys.stderr)
     return 0 if document["passed"] else 1
+
+
+def _refuse_unread_flags(args: argparse.Namespace) -> None:
+    """UsageError for flags that what is audited, captures or pairs of models, does not read."""
+    if args.captured or args.endpoint is not None:
+        if args.graphs == "on":
+            raise UsageError("audit: --graphs has no meaning for captures and endpoints: others decoded them; leave it out")
+        return
+    if args.plain is not None or args.speculative is not None or args.json:
+        raise UsageError(
+            "audit: --plain, --speculative and --json are read with --captured or --endpoint alone; leave them out"
+        )
+    if (args.target is None) != (args.draft is None):
+        raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
+
+
+def _subjects(args: argparse.Namespace, source: str, sizes: Sizes, where: dict[str, Any]) -> list[Subject]:
+    """Return what is audited, decoded ``where`` it was asked for."""
+    if args.target:
+        subjects = own_subjects(model_name(args.target), model_name(args.draft), args.task, source, sizes, args.seed)
+    else:
+        subjects = zoo_subjects(args.scale, source, sizes, args.seed)
+    subjects = [replace(one, plain=one.plain.replace(**where)) for one in subjects if (args.only or "") in one.name]
+    if not subjects:
+        raise UsageError(f"only {args.only!r}: no subject's name holds that; `foretoken audit --dry-run` lists them")
+    return _with_static_form(subjects) if args.graphs == "on" else subjects
+
+
+def _name(args: argparse.Namespace) -> str:
+    """Return the name of an audit's files, which any system can have."""
+    name = Path(args.target).name.replace(":", "-") if args.target else f"zoo-{args.scale}"
+    name += "".join(f"-{one}" for one, usual in ((args.device.split(":")[0], "cpu"), (args.dtype, "float32")) if one != usual)
+    return name + ("-graphs" if args.graphs == "on" else "")
 
 
 def _source(args: argparse.Namespace) -> str:

@@ -17,7 +17,7 @@ from harness.exact.block_law import block_laws
 from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.speculative.overlap import teacher_logits
-from methods.types import Drafter, Inputs, Proposal, Session, VerifyRule
+from methods.types import Drafter, Inputs, Proposal, Session, VerifyRule, looks_ahead
 
 LAW_BOUND = 1e-6
 MAX_NUMBERS = 2**22
@@ -107,7 +107,7 @@ def emitted_laws(
 
     Of a rule that looks ahead it is the law of ``block_laws``.
     """
-    if getattr(rule, "looks_ahead", False):
+    if looks_ahead(rule):
         return block_laws(rule, target_logits, draft, sampling, draft_sampling or sampling)
     places = range(target_logits.shape[0])
     return torch.stack([emitted_law(rule, target_logits, draft, sampling, place, draft_sampling) for place in places])

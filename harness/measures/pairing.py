@@ -129,16 +129,16 @@ def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missin
 
 def wrong(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
     """Refuse arms with an output that is not what it must be, and not by rounding, or with many of which nobody could tell."""
-    if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in method):
+    if bugs := _num_diverged(method, "bug"):
         return Refused(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
-    if bugs := sum(record.divergence is not None and record.divergence.kind == "bug" for record in baseline):
+    if bugs := _num_diverged(baseline, "bug"):
         return Refused(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
     return _unresolved(method) or _unresolved(baseline)
 
 
 def _unresolved(records: Sequence[Record]) -> Missing | None:
     outputs = succeeded(records)
-    unresolved = sum(record.divergence is not None and record.divergence.kind == "unresolved" for record in outputs)
+    unresolved = _num_diverged(outputs, "unresolved")
     if unresolved > MOST_UNRESOLVED * len(outputs):
         return Refused(
             f"refused: {unresolved} of {len(outputs)} outputs part from plain decoding's where memory did not suffice to tell "
@@ -169,7 +169,11 @@ def torn(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None
 
 
 def num_near_ties(method: Sequence[Record]) -> int:
-    return sum(record.divergence is not None and record.divergence.kind == "near-tie" for record in method)
+    return _num_diverged(method, "near-tie")
+
+
+def _num_diverged(records: Sequence[Record], kind: str) -> int:
+    return sum(record.divergence is not None and record.divergence.kind == kind for record in records)
 
 
 class Paired(NamedTuple):

@@ -34,6 +34,7 @@ from methods.types import (
     StartsEarly,
     Stop,
     VerifyRule,
+    looks_ahead,
 )
 
 
@@ -64,7 +65,7 @@ class DraftAndVerify:
     def __init__(self, drafter: Drafter, rule: VerifyRule, schedule_factory: Callable[[], Schedule]) -> None:
         self.drafter, self.rule, self.schedule_factory = drafter, rule, schedule_factory
         self.guarantee: Guarantee = rule.guarantee
-        self.looks_ahead: bool = getattr(rule, "looks_ahead", False)
+        self.looks_ahead = looks_ahead(rule)
         self._captured: dict[Hashable, CapturedVerdicts] = {}
 
     @torch.inference_mode()

@@ -18,7 +18,7 @@ from kernels.verify.registry import KERNELS
 from kernels.verify.sigmoid import Scaling
 from methods.sampling import Sampling
 from methods.speculative.options import DEFAULT_SCALE, LenienceOptions
-from methods.types import Guarantee, Proposal, Verdict, VerifyRule
+from methods.types import Guarantee, Proposal, Verdict, VerifyRule, looks_ahead
 
 
 class SpeculativeSampling:
@@ -175,7 +175,7 @@ class ByLoop:
     """A rule as compiled passes decide for it: by the loop that it names, or by itself where it names none."""
 
     def __init__(self, rule: VerifyRule) -> None:
-        self.rule, self.guarantee, self.looks_ahead = rule, rule.guarantee, getattr(rule, "looks_ahead", False)
+        self.rule, self.guarantee, self.looks_ahead = rule, rule.guarantee, looks_ahead(rule)
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         loop, library = loop_of(self.rule, proposal, sampling), _library(target_logits)
