@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from harness.cli.run_experiments import check_flags, experiments
+from harness.cli.run_experiments import arms_asked_for, check_flags, on_tested_rows
 from harness.cli.run_flags import AXES
 from harness.cli.run_judged import judged, remarks, status_of
 from harness.core.errors import UsageError
@@ -78,7 +78,7 @@ def _parts(args: argparse.Namespace, chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one(args: argparse.Namespace) -> Comparison:
-    comparison = experiments(args)
+    comparison = arms_asked_for(args)
     check_flags(args)
     if not comparison.arms[-1].method.gamma:
         raise UsageError(f"method {args.method!r}: it has no gamma, by which a grid is drawn; choose --method speculative")
@@ -86,7 +86,10 @@ def _one(args: argparse.Namespace) -> Comparison:
 
 
 def _merged(parts: Sequence[Comparison]) -> Comparison:
-    """Return one comparison: the plain arms that the parts share, with the probes of all, and the method of each part."""
+    """Return one comparison: the plain arms that the parts share, with the probes of all, and the method of each part.
+
+    It is of the rows that no model of any part learned from.
+    """
     methods = [part.arms[-1].method for part in parts]
     if again := next((one for place, one in enumerate(methods) if one in methods[:place]), None):
         raise UsageError(
@@ -96,7 +99,7 @@ def _merged(parts: Sequence[Comparison]) -> Comparison:
     probes = tuple(dict.fromkeys(probe for part in parts for probe in part.arms[0].probes))
     plain, *others = parts[0].arms[:-1]
     arms = (plain.replace(probes=probes), *others, *(part.arms[-1] for part in parts))
-    return Comparison(tuple(arm.replace(comparison=together) for arm in arms))
+    return on_tested_rows(Comparison(tuple(arm.replace(comparison=together) for arm in arms)))
 
 
 def _points(runner: Runner, comparison: Comparison) -> Iterator[tuple[Point, dict[str, Any]]]:

@@ -30,11 +30,20 @@ from tasks import get_task
 
 def experiments(args: argparse.Namespace) -> Comparison:
     """Return the plain arm, on whose output alpha is measured, and the arm that was asked for, on the rows that are tested."""
-    source = source_of(args.data, args.profile, args.field, args.config, args.split)
-    comparison = _arms(args, source)
+    return on_tested_rows(arms_asked_for(args))
+
+
+def on_tested_rows(comparison: Comparison) -> Comparison:
+    """Return a comparison on the rows that none of its models learned from."""
+    first = comparison.arms[0]
     models = list(dict.fromkeys(spec for arm in comparison.arms for spec in specs_of(arm)))
-    source = evaluated_source(source, args.task, models)
+    source = evaluated_source(first.source, first.task, models)
     return Comparison(tuple(arm.replace(source=source) for arm in comparison.arms))
+
+
+def arms_asked_for(args: argparse.Namespace) -> Comparison:
+    """Return the plain arm and the one that was asked for, on data as it was named."""
+    return _arms(args, source_of(args.data, args.profile, args.field, args.config, args.split))
 
 
 def _arms(args: argparse.Namespace, source: str) -> Comparison:

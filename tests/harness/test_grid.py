@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from fuzz_models import save_models
 from harness.cli.main import main
 from harness.core.experiment import Experiment
 from harness.core.record_files import load_experiment, load_records
+from harness.core.settings import source_of
 from harness.measures.of_run import alpha_overlap, speedup
 from harness.measures.statistics import Refused
 from harness.papers.leviathan.speed import account
@@ -139,6 +141,21 @@ def test_a_grid_of_drafters_and_rules(models: dict[str, str], tmp_path: Path, ca
     rows = list(csv.DictReader(io.StringIO((folder / "grid.csv").read_text(encoding="utf8"))))
     assert [row["rule"] for row in rows] == ["speculative-sampling", "block-verification"] * 2
     assert len({row["drafter"] for row in rows}) == 2
+
+
+def test_all_drafters_of_a_grid_are_tested_on_rows_that_none_learned_from(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a user's file all rows, unless a draft learned from a part of it. Fault: each drafter has rows of its own."""
+    data, draft = tmp_path / "own.csv", tmp_path / "draft"
+    data.write_text("text\n" + "".join(f"once there were {number} birds in a tree and they sang\n" for number in range(60)))
+    copytree(models["draft"], draft)
+    (draft / "recipe.json").write_text(json.dumps({"material": {"source": source_of(str(data))}}), encoding="utf8")
+    words = ("--method", "speculative", "--draft", str(draft), "--drafter", "copy,model", "--gamma", "2", "--data", str(data))
+    assert main([*command(models, tmp_path, *words), "--dry-run"]) == 0
+    plan = [line for line in capsys.readouterr().out.splitlines() if "runs recorded" in line]
+    assert len(plan) == 3
+    assert not any("split=whole" in line for line in plan)
 
 
 @pytest.mark.parametrize(
