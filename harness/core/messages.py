@@ -25,4 +25,5 @@ def kind_and_line(error: BaseException) -> str:
 
 def is_memory(error: BaseException) -> bool:
     """Tell whether memory did not suffice: Python's error, torch's on a device, or the RuntimeError of its CPU allocator."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or any(words in str(error) for words in ("allocate memory", "not enough memory"))  # Linux's, Windows'

@@ -161,7 +161,7 @@ def read_table(table: Table, file: Path) -> TableItem:
         UsageError: not a file as ``foretoken table`` writes it.
     """
     document = read_json(file)
-    with readable(f"table {file}", f"expected what `foretoken table` writes: write it again with `make table-{table.number}`"):
+    try:
         known = {one.name for one in fields(Settings)}
         values = {name: value for name, value in document["settings"].items() if name in known}
         settings = Settings(**{**values, "models": tuple(tuple(pair) for pair in values["models"])})
@@ -185,6 +185,11 @@ def read_table(table: Table, file: Path) -> TableItem:
             file=file,
             arms=table.arms(settings),
         )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # settings that are refused are UsageErrors
+        raise UsageError(
+            f"table {file}: cannot be read ({error!r}); expected what `foretoken table` writes: write it again with "
+            f"`make table-{table.number}`"
+        ) from error
 
 
 def _names(table: Table) -> dict[str, Any]:

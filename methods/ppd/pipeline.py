@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.verify.interface import refuse_nan
 from methods.cores import num_cores
-from methods.errors import InputError
+from methods.errors import InputError, NotFiniteError
 from methods.models.base import Stack
 from methods.ppd.heads import EarlyHead
 from methods.ppd.memory import PipelineSession
@@ -77,6 +77,9 @@ class PredictivePipelinedDecoding:
             try:
                 one = uniforms.select([row])
                 generation = _decode(session, units, plan, self.head, pending, sampling, one, stop, clock)
+            except NotFiniteError:
+                self.close()  # a process that lags would write NaN among what the next text has
+                raise
             finally:
                 units.close()
                 torch.set_num_threads(threads)

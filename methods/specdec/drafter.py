@@ -146,7 +146,7 @@ class SharedEncoderBlockDrafter(BlockDrafter):
     """Uses the states of the target's encoder, which must have the weights of the network's own.
 
     So it is where the network began as its verifier and was trained with a frozen encoder. Changes no draft, saves a pass a
-    source.
+    source. Alone, without a target, it encodes by itself.
     """
 
     target: ModelSession | None = None
@@ -162,8 +162,7 @@ class SharedEncoderBlockDrafter(BlockDrafter):
         self.target = target
 
     def _encode(self, inputs: Inputs) -> Source:
-        assert self.target is not None
-        return Source(self.stack, inputs, self.target.encoded)
+        return Source(self.stack, inputs, None if self.target is None else self.target.encoded)
 
 
 class ConcurrentBlockDrafter(BlockDrafter):

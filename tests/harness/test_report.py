@@ -209,7 +209,9 @@ def test_the_same_input_gives_the_same_bytes_and_replaces_only_a_report(built: t
     assert (copy / "index.html").exists()
 
 
-def test_command_writes_the_site_and_refuses_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_command_writes_the_site_and_refuses_what_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = tmp_path / "results"
     (results / "tables").mkdir(parents=True)
     shutil.copy(ROOT / "results" / "tables" / "leviathan-1.json", results / "tables")
@@ -223,4 +225,14 @@ def test_command_writes_the_site_and_refuses_what_is_not_there(tmp_path: Path, c
     assert main(["report", "--results", str(results), *flags]) == 2
     error = capsys.readouterr().err
     assert "leviathan-1.json: cannot be read (KeyError('models')); expected what `foretoken table` writes" in error
+    assert len(error.splitlines()) == 1
+    shutil.copy(ROOT / "results" / "tables" / "leviathan-1.json", results / "tables")
+
+    def refused(*arguments: object) -> None:
+        raise UsageError("profile 'huge': expected toy")
+
+    monkeypatch.setattr("harness.report.items.judge", refused)
+    assert main(["report", "--results", str(results), *flags]) == 2
+    error = capsys.readouterr().err
+    assert "leviathan-1.json: cannot be read (UsageError(\"profile 'huge'" in error
     assert len(error.splitlines()) == 1

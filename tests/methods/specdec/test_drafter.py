@@ -331,6 +331,16 @@ def test_a_shared_encoder_runs_once_and_changes_no_draft(trained: Pair, monkeypa
     assert encoded[:3] == [target, target, stack]
 
 
+def test_a_drafter_that_shares_an_encoder_encodes_by_itself_where_it_is_alone(trained: Pair) -> None:
+    stack = with_encoder_of(trained.verifier)
+    uniforms, stop = Uniforms(range(5), 20), Stop(max_new_tokens=20)
+    shared, own = (
+        DrafterAlone(kind(stack), None).generate(ModelSession(stacks(trained)[0]), sources(5), GREEDY, uniforms, stop)
+        for kind in (SharedEncoderBlockDrafter, BlockDrafter)
+    )
+    assert [row.tokens for row in shared] == [row.tokens for row in own]
+
+
 def test_a_shared_encoding_of_alike_rows_serves_every_row(trained: Pair) -> None:
     target, drafter = stacks(trained)[0], SharedEncoderBlockDrafter(with_encoder_of(trained.verifier))
     alike = Inputs(sources(1).prompts * 3)
