@@ -414,7 +414,7 @@ def test_a_schedule_with_a_parameter(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_is_ours_keeps_them_too() -> None:
-    ours = [("rule", "speculative-sampling"), ("rule", "top-1"), ("drafter", "model")]
+    ours = [("rule", "speculative-sampling"), ("rule", "top-1"), ("drafter", "model"), ("drafter", "block")]
     ours += [("rule", rule) for rule in ("block-verification", "typical")]
     ours += [("method", "autoregressive"), ("table", "9"), ("task", "squad"), ("task", "text")]
     for kind, name in ours:
