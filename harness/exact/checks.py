@@ -93,9 +93,10 @@ Contract = Iterator[tuple[str, Check]]
 
 
 def _attempt(check: str, run: Check) -> Finding:
-    """Run one check. Any exception of a plug-in's code breaks this property and no other one."""
+    """Run one check, in inference mode as methods run. Any exception of a plug-in's code breaks this property and no other."""
     try:
-        found = run()
+        with torch.inference_mode():
+            found = run()
     except Exception as error:
         note = one_line(error) if isinstance(error, _Broken) else kind_and_line(error)
         return Finding("broken", note[:NOTE], check=check)

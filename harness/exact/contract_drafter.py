@@ -106,7 +106,6 @@ def _check_single_tokens(drafter: Drafter) -> None:
         expect(len(row.tokens) == 1, f"{len(row.tokens)} tokens where one was asked for")
 
 
-@torch.inference_mode()  # as the loop calls a drafter
 def _check_text_alone(make: Callable[[], Drafter]) -> str:
     """Replay the text of an output token by token, with every draft refused: the same drafts must follow.
 
@@ -157,7 +156,6 @@ def _check_drawn_law(drafter: Drafter) -> str:
     return f"{fit.num_samples} draws; a law {fit.likely_tv:.2f} off (total variation) would likely be found"
 
 
-@torch.inference_mode()  # as the loop calls a drafter
 def _check_teacher_probs(drafter: Drafter) -> str:
     """Refuse one draft at every place of a given output: its law must be the row of ``teacher_probs`` there."""
     output = [1, 2, 0, 1, 2, 0, 5, 1]

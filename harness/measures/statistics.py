@@ -24,8 +24,8 @@ import numpy as np
 
 from harness.core.records import Unit
 
-RESAMPLES = 2000  # of what is drawn for one number; FEW of the many of tables: an interval's end is known to 3 % of its width
-FEW_RESAMPLES = 500
+RESAMPLES = 2000
+FEW_RESAMPLES = 500  # for the many numbers of tables: they tell an interval's end to about 3 % of its width
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown

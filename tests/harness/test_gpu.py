@@ -24,6 +24,7 @@ from harness.gpu.goals import ONE, judge
 from harness.gpu.parts import NAMES, Part
 from harness.gpu.place import Item, Place
 from harness.report.site import _Content, write_site
+from kernels.inputs import NotFiniteError
 from kernels.verify.check import Case
 from kernels.verify.interface import Verdict
 from kernels.verify.registry import KERNELS
@@ -250,6 +251,26 @@ def test_properties_hold_of_a_right_kernel_and_find_wrong_ones(monkeypatch: pyte
     for fault, name in expected.items():
         monkeypatch.setitem(KERNELS, "fused", broken(fault))
         assert not properties.check_all("fused", torch.float32, "cpu", "torch")[name], fault
+
+
+@pytest.mark.parametrize(
+    ("device", "drawn", "holds"),
+    [
+        ("cuda", [3, 9], True),
+        ("cuda", None, False),  # refused by the host, which waited
+        ("cuda", [9, 9], False),
+        ("cuda", [3, 3], False),
+        ("cpu", None, True),
+        ("cpu", [3, 9], False),
+    ],
+)
+def test_nan_is_refused_on_a_cpu_and_marked_on_a_device(device: str, drawn: list[int] | None, holds: bool) -> None:
+    def decide(case: Any) -> Verdict:
+        if drawn is None:
+            raise NotFiniteError("logits of row 1: hold NaN")
+        return Verdict(torch.zeros(2, dtype=torch.long), torch.tensor(drawn), torch.ones(2, 1), torch.ones(2, 1))
+
+    assert properties.refuses_not_finite(decide, torch.float32, device) == holds
 
 
 def test_an_item_that_kills_its_process_has_failed_and_those_behind_it_are_measured(
