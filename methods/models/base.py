@@ -352,14 +352,14 @@ def rms_norm(weight: Float[Tensor, "D"], eps: float, scale: float = 1.0) -> Norm
         gain, floor = weight * (scale * size**0.5), torch.tensor((eps * size) ** 0.5, dtype=dtype)
         vector_norm = torch.linalg.vector_norm
 
-        def norm(hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        def norm(hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
             length = vector_norm(hidden, dim=-1, keepdim=True).hypot_(floor)
             return hidden.div(length).mul_(gain)
 
         return norm
     scaled = weight * scale
 
-    def fused(hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+    def fused(hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         if hidden.dtype != dtype:
             return torch.rms_norm(hidden, (size,), None, eps).to(dtype) * scaled
         return torch.rms_norm(hidden, (size,), scaled, eps)

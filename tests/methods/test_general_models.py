@@ -12,7 +12,7 @@ from kernels.products.few_rows import Choice, compiled_product
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
-from methods.models.general import GeneralEncoderDecoderStack, GeneralStack, _Layer
+from methods.models.general import GeneralEncoderDecoderStack, GeneralStack, _by_our_norm, _Layer, _Standin
 from methods.models.llama import LlamaStack
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -291,3 +291,45 @@ def test_a_cache_that_forgets_its_length_is_seen(monkeypatch: pytest.MonkeyPatch
     session.prefill(Inputs((tuple(text(0, 9)),)))
     given = session.extend(torch.tensor([[3]]))[0, 0]
     assert not torch.allclose(given, logits_of(model, [*text(0, 9)[:-1], 3])[-1], atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["Gemma3Text", "Llama", "Olmo2", "Qwen3"])
+def test_a_familys_norm_is_ours_where_it_computes_the_same(family: str) -> None:
+    """In fp32 they all are, also where one is added to the weight; in fp64 none is, since theirs compute in fp32."""
+    model = build(family).float()
+    for module in model.modules():
+        if type(module).__name__.endswith("Norm"):
+            nn.init.normal_(module.weight, mean=0.5)
+    stack = GeneralStack(model)
+    norms = [stack._twin.model.norm, *(layer.post_attention_layernorm for layer in stack._twin.model.layers)]
+    assert all(isinstance(norm, _Standin) for norm in norms)
+    session = ModelSession(stack)
+    session.prefill(Inputs((tuple(text(0, 12)),)))
+    given = session.extend(torch.tensor([text(1, 5)]))[0]
+    wanted = logits_of(model, [*text(0, 12)[:-1], *text(1, 5)])[-5:]
+    torch.testing.assert_close(given, wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
+    double = GeneralStack(build(family))._twin.model.norm
+    assert not isinstance(double, _Standin)
+
+
+class _OtherFloor(nn.Module):
+    """A root mean square norm that adds its floor to the root."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(weight), 1e-6
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.weight * hidden / (hidden.pow(2).mean(-1, keepdim=True).sqrt() + self.eps)
+
+
+class _Centred(_OtherFloor):
+    """A norm that takes the mean off first."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden - hidden.mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", [_OtherFloor, _Centred])
+def test_a_norm_of_another_law_stays_the_familys(kind: type[_OtherFloor]) -> None:
+    assert _by_our_norm(kind(torch.rand(32))) is None
