@@ -176,7 +176,7 @@ class ModelSession:
         return self.stack.embed(tokens, self._frame(tokens, 0, 0))
 
     @torch.inference_mode()
-    def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
+    def run_layers(self, hidden: Float[Tensor, "B n _"], first: int, last: int) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, whose cached lengths must be the same."""
         frame = self._frame(hidden, first, last)
         hidden = self.stack.run(hidden, first, last, frame)
@@ -184,7 +184,7 @@ class ModelSession:
         return hidden
 
     @torch.inference_mode()
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:
         return self.stack.head(hidden, weight)
 
     def rewind(self, counts: Sequence[int]) -> None:

@@ -71,7 +71,7 @@ class SpreadSession(ModelSession):
         return self.stack.head(self.hidden)
 
     @torch.inference_mode()
-    def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
+    def run_layers(self, hidden: Float[Tensor, "B n _"], first: int, last: int) -> Float[Tensor, "B n D"]:
         for start, end, part in self._up_to_date():
             if max(first, start) < min(last, end):
                 inside = max(first, start) - start, min(last, end) - start

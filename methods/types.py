@@ -185,10 +185,13 @@ class Session(TextSession, Protocol):
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:
         """Return the hidden state that enters layer 0, at the positions that layer 0 would cache next."""
 
-    def run_layers(self, hidden: Float[Tensor, "B n D"], first: int, last: int) -> Float[Tensor, "B n D"]:
-        """Run layers first..last-1 on hidden states, appending n entries to these layers' caches only."""
+    def run_layers(self, hidden: Float[Tensor, "B n _"], first: int, last: int) -> Float[Tensor, "B n D"]:
+        """Run layers first..last-1 on hidden states, appending n entries to these layers' caches only.
 
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+        What enters layer 0 is what ``embed`` gives, in some families narrower than hidden states.
+        """
+
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:
         """Apply the final norm and the output projection; ``weight`` replaces the model's own, for a head of another layer."""
 
 

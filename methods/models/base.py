@@ -61,7 +61,8 @@ class Frame:
     ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
     asked for. ``text`` is what the layers that run see, keys' heads first, the new entries among it; ``new`` is where these are
     stored, or where they are ``scattered`` all of the cache, in which positions are places. ``allowed`` is an additive mask
-    in place of the causal one, of rows of one new token, where order in the cache is not order in the text.
+    in place of the causal one, of rows of one new token, where order in the cache is not order in the text; ``history`` is then
+    what is cached in the text's order, without what is new, where it lies in one piece.
     """
 
     batch: int
@@ -74,6 +75,7 @@ class Frame:
     source: SourceStates | None = None
     scattered: bool = False
     allowed: Float[Tensor, "B S"] | None = None
+    history: Float[Tensor, "L B _ H2 head_dim"] | None = None
 
     @property
     def views(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -151,6 +153,7 @@ class Stack(ABC):
         self.project = Product(self.head_weight, None, choice)
         self.device, self.dtype = head.device, head.dtype
         self.vocab_size: int = head.shape[0]
+        self.width: int = head.shape[1]  # of hidden states
         self.input_vocab_size: int = model.get_input_embeddings().weight.shape[0]
         self.num_layers: int
         self.layers: list[tuple]
@@ -233,7 +236,7 @@ class Stack(ABC):
     def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         """Do the same by torch's operations."""
 
-    def run(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run(self, hidden: Float[Tensor, "B n _"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, which store their keys and values in the frame."""
         compiled = self._compiled_for(frame.batch, frame.num_new)
         if compiled is None or self._slides(frame) or first == last:
@@ -265,7 +268,7 @@ class Stack(ABC):
         """Return the cosines and sines of at least ``end`` positions, where the family turns queries and keys."""
         return None
 
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:
         """Apply the final norm and the output projection (``weight`` in place of the model's own)."""
         batch, num_new, width = hidden.shape
         compiled = self._compiled_for(batch, num_new)

@@ -1,11 +1,12 @@
 """Any text model with attention, by its own forward pass in transformers: for families that have no stack of their own.
 
-The model's layers, masks and positions are transformers'; its keys and values lie in the session's cache, which can rewind. All
-layers run at once. Rows whose lengths differ run one by one, since a family's own masks take all rows to be equally long.
+The model's layers, masks and positions are transformers'; its keys and values lie in the session's cache, which can rewind.
+Layers run alone where the family's loop over them, tried once, gives the same piece by piece. Rows whose lengths differ run one
+by one, since a family's own masks take all rows to be equally long.
 """
 
-from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -18,28 +19,33 @@ from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
-from methods.models.base import EncoderDecoderStack, Frame, Norm, SourceStates, Stack, rms_norm
+from methods.models.base import EncoderDecoderStack, Frame, SourceStates, Stack, halves
+from methods.models.twin import Span, put_under_span, twin_of
 from methods.models.weights import Product
 
 LIMITS = ("max_position_embeddings", "n_positions")  # as configurations name the most positions
 BODIES = ("model", "transformer")  # where a base_model_prefix names nothing
-TRIED = 2  # tokens of the pass that shows what the layers cache
-FLOORS = ("variance_epsilon", "eps")  # as norms name what they add to the mean square
-NORM_ROUNDING = 2e-6  # of a norm in fp32: six operations
+TRIED = 2  # tokens of the passes that show what the layers cache, and whether they run alone
+MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # of layers that miss what others give
 
 
 class _Passes(Stack):
-    """What both kinds share: a pass of the family's own decoder over the session's cache, and the family's own head."""
+    """What both kinds share: passes of the family's own decoder over the session's cache, and the family's own head.
+
+    ``hidden`` of their sessions lies before the final norm, as that of other stacks; behind it where layers only run together.
+    """
 
     runs_layers_alone = False
     _twin: Any
     _body: Any
     _embedding: Any
     _output: type  # what the layers return, as the model's head expects it
+    _embedding_width: int
+    _span: Span | None = None  # of the layers, where they run alone
 
     def _take(self, model: Any, choice: Choice, body: str | None) -> None:
         """Make the twin, and the model without its layers, which lie under ``body`` or under encoder and decoder apart."""
-        self._twin = _twin(model, choice)
+        self._twin = twin_of(model, choice)
         self._given = _Given()
         object.__setattr__(self._given, "decoder", self._given)  # some families reach through to it
         self._shell = copy(self._twin)
@@ -60,56 +66,127 @@ class _Passes(Stack):
         self.head_dim = max(shape[3] for pair in shapes for shape in pair)
         self.layers = [()] * self.num_layers
 
+    @torch.no_grad()
+    def _try_layers(self, **given: Any) -> None:
+        """Find out whether layers run alone: passes of one layer each, and one of none, give what a pass of all does.
+
+        That is so unless a layer hands others more than hidden states, as T5's first one does.
+        """
+        embedded = self._embedding(torch.arange(1, 1 + TRIED, device=self.device)[None])
+        self._embedding_width = embedded.shape[-1]
+        span = put_under_span(self._body, self.num_layers)
+
+        def run(span: Span, first: int, last: int, entering: Tensor | None) -> Tensor:
+            with span.of(first, last, entering):
+                return self._body(inputs_embeds=embedded, use_cache=False, **given).last_hidden_state
+
+        if span is None:
+            return
+        wanted, left = [run(span, 0, self.num_layers, None), span.left], None
+        try:
+            for layer in range(self.num_layers):
+                run(span, layer, layer + 1, left)
+                left = span.left
+            found = [run(span, self.num_layers, self.num_layers, left), left]
+        except MISFITS:  # it is then as if they gave something else
+            return
+        near = torch.finfo(self.dtype).eps ** 0.5
+        if all((one - other).abs().max() <= near * other.abs().max() for one, other in zip(found, wanted, strict=True)):
+            self._span, self.runs_layers_alone, self.width = span, True, wanted[1].shape[-1]
+
     def _refusal(self, why: str) -> InputError:
         return InputError(f"model type {self.model.config.model_type!r}: {why}")
 
     def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
         return self._embedding(tokens)
 
-    def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+    def run_by_torch(self, hidden: Float[Tensor, "B n _"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
+        return hidden if first == last else self._run(hidden, first, last, frame)[0]
+
+    def whole(
+        self, tokens: Int[Tensor, "B n"], num_layers: int, frame: Frame
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"]]:
+        hidden, ended = self._run(self.embed(tokens, frame), 0, num_layers, frame)
+        return hidden, self._project(ended)
+
+    def _run(
+        self, hidden: Float[Tensor, "B n _"], first: int, last: int, frame: Frame
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D2"]]:
+        """Run layers first..last-1: what leaves them, and what the family's end, the final norm, makes of that."""
         if (first, last) != (0, self.num_layers):
             self.check_layers_alone()
-        if frame.allowed is not None:
+        if frame.allowed is not None and frame.history is None:
             raise self._refusal("it reads a text in its order; this method reads branches at once: choose another")
         if frame.start is not None:
-            return self._pass(hidden, frame.start, frame)
+            return self._pass(hidden, first, last, frame.start, frame)
         starts = frame.positions()[:, 0].tolist()
-        return torch.cat(
-            [self._pass(hidden[row : row + 1], start, _row_of(frame, row, start)) for row, start in enumerate(starts)]
-        )
+        rows = [
+            self._pass(hidden[row : row + 1], first, last, start, _row_of(frame, row, start))
+            for row, start in enumerate(starts)
+        ]
+        left, ended = zip(*rows, strict=True)
+        return torch.cat(left), torch.cat(ended)
 
-    def _pass(self, hidden: Float[Tensor, "B n D"], start: int, frame: Frame) -> Float[Tensor, "B n D"]:
-        """Run all layers over rows that are equally long. Behind the last position is padding, which comes back as zeros."""
+    def _pass(
+        self, hidden: Float[Tensor, "B n _"], first: int, last: int, start: int, frame: Frame
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D2"]]:
+        """Do so for rows that are equally long. Behind the last position is padding, which comes back as zeros."""
         num_new = hidden.shape[1]
         fits = num_new if self.position_limit is None else min(num_new, self.position_limit - start)
-        end = start + fits
+        padding, end = (0, 0, 0, num_new - fits), start + fits
+        history = None if frame.history is None else halves(frame.history.transpose(2, 3))
         layers: list[Any] = [
-            _Layer(start, keys[:, :, :end], values[:, :, :end], slot[:, :fits])
-            for keys, values, slot in zip(*frame.views, frame.slots, strict=True)
+            _Layer(start, keys[:, :, :end], values[:, :, :end], slot[:, :fits], history is not None)
+            for keys, values, slot in zip(*(history or frame.views), frame.slots, strict=True)
         ]
-        made = self._body(inputs_embeds=hidden[:, :fits], use_cache=True, **self._cached(Cache(layers=layers), frame))
-        return F.pad(made.last_hidden_state, (0, 0, 0, num_new - fits))
+        cached = self._cached(Cache(layers=layers[:1] * first + layers + layers[:1] * (self.num_layers - last)), frame)
+        entering = hidden[:, :fits]
+        if self._span is None:
+            ended = F.pad(self._body(inputs_embeds=entering, use_cache=True, **cached).last_hidden_state, padding)
+            return ended, ended
+        embedded = entering.new_zeros(*entering.shape[:2], self._embedding_width) if first else entering
+        with self._span.of(first, last, entering if first else None):
+            ended = self._body(inputs_embeds=embedded, use_cache=True, **cached).last_hidden_state
+        return F.pad(self._span.left, padding), F.pad(ended, padding)
 
     def _cached(self, cache: Cache, frame: Frame) -> dict[str, Any]:
         """The arguments of the decoder that hold what is cached."""
         return {"past_key_values": cache}
 
+    def part(self, first: int, last: int, device: torch.device) -> Stack:
+        raise self._refusal("transformers runs its layers on one device; leave device_map out")
+
     def over(self, tokens: Int[Tensor, "K"]) -> Stack:
         raise self._refusal("its head gives logits of all tokens at once; leave --draft-tokens out")
 
-    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "D V"] | None = None) -> Float[Tensor, "B n V"]:
-        if weight is not None:
-            raise self._refusal("no head but its own can be put on it; choose a method without trained heads")
-        self._given.output = self._output(last_hidden_state=hidden)
+    def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:
+        if self._span is None:
+            if weight is not None:
+                raise self._refusal("no head but its own can be put on it; choose a method without trained heads")
+            return self._project(hidden)
+        ended = self._end(hidden, self._span)
+        if weight is None:
+            return self._project(ended)
+        project = Product(weight, self._twin.get_output_embeddings().bias)
+        return project(ended.flatten(0, 1)).view(*ended.shape[:2], -1)
+
+    @torch.no_grad()
+    def _end(self, hidden: Float[Tensor, "B n D"], span: Span) -> Float[Tensor, "B n D2"]:
+        """Apply what the family has behind its layers."""
+        with span.of(self.num_layers, self.num_layers, hidden):
+            embedded = hidden.new_zeros(*hidden.shape[:2], self._embedding_width)
+            return self._body(inputs_embeds=embedded, use_cache=False).last_hidden_state
+
+    def _project(self, ended: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
+        """Apply the family's own head, and what it does to its logits."""
+        self._given.output = self._output(last_hidden_state=ended)
         self._given.output.encoder_global_attentions = None  # LED's
-        given = {"decoder_inputs_embeds": hidden} if self.is_encoder_decoder else {}
-        return self._shell(inputs_embeds=hidden, use_cache=False, **given).logits
+        given = {"decoder_inputs_embeds": ended} if self.is_encoder_decoder else {}
+        return self._shell(inputs_embeds=ended, use_cache=False, **given).logits
 
 
 class GeneralStack(_Passes):
     """A decoder-only model that transformers runs.
-
-    ``hidden`` of its sessions lies behind the final norm, unlike that of other stacks.
 
     Raises:
         InputError: a model that keeps a state in place of keys and values, which cannot be rewound; or that caches nothing.
@@ -131,6 +208,7 @@ class GeneralStack(_Passes):
             tokens = torch.ones(1, TRIED, dtype=torch.long, device=self.device)
             self._output = type(self._body(input_ids=tokens, past_key_values=cache, use_cache=True))
         self._measure(cache)
+        self._try_layers()
 
 
 class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
@@ -156,6 +234,7 @@ class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
         cache, made = self._read(states, TRIED)
         self._output = type(made) if name is None else Seq2SeqMoEModelOutput
         self._measure(cache.self_attention_cache)
+        self._try_layers(encoder_hidden_states=states)
 
     def _read(self, states: Float[Tensor, "B S D"], num_tokens: int) -> tuple[EncoderDecoderCache, Any]:
         """Let the decoder read some first tokens, and so the source."""
@@ -214,16 +293,16 @@ def _row_of(frame: Frame, row: int, start: int) -> Frame:
 class _Layer(CacheLayerMixin):
     """A layer's part of a session's cache for one pass, as transformers asks for it.
 
-    ``keys`` and ``values`` [B, K, end, head_dim] end where the pass ends; ``slot`` [B, n, 2 K, head_dim] takes what is new. A
-    layer may have fewer heads, and narrower ones.
+    ``keys`` and ``values`` [B, K, end, head_dim] end where the pass ends, or where it begins if the slot is ``apart``; ``slot``
+    [B, n, 2 K, head_dim] takes what is new. A layer may have fewer heads, and narrower ones.
     """
 
     is_sliding = False
 
-    def __init__(self, start: int, keys: Tensor, values: Tensor, slot: Tensor) -> None:
+    def __init__(self, start: int, keys: Tensor, values: Tensor, slot: Tensor, apart: bool = False) -> None:
         super().__init__()
         self.length, self.is_initialized = start, True
-        self._cached, self._slot = (keys, values), slot
+        self._cached, self._slot, self._apart = (keys, values), slot, apart
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is left to do."""
@@ -236,6 +315,8 @@ class _Layer(CacheLayerMixin):
         keys, values = (
             cached[:, : part.shape[1], :, : part.shape[3]] for cached, part in zip(self._cached, parts, strict=True)
         )
+        if self._apart:
+            return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
         return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -255,65 +336,3 @@ class _Given(nn.Module):
 
     def forward(self, *_: Any, **__: Any) -> Any:
         return self.output
-
-
-class _Standin:
-    """A function that is called in a module's place; all else that is asked of it is the module's.
-
-    It is no module: that call alone takes as long as a small operation.
-    """
-
-    def __init__(self, module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
-        self._module, self._function = module, function
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self._function(hidden)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-
-def _twin(model: Any, choice: Choice) -> Any:
-    """Return a model with the same weights, whose linear modules multiply few rows as the choice says; its norms are ours."""
-    shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
-    twin = deepcopy(model, shared)
-    for parent in twin.modules():
-        for name, module in parent.named_children():
-            if (function := _by_rows(module, choice) or _by_our_norm(module)) is not None:
-                vars(parent)[name] = _Standin(module, function)
-                vars(module)["forward"] = function  # for parents that keep it in a list
-    return twin
-
-
-def _by_rows(module: nn.Module, choice: Choice) -> Callable[[Tensor], Tensor] | None:
-    """Return a linear module's product where the choice takes its weight."""
-    if type(module) is not nn.Linear or not choice.takes(module.weight.detach().t()):
-        return None
-    product = Product(module.weight.detach().t(), None if module.bias is None else module.bias.detach(), choice)
-
-    def multiply(hidden: Float[Tensor, "*rows d_in"]) -> Float[Tensor, "*rows d_out"]:
-        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
-
-    return multiply
-
-
-@torch.no_grad()
-def _by_our_norm(module: nn.Module) -> Norm | None:
-    """Return the root mean square norm that a module computes, in fp32 on a CPU, where ours takes half of the time.
-
-    Families write it in their own ways (some add one to the weight, some divide by the deviation), so it is told by what it
-    gives for numbers of two sizes, of which the smaller show its floor.
-    """
-    weight = getattr(module, "weight", None)
-    floor = next((vars(module)[name] for name in FLOORS if name in vars(module)), None)
-    if floor is None or not isinstance(weight, Tensor) or weight.dim() != 1 or len(list(module.parameters())) != 1:
-        return None
-    if weight.dtype != torch.float32 or weight.device.type != "cpu":
-        return None
-    numbers = torch.linspace(-1, 2, 3 * len(weight)).view(3, -1) * torch.tensor([[1.0], [floor**0.5], [1.0]])
-    given = module(numbers)
-    for gain in (weight, 1 + weight):
-        norm = rms_norm(gain, floor)
-        if torch.allclose(norm(numbers), given, rtol=NORM_ROUNDING, atol=0):
-            return norm
-    return None

@@ -75,7 +75,7 @@ class Mailbox:
     ROUND, LENGTH, LAYERS, COUNT, RUNNING = range(5)
 
     def __init__(self, stack: Stack, capacity: int, num_slots: int, num_units: int, context: BaseContext) -> None:
-        host, width = torch.device("cpu"), stack.head_weight.shape[0]
+        host, width = torch.device("cpu"), stack.width
         words = LINE_BYTES // 8
         tokens = -(-num_slots // words) * words
         self._requests = _SharedTensor.zeros((num_units, words), torch.int64, host, context)
@@ -162,13 +162,14 @@ class Candidates:
         first = self._slots.start
         visible = self._storage[:num_layers, 0, first : self._num_slots + length]
         slots, text = visible[:, :count].unsqueeze(2), visible.unsqueeze(1).expand(-1, count, -1, -1, -1)
+        history = text[:, :, self._num_slots - first :]
         mask = self._mask(count)
         allowed = None if mask is None else mask[:, : text.shape[2]]
 
         def positions() -> Tensor:
             return torch.full((count, 1), length, device=self.stack.device)
 
-        return Frame(count, 1, length, length + 1, positions, text, slots, allowed=allowed)
+        return Frame(count, 1, length, length + 1, positions, text, slots, allowed=allowed, history=history)
 
     def _mask(self, count: int) -> Float[Tensor, "n S"] | None:
         """Return a mask that hides every slot but the candidate's own; None where there is no other."""

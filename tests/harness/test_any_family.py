@@ -62,13 +62,29 @@ def test_a_sampled_draft_has_the_targets_law(qwen3: Path, tmp_path: Path, capsys
     assert document["metrics"]["alpha_overlap"]["value"] > 0.9
 
 
-@pytest.mark.parametrize("asked", [("--method", "ppd"), ("--match-layers", "1")])
-def test_what_needs_single_layers_is_refused(
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--method", "ppd", "--early-layer", "2", "--candidates", "3", "--match-layers", "1,2"),
+        ("--method", "speculative", "--drafter", "first-layers", "--draft-layers", "1", "--gamma", "2"),
+    ],
+)
+def test_methods_that_run_some_layers_are_identical(
     qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture, asked: tuple[str, ...]
 ) -> None:
-    assert main(words(qwen3, tmp_path, *asked)) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "model type 'qwen3': its layers run together" in line
+    assert main(words(qwen3, tmp_path, *asked, "--replay", "all")) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (document["audit"]["verdict"], document["audit"]["replayed"]["faults"]) == ("identical", 0)
+    assert [name for name in document["metrics"] if name.startswith("match_rate[N, layer")] or "first-layers" in asked
+
+
+def test_heads_are_trained_for_layers_of_any_family(qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    asked = ("--data", "toy", "--limit", "4", "--layers", "2", "--threads", "1")
+    assert main(["heads", "--target", str(qwen3), "--output", str(tmp_path / "heads"), *asked]) == 0
+    asked = ("--method", "ppd", "--early-layer", "2", "--candidates", "1", "--heads", str(tmp_path / "heads"))
+    capsys.readouterr()
+    assert main(words(qwen3, tmp_path, *asked)) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["audit"]["verdict"] == "identical"
 
 
 def test_a_state_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """Families without a stack of their own, by transformers' forward pass: their logits are one pass's, whatever is rewound."""
 
 import pickle
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,8 +13,13 @@ from kernels.products.few_rows import Choice, compiled_product
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for
-from methods.models.general import GeneralEncoderDecoderStack, GeneralStack, _by_our_norm, _Layer, _Standin
+from methods.models.general import GeneralEncoderDecoderStack, GeneralStack, _Layer
 from methods.models.llama import LlamaStack
+from methods.models.twin import Standin, _Spanned, by_our_norm
+from methods.ppd.heads import OwnHead
+from methods.ppd.memory import Candidates, PipelineSession
+from methods.ppd.pipeline import PredictivePipelinedDecoding
+from methods.ppd.plans import Execution, Plan
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.speculative.decode import DraftAndVerify
@@ -184,19 +190,99 @@ def test_what_keeps_a_state_is_refused(name: str) -> None:
         stack_for(model)
 
 
-def test_what_needs_single_layers_is_refused() -> None:
-    session = ModelSession(stack_for(build("Qwen3")))
+@torch.no_grad()
+def shallow_logits(model: Any, num_layers: int, tokens: list[int]) -> torch.Tensor:
+    """The logits of a model that has some first layers alone."""
+    shallow = deepcopy(model)
+    lists = [part for part in shallow.modules() if isinstance(part, nn.ModuleList) and len(part) == 3]
+    del lists[0][num_layers:]
+    return logits_of(shallow, tokens)
+
+
+def test_layers_run_one_by_one(family: tuple[str, Any, GeneralStack]) -> None:
+    """Behind a cached text; the head reads an early layer as that of a model without the others does."""
+    name, model, stack = family
+    prompt, tokens = text(0, 20), text(1, 5)
+    session = ModelSession(stack)
+    session.prefill(Inputs((tuple(prompt),)))
+    hidden = session.embed(torch.tensor([tokens]))
+    for layer in range(3):
+        hidden = session.run_layers(hidden, layer, layer + 1)
+        if layer != 1:
+            wanted = shallow_logits(model, layer + 1, [*prompt[:-1], *tokens])[-5:]
+            given = session.head(hidden)[0]
+            torch.testing.assert_close(given, wanted, rtol=0, atol=tolerance(name) * float(wanted.abs().max()))
+    own = model.get_output_embeddings()
+    projected = session.head(hidden, torch.zeros_like(own.weight).t())
+    assert torch.equal(projected[0, 0], torch.zeros(VOCABULARY) if own.bias is None else own.bias.detach())
+
+
+def test_candidates_give_what_a_session_gives(family: tuple[str, Any, GeneralStack]) -> None:
+    """Three that run as a batch, the first layers of each behind one cached text, whose order a window or a slope may need."""
+    name, _, stack = family
+    prompt, tokens = tuple(text(0, 21)), text(1, 3)
+    storage = torch.zeros(3, 1, 3 + 40, 2 * stack.num_kv_heads, stack.head_dim, dtype=stack.dtype)
+    session = PipelineSession(stack, storage, 3)
+    session.prefill(Inputs((prompt,)))
+    together = Candidates(stack, storage, 3, range(3)).run(tokens, 20, 2)
+    last = Candidates(stack, storage, 3, range(2, 3)).run(tokens[2:], 20, 2)
+    for place, token in enumerate(tokens):
+        wanted = session.run_layers(session.embed(torch.tensor([[token]])), 0, 2)[0, 0]
+        near = {"rtol": 0, "atol": tolerance(name) * float(wanted.abs().max())}
+        torch.testing.assert_close(together[place], wanted, **near)
+        if place == 2:
+            torch.testing.assert_close(last[0], wanted, **near)
+        session.lengths[:2] = [(20,)] * 2
+
+
+@pytest.mark.parametrize("execution", ["simulated", "process", "batched"])
+@pytest.mark.parametrize("name", ["Bloom", "Gemma3Text", "OPT"])
+def test_a_pipelines_output_is_plain_decodings(name: str, execution: Execution) -> None:
+    """With positions, slopes or windows, beside embeddings that are narrower than hidden states."""
+    stack = stack_for(build(name))
+    inputs, stop, uniforms = Inputs((tuple(text(0, 12)),)), Stop(max_new_tokens=20), Uniforms([0], 20)
+    method = PredictivePipelinedDecoding(stack, OwnHead(), Plan(early_layer=2, num_candidates=3), execution)
+    [made] = method.generate(ModelSession(stack), inputs, Sampling(), uniforms, stop)
+    method.close()
+    [plain] = Autoregressive().generate(ModelSession(stack), inputs, Sampling(), uniforms, stop)
+    assert made.tokens == plain.tokens
+    assert any(step.matched for step in made.steps)
+
+
+def test_layers_that_hand_on_more_than_hidden_states_run_together() -> None:
+    """T5's first layer gives the others its table of distances."""
+    stack = stack_for(paired_model("MT5"))
+    assert not stack.runs_layers_alone
+    session = ModelSession(stack)
     session.prefill(Inputs(((1, 2, 3),)))
     hidden = session.embed(torch.tensor([[3]]))
-    with pytest.raises(InputError, match="model type 'qwen3': its layers run together"):
+    with pytest.raises(InputError, match="model type 'mt5': its layers run together"):
         session.run_layers(hidden, 0, 1)
-    with pytest.raises(InputError, match="model type 'qwen3': no head but its own can be put on it"):
+    with pytest.raises(InputError, match="model type 'mt5': no head but its own can be put on it"):
         session.head(hidden, torch.zeros(32, VOCABULARY, dtype=torch.float64))
 
 
-@pytest.fixture(scope="module", params=[*PAIRED])
-def paired(request: pytest.FixtureRequest) -> tuple[Any, GeneralEncoderDecoderStack]:
-    name = request.param
+def test_layers_that_do_not_fit_together_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faults that the trial is known to catch: a layer that runs though it should not, and one that fails by itself."""
+    model = build("Qwen3")
+    assert stack_for(model).runs_layers_alone
+    inside = _Spanned.__call__
+
+    def run_the_last_one_too(self: _Spanned, hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
+        self._span.last += self._number == 1
+        return inside(self, hidden, *more, **named)
+
+    def fail(self: _Spanned, hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
+        if self._span.first:
+            raise TypeError("expected what the first layer gives")
+        return inside(self, hidden, *more, **named)
+
+    for fault in (run_the_last_one_too, fail):
+        monkeypatch.setattr(_Spanned, "__call__", fault)
+        assert not stack_for(model).runs_layers_alone
+
+
+def paired_model(name: str) -> Any:
     config = getattr(transformers, f"{name}Config")(**PAIRED[name])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -204,6 +290,12 @@ def paired(request: pytest.FixtureRequest) -> tuple[Any, GeneralEncoderDecoderSt
         for weight in model.parameters():
             if weight.dim() > 1:
                 nn.init.normal_(weight, std=0.3)
+    return model
+
+
+@pytest.fixture(scope="module", params=[*PAIRED])
+def paired(request: pytest.FixtureRequest) -> tuple[Any, GeneralEncoderDecoderStack]:
+    model = paired_model(request.param)
     stack = stack_for(model)
     assert isinstance(stack, GeneralEncoderDecoderStack)
     return model, stack
@@ -302,14 +394,14 @@ def test_a_familys_norm_is_ours_where_it_computes_the_same(family: str) -> None:
             nn.init.normal_(module.weight, mean=0.5)
     stack = GeneralStack(model)
     norms = [stack._twin.model.norm, *(layer.post_attention_layernorm for layer in stack._twin.model.layers)]
-    assert all(isinstance(norm, _Standin) for norm in norms)
+    assert all(isinstance(norm, Standin) for norm in norms)
     session = ModelSession(stack)
     session.prefill(Inputs((tuple(text(0, 12)),)))
     given = session.extend(torch.tensor([text(1, 5)]))[0]
     wanted = logits_of(model, [*text(0, 12)[:-1], *text(1, 5)])[-5:]
     torch.testing.assert_close(given, wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
     double = GeneralStack(build(family))._twin.model.norm
-    assert not isinstance(double, _Standin)
+    assert not isinstance(double, Standin)
 
 
 class _OtherFloor(nn.Module):
@@ -332,4 +424,28 @@ class _Centred(_OtherFloor):
 
 @pytest.mark.parametrize("kind", [_OtherFloor, _Centred])
 def test_a_norm_of_another_law_stays_the_familys(kind: type[_OtherFloor]) -> None:
-    assert _by_our_norm(kind(torch.rand(32))) is None
+    assert by_our_norm(kind(torch.rand(32))) is None
+
+
+def test_a_family_is_not_laid_on_several_devices() -> None:
+    with pytest.raises(InputError, match="model type 'qwen3': transformers runs its layers on one device; leave device_map out"):
+        stack_for(build("Qwen3")).part(0, 1, torch.device("cpu"))
+
+
+def test_an_encoder_decoders_layers_run_one_by_one(paired: tuple[Any, GeneralEncoderDecoderStack]) -> None:
+    """Those of T5's kin hand on more than hidden states, UMT5's do not."""
+    model, stack = paired
+    assert stack.runs_layers_alone == (model.config.model_type not in ("longt5", "mt5", "switch_transformers"))
+    if not stack.runs_layers_alone:
+        return
+    session = ModelSession(stack)
+    [first] = session.prefill(Inputs((tuple(text(0, 9)),)))
+    session.extend(torch.tensor([[first]]))
+    tokens = text(1, 5)
+    hidden = session.embed(torch.tensor([tokens]))
+    for layer in range(3):
+        hidden = session.run_layers(hidden, layer, layer + 1)
+    with torch.no_grad():
+        decoded = torch.tensor([[first, *tokens]])
+        wanted = model(input_ids=torch.tensor([text(0, 9)]), decoder_input_ids=decoded).logits[0, -5:]
+    torch.testing.assert_close(session.head(hidden)[0], wanted, rtol=0, atol=1e-11 * float(wanted.abs().max()))

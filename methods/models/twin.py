@@ -1,0 +1,144 @@
+"""A copy of a transformers model over the same weights, in which what is ours stands in the place of some of its modules.
+
+Linear modules multiply few rows by our loop, norms are ours where they compute the same, and layers can be run in part. The
+model itself stays as it was.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kernels.products.few_rows import Choice
+from methods.models.base import Norm, rms_norm
+from methods.models.weights import Product
+
+FLOORS = ("variance_epsilon", "eps")  # as norms name what they add to the mean square
+NORM_ROUNDING = 2e-6  # of a norm in fp32: six operations
+
+
+class Standin:
+    """A function that is called in a module's place; all else that is asked of it is the module's.
+
+    It is no module: that call alone takes as long as a small operation.
+    """
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        self._module, self._function = module, function
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._function(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def twin_of(model: Any, choice: Choice) -> Any:
+    """Return a model with the same weights, whose linear modules multiply few rows as the choice says; its norms are ours."""
+    shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    twin = deepcopy(model, shared)
+    for parent in twin.modules():
+        for name, module in parent.named_children():
+            if (function := _by_rows(module, choice) or by_our_norm(module)) is not None:
+                vars(parent)[name] = Standin(module, function)
+                vars(module)["forward"] = function  # for parents that keep it in a list
+    return twin
+
+
+def _by_rows(module: nn.Module, choice: Choice) -> Callable[[Tensor], Tensor] | None:
+    """Return a linear module's product where the choice takes its weight."""
+    if type(module) is not nn.Linear or not choice.takes(module.weight.detach().t()):
+        return None
+    product = Product(module.weight.detach().t(), None if module.bias is None else module.bias.detach(), choice)
+
+    def multiply(hidden: Float[Tensor, "*rows d_in"]) -> Float[Tensor, "*rows d_out"]:
+        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+
+    return multiply
+
+
+@torch.no_grad()
+def by_our_norm(module: nn.Module) -> Norm | None:
+    """Return the root mean square norm that a module computes, in fp32 on a CPU, where ours takes half of the time.
+
+    Families write it in their own ways (some add one to the weight, some divide by the deviation), so it is told by what it
+    gives for numbers of two sizes, of which the smaller show its floor.
+    """
+    weight = getattr(module, "weight", None)
+    floor = next((vars(module)[name] for name in FLOORS if name in vars(module)), None)
+    if floor is None or not isinstance(weight, Tensor) or weight.dim() != 1 or len(list(module.parameters())) != 1:
+        return None
+    if weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return None
+    numbers = torch.linspace(-1, 2, 3 * len(weight)).view(3, -1) * torch.tensor([[1.0], [floor**0.5], [1.0]])
+    given = module(numbers)
+    for gain in (weight, 1 + weight):
+        norm = rms_norm(gain, floor)
+        if torch.allclose(norm(numbers), given, rtol=NORM_ROUNDING, atol=0):
+            return norm
+    return None
+
+
+class Span:
+    """The layers of a twin, of which a pass runs some: layers ``first``..``last`` - 1, all where nothing else is said.
+
+    ``given`` enters the first of them (None: what the family made of its embeddings). What leaves the last one is ``left``, and
+    goes to what the family has behind its layers.
+    """
+
+    left: Any = None
+
+    def __init__(self, num_layers: int) -> None:
+        self.num_layers = num_layers
+        self._run_all()
+
+    def _run_all(self) -> None:
+        self.first, self.last = 0, self.num_layers
+        self.given: Float[Tensor, "B n D"] | None = None
+
+    @contextmanager
+    def of(self, first: int, last: int, given: Float[Tensor, "B n D"] | None) -> Iterator[None]:
+        """Run these layers in the passes within; where there is none (``first`` is ``last``), ``given`` leaves as it came."""
+        self.first, self.last, self.given = first, last, given
+        try:
+            yield
+        finally:
+            self._run_all()
+
+
+class _Spanned(Standin):
+    """A layer under a span. Outside of it it does nothing, and returns as many things as it does inside."""
+
+    def __init__(self, layer: nn.Module, number: int, span: Span) -> None:
+        super().__init__(layer, layer)
+        self._number, self._span = number, span
+        self._length: int | None = None  # of the tuple that it returns
+
+    def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
+        span, number = self._span, self._number
+        if span.given is not None and number == min(span.first, span.num_layers - 1):
+            hidden = span.given
+        made: Any
+        if span.first <= number < span.last:
+            made = self._function(hidden, *more, **named)
+            self._length = len(made) if isinstance(made, tuple) else None
+        else:
+            made = hidden if self._length is None else (hidden, *(None,) * (self._length - 1))
+        if number + 1 == span.num_layers:
+            span.left = made if self._length is None else made[0]
+        return made
+
+
+def put_under_span(body: Any, num_layers: int) -> Span | None:
+    """Put the layers of a twin's body under a span. None where they are not all in one list of modules."""
+    names = (name for name, part in body.named_modules() if isinstance(part, nn.ModuleList) and len(part) == num_layers)
+    if (path := next(names, None)) is None:
+        return None
+    owner, _, name = path.rpartition(".")
+    holder, span = body.get_submodule(owner), Span(num_layers)
+    vars(holder)[name] = [_Spanned(layer, number, span) for number, layer in enumerate(holder._modules[name])]
+    return span
