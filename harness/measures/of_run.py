@@ -277,19 +277,24 @@ def all_metrics(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
 
 
 def measure_run(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, Estimate]:
-    """Return the metrics of ``foretoken run``: the method's, with alpha and the speed-up over the plain arm beside them."""
+    """Return the metrics of ``foretoken run``: the method's, with alpha and the speed-up over the plain arm beside them.
+
+    ``alpha_overlap`` is of the method's own drafter; of any others that the plain arm measured it names them.
+    """
     experiment = comparison.arms[-1]
     task = get_task(experiment.task)
     found: dict[str, Estimate | None] = {}
     plain = comparison.arms[0]
-    for index, drafter in enumerate(plain.overlap):
-        name = "alpha_overlap" if index == 0 else f"alpha_overlap[{drafter.label}]"
+    drafters = plain.overlap
+    own = experiment.method.drafter if experiment.method.drafter in drafters else next(iter(drafters), None)
+    for drafter in drafters:
+        name = "alpha_overlap" if drafter == own else f"alpha_overlap[{drafter.label}]"
         found[name] = alpha_overlap(records[0], drafter.label)
         lenience = experiment.method.values.get("lenience", 1.0)
         if lenience != 1.0:
             found[f"{name}_lenient"] = alpha_overlap(records[0], drafter.label, lenience)
         factor = memory_access_factor(records[0], records[-1]) if len(comparison.arms) > 1 else None
-        if index == 0 and factor is not None and found["alpha_overlap"] is not None:
+        if drafter == own and factor is not None and found["alpha_overlap"] is not None:
             found["memory_access_factor"] = factor
     for early in plain.early:
         for layer, k in product(early.layers, NUM_CANDIDATES):
