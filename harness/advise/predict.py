@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.advise.rounds import Table, budget_of, empty_share, paired_batches, plain_times, rounds_of
+from harness.advise.rounds import Table, budget_of, empty_share, paired_batches, plain_times, warm_rounds
 from harness.core.experiment import DrafterSpec
 from harness.core.records import Record
 from harness.measures.of_run import decoded_together
@@ -110,9 +110,9 @@ class Pilot:
             if len(rows) in sizes and all(overlap_of(row, drafter.label) is not None for row in rows)
         ]
         self.texts = [*(own for own, _ in self.batches), *more]
-        rounds = [list(rounds_of(theirs)) for _, theirs in self.batches] + [[] for _ in more]
+        rounds = warm_rounds([theirs for _, theirs in self.batches]) + [[] for _ in more]
         self.verify = Table(rounds, lambda one: one.positions, lambda one: one.verify_s)
-        self.draft = Table(rounds, lambda one: one.drafts, lambda one: one.draft_s)
+        self.draft = Table(rounds, lambda one: one.drafts, lambda one: one.draft_s, free=True)
         self.rest = Table(rounds, lambda one: one.drafts, lambda one: one.rest_s)
         self.empty = empty_share([row for _, theirs in self.batches for row in theirs])
         times = plain_times(self.batches, more)
@@ -127,9 +127,9 @@ class Pilot:
 
     @property
     def gammas(self) -> tuple[int, ...]:
-        """Return the numbers of drafts whose rounds the sweep had enough of: beyond them no cost is known."""
-        most = max(self.verify.known, default=0)
-        return tuple(gamma for gamma in GAMMAS if gamma in self.draft.known and self.rows * (gamma + 1) <= most)
+        """Return the numbers of drafts whose rounds, or those of one draft more, the sweep had enough of."""
+        most, known = max(self.verify.known, default=0), self.draft.known
+        return tuple(gamma for gamma in GAMMAS if (gamma in known or gamma + 1 in known) and self.rows * (gamma + 1) <= most)
 
     @property
     def verify_s(self) -> dict[int, float]:

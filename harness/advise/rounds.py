@@ -46,10 +46,30 @@ def rounds_of(rows: Sequence[Record]) -> Iterator[Round]:
         yield Round(len(active), drafts, draft_s, verify_s, active[0].round_s[index] - draft_s - verify_s)
 
 
-class Table:
-    """[n, keys] seconds and numbers of rounds, by batch and by a key of the round; the slowest are cut."""
+def warm_rounds(batches: Sequence[Sequence[Record]]) -> list[list[Round]]:
+    """Return the rounds of batches but the first of each, where any has more.
 
-    def __init__(self, rounds: Sequence[Sequence[Round]], key: Callable[[Round], int], value: Callable[[Round], float]) -> None:
+    A text's first round follows its prompt, so that nothing of what it reads is in the caches: it took twice as long for a T5.
+    Of a sweep it is always one of one draft, whose cost would be that of a first round.
+    """
+    rounds = [list(rounds_of(rows)) for rows in batches]
+    return [own[1:] for own in rounds] if any(len(own) > 1 for own in rounds) else rounds
+
+
+class Table:
+    """[n, keys] seconds and numbers of rounds, by batch and by a key of the round; the slowest are cut.
+
+    ``free``: whatever has key 0 costs nothing.
+    """
+
+    def __init__(
+        self,
+        rounds: Sequence[Sequence[Round]],
+        key: Callable[[Round], int],
+        value: Callable[[Round], float],
+        free: bool = False,
+    ) -> None:
+        self.free = free
         self.keys = sorted({key(one) for own in rounds for one in own})
         place = {name: index for index, name in enumerate(self.keys)}
         found: list[list[float]] = [[] for _ in self.keys]
@@ -80,7 +100,10 @@ class Table:
         whole = self.counts.sum(0)
         known = whole > 0
         means = np.divide(seconds, counts, out=self.seconds.sum(0) / np.maximum(whole, 1), where=counts > 0)
-        return np.interp(wanted, np.array(self.keys)[known], means[known])
+        keys, values = np.array(self.keys)[known], means[known]
+        if self.free and 0 not in keys:
+            keys, values = np.append(0, keys), np.append(0.0, values)
+        return np.interp(wanted, keys, values)
 
 
 def budget_of(row: Record, max_new_tokens: int) -> int:

@@ -126,6 +126,24 @@ def test_no_gamma_is_predicted_whose_rounds_were_hardly_seen(synthetic: SimpleNa
     assert pilot.gammas == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
+@pytest.mark.parametrize("num_tokens", [8, 240])
+def test_a_texts_first_round_is_not_what_one_draft_costs(synthetic: SimpleNamespace, num_tokens: int) -> None:
+    """It takes twice as long, and is always the sweep's of one draft; texts of 8 rounds have no other of that kind.
+    Fault: a draft costs 2 ms, or 1.0125."""
+    plain, names = synthetic.plain_experiment(), "abcdef"
+    own = [synthetic.plain(plain, name, num_tokens, overlap={"t5-small": [0.0] * num_tokens}) for name in names]
+    drafted = [swept_record(plain, name, num_tokens, 0.1) for name in names]
+    for record in drafted:
+        assert record.steps is not None
+        for seconds in (record.steps.draft_s, record.steps.verify_s, record.steps.round_s):
+            record.wall_s = (record.wall_s or 0.0) + seconds[0] * (seconds is record.steps.round_s)
+            seconds[0] *= 2
+    cell = Pilot(own, drafted, DRAFT, 1).predict(1, num_tokens)
+    assert cell is not None
+    assert cell.costs.draft_s == pytest.approx(0.001)
+    assert cell.costs.verify_s == pytest.approx(0.01)
+
+
 def test_without_a_whole_batch_nothing_is_predicted(synthetic: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each batch of two a row failed. Fault: an IndexError."""
     monkeypatch.setattr(measure, "incomparable", lambda *_: None)
