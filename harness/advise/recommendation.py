@@ -226,6 +226,4 @@ def shown(number: Estimate | Missing) -> str:
     """Format a number with its interval; "~" marks one of too few examples to hold elsewhere."""
     if isinstance(number, Missing):
         return "refused" if isinstance(number, Refused) else "unknown"
-    if number.low is None:
-        return f"{number.value:.2f}"
-    return f"{number.value:.2f} [{number.low:.2f}, {number.high:.2f}]{'' if number.shown.low is not None else '~'}"
+    return f"{number.as_text('.2f')}{'' if number.low is None or number.shown.low is not None else '~'}"

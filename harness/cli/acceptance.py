@@ -18,7 +18,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
 from harness.core.record_files import load_experiment, load_records
 from harness.core.records import Record
-from harness.core.text import text_table
+from harness.core.text import interval_text, text_table
 from harness.engines import formats
 from harness.engines.profile import profile_of
 from harness.measures.counts import START, Counted, Told
@@ -191,7 +191,7 @@ def _shown(column: dict[str, Any], reasons: list[str]) -> str:
         if column["status"] not in reasons:
             reasons.append(column["status"])
         return f"unknown ({reasons.index(column['status']) + 1})"
-    spread = "" if column["low"] is None else f" [{column['low']:.3f}, {column['high']:.3f}]"
+    spread = interval_text(column["low"], column["high"], ".3f")
     return f"{column['value']:.3f}{spread}{APPROXIMATE if column['approximate'] else ''}"
 
 

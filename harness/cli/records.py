@@ -146,7 +146,4 @@ def _methods_in_words(methods: Sequence[MethodSpec]) -> list[str]:
 
 
 def _estimate_text(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "unknown"
-    spread = "" if estimate.low is None else f" [{estimate.low:.4g}, {estimate.high:.4g}]"
-    return f"{estimate.value:.4g}{spread} {estimate.unit}".rstrip()
+    return "unknown" if estimate is None else f"{estimate.as_text('.4g')} {estimate.unit}".rstrip()

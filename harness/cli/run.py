@@ -10,6 +10,7 @@ from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import is_grid
 from harness.cli.run_judged import finite, judged, remarks, status_of
 from harness.core.experiment import TRANSLATED, Comparison
+from harness.core.text import interval_text
 from harness.exact.run_verdict import judge_run
 from harness.measures.statistics import Refused
 from harness.run.build import shared_tokens
@@ -55,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _print_metrics(metrics: dict, document: dict) -> None:
     for name, estimate in metrics.items():
-        spread = "" if estimate.low is None else f"  [{estimate.low:.4g}, {estimate.high:.4g}]"
+        spread = interval_text(estimate.low, estimate.high, ".4g")
         few = "" if not spread or estimate.shown.low is not None else ", too few: describes these alone"
         print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n}{few} {estimate.unit}")
     for name, weights in document["weights"].items():

@@ -1,6 +1,11 @@
-"""Text that is aligned by spaces, for terminals and reports."""
+"""Text for terminals and reports: intervals, and tables that are aligned by spaces."""
 
 from collections.abc import Sequence
+
+
+def interval_text(low: float | None, high: float | None, form: str) -> str:
+    """Return `` [low, high]`` in a format of numbers, to stand behind a value; nothing where there is no interval."""
+    return "" if low is None or high is None else f" [{low:{form}}, {high:{form}}]"
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from harness.core.records import Unit
+from harness.core.text import interval_text
 
 RESAMPLES = 2000
 FEW_RESAMPLES = 500  # for the many numbers of tables: they tell an interval's end to about 3 % of its width
@@ -102,6 +103,10 @@ class Estimate:
             half = abs(change(self.value + student.half) - change(self.value - student.half)) / 2
             student = replace(student, half=half)
         return Estimate(change(self.value), low, high, self.n, unit, self.exact, student)
+
+    def as_text(self, form: str) -> str:
+        """Return the value and its interval in a format of numbers."""
+        return f"{self.value:{form}}{interval_text(self.low, self.high, form)}"
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         """Return what JSON tells of it."""

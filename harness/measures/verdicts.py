@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.core.experiment import Experiment, MethodSpec
 from harness.core.files import readable
+from harness.core.text import interval_text
 from harness.zoo.recipes import recipe_for, scale_of
 from kernels.inputs import SamplingSpec
 
@@ -206,8 +207,7 @@ def strong_tests(row: Row) -> dict[str, Mapping[str, Any]]:
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:
-    spread = "" if estimate["low"] is None else f" [{estimate['low']:.3f}, {estimate['high']:.3f}]"
-    return f"{estimate['value']:.3f}{spread}"
+    return f"{estimate['value']:.3f}{interval_text(estimate['low'], estimate['high'], '.3f')}"
 
 
 def _badness(row: Row) -> tuple[bool, int]:

@@ -71,9 +71,7 @@ class Row:
     def as_text(self) -> str:
         if self.estimate is None:
             return f"{self.name:44s} no number (goal {self.goal}: MISSED); {self.detail}"
-        low, high = self.estimate.low, self.estimate.high
-        spread = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-        value = f"{self.estimate.value:.3f}{spread} {self.estimate.unit}"
+        value = f"{self.estimate.as_text('.3f')} {self.estimate.unit}"
         return f"{self.name:44s} {value} (goal {self.goal}: {'met' if self.met else 'MISSED'}); {self.detail}"
 
 

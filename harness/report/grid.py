@@ -151,10 +151,7 @@ def _table(points: Sequence[Point]) -> tuple[list[str], list[list[str]], list[st
 
 
 def _shown(found: Estimate | None) -> str:
-    if found is None:
-        return ""
-    one = found.shown
-    return f"{one.value:.3g}" + ("" if one.low is None else f" [{one.low:.3g}, {one.high:.3g}]")
+    return "" if found is None else found.shown.as_text(".3g")
 
 
 def csv_text(points: Sequence[Point]) -> str:

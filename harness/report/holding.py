@@ -42,8 +42,7 @@ class Change:
         values = (self.move.baseline, self.move.now)
         text = f"{self.move.metric}: {'differs' if values == ('-', '-') else ' -> '.join(values)}{self.move.where}"
         if (found := self.difference) is not None:
-            spread = "" if found.low is None else f" [{found.low:+.3g}, {found.high:+.3g}]"
-            text += f"; in an example {found.value:+.3g}{spread}"
+            text += f"; in an example {found.as_text('+.3g')}"
         return text if self.p is None else f"{text}; p {self.p:.2g}"
 
 

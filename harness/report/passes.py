@@ -231,14 +231,10 @@ def as_page(records: Sequence[Passes]) -> str:
 
 def _line(one: Passes, rows: int) -> list[str]:
     share = one.share(rows)
-    cost = "1" if rows == 1 else _shown(one.cost(rows))
+    cost = "1" if rows == 1 else one.cost(rows).as_text(".2f")
     shown_share = "unknown" if share is None else f"{share:.0%}"
-    time = _shown(one.time(rows).mapped(lambda seconds: seconds * 1e3))
+    time = one.time(rows).mapped(lambda seconds: seconds * 1e3).as_text(".2f")
     return [str(one.cached), str(rows), time, f"{one.read_bytes(rows) / 1e6:.2f}", shown_share, cost]
-
-
-def _shown(number: Estimate) -> str:
-    return f"{number.value:.2f}" + ("" if number.low is None else f" [{number.low:.2f}, {number.high:.2f}]")
 
 
 def _mb(count: int | None) -> str:

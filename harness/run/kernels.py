@@ -18,6 +18,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers.generation.utils import _speculative_sampling
 
+from harness.core.text import interval_text
 from harness.measures.statistics import Estimate, as_told, halved, median, ratio_of_totals
 from harness.run.instruments import num_waits
 from kernels.capture import capture
@@ -120,16 +121,15 @@ class KernelRow:
         return as_told(self)
 
     def as_text(self) -> str:
-        spread = "" if self.low_s is None or self.high_s is None else f" [{self.low_s * 1e6:.1f}, {self.high_s * 1e6:.1f}]"
+        low, high = (None if second is None else second * 1e6 for second in (self.low_s, self.high_s))
+        spread = interval_text(low, high, ".1f")
         used = (
             f"{self.bytes_moved / 1e6:.2f} MB, {self.memory_frac:.0%} of memory bandwidth, {self.empty_calls:.1f} empty calls"
         )
         if self.ratio is None:
             shown = f"no speed-up shown: {self.check}"
         else:
-            shown = f"{self.ratio.value:.3f} of baseline"
-            if self.ratio.low is not None:
-                shown += f" [{self.ratio.low:.3f}, {self.ratio.high:.3f}]"
+            shown = f"{self.ratio.value:.3f} of baseline{interval_text(self.ratio.low, self.ratio.high, '.3f')}"
             if self.kernel != BASELINE:
                 shown += f", {self.baseline_s * 1e6:.1f} us beside it"
         goal = "" if self.met is None else f" (goal <= {self.goal}: {'met' if self.met else 'MISSED'})"

@@ -123,4 +123,4 @@ def as_text(peers: Sequence[_Peer], ours: str, over_plain: Estimate | Missing | 
 def _shown(number: Estimate | Missing | None) -> str:
     if not isinstance(number, Estimate):
         return "unknown" if number is None else "refused"
-    return f"{number.value:.3g}" + ("" if number.low is None else f" [{number.low:.3g}, {number.high:.3g}]")
+    return number.as_text(".3g")

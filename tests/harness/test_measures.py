@@ -371,6 +371,23 @@ def test_verification_costs_what_it_does_of_a_whole_round_of_drafts(synthetic: S
     assert value(found["verify_s"]) == pytest.approx(0.012)
 
 
+def test_rounds_of_fewer_drafts_cost_what_they_do(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """A copying drafter often has none: 19 ms with three drafts, then three rounds of 3 ms without; 12 tokens of 10 ms.
+    Fault: each at the cost of a whole round, 2.07, and what it is faster than that refused as a disturbed machine."""
+    plain = [synthetic.plain(arms.plain, name, 12, overlap={"t5-small": [0.6] * 12}) for name in "abc"]
+    drafted = [synthetic.drafted(arms.drafted, name, 12) for name in "abc"]
+    for record in drafted:
+        for index in range(1, len(record.steps.drafted)):
+            record.steps.drafted[index], record.steps.draft_s[index] = [], 0.0
+            record.steps.verify_s[index], record.steps.round_s[index] = 0.002, 0.003
+        record.wall_s = sum(record.steps.round_s)
+    found = account(plain, drafted, "t5-small", 3)
+    assert isinstance(found, dict)
+    # A draft takes 2 ms and 3 / 4 a round are drafted; verification (12 + 3 * 2) / 4, the rest 1 ms.
+    assert value(found["predicted_costs"]) == pytest.approx(3 * 0.010 / (0.75 * 0.002 + 0.0045 + 0.001))
+    assert value(found["residual_unexplained"]) == pytest.approx(0.0, abs=1e-9)
+
+
 def test_time_outside_rounds_is_a_part_of_its_own(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     found = costs_case(synthetic, arms, start_s=0.05)
     assert value(found["outside_rounds"]) == pytest.approx(50 / 145)

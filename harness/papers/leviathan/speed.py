@@ -204,6 +204,8 @@ def _example_row(baseline: list[Record], method: list[Record], drafter: str) -> 
         "draft_s": _median(draft_s[drafting] / drafted[drafting]),
         "verify_s": _median(verify_s[full]),
         "fixed_s": _median((round_s - draft_s - verify_s)[full]),
+        "verify_round_s": _usual(verify_s, drafted),
+        "fixed_round_s": _usual(round_s - draft_s - verify_s, drafted),
     }
 
 
@@ -217,6 +219,12 @@ def _rounds(record: Record) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return drafted, filled[0], filled[1], filled[2]
 
 
+def _usual(seconds: np.ndarray, drafted: np.ndarray) -> float:
+    """Return the mean over rounds of the median of those with as many drafts: a drafter may have fewer to propose, or none."""
+    kinds = [seconds[drafted == count] for count in np.unique(drafted)]
+    return sum(len(own) * _median(own) for own in kinds) / len(drafted) if len(drafted) else np.nan
+
+
 def _median(values: np.ndarray) -> float:
     return float(np.median(values)) if values.size else np.nan
 
@@ -224,7 +232,9 @@ def _median(values: np.ndarray) -> float:
 def _quantities(columns: dict[str, np.ndarray], gamma: int) -> dict[str, np.ndarray]:
     """All quantities of UNITS, reducing the last axis: [n] for the value itself, [resamples, n] for its draws."""
     total = {name: (np.nansum if name in ("overlap", "positions") else np.sum)(values, -1) for name, values in columns.items()}
-    ar_s, draft_s, verify_s, fixed_s = (_median_of_known(columns[f"{part}_s"]) for part in ("ar", "draft", "verify", "fixed"))
+    ar_s, draft_s, verify_s, fixed_s, verify_round_s, fixed_round_s = (
+        _median_of_known(columns[f"{part}_s"]) for part in ("ar", "draft", "verify", "fixed", "verify_round", "fixed_round")
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         alpha = np.clip(total["overlap"] / total["positions"], 0, 1)
         tokens_per_step = total["tokens"] / total["steps"]
@@ -232,8 +242,8 @@ def _quantities(columns: dict[str, np.ndarray], gamma: int) -> dict[str, np.ndar
         eq1 = theory.expected_tokens(alpha, gamma)
         cost_ratio = draft_s / ar_s
         predicted_iid, predicted_costs = (
-            theory.predicted_speedup(tokens, ar_s, draft_s, verify_s, fixed_s, drafted_per_step)
-            for tokens in (eq1, tokens_per_step)
+            theory.predicted_speedup(tokens, ar_s, draft_s, *of_round, drafted_per_step)
+            for tokens, of_round in ((eq1, (verify_s, fixed_s)), (tokens_per_step, (verify_round_s, fixed_round_s)))
         )
         measured, of_rounds = (
             (total[f"base_{part}"] / total["base_tokens"]) / (total[method] / total["tokens"])

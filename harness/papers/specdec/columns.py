@@ -106,8 +106,7 @@ def _without_heaviest(known: Known, row: Row) -> str:
     )
     if strict == ours:
         return ""
-    spread = "" if without.low is None else f" [{without.low:.2f}, {without.high:.2f}]"
-    return f"{without.value:.2f}{spread} without {example}, where strict SpecDec writes {strict} tokens and this row {ours}"
+    return f"{without.as_text('.2f')} without {example}, where strict SpecDec writes {strict} tokens and this row {ours}"
 
 
 def _of_base(known: Known, row: Row) -> Result:
