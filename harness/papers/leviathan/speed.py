@@ -232,7 +232,7 @@ def _median(values: np.ndarray) -> float:
 def _quantities(columns: dict[str, np.ndarray], gamma: int) -> dict[str, np.ndarray]:
     """All quantities of UNITS, reducing the last axis: [n] for the value itself, [resamples, n] for its draws."""
     total = {name: (np.nansum if name in ("overlap", "positions") else np.sum)(values, -1) for name, values in columns.items()}
-    ar_s, draft_s, verify_s, fixed_s, *of_round = (
+    ar_s, draft_s, verify_s, fixed_s, verify_round_s, fixed_round_s = (
         _median_of_known(columns[f"{part}_s"]) for part in ("ar", "draft", "verify", "fixed", "verify_round", "fixed_round")
     )
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -242,7 +242,8 @@ def _quantities(columns: dict[str, np.ndarray], gamma: int) -> dict[str, np.ndar
         eq1 = theory.expected_tokens(alpha, gamma)
         cost_ratio = draft_s / ar_s
         predicted_iid, predicted_costs = (
-            theory.predicted_speedup(tokens, ar_s, draft_s, *of_round, drafted_per_step) for tokens in (eq1, tokens_per_step)
+            theory.predicted_speedup(tokens, ar_s, draft_s, verify_round_s, fixed_round_s, drafted_per_step)
+            for tokens in (eq1, tokens_per_step)
         )
         measured, of_rounds = (
             (total[f"base_{part}"] / total["base_tokens"]) / (total[method] / total["tokens"])
