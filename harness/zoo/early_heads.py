@@ -128,6 +128,7 @@ def next_choice(stack: Stack, training: HeadTraining, data: HeadData, seed: int)
     Documents come in a new order each epoch; which ones a step sees depends on the seed and the step alone.
     """
     session = ModelSession(stack)
+    stack.model.requires_grad_(False)  # frozen: a family may have weights of its own between the layers and the head
     documents, held_out = (pieces(part, stack, training) for part in (data[0][: training.max_documents], data[1]))
     size = training.batch_size
     per_epoch = -(-len(documents) // size)

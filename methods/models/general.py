@@ -5,7 +5,8 @@ Layers run alone where the family's loop over them, tried once, gives the same p
 by one, since a family's own masks take all rows to be equally long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -20,12 +21,12 @@ from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, SourceStates, Stack, halves
-from methods.models.twin import Span, put_under_span, twin_of
-from methods.models.weights import Product
+from methods.models.twin import Span, Told, put_head, put_under_span, twin_of
 
 LIMITS = ("max_position_embeddings", "n_positions")  # as configurations name the most positions
 BODIES = ("model", "transformer")  # where a base_model_prefix names nothing
-TRIED = 2  # tokens of the passes that show what the layers cache, and whether they run alone
+TRIED = 8  # tokens of the passes that show what the layers cache, and whether they run alone
+OWN_HEAD = "no head but its own can be put on it; choose a method without trained heads"
 MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # of layers that miss what others give
 
 
@@ -45,12 +46,24 @@ class _Passes(Stack):
 
     def _take(self, model: Any, choice: Choice, body: str | None) -> None:
         """Make the twin, and the model without its layers, which lie under ``body`` or under encoder and decoder apart."""
-        self._twin = twin_of(model, choice)
-        self._given = _Given()
-        object.__setattr__(self._given, "decoder", self._given)  # some families reach through to it
+        self._twin, self._told = twin_of(model, choice), Told()
+        put_head(self._twin, self._told)
+        given = _Given(self._told)
+        object.__setattr__(given, "decoder", given)  # some families reach through to it
         self._shell = copy(self._twin)
         names = ("encoder", "decoder") if body is None else (body,)
-        self._shell._modules = {**self._twin._modules, **dict.fromkeys(names, self._given)}
+        self._shell._modules = {**self._twin._modules, **dict.fromkeys(names, given)}
+
+    @contextmanager
+    def _first_pass(self) -> Iterator[None]:
+        """Refuse a family whose forward pass wants more than tokens and a cache."""
+        try:
+            with torch.no_grad():
+                yield
+        except MISFITS as error:
+            raise self._refusal(
+                f"its forward pass over tokens and a cache fails ({str(error).strip().splitlines()[0]})"
+            ) from error
 
     def _measure(self, cache: Cache) -> None:
         """Read off what the layers cached of ``TRIED`` tokens.
@@ -70,9 +83,10 @@ class _Passes(Stack):
     def _try_layers(self, **given: Any) -> None:
         """Find out whether layers run alone: passes of one layer each, and one of none, give what a pass of all does.
 
-        That is so unless a layer hands others more than hidden states, as T5's first one does.
+        They give it to the bit, unless a layer hands others more than hidden states, as T5's first one does: its table of
+        distances.
         """
-        embedded = self._embedding(torch.arange(1, 1 + TRIED, device=self.device)[None])
+        embedded = self._embedding(torch.arange(1, 1 + TRIED, device=self.device)[None] % self.input_vocab_size)
         self._embedding_width = embedded.shape[-1]
         span = put_under_span(self._body, self.num_layers)
 
@@ -82,17 +96,17 @@ class _Passes(Stack):
 
         if span is None:
             return
-        wanted, left = [run(span, 0, self.num_layers, None), span.left], None
+        left: Any = None
+        wanted = [run(span, 0, self.num_layers, None), span.left]
         try:
             for layer in range(self.num_layers):
                 run(span, layer, layer + 1, left)
                 left = span.left
-            found = [run(span, self.num_layers, self.num_layers, left), left]
+            ended = run(span, self.num_layers, self.num_layers, left)
         except MISFITS:  # it is then as if they gave something else
             return
-        near = torch.finfo(self.dtype).eps ** 0.5
-        if all((one - other).abs().max() <= near * other.abs().max() for one, other in zip(found, wanted, strict=True)):
-            self._span, self.runs_layers_alone, self.width = span, True, wanted[1].shape[-1]
+        if left.dim() == 3 and torch.equal(ended, wanted[0]) and torch.equal(left, wanted[1]):
+            self._span, self.runs_layers_alone, self.width = span, True, left.shape[-1]
 
     def _refusal(self, why: str) -> InputError:
         return InputError(f"model type {self.model.config.model_type!r}: {why}")
@@ -160,15 +174,9 @@ class _Passes(Stack):
         raise self._refusal("its head gives logits of all tokens at once; leave --draft-tokens out")
 
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:
-        if self._span is None:
-            if weight is not None:
-                raise self._refusal("no head but its own can be put on it; choose a method without trained heads")
-            return self._project(hidden)
-        ended = self._end(hidden, self._span)
-        if weight is None:
-            return self._project(ended)
-        project = Product(weight, self._twin.get_output_embeddings().bias)
-        return project(ended.flatten(0, 1)).view(*ended.shape[:2], -1)
+        if weight is not None and self._span is None:
+            raise self._refusal(OWN_HEAD)
+        return self._project(hidden if self._span is None else self._end(hidden, self._span), weight)
 
     @torch.no_grad()
     def _end(self, hidden: Float[Tensor, "B n D"], span: Span) -> Float[Tensor, "B n D2"]:
@@ -177,12 +185,19 @@ class _Passes(Stack):
             embedded = hidden.new_zeros(*hidden.shape[:2], self._embedding_width)
             return self._body(inputs_embeds=embedded, use_cache=False).last_hidden_state
 
-    def _project(self, ended: Float[Tensor, "B n D"]) -> Float[Tensor, "B n V"]:
-        """Apply the family's own head, and what it does to its logits."""
-        self._given.output = self._output(last_hidden_state=ended)
-        self._given.output.encoder_global_attentions = None  # LED's
+    def _project(self, ended: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:
+        """Apply the family's own head, its last matrix or ``weight``, and what it does to its logits."""
+        told = self._told
+        told.output, told.weight = self._output(last_hidden_state=ended), weight
+        told.output.encoder_global_attentions = None  # LED's
         given = {"decoder_inputs_embeds": ended} if self.is_encoder_decoder else {}
-        return self._shell(inputs_embeds=ended, use_cache=False, **given).logits
+        try:
+            logits = self._shell(inputs_embeds=ended, use_cache=False, **given).logits
+            if told.weight is not None:  # no module multiplied by it
+                raise self._refusal(OWN_HEAD)
+            return logits
+        finally:
+            told.output = told.weight = None
 
 
 class GeneralStack(_Passes):
@@ -204,7 +219,7 @@ class GeneralStack(_Passes):
         self._take(model, choice, name)
         self._body, self._embedding = getattr(self._twin, name), self._twin.get_input_embeddings()
         cache = DynamicCache()
-        with torch.no_grad():
+        with self._first_pass():
             tokens = torch.ones(1, TRIED, dtype=torch.long, device=self.device)
             self._output = type(self._body(input_ids=tokens, past_key_values=cache, use_cache=True))
         self._measure(cache)
@@ -222,16 +237,18 @@ class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
         refuse_state(model)
         super().__init__(model, choice)
         config = model.config
-        self.num_layers = _first_of(config, ("decoder_layers", "num_decoder_layers", "num_layers")) or config.num_hidden_layers
-        self.num_heads = _first_of(config, ("decoder_attention_heads",)) or config.num_attention_heads
-        self.position_limit = _first_of(config, ("max_decoder_position_embeddings", *LIMITS))
+        decoder = config.get_text_config(decoder=True)
+        self.num_layers = _first_of(config, ("decoder_layers", "num_decoder_layers", "num_layers")) or decoder.num_hidden_layers
+        self.num_heads = _first_of(config, ("decoder_attention_heads",)) or decoder.num_attention_heads
+        self.position_limit = _first_of(decoder, ("max_decoder_position_embeddings", *LIMITS))
         self.source_limit = _first_of(config, ("max_encoder_position_embeddings", *LIMITS))
         name = model.base_model_prefix if model.base_model_prefix and hasattr(model, model.base_model_prefix) else None
         self._take(model, choice, name)
         self._body = self._twin.get_decoder()
         self._embedding = self._body.get_input_embeddings()
         states = torch.zeros(1, 1, self._embedding.weight.shape[1], dtype=self.dtype, device=self.device)
-        cache, made = self._read(states, TRIED)
+        with self._first_pass():
+            cache, made = self._read(states, TRIED)
         self._output = type(made) if name is None else Seq2SeqMoEModelOutput
         self._measure(cache.self_attention_cache)
         self._try_layers(encoder_hidden_states=states)
@@ -330,9 +347,11 @@ class _Layer(CacheLayerMixin):
 
 
 class _Given(nn.Module):
-    """In place of a model's layers: returns the hidden states that they gave before, on which the model puts its head."""
+    """In place of a model's layers: returns what they gave before, on which the model puts its head."""
 
-    output: Any = None
+    def __init__(self, told: Told) -> None:
+        super().__init__()
+        self._told = told
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        return self.output
+        return self._told.output

@@ -4,6 +4,7 @@ Linear modules multiply few rows by our loop, norms are ours where they compute 
 model itself stays as it was.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -66,7 +67,8 @@ def by_our_norm(module: nn.Module) -> Norm | None:
     """Return the root mean square norm that a module computes, in fp32 on a CPU, where ours takes half of the time.
 
     Families write it in their own ways (some add one to the weight, some divide by the deviation), so it is told by what it
-    gives for numbers of two sizes, of which the smaller show its floor.
+    gives for numbers of two sizes, of which the smaller show its floor. For numbers in another
+    dtype it is the module's own: some are kept in fp32 in an fp16 model.
     """
     weight = getattr(module, "weight", None)
     floor = next((vars(module)[name] for name in FLOORS if name in vars(module)), None)
@@ -75,19 +77,50 @@ def by_our_norm(module: nn.Module) -> Norm | None:
     if weight.dtype != torch.float32 or weight.device.type != "cpu":
         return None
     numbers = torch.linspace(-1, 2, 3 * len(weight)).view(3, -1) * torch.tensor([[1.0], [floor**0.5], [1.0]])
-    given = module(numbers)
-    for gain in (weight, 1 + weight):
-        norm = rms_norm(gain, floor)
-        if torch.allclose(norm(numbers), given, rtol=NORM_ROUNDING, atol=0):
-            return norm
-    return None
+    theirs = module.forward
+    given = theirs(numbers)
+    norms = (rms_norm(gain, floor) for gain in (weight, 1 + weight))
+    ours = next((norm for norm in norms if torch.allclose(norm(numbers), given, rtol=NORM_ROUNDING, atol=0)), None)
+    if ours is None:
+        return None
+
+    def norm(hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        return ours(hidden) if hidden.dtype is torch.float32 else theirs(hidden)
+
+    return norm
 
 
-class Span:
+class Told(threading.local):
+    """What a thread tells of a twin's pass that it makes: what the layers ``output``, and the head's ``weight`` [D, V].
+
+    The head takes the weight with it; None is its own.
+    """
+
+    output: Any = None
+    weight: Tensor | None = None
+
+
+def put_head(twin: Any, told: Told) -> None:
+    """Let a twin's last matrix be another one where a weight is told; all else that a family does to its logits stays."""
+    head = twin.get_output_embeddings()
+    for parent in twin.modules():
+        for name in [name for name, module in parent._modules.items() if module is head]:
+            own, bias = getattr(parent, name), None if head.bias is None else head.bias.detach()
+
+            def project(hidden: Tensor, own: Callable[[Tensor], Tensor] = own, bias: Tensor | None = bias) -> Tensor:
+                weight, told.weight = told.weight, None
+                if weight is None:
+                    return own(hidden)
+                return Product(weight, bias)(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+
+            vars(parent)[name] = Standin(head, project)
+
+
+class Span(threading.local):
     """The layers of a twin, of which a pass runs some: layers ``first``..``last`` - 1, all where nothing else is said.
 
     ``given`` enters the first of them (None: what the family made of its embeddings). What leaves the last one is ``left``, and
-    goes to what the family has behind its layers.
+    goes to what the family has behind its layers. Each thread has its own.
     """
 
     left: Any = None
