@@ -29,13 +29,13 @@ class Standin:
     """
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        self._module, self._function = module, function
+        self.module, self._function = module, function
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         return self._function(*given, **named)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        return getattr(self.module, name)
 
 
 def twin_of(model: Any, choice: Choice) -> Any:
@@ -102,18 +102,22 @@ class Told(threading.local):
 
 def put_head(twin: Any, told: Told) -> None:
     """Let a twin's last matrix be another one where a weight is told; all else that a family does to its logits stays."""
-    head = twin.get_output_embeddings()
+    found = twin.get_output_embeddings()
+    head = found.module if isinstance(found, Standin) else found
     for parent in twin.modules():
         for name in [name for name, module in parent._modules.items() if module is head]:
-            own, bias = getattr(parent, name), None if head.bias is None else head.bias.detach()
+            vars(parent)[name] = Standin(head, _by_told_weight(getattr(parent, name), getattr(head, "bias", None), told))
 
-            def project(hidden: Tensor, own: Callable[[Tensor], Tensor] = own, bias: Tensor | None = bias) -> Tensor:
-                weight, told.weight = told.weight, None
-                if weight is None:
-                    return own(hidden)
-                return Product(weight, bias)(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
 
-            vars(parent)[name] = Standin(head, project)
+def _by_told_weight(own: Callable[[Tensor], Tensor], bias: Tensor | None, told: Told) -> Callable[[Tensor], Tensor]:
+    def project(hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        weight, told.weight = told.weight, None
+        if weight is None:
+            return own(hidden)
+        product = Product(weight, None if bias is None else bias.detach())
+        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+
+    return project
 
 
 class Span(threading.local):

@@ -370,6 +370,8 @@ def test_few_rows_are_multiplied_as_chosen_and_the_model_itself_stays_stock() ->
     given = session.extend(torch.tensor([text(1, 5)]))[0]
     wanted = logits_of(model, [*text(0, 12)[:-1], *text(1, 5)])[-5:]
     torch.testing.assert_close(given, wanted, rtol=0, atol=1e-4)
+    with_twice = session.head(session.hidden, 2 * stack.head_weight)[0]  # fault: a stand-in of the loop's hides the head
+    torch.testing.assert_close(with_twice, 2 * wanted, rtol=0, atol=2e-4)
     assert {name: vars(module).get("forward") for name, module in model.named_modules()} == stock
     assert [one.data_ptr() for one in stack._twin.parameters()] == [one.data_ptr() for one in model.parameters()]
 
