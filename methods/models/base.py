@@ -61,8 +61,8 @@ class Frame:
     ``start`` is the common number of cached entries, or None where rows differ; ``positions`` [B, n] are built only when
     asked for. ``text`` is what the layers that run see, keys' heads first, the new entries among it; ``new`` is where these are
     stored, or where they are ``scattered`` all of the cache, in which positions are places. ``allowed`` is an additive mask
-    in place of the causal one, of rows of one new token, where order in the cache is not order in the text; ``history`` is then
-    what is cached in the text's order, without what is new, where it lies in one piece.
+    in place of the causal one, of rows of one new token, where order in the cache is not order in the text. ``history`` is what
+    is cached in the text's order, without what is new, where ``text`` has another order (PPD's candidates).
     """
 
     batch: int

@@ -60,10 +60,11 @@ class _Passes(Stack):
         try:
             with torch.no_grad():
                 yield
+        except torch.OutOfMemoryError:
+            raise
         except MISFITS as error:
-            raise self._refusal(
-                f"its forward pass over tokens and a cache fails ({str(error).strip().splitlines()[0]})"
-            ) from error
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise self._refusal(f"its forward pass over tokens and a cache fails ({said})") from error
 
     def _measure(self, cache: Cache) -> None:
         """Read off what the layers cached of ``TRIED`` tokens.
@@ -97,7 +98,8 @@ class _Passes(Stack):
         if span is None:
             return
         left: Any = None
-        wanted = [run(span, 0, self.num_layers, None), span.left]
+        with self._first_pass():
+            wanted = [run(span, 0, self.num_layers, None), span.left]
         try:
             for layer in range(self.num_layers):
                 run(span, layer, layer + 1, left)

@@ -67,8 +67,8 @@ def by_our_norm(module: nn.Module) -> Norm | None:
     """Return the root mean square norm that a module computes, in fp32 on a CPU, where ours takes half of the time.
 
     Families write it in their own ways (some add one to the weight, some divide by the deviation), so it is told by what it
-    gives for numbers of two sizes, of which the smaller show its floor. For numbers in another
-    dtype it is the module's own: some are kept in fp32 in an fp16 model.
+    gives for numbers of two sizes, of which the smaller show its floor. Numbers of another dtype go through the module itself:
+    some norms are kept in fp32 in an fp16 model.
     """
     weight = getattr(module, "weight", None)
     floor = next((vars(module)[name] for name in FLOORS if name in vars(module)), None)

@@ -451,11 +451,12 @@ def test_threads_do_not_see_each_others_passes() -> None:
     stack = stack_for(build("Qwen3"))
     assert isinstance(stack, GeneralStack)
     assert stack._span is not None
-    wanted, text_ = logits_of(stack.model, text(0, 9))[-1], tuple(text(0, 9))
+    tokens = text(0, 9)
+    wanted = logits_of(stack.model, tokens)[-1]
 
     def decode() -> torch.Tensor:
         session = ModelSession(stack)
-        return session.extend(torch.tensor([session.prefill(Inputs((text_,)))]))[0, -1]
+        return session.extend(torch.tensor([session.prefill(Inputs((tuple(tokens),)))]))[0, -1]
 
     stack._told.weight = torch.zeros(32, VOCABULARY)
     with stack._span.of(0, 1, None), ThreadPoolExecutor(1) as other:
@@ -463,16 +464,23 @@ def test_threads_do_not_see_each_others_passes() -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
 
 
-def test_a_forward_pass_that_wants_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("Qwen3")
+@pytest.mark.parametrize(
+    ("error", "said"), [(TypeError("an image is missing\nhere"), "an image is missing"), (KeyError(), "KeyError")]
+)
+def test_a_forward_pass_that_wants_something_else_is_refused(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by an error that says nothing; a device without memory is not the family's fault."""
+    model, errors = build("Qwen3"), [error]
 
     def forward(*_: Any, **__: Any) -> None:
-        raise TypeError("forward() missing an image")
+        raise errors[-1]
 
     monkeypatch.setattr(type(model.model), "forward", forward)
-    with pytest.raises(
-        InputError, match=r"model type 'qwen3': its forward pass over tokens and a cache fails \(forward\(\) miss"
-    ):
+    with pytest.raises(InputError, match=rf"model type 'qwen3': its forward pass over tokens and a cache fails \({said}\)$"):
+        stack_for(model)
+    errors.append(torch.OutOfMemoryError("out of memory"))
+    with pytest.raises(torch.OutOfMemoryError):
         stack_for(model)
 
 
