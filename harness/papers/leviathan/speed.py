@@ -344,8 +344,8 @@ COSTS = (
     _column(
         "from costs", "predicted_costs", derived=True,
         note="from costs = tokens per run / (drafts per run x c + verify cost + fixed cost), with the costs that rounds of "
-        "fewer drafts than gamma have for these. residual iid: the part of it that is due to tokens per run not following Eq. 1 "
-        "at one alpha. unexplained: the rounds' own speed-up minus from costs. "
+        "fewer drafts than gamma have for these. residual iid: the part of it that is due to tokens per run not following "
+        "Eq. 1 at one alpha. unexplained: the rounds' own speed-up minus from costs. "
         "residual outside: the whole's minus the rounds', due to prompts and encoders, which take the share outside rounds.",
     ),
     _column("residual iid", "residual_iid", derived=True),
