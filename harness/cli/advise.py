@@ -29,7 +29,7 @@ from harness.measures.statistics import Estimate, Missing
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
 from harness.run.own_data import evaluated_source, learned_lines, learned_rows, left_out_line
-from harness.run.refusals import check_graphs
+from harness.run.refusals import check_attention, check_graphs
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
 from tasks import get_task
@@ -72,6 +72,7 @@ def plain_experiment(args: argparse.Namespace) -> Experiment:
     task, models = get_task(args.task), [ModelSpec(name=model_name(one)) for one in (args.target, *args.drafts)]
     source = source_of(args.data, args.profile, args.field, args.config, args.split)
     source, target = evaluated_source(source, args.task, models), models[0]
+    check_attention(args.attention, models)
     return Experiment(
         task=args.task,
         source=source,
@@ -89,6 +90,7 @@ def plain_experiment(args: argparse.Namespace) -> Experiment:
         dtype=args.dtype,
         num_threads=args.threads,
         graphs=args.graphs == "on",
+        attention=args.attention,
     )
 
 
@@ -166,6 +168,7 @@ def _common(args: argparse.Namespace, plain: Experiment, batch_size: int) -> lis
         ("--device", args.device, "cpu"),
         ("--dtype", args.dtype, "float32"),
         ("--graphs", args.graphs, "off"),
+        ("--attention", args.attention, None),
     ):
         common += [] if value == default else [flag, str(value)]
     for field in args.field:

@@ -26,6 +26,7 @@ from harness.exact.run import audit, hash_audited_code, models_of
 from harness.exact.subjects import SIZES, Sizes, Subject, own_subjects, zoo_subjects
 from harness.models.names import hears
 from harness.run.own_data import evaluated_source, left_out_line
+from harness.run.refusals import check_attention
 
 
 def execute_audit(args: argparse.Namespace) -> int:
@@ -36,6 +37,7 @@ def execute_audit(args: argparse.Namespace) -> int:
         args.task = "librispeech-clean" if args.target and hears(ModelSpec(name=model_name(args.target))) else "text"
     source, usual = _source(args), SIZES["own" if args.target else args.scale]
     where = {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"}
+    where |= {"attention": args.attention} if args.attention else {}
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
     subjects = _subjects(args, source, sizes, where)
     if args.dry_run:
@@ -68,6 +70,8 @@ def execute_audit(args: argparse.Namespace) -> int:
 
 def _refuse_unread_flags(args: argparse.Namespace) -> None:
     """UsageError for flags that what is audited, captures or pairs of models, does not read."""
+    if args.attention is not None and args.draft is None:
+        raise UsageError("audit: --attention is read with --target and --draft alone; leave it out")
     if args.captured or args.endpoint is not None:
         if args.graphs == "on":
             raise UsageError("audit: --graphs has no meaning for captures and endpoints: others decoded them; leave it out")
@@ -78,6 +82,8 @@ def _refuse_unread_flags(args: argparse.Namespace) -> None:
         )
     if (args.target is None) != (args.draft is None):
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
+    if args.target is not None:
+        check_attention(args.attention, [ModelSpec(name=model_name(one)) for one in (args.target, args.draft)])
 
 
 def _subjects(args: argparse.Namespace, source: str, sizes: Sizes, where: dict[str, Any]) -> list[Subject]:
@@ -96,7 +102,7 @@ def _name(args: argparse.Namespace) -> str:
     """Return the name of an audit's files, which any system can have."""
     name = Path(args.target).name.replace(":", "-") if args.target else f"zoo-{args.scale}"
     name += "".join(f"-{one}" for one, usual in ((args.device.split(":")[0], "cpu"), (args.dtype, "float32")) if one != usual)
-    return name + ("-graphs" if args.graphs == "on" else "")
+    return name + ("-graphs" if args.graphs == "on" else "") + (f"-{args.attention}" if args.attention else "")
 
 
 def _source(args: argparse.Namespace) -> str:
@@ -134,7 +140,7 @@ def _command(args: argparse.Namespace) -> str:
     flags += [f"--data {Path(args.data).name}"] if args.data != "toy" else []
     flags += [f"--field {field}" for field in args.field]
     given = dict.fromkeys(("config", "split", "samples", "prompts")) | {"device": "cpu", "dtype": "float32"}
-    given |= {"graphs": "off", "seed": 0}
+    given |= {"graphs": "off", "attention": None, "seed": 0}
     flags += [f"--{name} {getattr(args, name)}" for name, default in given.items() if getattr(args, name) != default]
     return " ".join(["foretoken audit", *flags])
 

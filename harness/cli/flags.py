@@ -204,8 +204,8 @@ def advise(parser: argparse.ArgumentParser) -> None:
     flag("--prompt-template", metavar="TEXT", help=r"with {field} of the task's inputs and \n for newlines")
     flag("--chat-template", action="store_true", help="wrap the prompt in the tokenizer's chat template")
     flag("--split", metavar="NAME", help="which rows of the data, as in `foretoken run`")
-    add(parser, "--profile", "--data", "--field", "--config", "--device", "--dtype", "--graphs", "--threads", "--seed")
-    add(parser, "--records", "--quiet", "--dry-run", "--plugin", "--again")
+    add(parser, "--profile", "--data", "--field", "--config", "--device", "--dtype", "--graphs", "--attention", "--threads")
+    add(parser, "--seed", "--records", "--quiet", "--dry-run", "--plugin", "--again")
     add(parser, "--replay", default="none", help="replay outputs as `foretoken run` does (default: none, which costs no time)")
 
 
@@ -240,6 +240,7 @@ def audit(parser: argparse.ArgumentParser) -> None:
     add(parser, "--data", default="toy", help='"toy", "hub", a folder or a file (default: toy)')
     flag("--split", metavar="NAME", help="of your own pair or --endpoint: which rows of the data, as in `foretoken run`")
     add(parser, "--field", "--config", "--device", "--dtype", "--graphs", "--plugin")
+    add(parser, "--attention", help="of your own pair, as in `foretoken run`")
     add(parser, "--seed", help="of prompts and sampling (default: 0)")
     add(parser, "--records", help="where records and findings are kept")
     add(parser, "--quiet", help="no progress bar")

@@ -21,7 +21,7 @@ from harness.core.settings import checked_device, model_name, source_of
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
 from harness.run.own_data import evaluated_source
-from harness.run.refusals import THEIRS
+from harness.run.refusals import THEIRS, check_attention
 from kernels.inputs import SamplingSpec
 from methods.options import options_class
 from methods.parts import METHODS
@@ -36,14 +36,19 @@ def experiments(args: argparse.Namespace) -> Comparison:
 def on_tested_rows(comparison: Comparison) -> Comparison:
     """Return a comparison on the rows that none of its models learned from."""
     first = comparison.arms[0]
-    models = list(dict.fromkeys(spec for arm in comparison.arms for spec in specs_of(arm)))
-    source = evaluated_source(first.source, first.task, models)
+    source = evaluated_source(first.source, first.task, _models_of(comparison))
     return Comparison(tuple(arm.replace(source=source) for arm in comparison.arms))
 
 
 def arms_asked_for(args: argparse.Namespace) -> Comparison:
     """Return the plain arm and the one that was asked for, on data as it was named."""
-    return _arms(args, source_of(args.data, args.profile, args.field, args.config, args.split))
+    found = _arms(args, source_of(args.data, args.profile, args.field, args.config, args.split))
+    check_attention(args.attention, _models_of(found))
+    return found
+
+
+def _models_of(comparison: Comparison) -> list[ModelSpec]:
+    return list(dict.fromkeys(spec for arm in comparison.arms for spec in specs_of(arm)))
 
 
 def _arms(args: argparse.Namespace, source: str) -> Comparison:
@@ -74,6 +79,7 @@ def _arms(args: argparse.Namespace, source: str) -> Comparison:
         dtype=args.dtype,
         num_threads=args.threads,
         graphs=args.graphs == "on",
+        attention=args.attention,
     )
     if args.method == "autoregressive":
         return Comparison((base,))

@@ -69,7 +69,9 @@ def _own_flags() -> dict[str, _Flag]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
-    _add_what(parser.add_argument_group("task and models").add_argument)
+    models = parser.add_argument_group("task and models")
+    _add_what(models.add_argument)
+    add(models, "--attention")
     _add_data(parser.add_argument_group("own data, as they are"))
     _add_method(parser.add_argument_group("method and sampling").add_argument)
     _add_options(parser.add_argument_group("options of methods, drafters, rules and schedules").add_argument)

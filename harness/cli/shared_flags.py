@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from harness.cli.flag_types import path_name, positive
-from harness.core.experiment import DTYPES
+from harness.core.experiment import ATTENTIONS, DTYPES
 from harness.core.settings import PROFILES, RECORDS, REPLICAS
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -30,6 +30,10 @@ SHARED: dict[str, dict[str, Any]] = {  # flags that several commands take, as ar
         "choices": ("on", "off"),
         "default": "off",
         "help": "on: caches of fixed shapes, and on CUDA every pass one graph (default: off)",
+    },
+    "--attention": {
+        "choices": ATTENTIONS,
+        "help": "which of transformers' attentions a model without a stack of its own runs (default: transformers' choice)",
     },
     "--limit": {"type": positive, "metavar": "N", "help": "how many examples"},
     "--seed": {"type": int, "default": 0, "help": "of data order and sampling (default: 0)"},

@@ -21,9 +21,10 @@ POCKET = "pocket:"  # and with this where a public model that `foretoken get` fe
 FOLDER = "folder"  # stands for the path of a folder of data in what is committed: fingerprints say what was in it
 TRANSLATED = ("tli", "slem")  # kinds of drafters whose model has another vocabulary than the target
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
-LATER = ("graphs",)  # fields that experiments did not always have: at its default such a one is not written down
+LATER = ("graphs", "attention")  # fields that experiments did not always have: at its default such a one is not written down
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
+ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")  # as transformers names them
 
 
 def _reduced(spec: Any) -> tuple[Any, tuple[()]]:
@@ -334,6 +335,7 @@ class Experiment:
     arms are compared only where they took turns, so arms of different comparisons are recorded apart; it is empty where nobody
     reads the times. ``num_threads`` counts those of this process; None is all cores. A pipeline divides them among its
     processes while it decodes. With ``graphs`` sessions have fixed shapes (methods.static), on CUDA passes are graphs.
+    ``attention`` names which of transformers' its models without a stack of their own run; None is transformers' choice.
     ``plugins`` are the identities of those that it names (harness.core.plugins), filled in when it
     is pinned.
 
@@ -363,6 +365,7 @@ class Experiment:
     dtype: str = "float32"
     num_threads: int | None = None
     graphs: bool = False
+    attention: str | None = None
     plugins: tuple[str, ...] = ()
     replicas: int = 1
     replica: int | None = None
@@ -384,6 +387,8 @@ class Experiment:
             raise UsageError(f"batch_size {self.batch_size}: calls of a rule are timed one row at a time; expected 1")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
+        if self.attention not in (None, *ATTENTIONS):
+            raise UsageError(f"attention {self.attention!r}: expected one of {', '.join(ATTENTIONS)}")
         settings = {"sampling": self.sampling, "device": self.device, "num_threads": self.num_threads}
         method = self.method
         for part in (method, method.drafter, method.rule, method.schedule):

@@ -124,7 +124,7 @@ class ModelGround(Ground):
         """Return this ground, or one of the same models in another dtype."""
         if dtype == self.models.dtype or self.plain.dtype != "float32":
             return self
-        return ModelGround(self.plain.replace(dtype=dtype), self.sizes, Models(self.models.device, dtype))
+        return ModelGround(self.plain.replace(dtype=dtype), self.sizes, Models(self.models.device, dtype, self.plain.attention))
 
     @cached_property
     def target(self) -> LoadedModel:

@@ -58,7 +58,7 @@ def label_of(method: MethodSpec, numbers: bool = True) -> str:
 
 def place_of(experiment: Experiment) -> str:
     """Return where a method ran: the family of a model of the zoo or another model's name, the kind of device, the dtype,
-    and whether shapes were fixed.
+    whether shapes were fixed, and transformers' attention where one was chosen.
 
     The device decides the backend of kernels: Triton on CUDA, on a CPU the compiled loop or PyTorch, which are both audited.
     """
@@ -67,7 +67,8 @@ def place_of(experiment: Experiment) -> str:
     if target.zoo_name is not None:
         recipe = recipe_for(target.zoo_name, scale_of(experiment.profile), experiment.source)
         family = SAME_STACK.get(recipe.family, recipe.family)
-    return f"{family} on {device} / {experiment.dtype}" + (", graphs" if experiment.graphs else "")
+    more = [*(["graphs"] if experiment.graphs else []), *([experiment.attention] if experiment.attention else [])]
+    return ", ".join([f"{family} on {device} / {experiment.dtype}", *more])
 
 
 def key_of(experiment: Experiment) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from harness.zoo.networks import num_parameters
 from harness.zoo.recipes import Scale, recipe_for
 from methods.errors import InputError
 from methods.models.checkpoint import KEPT_TOKENS
+from methods.models.general import GENERAL
 from methods.options import NGRAM_TABLE
 from methods.ppd.heads import TrainedHeads, load_heads
 from methods.session import ModelSession
@@ -188,13 +189,14 @@ def foreign_heads(name: str, target: str, base: str) -> UsageError:
 
 @dataclass
 class Models:
-    """Every model that the experiments of one process need, loaded once, on one device and in one dtype.
+    """Every model that the experiments of one process need, loaded once, on one device, in one dtype and with one attention.
 
     ``room`` is what sessions of fixed shapes are laid out for; None: all sessions grow as they need.
     """
 
     device: str = "cpu"
     dtype: str = "float32"
+    attention: str | None = None
     room: Room | None = None
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
     _widened: dict[str, Any] = field(default_factory=dict)
@@ -202,7 +204,7 @@ class Models:
 
     @cached_property
     def in_fp64(self) -> "Models":
-        """The same models in fp64; kept, as these are."""
+        """The same models in fp64, with the attention that transformers chooses; kept, as these are."""
         return Models(self.device, "float64")
 
     def get(self, spec: ModelSpec) -> LoadedModel:
@@ -238,10 +240,13 @@ class Models:
     def widened(self, target: LoadedModel) -> Any:
         """Return transformers' model of a target with the very weights that run, in fp32; kept from then on."""
         if target.name not in self._widened:
-            self._widened[target.name] = deepcopy(target.stack.model).float()
+            wide = deepcopy(target.stack.model).float()
+            if self.attention is not None and isinstance(target.stack, GENERAL):
+                wide.set_attn_implementation("eager")  # others may have no fp32
+            self._widened[target.name] = wide
         return self._widened[target.name]
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         if spec not in self._loaded:
-            self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype)
+            self._loaded[spec] = load_model(spec, device=self.device, dtype=self.dtype, attention=self.attention)
         return self._loaded[spec]

@@ -24,11 +24,12 @@ from harness.core import products
 from harness.core.errors import UsageError
 from harness.core.experiment import WIDE_DTYPES, ModelSpec
 from harness.core.files import parsed
+from harness.core.messages import first_line
 from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line, verify_fetched
 from harness.zoo.cache import quiet
 from kernels.products.few_rows import TORCH
 from methods.errors import InputError
-from methods.models import stack_for
+from methods.models import STACKS, stack_for
 from methods.models.base import Stack
 from methods.models.checkpoint import KEPT_TOKENS, load_whole
 from methods.models.general import GENERAL
@@ -162,11 +163,13 @@ def _at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") -> LoadedModel:
+def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32", attention: str | None = None) -> LoadedModel:
     """Load a pinned model; one that is rounded is loaded in fp32, then rounded.
 
+    ``attention`` names one of transformers' for a family without a stack of its own; others do not read it.
+
     Raises:
-        UsageError: the model is missing, gated, unreachable, unreadable, or of a kind that no stack runs.
+        UsageError: the model is missing, gated, unreachable or unreadable, no stack runs it, or it has no such attention.
     """
     check_rounding(spec, dtype)
     path = model_path(spec)
@@ -175,7 +178,8 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32") 
     with quiet(), one_line(spec, path):
         placed = _placement(spec, device)
         first = torch.float32 if spec.rounding is not None else getattr(torch, dtype)
-        model, tokenizer = _load(spec, path, config, first, placed)
+        chosen = {} if attention is None or config.model_type in STACKS else {"attn_implementation": attention}
+        model, tokenizer = _load(spec, path, config, first, placed | chosen)
         verify_fetched(spec)  # what was fetched only now
         hears, given = config.model_type == HEARS, hub_arguments(spec)
         extractor = _extractor(path, config, given) if hears else None
@@ -351,7 +355,7 @@ def _stack(spec: ModelSpec, model: Any, config: PreTrainedConfig, device: str, i
 
 
 def _load(
-    spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype, placed: dict[str, Any]
+    spec: ModelSpec, path: str, config: PreTrainedConfig, dtype: torch.dtype, more: dict[str, Any]
 ) -> tuple[Any, PreTrainedTokenizerBase]:
     tokenizer = AutoTokenizer.from_pretrained(path, **hub_arguments(spec))
     tokenizer(TRIED_TEXT)  # some settings are read only now
@@ -363,9 +367,11 @@ def _load(
     # Looked up here: transformers imports a class where it is named, and what only names models is spared that second.
     kind: Any = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
     kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
+    if (attention := more.get("attn_implementation")) is not None:
+        _check_attention(spec, kind, config, dtype, attention)
     _check_size(kind, config, path)
     _check_generation_config(Path(path) / "generation_config.json")
-    model = load_whole(kind, path, dtype=dtype, **placed, **hub_arguments(spec))
+    model = load_whole(kind, path, dtype=dtype, **more, **hub_arguments(spec))
     if spec.untrained:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -377,6 +383,21 @@ def _check_generation_config(path: Path) -> None:
     """ValueError for a file that transformers would pass over in silence, although it says where texts end."""
     if path.is_file() and not isinstance(parsed(path.read_bytes()), dict):
         raise ValueError(f"{path.name} is no JSON object")
+
+
+def _check_attention(spec: ModelSpec, kind: Any, config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> None:
+    """UsageError for an attention that transformers does not have for a family, a dtype or this machine."""
+    try:
+        with torch.device("meta"):
+            made = kind.from_config(config, dtype=dtype, attn_implementation=attention)
+    except (ImportError, ValueError) as error:
+        said = first_line(error).split(". ")[0].rstrip(".")
+    else:
+        found = made.config.get_text_config(decoder=True)._attn_implementation
+        if found == attention:
+            return
+        said = f"transformers takes {found} in its place"
+    raise UsageError(f"attention {attention!r} of model {spec.name}: {said}; choose another, or leave it out")
 
 
 def _check_size(kind: Any, config: PreTrainedConfig, path: str) -> None:

@@ -82,6 +82,16 @@ def hears(spec: ModelSpec) -> bool:
     return spec.zoo_name is None and load_config(spec).model_type == "whisper"
 
 
+def runs_by_transformers(spec: ModelSpec) -> bool:
+    """Tell a model of a family without a stack of its own, whose passes are transformers', by its config alone."""
+    from methods.models import STACKS  # here: its stacks import transformers
+
+    parts = (ngram_file(spec.base), heads_file(spec.base))
+    if spec.zoo_name is not None or is_pocket_heads(spec) or any(parts):
+        return False
+    return load_config(spec).model_type not in STACKS
+
+
 def is_ngram_table(spec: ModelSpec) -> bool:
     """Tell counted n-grams from a network by the name, without loading it."""
     if spec.zoo_name is not None:

@@ -10,7 +10,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec, RuleTimesProbe
 from harness.core.records import Key, Record
 from harness.models.fit import check_role, foreign_heads, no_block_heads
-from harness.models.names import recipe_named
+from harness.models.names import recipe_named, runs_by_transformers
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import AnyRecipe
 from methods.cores import num_cores
@@ -56,6 +56,16 @@ def check_graphs(experiment: Experiment) -> None:
     """UsageError for an experiment with graphs that has no static form."""
     if experiment.graphs and (why := why_not_static(experiment)):
         raise UsageError(f"graphs: {why}")
+
+
+def check_attention(attention: str | None, models: Iterable[ModelSpec]) -> None:
+    """UsageError for a choice of transformers' attention where no model runs by transformers' passes."""
+    lean = dict.fromkeys(models)
+    if attention is not None and not any(map(runs_by_transformers, lean)):
+        raise UsageError(
+            f"attention {attention!r}: {', '.join(spec.short for spec in lean)}: decoded by stacks of our own, which have an "
+            "attention of their own; leave --attention out, or choose a model of another family"
+        )
 
 
 def why_not_static(experiment: Experiment) -> str:

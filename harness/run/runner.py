@@ -91,7 +91,7 @@ def fetch_models(experiments: Iterable[Experiment]) -> None:
 
 
 class Runner:
-    """Runs comparisons in one process; models stay loaded between them while device and dtype stay the same.
+    """Runs comparisons in one process; models stay loaded between them while device, dtype and attention stay the same.
 
     ``replay``: which outputs are replayed when they are recorded (harness.run.replay): all, a sample of every arm, or none.
     ``again``: records anew, all arms together, a comparison whose times are refused for how the machine was. One that is sent
@@ -144,9 +144,10 @@ class Runner:
         return any(refusal(*pair) for pair in product(plain, recorded))
 
     def models(self, experiment: Experiment) -> Models:
-        if self._models is None or (self._models.device, self._models.dtype) != (experiment.device, experiment.dtype):
-            self._models = Models(experiment.device, experiment.dtype)
-        return self._models
+        known, asked = self._models, (experiment.device, experiment.dtype, experiment.attention)
+        if known is None or (known.device, known.dtype, known.attention) != asked:
+            self._models = known = Models(*asked)
+        return known
 
     def with_models(self, experiment: Experiment, function: Callable[[Models], Value]) -> Value:
         """Return what a function makes of an experiment's models, wherever an engine has them."""

@@ -1,6 +1,7 @@
 """A checkpoint of a family without a stack of its own through the command line: decoded, audited, or refused in one line."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,47 @@ def test_heads_are_trained_for_layers_of_any_family(qwen3: Path, tmp_path: Path,
     capsys.readouterr()
     assert main(words(qwen3, tmp_path, *asked)) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["audit"]["verdict"] == "identical"
+
+
+def test_the_attention_is_the_one_that_was_asked_for(
+    qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fused(*_: Any, **__: Any) -> torch.Tensor:
+        raise AssertionError("torch's fused attention was called")
+
+    drafted = ("--method", "speculative", "--drafter", "copy", "--gamma", "3", "--peer", "generate", "--replay", "all")
+    assert main(words(qwen3, tmp_path, *drafted)) == 0
+    default = json.loads(capsys.readouterr().out.splitlines()[-1])
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
+    assert main(words(qwen3, tmp_path, *drafted, "--attention", "eager")) == 0
+    eager = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (eager["audit"]["verdict"], eager["audit"]["replayed"]["faults"]) == ("identical", 0)
+    assert eager["signature"] != default["signature"]
+    described = [json.loads(Path(one["records"]).with_suffix(".json").read_text()) for one in (default, eager)]
+    assert [one.get("attention", "transformers' choice") for one in described] == ["transformers' choice", "eager"]
+    assert main(words(qwen3, tmp_path, *drafted, "--attention", "sdpa")) == 2
+    assert "torch's fused attention was called" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("family", "attention", "line"),
+    [
+        ("Gemma2", "sdpa", "attention 'sdpa' of model {folder}: Gemma2ForCausalLM does not support an attention"),
+        ("Qwen3", "flash_attention_2", "attention 'flash_attention_2' of model {folder}: FlashAttention2 has been"),
+        ("Llama", "eager", "attention 'eager': model: decoded by stacks of our own, which have an attention of their own"),
+    ],
+)
+def test_an_attention_that_a_model_does_not_have_is_refused(
+    family: str, attention: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    if attention.startswith("flash") and find_spec("flash_attn") is not None:
+        pytest.skip("the package flash_attn is installed here")
+    folder = save(family, tmp_path / "model")
+    capsys.readouterr()
+    assert main(words(folder, tmp_path, "--attention", attention)) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert line.format(folder=folder) in said
+    assert said.endswith(("leave it out", "choose a model of another family"))
 
 
 def test_a_state_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

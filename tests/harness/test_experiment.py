@@ -53,6 +53,9 @@ def changed(value: Any, declared: Any) -> Any:
     raise AssertionError(f"no variant of {value!r}")
 
 
+OTHER_NAMES = {"dtype": "float64", "attention": "eager"}
+
+
 def variants(thing: Any) -> list[Any]:
     """Every copy of a description that differs in one field, nested ones included."""
     found = []
@@ -60,8 +63,8 @@ def variants(thing: Any) -> list[Any]:
         value = getattr(thing, field.name)
         if is_dataclass(value):
             found += [replace(thing, **{field.name: inner}) for inner in variants(value)]
-        elif field.name == "dtype":
-            found.append(replace(thing, dtype="float64"))
+        elif field.name in OTHER_NAMES:
+            found.append(replace(thing, **{field.name: OTHER_NAMES[field.name]}))
         elif field.name in UNSIGNED:
             continue
         elif field.name in ("name", "kind") and field.name + thing.__class__.__name__ in OTHER:
