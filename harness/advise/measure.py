@@ -4,7 +4,8 @@
             texts that n-grams are counted on, and what the target's head would say after some of its layers: early exit, and
             at most what PPD could reach
     pilot   of the other examples some: plain decoding with each drafter's overlap, and each drafter with a sweeping gamma
-    check   of the same others more, so also such as the pilot has not seen: plain decoding and the three best predictions
+    check   of the same others more, so also such as the pilot has not seen: plain decoding, the three best predictions, and PPD
+            where what it could reach at most is more than any of them
 
 How much each records follows from records alone, so that a run that was killed goes on where it stopped.
 """
@@ -104,9 +105,14 @@ class Stages:
         arms = (probed, *(plain.replace(method=one) for one in sweeps))
         return self._run(arms, SHARES["pilot"] / PROBED, max(1, self.available // 2), "pilot")
 
-    def check(self, cells: Sequence[Cell], seen: int) -> Arms:
-        """Run predictions beside plain decoding, on what the pilot saw (``seen`` examples) and at least a batch more."""
+    def check(self, cells: Sequence[Cell], seen: int, pipeline: Pipeline | None = None) -> Arms:
+        """Run predictions, and PPD last where there is a plan for it, beside plain decoding.
+
+        It is on what the pilot saw (``seen`` examples) and at least a batch more.
+        """
         methods = [MethodSpec.of("speculative", drafter=cell.drafter, gamma=cell.gamma) for cell in cells]
+        if pipeline is not None:
+            methods.append(MethodSpec.of("ppd", early_layer=pipeline.early_layer, candidates=pipeline.candidates))
         plain = self.plain.replace(comparison=comparison_id("advise", "check", *methods))
         arms = (plain, *(plain.replace(method=one) for one in methods))
         found = self._run(arms, SHARES["check"], self.available, "check", seen + self.batch_size)
@@ -128,17 +134,24 @@ class Stages:
 
 def affordable(arms: Sequence[Sequence[Record]], seconds: float, batch_size: int) -> int:
     """Return how many examples, whole batches of them, all arms decode in so many seconds."""
-    each = sum(sum(row.wall_s or 0.0 for row in arm) / len(arm) for arm in map(succeeded, arms))
+    each = sum(sum(row.wall_s or 0.0 for row in arm) / len(arm) for arm in map(succeeded, arms) if arm)
     return batch_size * int(seconds / each / batch_size)
 
 
 def refuse_failures(arms: Arms, name: str) -> None:
-    """UsageError where an arm has nothing to measure."""
+    """UsageError where an arm has nothing to measure. Of PPD, which no flag leaves out, the answer says so."""
     for experiment, records in zip(arms.experiments, arms.records, strict=True):
-        if not succeeded(records):
+        failed = None if experiment.method.is_pipeline else all_failed(records)
+        if failed is not None:
             what = "plain decoding" if experiment.method.drafter is None else f"drafter {experiment.method.drafter.label}"
-            error = next((row.error for row in records), "nothing was recorded")
-            raise UsageError(f"{name}: all examples of {what} failed, the first with {error}; leave it out, or mend it")
+            raise UsageError(f"{name}: {failed.why} ({what}); leave it out, or mend it")
+
+
+def all_failed(records: Sequence[Record]) -> Missing | None:
+    """Say so where an arm has nothing to measure."""
+    if succeeded(records):
+        return None
+    return Missing(f"all examples failed, the first with {next((row.error for row in records), 'nothing recorded')}")
 
 
 def pilots(arms: Arms, looked: Sequence[Record] = ()) -> dict[str, Pilot | Missing]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.advise.predict import Cell
-from harness.advise.recommendation import Answer
+from harness.advise.recommendation import Answer, choice_of
 from harness.measures.statistics import Estimate, Missing
 from harness.tables import style
 from harness.tables.files import write_whole
@@ -38,18 +38,20 @@ def write_page(answers: Sequence[Answer], title: str, text: str, folder: Path, n
 
 def as_dict(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON: every cell, curve and checked prediction; what is refused has its reason."""
-    chosen = answer.chosen
+    bound = None if answer.pipeline is None else asdict(answer.pipeline)
+    if bound is not None and answer.pipeline_reached is not None:
+        bound["achieved"] = _result(answer.pipeline_reached)
     return {
         "batch_size": answer.batch_size,
-        "choice": None if chosen is None else chosen.cell.name,
+        "choice": choice_of(answer),
         "plain_s_per_token": answer.plain_s,
         "verify_s": {str(count): second for count, second in answer.verify_s.items()},
         "examples": dict(zip(("pilot", "check"), answer.num_examples, strict=True)),
         "refused": answer.refused,
-        "ppd_at_most": None if answer.pipeline is None else asdict(answer.pipeline),
+        "ppd_at_most": bound,
         "survival": {name: [one.as_dict() for one in curve] for name, curve in answer.curves.items()},
         "predicted": [_cell(one) for one in answer.cells],
-        "intervals_hold_for": len(answer.checked),
+        "intervals_hold_for": answer.num_ran,
         "checked": [
             {
                 "method": one.cell.name,

@@ -79,12 +79,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What PPD could reach at a plan, by its match rate on the look's texts: at most ``speed`` times plain decoding."""
+    """What PPD could reach at a plan, by its match rate on the look's texts: at most ``speed`` times plain decoding.
+
+    No minutes tell what its processes cost; so it has a bound in place of a prediction.
+    """
 
     early_layer: int
     candidates: int
     match_rate: float
     speed: float
+
+    def may_win(self, cells: Sequence[Cell]) -> bool:
+        """Say whether it could be faster than plain decoding and than every prediction."""
+        return self.speed > max([1.0, *(cell.speed.value for cell in cells)])
 
 
 class Pilot:

@@ -9,7 +9,7 @@ from harness.advise.predict import Cell, Pipeline, acceptance_for
 from harness.core.text import text_table
 from harness.measures.statistics import Estimate, Missing, Refused
 
-NOT_RUN = "PPD is not run: what it could reach at most is told from a look at the target's layers"
+RUNS_IF = "PPD runs only where what it could reach at most, by a look at the target's layers, is more than any prediction"
 EVEN = 1.0  # plain decoding over itself
 ALIKE = 0.98  # of the fastest: what a check of minutes cannot tell from it
 
@@ -35,7 +35,8 @@ class Checked:
 class Answer:
     """The answer at one batch size. ``curves`` are survival curves by drafter, ``refused`` why others are not predicted.
 
-    ``pipeline`` is what PPD could reach at most; None where it is among those refused.
+    ``pipeline`` is what PPD could reach at most; None where it is among those refused. ``pipeline_reached`` is what it reached;
+    None where it did not run.
     plain_s: seconds of a token of plain decoding. verify_s: seconds of the target over so many positions.
     """
 
@@ -48,6 +49,21 @@ class Answer:
     checked: list[Checked] = field(default_factory=list)
     num_examples: tuple[int, int] = (0, 0)  # of the pilot and of the check
     pipeline: Pipeline | None = None
+    pipeline_reached: Estimate | Missing | None = None
+
+    @property
+    def num_ran(self) -> int:
+        """Return how many methods the check ran, whose intervals hold at once."""
+        return len(self.checked) + (self.pipeline_reached is not None)
+
+    @property
+    def uses_pipeline(self) -> bool:
+        """Say whether PPD is what to use: its interval lies above plain decoding, and it is beyond all others that ran."""
+        reached = self.pipeline_reached
+        if not isinstance(reached, Estimate) or (reached.low or 0.0) <= EVEN:
+            return False
+        others = [_achieved(one) for one in self.checked if isinstance(one.achieved, Estimate)]
+        return ALIKE * reached.value > max(others, default=0.0)
 
     @property
     def best(self) -> Checked | None:
@@ -63,13 +79,13 @@ class Answer:
 
     @property
     def chosen(self) -> Checked | None:
-        """Return what to use: the best, if its interval lies above plain decoding; else None.
+        """Return what to use: the best, if its interval lies above plain decoding and PPD is not beyond it; else None.
 
         The intervals of all that ran hold at once (``statistics.tail_among``), and fewer than six or seven examples have none:
         where none is faster than plain decoding, the best of them seems to be with a chance of 2 to 4 %.
         """
         best = self.best
-        return best if best is not None and (_low(best) or 0.0) > EVEN else None
+        return best if best is not None and (_low(best) or 0.0) > EVEN and not self.uses_pipeline else None
 
     @property
     def fastest(self) -> list[Cell]:
@@ -107,15 +123,16 @@ def _costs(answer: Answer) -> list[str]:
             f"ms; the first drafts stand in {_shares(answer.curves.get(cell.drafter.label, []))} of rounds"
         )
     found += [f"{name}: {why}" for name, why in answer.refused.items()]
-    return found if answer.pipeline is None else [*found, bound_of(answer.pipeline)]
+    return found if answer.pipeline is None else [*found, bound_of(answer.pipeline, answer.pipeline_reached)]
 
 
-def bound_of(one: Pipeline) -> str:
-    """Say what PPD could reach."""
+def bound_of(one: Pipeline, reached: Estimate | Missing | None) -> str:
+    """Say what PPD could reach, and what it reached where it ran."""
     tokens = "1 candidate" if one.candidates == 1 else f"{one.candidates} candidates"
     return (
         f"PPD: at most {one.speed:.2f} times as fast as plain decoding, were its processes free (Theorem 4.1 with the cost of "
-        f"heads): {tokens} after layer {one.early_layer}, match rate {one.match_rate:.2f}; not run, its command times it"
+        f"heads): {tokens} after layer {one.early_layer}, match rate {one.match_rate:.2f}; "
+        + ("not run, since that is not more than what is predicted" if reached is None else f"it reached {shown(reached)}")
     )
 
 
@@ -130,27 +147,32 @@ def _table(answer: Answer) -> list[str]:
         rows.append((one.cell.name, shown(one.cell.speed), shown(one.achieved), off, shown(one.unseen)))
     checked = [one.cell for one in answer.checked]
     rows += [(cell.name, shown(cell.speed), "not run", "", "") for cell in answer.fastest if cell not in checked]
+    if answer.pipeline is not None and answer.pipeline_reached is not None:
+        rows.append(("PPD", f"at most {answer.pipeline.speed:.2f}", shown(answer.pipeline_reached), "", ""))
     return text_table(rows)
 
 
 def verdict(answer: Answer) -> list[str]:
     """Say what to use, that nothing pays, or that too little was measured to say either."""
-    best, chosen = answer.best, answer.chosen
-    if best is None:
-        reasons = dict.fromkeys(one.achieved.why for one in answer.checked if isinstance(one.achieved, Missing))
+    best = answer.best
+    name, achieved = ("", None) if best is None else (best.cell.name, best.achieved)
+    if answer.uses_pipeline:
+        name, achieved = "PPD", answer.pipeline_reached
+    if not isinstance(achieved, Estimate):
+        results = [*(one.achieved for one in answer.checked), answer.pipeline_reached]
+        reasons = dict.fromkeys(one.why for one in results if isinstance(one, Missing))
         return [f"no recommendation: {'; '.join(reasons) or 'no prediction could be run'}"]
-    assert isinstance(best.achieved, Estimate)
-    reached = f"{best.cell.name} is {shown(best.achieved)} times as fast as plain decoding, {answer.num_examples[1]} examples"
-    few = best.achieved.shown.low is None
+    reached = f"{name} is {shown(achieved)} times as fast as plain decoding, {answer.num_examples[1]} examples"
+    few = achieved.shown.low is None
     if few:
         reached += ", too few to say more than of these: give more --minutes"
-    if len(answer.checked) > 1 and best.achieved.low is not None:
-        reached += f"; its interval holds for the best of the {len(answer.checked)} that ran"
-    if chosen is not None:
-        return [f"{'this seems to pay' if few else f'use {best.cell.name}'}: {reached}"]
-    if best.achieved.low is None:
+    if answer.num_ran > 1 and achieved.low is not None:
+        reached += f"; its interval holds for the best of the {answer.num_ran} that ran"
+    if answer.chosen is not None or answer.uses_pipeline:
+        return [f"{'this seems to pay' if few else f'use {name}'}: {reached}"]
+    if achieved.low is None:
         return [f"no recommendation: {reached}"]
-    slower = best.achieved.high is not None and best.achieved.high < EVEN
+    slower = achieved.high is not None and achieved.high < EVEN
     why = "the best is slower" if slower else "the best is not clear of plain decoding"
     return [f"do not use it: {why}: {reached}"]
 
@@ -201,7 +223,7 @@ def over_batches(answers: Sequence[Answer]) -> list[str]:
     """Say between which batch sizes the choice changes, and about where drafting stops to pay."""
     found = []
     for first, second in pairwise(answers):
-        names = [one.chosen.cell.name if one.chosen else "plain decoding" for one in (first, second)]
+        names = [choice_of(one) or "plain decoding" for one in (first, second)]
         sizes = f"batch {first.batch_size} and {second.batch_size}"
         if names[0] == names[1]:
             found.append(f"between {sizes} the choice stays: {names[0]}")
@@ -210,6 +232,13 @@ def over_batches(answers: Sequence[Answer]) -> list[str]:
         where = "" if at is None else f", where drafting stops to pay at about batch {at:.2g} (on a line between the two)"
         found.append(f"between {sizes} the choice changes from {names[0]} to {names[1]}{where}")
     return found
+
+
+def choice_of(answer: Answer) -> str | None:
+    """Return the name of what to use; None for plain decoding."""
+    if answer.uses_pipeline:
+        return "PPD"
+    return None if answer.chosen is None else answer.chosen.cell.name
 
 
 def crossing(first: Answer, second: Answer) -> float | None:

@@ -10,6 +10,7 @@ from harness.advise.measure import (
     SHARES,
     Arms,
     Stages,
+    all_failed,
     check_drafters,
     counted,
     depth_of,
@@ -19,8 +20,8 @@ from harness.advise.measure import (
     unseen,
 )
 from harness.advise.page import ADVICE, as_dict, write_page
-from harness.advise.predict import Cell, Pilot, best_three, survival
-from harness.advise.recommendation import NOT_RUN, Answer, Checked, lines, over_batches
+from harness.advise.predict import Cell, Pilot, Pipeline, best_three, survival
+from harness.advise.recommendation import RUNS_IF, Answer, Checked, lines, over_batches
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.files import short_hash
 from harness.core.settings import checked_device, model_name, source_of
@@ -64,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     print(f"page: {page}")
     document = {"page": str(page), "learned_rows": learned, "answers": [as_dict(one) for one in answers]}
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
-    return 0 if all(one.best for one in answers) else 1
+    return 0 if all(one.best or one.uses_pipeline for one in answers) else 1
 
 
 def plain_experiment(args: argparse.Namespace) -> Experiment:
@@ -107,7 +108,9 @@ def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.N
     cells = [
         cell for one in known for gamma in one.gammas if (cell := one.predict(gamma, stages.plain.max_new_tokens)) is not None
     ]
-    checked = _checked(stages, best_three(cells), piloted) if cells else []
+    best = best_three(cells)
+    promising = pipeline if isinstance(pipeline, Pipeline) and pipeline.may_win(best) else None
+    checked, reached = _checked(stages, best, promising, piloted) if best or promising else ([], None)
     left_out = {**measured, "early exit": layers, "PPD": pipeline}
     seconds = sum(row.wall_s or 0.0 for row in piloted.plain)
     return Answer(
@@ -120,16 +123,23 @@ def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.N
         checked=checked,
         num_examples=(len(piloted.plain), stages.num_checked),
         pipeline=None if isinstance(pipeline, Missing) else pipeline,
+        pipeline_reached=reached,
     )
 
 
-def _checked(stages: Stages, cells: Sequence[Cell], piloted: Arms) -> list[Checked]:
-    arms = stages.check(cells, len(piloted.plain))
-    fresh = unseen(arms, piloted)
-    return [
-        Checked(cell, achieved(arms, index, len(cells)), achieved(fresh, index, len(cells), arms.refusal(index)))
+def _checked(
+    stages: Stages, cells: Sequence[Cell], pipeline: Pipeline | None, piloted: Arms
+) -> tuple[list[Checked], Estimate | Missing | None]:
+    """Run predictions, and PPD where there is a plan for it; return what they reached."""
+    arms = stages.check(cells, len(piloted.plain), pipeline)
+    fresh, among = unseen(arms, piloted), len(cells) + (pipeline is not None)
+    checked = [
+        Checked(cell, achieved(arms, index, among), achieved(fresh, index, among, arms.refusal(index)))
         for index, cell in enumerate(cells, start=1)
     ]
+    if pipeline is None:
+        return checked, None
+    return checked, achieved(arms, among, among, all_failed(arms.records[among]) or arms.refusal(among))
 
 
 def achieved(arms: Arms, index: int, among: int, refused: Missing | None = None) -> Estimate | Missing:
@@ -196,4 +206,4 @@ def _plan(args: argparse.Namespace, drafters: Sequence[DrafterSpec]) -> str:
     layers = [] if args.graphs == "on" else ["first-layers"]
     names = ", ".join([*(one.label for one in drafters), "bigram (counted on the target's own texts)", *layers])
     shares = ", ".join(f"{name} {share * args.minutes / len(args.batch):.1f}" for name, share in SHARES.items())
-    return f"drafters: {names}\nminutes at each batch size of {', '.join(map(str, args.batch))}: {shares}\n{NOT_RUN}"
+    return f"drafters: {names}\nminutes at each batch size of {', '.join(map(str, args.batch))}: {shares}\n{RUNS_IF}"

@@ -17,9 +17,10 @@ from transformers import GenerationConfig
 from harness.advise import measure
 from harness.advise.commands import commands
 from harness.advise.predict import Cell, Costs, Pilot, Pipeline, acceptance_for, best_three, replayed, survival
-from harness.advise.recommendation import Answer, Checked, changes, crossing, verdict
+from harness.advise.recommendation import Answer, Checked, changes, choice_of, crossing, verdict
 from harness.cli.advise import _commands, achieved, plain_experiment
 from harness.cli.main import main, parser
+from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.records import EarlyRanks, Record
 from harness.measures import of_run
@@ -519,6 +520,77 @@ def test_where_ppd_cannot_run_the_reason_is_said(monkeypatch: pytest.MonkeyPatch
     alone = measure.pipelined(look, depth, 1)
     assert isinstance(alone, Missing)
     assert "2 cores" in alone.why
+
+
+PLAN = Pipeline(early_layer=3, candidates=1, match_rate=0.8, speed=1.4)
+
+
+@pytest.mark.parametrize(
+    ("reached", "drafted", "starts"),
+    [
+        (
+            Estimate(1.3, 1.2, 1.4, 40, "x"),
+            1.2,
+            "use PPD: PPD is 1.30 [1.20, 1.40] times as fast as plain decoding",
+        ),
+        (Estimate(1.21, 1.2, 1.4, 40, "x"), 1.2, "use copy, gamma 3: "),  # alike: the prediction stands
+        (Estimate(1.3, 0.9, 1.7, 40, "x"), 1.2, "use copy, gamma 3: "),  # not clear of plain decoding
+        (Estimate(0.7, 0.6, 0.8, 40, "x"), 0.9, "do not use it: the best is not clear"),
+        (Missing("all examples failed, the first with E"), 0.9, "do not use it: the best is not clear"),
+        (Estimate(1.3, 1.2, 1.4, 40, "x"), None, "use PPD: "),
+        (Missing("all examples failed, the first with E"), None, "no recommendation: all examples failed, the first with E"),
+    ],
+)
+def test_ppd_is_advised_where_it_is_beyond_the_others(reached: Estimate | Missing, drafted: float | None, starts: str) -> None:
+    cells = [] if drafted is None else [cell_of(COPY, 3, drafted)]
+    checked = [Checked(one, Estimate(one.speed.value, one.speed.value - 0.1, 1.5, 40, "x"), Missing("none")) for one in cells]
+    found = replace(answer(cells, checked), pipeline=PLAN, pipeline_reached=reached)
+    [said] = verdict(found)
+    assert said.startswith(starts)
+    assert ("holds for the best of the 2 that ran" in said) == (drafted is not None)
+    assert choice_of(found) == ("PPD" if starts.startswith("use PPD") else "copy, gamma 3" if "copy" in starts else None)
+
+
+def test_ppd_runs_where_its_bound_is_more_than_any_prediction() -> None:
+    """At most 1.4: of predictions 1.3 and 1.5 only the first can be beaten; below 1 nothing is."""
+    assert PLAN.may_win([])
+    assert PLAN.may_win([cell_of(COPY, 3, 1.3)])
+    assert not PLAN.may_win([cell_of(COPY, 3, 1.3), cell_of(DRAFT, 1, 1.5)])
+    assert not replace(PLAN, speed=0.98).may_win([cell_of(COPY, 3, 0.9)])
+
+
+@pytest.mark.usefixtures("_undisturbed")
+@pytest.mark.parametrize("may_win", [True, False])
+def test_ppd_runs_beside_the_predictions(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, may_win: bool
+) -> None:
+    monkeypatch.setattr("harness.cli.advise.pipelined", lambda *_: PLAN)
+    monkeypatch.setattr(Pipeline, "may_win", lambda *_: may_win)
+    assert main(words(tmp_path)) in (0, 1)
+    out = capsys.readouterr().out.splitlines()
+    found = json.loads(out[-1])["answers"][0]
+    rows = [line.split()[:4] for line in out if line.startswith("PPD  ")]
+    assert rows == ([["PPD", "at", "most", "1.40"]] if may_win else [])
+    assert ("achieved" in found["ppd_at_most"]) == may_win
+    assert found["intervals_hold_for"] == len(found["checked"]) + may_win
+    assert not may_win or found["ppd_at_most"]["achieved"]["value"] > 0
+
+
+def test_a_method_that_no_flag_leaves_out_may_fail() -> None:
+    """Of an asked drafter nothing but failures ends the command; of PPD the answer says why it has no number."""
+    good, bad = (
+        Record(signature="", example="a", repeat=0, status="ok", tokens=[1], wall_s=0.5),
+        Record(signature="", example="a", repeat=0, status="failed", error="no memory"),
+    )
+    plain = Experiment(task="text", target=ModelSpec(name="m"), method=MethodSpec(name="autoregressive"))
+    ppd, copying = (plain.replace(method=one) for one in (MethodSpec(name="ppd"), MethodSpec.of("speculative", drafter=COPY)))
+    measure.refuse_failures(measure.Arms((plain, ppd), ([good], [bad])), "check")
+    assert measure.affordable([[good], [bad]], 2.0, 1) == 4
+    failed = measure.all_failed([bad])
+    assert failed is not None
+    assert failed.why == "all examples failed, the first with no memory"
+    with pytest.raises(UsageError, match=r"check: all examples failed, the first with no memory \(drafter copy\)"):
+        measure.refuse_failures(measure.Arms((plain, copying), ([good], [bad])), "check")
 
 
 @pytest.mark.usefixtures("_undisturbed")
