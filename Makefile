@@ -13,6 +13,7 @@ AGAIN ?=
 ARGS ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
+TORCHAO := $(VENV)/torchao
 FORETOKEN := $(VENV)/bin/foretoken
 OPTIONS := --profile $(PROFILE) --data '$(DATA)' --device $(DEVICE) --dtype $(DTYPE) $(if $(LIMIT),--limit $(LIMIT)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(filter-out 0,$(FIXED_LENGTH)),--fixed-length) --graphs $(GRAPHS) $(ARGS)
 # A file of tests stays in one process, so that its fixtures are made once; the order is the folders', whose last files are short.
@@ -35,8 +36,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-test: $(STAMP) ## run the tests (2 processes)
+test: $(STAMP) $(TORCHAO) ## run the tests (2 processes)
 	$(VENV)/bin/python -m pytest $(PROCESSES)
+	PYTHONPATH=$(TORCHAO) $(VENV)/bin/python -m pytest tests/harness/test_quantised.py
+
+# Apart, since wherever torchao is installed transformers imports it, in a second, with lines of its own on stderr.
+$(TORCHAO): $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet --no-deps --constraint constraints.txt --target $@ torchao
+	@touch $@
 
 coverage: $(STAMP) ## run the tests and print which lines of methods/, kernels/ and harness/ they ran, worst first
 	rm -f .coverage .coverage.*

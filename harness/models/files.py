@@ -31,6 +31,7 @@ from harness.core.messages import first_line, is_memory
 from harness.models.gguf import converted, gguf_file, gguf_revision, unreadable_gguf
 from harness.models.limits import check_settings
 from harness.models.pocket import TRAINED, PocketDraft, fetched, revision_of
+from harness.models.quantised import dequantised_from
 from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
 from kernels.native import cache_folder
@@ -118,10 +119,13 @@ def converted_folder(spec: ModelSpec) -> Path | None:
 
 
 def weights_of(spec: ModelSpec) -> str | None:
-    """Say what the weights of a public model, of a draft or heads for one or of a GGUF file were made of; else None."""
+    """Say what the weights of a public model, of a draft or heads for one, of a GGUF file or of a quantised checkpoint were
+    made of; else None."""
     folder = converted_folder(spec)
     if folder is None:
-        return None
+        path = Path(expanduser(spec.base))
+        has_config = (path / "config.json").is_file() or (not path.exists() and is_of_the_hub(spec.base))
+        return dequantised_from(load_config(spec)) if has_config else None
     facts = read_facts(folder)
     if spec.base.removeprefix(POCKET) not in TRAINED:
         return str(facts["weights"])

@@ -26,12 +26,13 @@ from harness.core.experiment import WIDE_DTYPES, ModelSpec
 from harness.core.files import parsed
 from harness.core.messages import first_line
 from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line, verify_fetched
+from harness.models.quantised import check_quantised, is_quantised
 from harness.zoo.cache import quiet
 from kernels.products.few_rows import TORCH
 from methods.errors import InputError
 from methods.models import STACKS, stack_for
 from methods.models.base import Stack
-from methods.models.checkpoint import KEPT_TOKENS, load_whole
+from methods.models.checkpoint import KEPT_TOKENS, load_dequantised, load_whole
 from methods.models.general import GENERAL
 from methods.models.weights import round_weights
 from methods.models.whisper import WhisperStack
@@ -369,9 +370,10 @@ def _load(
     kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
     if (attention := more.get("attn_implementation")) is not None:
         _check_attention(spec, kind, config, dtype, attention)
+    check_quantised(spec, config)
     _check_size(kind, config, path)
     _check_generation_config(Path(path) / "generation_config.json")
-    model = load_whole(kind, path, dtype=dtype, **more, **hub_arguments(spec))
+    model = (load_dequantised if is_quantised(config) else load_whole)(kind, path, dtype=dtype, **more, **hub_arguments(spec))
     if spec.untrained:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

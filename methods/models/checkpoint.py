@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from methods.errors import InputError
 
@@ -36,6 +36,28 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
         model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
     _refuse_misfits(found)
     _refuse_numbers_of_other_kinds(Path(path), model)
+    refuse_wiped_out(model.state_dict())
+    return model
+
+
+def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: Any) -> Any:
+    """Return ``kind.from_pretrained(path, ...)`` of a checkpoint with quantised weights, with the numbers that they stand for.
+
+    Products are then those of any other model in ``dtype``: the law is the quantised model's, its speed is not.
+
+    Raises:
+        InputError: as ``load_whole``.
+    """
+    _refuse_lost_parts(Path(path))
+    with _silenced():
+        model, found = kind.from_pretrained(path, output_loading_info=True, dtype=dtype, **arguments)
+    _refuse_misfits(found)
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if type(weight.data) is not Tensor:
+                setattr(module, name, nn.Parameter(weight.data.dequantize().to(dtype), requires_grad=False))
+    model.hf_quantizer, model.is_quantized = None, False
+    del model.config.quantization_config
     refuse_wiped_out(model.state_dict())
     return model
 
@@ -104,6 +126,19 @@ def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:
     for path, name, kind in _kinds(folder):
         if kind not in FLOATING and any(f".{one}".endswith(f".{name}") for one in ours):
             raise InputError(f"tensor {name!r} in {path.name} is of type {kind}; expected one of {', '.join(FLOATING)}")
+
+
+def _refuse_lost_parts(folder: Path) -> None:
+    """InputError where a quantised tensor lacks one of the parts that torchao says it has. Looks into folders only."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            names, told = set(tensors.keys()), tensors.metadata() or {}
+        for name, text in told.items():
+            described = json.loads(text) if text.startswith("{") else {}
+            owner, _, last = name.rpartition(".")
+            parts = [f"{owner}._{last}_{part}" for part in described.get("_tensor_data_names", ())]
+            if lost := [part for part in parts if part not in names]:
+                raise InputError(f"tensor {lost[0]!r} is missing from {file.name}, so its weights would be random{_more(lost)}")
 
 
 def _kinds(folder: Path) -> Iterator[tuple[Path, str, str]]:

@@ -1,0 +1,164 @@
+"""Checkpoints with quantised weights: torchao's have the law that torchao gives them, others are refused in one line.
+
+`make test` runs this file once more where torchao can be imported; elsewhere the tests that need it are skipped.
+"""
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, safe_open, save_file
+from transformers import AutoModelForCausalLM
+
+from harness.cli.main import main
+from harness.core.errors import UsageError
+from harness.core.experiment import ModelSpec
+from harness.models import quantised
+from harness.models.files import weights_of
+from harness.models.loading import load_model
+from methods.models.general import GeneralStack
+from methods.models.llama import LlamaStack
+from tests.harness.test_any_family import save, words
+
+BY_TORCHAO = pytest.mark.skipif(find_spec("torchao") is None, reason="the package torchao cannot be imported here")
+FAMILIES = {"Llama": LlamaStack, "Qwen3": GeneralStack}
+TOKENS = torch.tensor([[1, 5, 9, 4, 7, 8]])
+
+
+def asking(folder: Path, **settings: Any) -> Path:
+    """A checkpoint whose configuration says that it is quantised."""
+    save("Llama", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    return folder
+
+
+def torchaos(kind: str) -> dict[str, Any]:
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": kind, "_version": 2, "_data": {}}}}
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8", "compressed-tensors"])
+def test_another_method_is_refused(method: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = asking(tmp_path / "model", quant_method=method, bits=4)
+    capsys.readouterr()
+    assert main(words(folder, tmp_path)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"model {folder}: its weights are quantised by {method}, which nothing here reads; expected torchao's" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "installed", "said"),
+    [
+        (
+            torchaos("Int8DynamicActivationInt8WeightConfig"),
+            "",
+            True,
+            "rounds what its weights are multiplied by, too; expected",
+        ),
+        (torchaos("Int8WeightOnlyConfig"), "bf16:", True, "its weights are quantised by torchao; expected them as they are"),
+        (
+            torchaos("Int8WeightOnlyConfig"),
+            "",
+            False,
+            "package torchao is not installed; run: .venv/bin/pip install -e '.[torchao]'",
+        ),
+    ],
+)
+def test_what_does_not_run_of_torchao_is_refused(
+    settings: dict[str, Any], name: str, installed: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantised, "find_spec", lambda _: object() if installed else None)
+    folder = asking(tmp_path / "model", **settings)
+    with pytest.raises(UsageError) as caught:
+        load_model(ModelSpec(name=f"{name}{folder}"))
+    assert said in str(caught.value)
+
+
+def test_kinds_of_parts_are_looked_into() -> None:
+    """A configuration by part names a kind for each; dtypes have types of their own."""
+    parts = {
+        "_type": "FqnToConfig",
+        "_data": {
+            "fqn_to_config": {
+                "a": {"_type": "Int8WeightOnlyConfig", "_data": {"granularity": {"_type": "PerRow", "_data": {}}}},
+                "b": {"_type": "Int8DynamicActivationInt8WeightConfig", "_data": {}},
+                "c": {"_type": "Int8WeightOnlyConfig", "_data": {}},
+            }
+        },
+    }
+
+    found: Any = SimpleNamespace(quantization_config={"quant_method": "torchao", "quant_type": {"default": parts}})
+    assert quantised.kinds_of(found) == ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A random model of each family as torchao and transformers save it."""
+    from torchao.quantization import Int8WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    folder, found = tmp_path_factory.mktemp("models"), {}
+    for family in FAMILIES:
+        plain, found[family] = save(family, folder / f"{family} plain"), folder / family
+        asked = TorchAoConfig(Int8WeightOnlyConfig())
+        AutoModelForCausalLM.from_pretrained(plain, quantization_config=asked, dtype=torch.float32).save_pretrained(
+            found[family]
+        )
+        for file in plain.glob("*token*"):
+            shutil.copy(file, found[family])
+    return found
+
+
+@BY_TORCHAO
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_law_is_torchaos(stored: dict[str, Path], family: str) -> None:
+    own = AutoModelForCausalLM.from_pretrained(stored[family], dtype=torch.float32)
+    assert type(own.model.layers[0].mlp.up_proj.weight.data).__name__ == "Int8Tensor"
+    plain = load_model(ModelSpec(name=str(stored[family].parent / f"{family} plain"))).stack.model
+    for dtype in ("float32", "float64"):
+        model = load_model(ModelSpec(name=str(stored[family])), dtype=dtype)
+        assert isinstance(model.stack, FAMILIES[family])
+        with torch.inference_mode():
+            wanted, given, original = (one(TOKENS).logits.double() for one in (own, model.stack.model, plain))
+        torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+        assert (given - original).abs().max() > 1e-2 * wanted.abs().max()  # eight bits are seen
+    assert weights_of(ModelSpec(name=str(stored[family]))) == "torchao's Int8WeightOnly dequantised"
+
+
+@BY_TORCHAO
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_decodes_beside_generate(
+    stored: dict[str, Path], family: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    asked = ("--method", "speculative", "--drafter", "copy", "--gamma", "3", "--peer", "generate", "--replay", "all")
+    assert main(words(stored[family], tmp_path, *asked)) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (document["audit"]["verdict"], document["audit"]["replayed"]["faults"]) == ("identical", 0)
+    assert document["weights"] == {str(stored[family]): "torchao's Int8WeightOnly dequantised"}
+
+
+@BY_TORCHAO
+@pytest.mark.parametrize(
+    ("tensor", "said"), [("_weight_scale", "holds NaN or infinity"), ("_weight_qdata", "_weight_qdata' is missing from")]
+)
+def test_a_damaged_tensor_is_refused(stored: dict[str, Path], tmp_path: Path, tensor: str, said: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(stored["Llama"], folder)
+    file = folder / "model.safetensors"
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    weights = load_file(file)
+    name = next(one for one in weights if one.endswith(tensor))
+    if tensor == "_weight_scale":
+        weights[name] = torch.full_like(weights[name], float("nan"))
+    else:
+        del weights[name]
+    save_file(weights, file, metadata)
+    with pytest.raises(UsageError) as caught:
+        load_model(ModelSpec(name=str(folder)))
+    assert said in str(caught.value)
