@@ -184,6 +184,23 @@ def test_the_interval_over_replicas_is_students() -> None:
     assert chance_beyond(14.089 / 4.303, 2) == pytest.approx(0.005, rel=1e-2), "Student's table, two degrees of freedom"
 
 
+@pytest.mark.parametrize(("new", "inside"), [(3, 0.907), (1, 0.836)])
+def test_another_recordings_number_lies_inside_less_often_than_the_truth(new: int, inside: float) -> None:
+    """Three trainings make an interval, ``new`` ones another number. By Student's law with two degrees of freedom, whose chance
+    within x is x / sqrt(2 + x^2): x is the interval's 4.303 times sqrt(1 / 3), over sqrt(1 / 3 + 1 / new)."""
+    x = 4.3027 * (1 / 3) ** 0.5 / (1 / 3 + 1 / new) ** 0.5
+    assert x / (2 + x**2) ** 0.5 == pytest.approx(inside, abs=1e-3)
+    rng, found, draws = np.random.default_rng(3), 0, 2000
+    units = [(name, name) for name in "abc"]
+    for _ in range(draws):
+        one = ratio_of_examples([(unit, value, 1.0) for unit, value in zip(units, rng.normal(50, 1, 3), strict=True)])
+        assert one is not None
+        assert one.low is not None
+        assert one.high is not None
+        found += one.low <= rng.normal(50, 1, new).mean() <= one.high
+    assert found / draws == pytest.approx(inside, abs=3 * (0.16 * 0.84 / draws) ** 0.5)
+
+
 def test_several_tests_are_decided_at_once() -> None:
     assert holm([0.04, 0.01, 0.03]) == [False, True, False], "0.05 / 3 for the least, 0.05 / 2 for the next, which ends it"
     assert holm([0.01, 0.02, 0.04]) == [True, True, True]
