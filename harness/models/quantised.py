@@ -26,7 +26,13 @@ def check_quantised(spec: ModelSpec, config: "PreTrainedConfig") -> None:
             f"model {spec.name}: its weights are quantised by {method}, which nothing here reads; expected torchao's or a GGUF "
             "file's, which are dequantised, or the model's original weights"
         )
-    if other := [kind for kind in kinds_of(config) if KEEPS not in kind]:
+    kinds = kinds_of(config)
+    if not kinds:
+        raise UsageError(
+            f"model {spec.name}: quant_type {asked.get('quant_type')!r} in its config.json names no kind of torchao's; "
+            "expected one as torchao 0.18 writes it, such as Int8WeightOnlyConfig: quantise the model anew"
+        )
+    if other := [kind for kind in kinds if KEEPS not in kind]:
         raise UsageError(
             f"model {spec.name}: {other[0]} of torchao rounds what its weights are multiplied by, too; expected a kind of "
             "weights alone, such as Int8WeightOnlyConfig, or the model's original weights"

@@ -60,10 +60,10 @@ def check_graphs(experiment: Experiment) -> None:
 
 def check_attention(attention: str | None, models: Iterable[ModelSpec]) -> None:
     """UsageError for a choice of transformers' attention where no model runs by transformers' passes."""
-    lean = dict.fromkeys(models)
-    if attention is not None and not any(map(runs_by_transformers, lean)):
+    named = dict.fromkeys(models)
+    if attention is not None and not any(map(runs_by_transformers, named)):
         raise UsageError(
-            f"attention {attention!r}: {', '.join(spec.short for spec in lean)}: decoded by stacks of our own, which have an "
+            f"attention {attention!r}: {', '.join(spec.short for spec in named)}: decoded by stacks of our own, which have an "
             "attention of their own; leave --attention out, or choose a model of another family"
         )
 

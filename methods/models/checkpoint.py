@@ -55,11 +55,19 @@ def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: A
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             if type(weight.data) is not Tensor:
-                setattr(module, name, nn.Parameter(weight.data.dequantize().to(dtype), requires_grad=False))
+                setattr(module, name, nn.Parameter(_numbers(weight.data).to(dtype), requires_grad=False))
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config
     refuse_wiped_out(model.state_dict())
     return model
+
+
+def _numbers(weight: Any) -> Tensor:
+    """Return in fp32 what a quantised weight stands for, not rounded to the dtype that it was quantised from."""
+    try:
+        return weight.dequantize(output_dtype=torch.float32)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise InputError(f"weights of type {type(weight).__name__} give no numbers in fp32: {error}") from error
 
 
 def refuse_wiped_out(tensors: Mapping[str, Tensor]) -> None:

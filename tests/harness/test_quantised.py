@@ -60,6 +60,12 @@ def test_another_method_is_refused(method: str, tmp_path: Path, capsys: pytest.C
             True,
             "rounds what its weights are multiplied by, too; expected",
         ),
+        (
+            {"quant_method": "torchao", "quant_type": "int8_weight_only"},
+            "",
+            True,
+            "quant_type 'int8_weight_only' in its config",
+        ),
         (torchaos("Int8WeightOnlyConfig"), "bf16:", True, "its weights are quantised by torchao; expected them as they are"),
         (
             torchaos("Int8WeightOnlyConfig"),
@@ -128,6 +134,23 @@ def test_the_law_is_torchaos(stored: dict[str, Path], family: str) -> None:
         torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
         assert (given - original).abs().max() > 1e-2 * wanted.abs().max()  # eight bits are seen
     assert weights_of(ModelSpec(name=str(stored[family]))) == "torchao's Int8WeightOnly dequantised"
+
+
+@BY_TORCHAO
+def test_numbers_are_not_rounded_to_what_was_quantised(tmp_path: Path) -> None:
+    """Fault: those of a bf16 model were rounded to bf16, whatever dtype was asked for. A number is an integer times a scale."""
+    from torchao.quantization import Int8WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    plain, folder = save("Qwen3", tmp_path / "plain"), tmp_path / "model"
+    asked = TorchAoConfig(Int8WeightOnlyConfig())
+    model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=asked, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    for file in plain.glob("*token*"):
+        shutil.copy(file, folder)
+    own = model.model.layers[1].mlp.up_proj.weight.data
+    loaded = load_model(ModelSpec(name=str(folder))).stack.model
+    torch.testing.assert_close(loaded.model.layers[1].mlp.up_proj.weight, own.qdata.float() * own.scale.float(), rtol=0, atol=0)
 
 
 @BY_TORCHAO
