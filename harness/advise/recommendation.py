@@ -10,6 +10,7 @@ from harness.core.text import text_table
 from harness.measures.statistics import Estimate, Missing, Refused
 
 RUNS_IF = "PPD runs only where what it could reach at most, by a look at the target's layers, is more than any prediction"
+PPD = "PPD"
 EVEN = 1.0  # plain decoding over itself
 ALIKE = 0.98  # of the fastest: what a check of minutes cannot tell from it
 
@@ -57,13 +58,21 @@ class Answer:
         return len(self.checked) + (self.pipeline_reached is not None)
 
     @property
+    def reached(self) -> dict[str, Estimate]:
+        """Return how fast everything was that ran, PPD among it, by name; without what has no time to show."""
+        results = {one.cell.name: one.achieved for one in self.checked} | {PPD: self.pipeline_reached}
+        return {name: one for name, one in results.items() if isinstance(one, Estimate)}
+
+    @property
+    def pipeline_leads(self) -> bool:
+        """Say whether PPD was faster than all others that ran, by more than what a check cannot tell."""
+        own, others = self.reached.get(PPD), [one.value for name, one in self.reached.items() if name != PPD]
+        return own is not None and ALIKE * own.value > max(others, default=0.0)
+
+    @property
     def uses_pipeline(self) -> bool:
-        """Say whether PPD is what to use: its interval lies above plain decoding, and it is beyond all others that ran."""
-        reached = self.pipeline_reached
-        if not isinstance(reached, Estimate) or (reached.low or 0.0) <= EVEN:
-            return False
-        others = [_achieved(one) for one in self.checked if isinstance(one.achieved, Estimate)]
-        return ALIKE * reached.value > max(others, default=0.0)
+        """Say whether PPD is what to use: it leads, and its interval lies above plain decoding."""
+        return self.pipeline_leads and (self.reached[PPD].low or 0.0) > EVEN
 
     @property
     def best(self) -> Checked | None:
@@ -131,9 +140,14 @@ def bound_of(one: Pipeline, reached: Estimate | Missing | None) -> str:
     tokens = "1 candidate" if one.candidates == 1 else f"{one.candidates} candidates"
     return (
         f"PPD: at most {one.speed:.2f} times as fast as plain decoding, were its processes free (Theorem 4.1 with the cost of "
-        f"heads): {tokens} after layer {one.early_layer}, match rate {one.match_rate:.2f}; "
-        + ("not run, since that is not more than what is predicted" if reached is None else f"it reached {shown(reached)}")
+        f"heads): {tokens} after layer {one.early_layer}, match rate {one.match_rate:.2f}; " + _ran(reached)
     )
+
+
+def _ran(reached: Estimate | Missing | None) -> str:
+    if reached is None:
+        return "not run, since that is not more than what is predicted"
+    return f"it reached {shown(reached)}" if isinstance(reached, Estimate) else f"its run has no number: {reached.why}"
 
 
 def _shares(curve: Sequence[Estimate]) -> str:
@@ -148,17 +162,16 @@ def _table(answer: Answer) -> list[str]:
     checked = [one.cell for one in answer.checked]
     rows += [(cell.name, shown(cell.speed), "not run", "", "") for cell in answer.fastest if cell not in checked]
     if answer.pipeline is not None and answer.pipeline_reached is not None:
-        rows.append(("PPD", f"at most {answer.pipeline.speed:.2f}", shown(answer.pipeline_reached), "", ""))
+        rows.append((PPD, f"at most {answer.pipeline.speed:.2f}", shown(answer.pipeline_reached), "", ""))
     return text_table(rows)
 
 
 def verdict(answer: Answer) -> list[str]:
     """Say what to use, that nothing pays, or that too little was measured to say either."""
     best = answer.best
-    name, achieved = ("", None) if best is None else (best.cell.name, best.achieved)
-    if answer.uses_pipeline:
-        name, achieved = "PPD", answer.pipeline_reached
-    if not isinstance(achieved, Estimate):
+    name = choice_of(answer) or (PPD if answer.pipeline_leads or best is None else best.cell.name)
+    achieved = answer.reached.get(name)
+    if achieved is None:
         results = [*(one.achieved for one in answer.checked), answer.pipeline_reached]
         reasons = dict.fromkeys(one.why for one in results if isinstance(one, Missing))
         return [f"no recommendation: {'; '.join(reasons) or 'no prediction could be run'}"]
@@ -168,7 +181,7 @@ def verdict(answer: Answer) -> list[str]:
         reached += ", too few to say more than of these: give more --minutes"
     if answer.num_ran > 1 and achieved.low is not None:
         reached += f"; its interval holds for the best of the {answer.num_ran} that ran"
-    if answer.chosen is not None or answer.uses_pipeline:
+    if choice_of(answer) == name:
         return [f"{'this seems to pay' if few else f'use {name}'}: {reached}"]
     if achieved.low is None:
         return [f"no recommendation: {reached}"]
@@ -192,16 +205,18 @@ def changes(answer: Answer) -> list[str]:
         found = [f"{cell.name} would pay at any acceptance: at least {cell.costs.speed(0.0):.2f}"]
     mark = max(cell.speed.value, EVEN)
     others = [other for other in answer.fastest if other.drafter != cell.drafter]
+    if answer.uses_pipeline:
+        mark, others = answer.reached[PPD].value, answer.fastest
     return [*found, *(f"{other.name} {_against(other, mark, answer)}" for other in others)]
 
 
 def _against(other: Cell, mark: float, answer: Answer) -> str:
-    """Say at which acceptance a drafter is faster than ``mark``, which is what was predicted of the best, or plain decoding."""
+    """Say at which acceptance a drafter is faster than ``mark``: what was predicted of the best, plain decoding, or PPD."""
     if other.costs.speed(1.0) < mark:
         return f"would not win at any acceptance: at most {other.costs.speed(1.0):.2f}"
     ran = [one for one in answer.checked if one.cell == other and isinstance(one.achieved, Estimate)]
     best = answer.best
-    if ran and best is not None and _achieved(ran[0]) >= ALIKE * _achieved(best):
+    if ran and best is not None and not answer.uses_pipeline and _achieved(ran[0]) >= ALIKE * _achieved(best):
         return f"is alike: {shown(ran[0].achieved)} times as fast as plain decoding when it ran"
     needed = acceptance_for(other.costs, mark)
     from_there = "at any acceptance" if needed is None else f"from an acceptance of {needed:.2f} on"
@@ -237,14 +252,13 @@ def over_batches(answers: Sequence[Answer]) -> list[str]:
 def choice_of(answer: Answer) -> str | None:
     """Return the name of what to use; None for plain decoding."""
     if answer.uses_pipeline:
-        return "PPD"
+        return PPD
     return None if answer.chosen is None else answer.chosen.cell.name
 
 
 def crossing(first: Answer, second: Answer) -> float | None:
     """Return the batch size at which the best speed is 1, on a line between two over the logarithm of the size."""
-    known = [[_achieved(one) for one in answer.checked if isinstance(one.achieved, Estimate)] for answer in (first, second)]
-    speeds = [max(own) for own in known if own]
+    speeds = [max(one.value for one in answer.reached.values()) for answer in (first, second) if answer.reached]
     if len(speeds) < 2 or (speeds[0] - EVEN) * (speeds[1] - EVEN) >= 0:
         return None
     share = (speeds[0] - EVEN) / (speeds[0] - speeds[1])

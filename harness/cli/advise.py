@@ -22,17 +22,20 @@ from harness.advise.measure import (
 from harness.advise.page import ADVICE, as_dict, write_page
 from harness.advise.predict import Cell, Pilot, Pipeline, best_three, survival
 from harness.advise.recommendation import RUNS_IF, Answer, Checked, lines, over_batches
+from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.core.files import short_hash
+from harness.core.messages import first_line
 from harness.core.settings import checked_device, model_name, source_of
 from harness.measures.of_run import speedup
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import Estimate, Missing, Refused
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
 from harness.run.own_data import evaluated_source, learned_lines, learned_rows, left_out_line
 from harness.run.refusals import check_attention, check_graphs
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
+from methods.errors import WorkerError
 from tasks import get_task
 
 
@@ -65,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     print(f"page: {page}")
     document = {"page": str(page), "learned_rows": learned, "answers": [as_dict(one) for one in answers]}
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
-    return 0 if all(one.best or one.uses_pipeline for one in answers) else 1
+    return 0 if all(one.reached for one in answers) else 1
 
 
 def plain_experiment(args: argparse.Namespace) -> Experiment:
@@ -130,8 +133,14 @@ def answer_for(stages: Stages, drafters: Sequence[DrafterSpec], args: argparse.N
 def _checked(
     stages: Stages, cells: Sequence[Cell], pipeline: Pipeline | None, piloted: Arms
 ) -> tuple[list[Checked], Estimate | Missing | None]:
-    """Run predictions, and PPD where there is a plan for it; return what they reached."""
-    arms = stages.check(cells, len(piloted.plain), pipeline)
+    """Run predictions, and PPD where there is a plan for it; return what they reached. Where PPD cannot run, that is said."""
+    try:
+        arms = stages.check(cells, len(piloted.plain), pipeline)
+    except (UsageError, WorkerError) as error:
+        if pipeline is None:
+            raise
+        refused = Missing(first_line(error))
+        return (_checked(stages, cells, None, piloted)[0] if cells else []), refused
     fresh, among = unseen(arms, piloted), len(cells) + (pipeline is not None)
     checked = [
         Checked(cell, achieved(arms, index, among), achieved(fresh, index, among, arms.refusal(index)))
@@ -154,7 +163,8 @@ def _text(answers: Sequence[Answer], args: argparse.Namespace, plain: Experiment
         found += [*lines(answer), ""]
         if answer.chosen is not None:
             found += [*_commands(answer.chosen.cell, args, plain, answer.batch_size), ""]
-        if (ppd := answer.pipeline) is not None:
+        failed = isinstance(answer.pipeline_reached, Missing) and not isinstance(answer.pipeline_reached, Refused)
+        if (ppd := answer.pipeline) is not None and not failed:
             method = ["--method", "ppd", "--early-layer", str(ppd.early_layer), "--candidates", str(ppd.candidates)]
             found += [f"PPD: {shlex.join(['foretoken', 'run', *_common(args, plain, answer.batch_size), *method])}", ""]
     return [*found, *over_batches(answers)]

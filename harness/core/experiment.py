@@ -24,7 +24,7 @@ UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over
 LATER = ("graphs", "attention")  # fields that experiments did not always have: at its default such a one is not written down
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 WIDE_DTYPES = DTYPES[:2]  # which hold every number that weights are rounded to
-ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")  # as transformers names them
+ATTENTIONS = ("eager", "sdpa", "flash_attention_2")  # as transformers names them
 
 
 def _reduced(spec: Any) -> tuple[Any, tuple[()]]:

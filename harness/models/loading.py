@@ -389,6 +389,8 @@ def _check_generation_config(path: Path) -> None:
 
 def _check_attention(spec: ModelSpec, kind: Any, config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> None:
     """UsageError for an attention that transformers does not have for a family, a dtype or this machine."""
+    with torch.device("meta"):
+        kind.from_config(config, dtype=dtype)  # what is wrong without it is not its fault
     try:
         with torch.device("meta"):
             made = kind.from_config(config, dtype=dtype, attn_implementation=attention)

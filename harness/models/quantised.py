@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 RUNS = "torchao"
-KEEPS = "WeightOnly"  # in the names of torchao's kinds that leave what is multiplied by the weights as it is
+# torchao's kinds that round weights alone, and can say which numbers they stand for; those of four bits cannot.
+KINDS = ("Int8WeightOnlyConfig", "Float8WeightOnlyConfig", "IntxWeightOnlyConfig")
 BY_PART = "Fqn"  # in the names of its kinds that hold others, one for each part of a model
 
 
@@ -22,8 +23,9 @@ def check_quantised(spec: ModelSpec, config: "PreTrainedConfig") -> None:
     if not asked:
         return
     if method != RUNS:
+        by = method if isinstance(method, str) else "a quant_method that its config.json does not name"
         raise UsageError(
-            f"model {spec.name}: its weights are quantised by {method}, which nothing here reads; expected torchao's or a GGUF "
+            f"model {spec.name}: its weights are quantised by {by}, which nothing here reads; expected torchao's or a GGUF "
             "file's, which are dequantised, or the model's original weights"
         )
     kinds = kinds_of(config)
@@ -32,10 +34,10 @@ def check_quantised(spec: ModelSpec, config: "PreTrainedConfig") -> None:
             f"model {spec.name}: quant_type {asked.get('quant_type')!r} in its config.json names no kind of torchao's; "
             "expected one as torchao 0.18 writes it, such as Int8WeightOnlyConfig: quantise the model anew"
         )
-    if other := [kind for kind in kinds if KEEPS not in kind]:
+    if other := [kind for kind in kinds if kind not in KINDS]:
         raise UsageError(
-            f"model {spec.name}: {other[0]} of torchao rounds what its weights are multiplied by, too; expected a kind of "
-            "weights alone, such as Int8WeightOnlyConfig, or the model's original weights"
+            f"model {spec.name}: its weights are of torchao's {other[0]}, which is not dequantised here; expected "
+            f"{', '.join(KINDS)}, or the model's original weights"
         )
     if spec.rounding is not None or spec.untrained:
         raise UsageError(f"model {spec.name}: its weights are quantised by torchao; expected them as they are, or its original")
@@ -49,7 +51,7 @@ def is_quantised(config: "PreTrainedConfig") -> bool:
 
 def dequantised_from(config: "PreTrainedConfig") -> str | None:
     """Say what a checkpoint's weights are dequantised from, for those that read a table; None where they are not."""
-    kinds = kinds_of(config)
+    kinds = kinds_of(config) if _settings(config).get("quant_method") == RUNS else []
     return f"torchao's {' and '.join(kind.removesuffix('Config') for kind in kinds)} dequantised" if kinds else None
 
 

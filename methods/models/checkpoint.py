@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: A
     Raises:
         InputError: as ``load_whole``.
     """
+    _refuse_odd_index(Path(path))
     _refuse_lost_parts(Path(path))
     with _silenced():
         model, found = kind.from_pretrained(path, output_loading_info=True, dtype=dtype, **arguments)
     _refuse_misfits(found)
+    _refuse_numbers_of_other_kinds(Path(path), model)
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             if type(weight.data) is not Tensor:
@@ -63,11 +66,10 @@ def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: A
 
 
 def _numbers(weight: Any) -> Tensor:
-    """Return in fp32 what a quantised weight stands for, not rounded to the dtype that it was quantised from."""
-    try:
-        return weight.dequantize(output_dtype=torch.float32)
-    except (NotImplementedError, RuntimeError, TypeError) as error:
-        raise InputError(f"weights of type {type(weight).__name__} give no numbers in fp32: {error}") from error
+    """Return what a quantised weight stands for: in fp32, not rounded to the dtype that it was quantised from, but for kinds
+    whose products round it so, which give it in that dtype alone."""
+    rounds = "output_dtype" not in signature(weight.dequantize).parameters
+    return weight.dequantize() if rounds else weight.dequantize(output_dtype=torch.float32)
 
 
 def refuse_wiped_out(tensors: Mapping[str, Tensor]) -> None:
@@ -138,15 +140,17 @@ def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:
 
 def _refuse_lost_parts(folder: Path) -> None:
     """InputError where a quantised tensor lacks one of the parts that torchao says it has. Looks into folders only."""
+    names, told = set[str](), dict[str, str]()  # each of several files tells of the tensors of all
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            names, told = set(tensors.keys()), tensors.metadata() or {}
-        for name, text in told.items():
-            described = json.loads(text) if text.startswith("{") else {}
-            owner, _, last = name.rpartition(".")
-            parts = [f"{owner}._{last}_{part}" for part in described.get("_tensor_data_names", ())]
-            if lost := [part for part in parts if part not in names]:
-                raise InputError(f"tensor {lost[0]!r} is missing from {file.name}, so its weights would be random{_more(lost)}")
+            names |= set(tensors.keys())
+            told |= tensors.metadata() or {}
+    for name, text in told.items():
+        described = json.loads(text) if text.startswith("{") else {}
+        owner, _, last = name.rpartition(".")
+        parts = [f"{owner}._{last}_{part}" for part in described.get("_tensor_data_names", ())]
+        if lost := [part for part in parts if part not in names]:
+            raise InputError(f"tensor {lost[0]!r} is missing from its files, so its weights would be random{_more(lost)}")
 
 
 def _kinds(folder: Path) -> Iterator[tuple[Path, str, str]]:

@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 from harness.advise import measure
 from harness.advise.commands import commands
 from harness.advise.predict import Cell, Costs, Pilot, Pipeline, acceptance_for, best_three, replayed, survival
-from harness.advise.recommendation import Answer, Checked, changes, choice_of, crossing, verdict
+from harness.advise.recommendation import Answer, Checked, changes, choice_of, crossing, over_batches, verdict
 from harness.cli.advise import _commands, achieved, plain_experiment
 from harness.cli.main import main, parser
 from harness.core.errors import UsageError
@@ -29,7 +29,9 @@ from harness.measures.statistics import Estimate, Missing, Refused, tail_among
 from harness.report.items import advice_items
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
+from methods.errors import WorkerError
 from methods.models.checkpoint import KEPT_TOKENS
+from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.ppd.theory import half_depth_latency_per_token
 from methods.speculative.schedules import Sweep, swept
 from methods.speculative.theory import walltime_factor
@@ -535,7 +537,10 @@ PLAN = Pipeline(early_layer=3, candidates=1, match_rate=0.8, speed=1.4)
         ),
         (Estimate(1.21, 1.2, 1.4, 40, "x"), 1.2, "use copy, gamma 3: "),  # alike: the prediction stands
         (Estimate(1.3, 0.9, 1.7, 40, "x"), 1.2, "use copy, gamma 3: "),  # not clear of plain decoding
-        (Estimate(0.7, 0.6, 0.8, 40, "x"), 0.9, "do not use it: the best is not clear"),
+        (Estimate(0.7, 0.6, 0.8, 40, "x"), 0.9, "do not use it: the best is not clear of plain decoding: copy, gamma 3"),
+        (Estimate(1.3, 0.9, 1.7, 40, "x"), 0.7, "do not use it: the best is not clear of plain decoding: PPD is 1.30"),
+        (Estimate(0.6, 0.5, 0.7, 40, "x"), None, "do not use it: the best is slower: PPD is 0.60"),
+        (Estimate(1.3, None, None, 3, "x"), None, "no recommendation: PPD is 1.30 times as fast"),
         (Missing("all examples failed, the first with E"), 0.9, "do not use it: the best is not clear"),
         (Estimate(1.3, 1.2, 1.4, 40, "x"), None, "use PPD: "),
         (Missing("all examples failed, the first with E"), None, "no recommendation: all examples failed, the first with E"),
@@ -548,7 +553,43 @@ def test_ppd_is_advised_where_it_is_beyond_the_others(reached: Estimate | Missin
     [said] = verdict(found)
     assert said.startswith(starts)
     assert ("holds for the best of the 2 that ran" in said) == (drafted is not None)
-    assert choice_of(found) == ("PPD" if starts.startswith("use PPD") else "copy, gamma 3" if "copy" in starts else None)
+    assert bool(found.reached) == (drafted is not None or isinstance(reached, Estimate))
+    assert choice_of(found) == {"use PPD": "PPD", "use cop": "copy, gamma 3"}.get(starts[:7])
+
+
+def test_what_would_win_instead_of_ppd_is_measured_against_it() -> None:
+    """By hand: drafts that cost a tenth of a token are at most 4 / 1.3 times as fast at gamma 3, and 2 / 1.1 at gamma 1, which
+    PPD's 1.9 beats. Where both batch sizes have something that pays, no line between them says where drafting stops to pay."""
+    cells = [cell_of(COPY, 3, 1.1), cell_of(DRAFT, 1, 1.05)]
+    checked = [Checked(cells[0], Estimate(1.1, 1.05, 1.15, 40, "x"), Missing("none"))]
+    led = replace(answer(cells, checked), pipeline=PLAN, pipeline_reached=Estimate(1.9, 1.8, 2.0, 40, "x"))
+    [_, copying, small] = changes(led)
+    assert copying.startswith("copy, gamma 3 would win from an acceptance of 0.")
+    assert small == f"t5-small, gamma 1 would not win at any acceptance: at most {2 / 1.1:.2f}"
+    other = answer([cells[0]], [Checked(cells[0], Estimate(1.2, 1.1, 1.3, 40, "x"), Missing("none"))], batch_size=2)
+    assert over_batches([led, other]) == ["between batch 1 and 2 the choice changes from PPD to copy, gamma 3"]
+
+
+@pytest.mark.parametrize("error", [UsageError("its window is too short\nfor it"), WorkerError("it died")])
+@pytest.mark.usefixtures("_undisturbed")
+def test_an_answer_without_ppd_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Fault: a PPD that was refused, or whose process died, ended the command, whatever else had been measured."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("harness.cli.advise.pipelined", lambda *_: PLAN)
+    monkeypatch.setattr(Pipeline, "may_win", lambda *_: True)
+    monkeypatch.setattr(PredictivePipelinedDecoding, "generate", fail)
+    assert main(words(tmp_path)) in (0, 1)
+    out = capsys.readouterr().out.splitlines()
+    found, reason = json.loads(out[-1])["answers"][0], str(error).splitlines()[0]
+    assert found["checked"]
+    assert reason in found["ppd_at_most"]["achieved"]["missing"]
+    [bound] = [line for line in out if line.startswith("PPD: ")]  # and no command that would fail
+    assert reason in bound
 
 
 def test_ppd_runs_where_its_bound_is_more_than_any_prediction() -> None:

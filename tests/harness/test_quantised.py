@@ -58,8 +58,10 @@ def test_another_method_is_refused(method: str, tmp_path: Path, capsys: pytest.C
             torchaos("Int8DynamicActivationInt8WeightConfig"),
             "",
             True,
-            "rounds what its weights are multiplied by, too; expected",
+            "which is not dequantised here; expected Int8",
         ),
+        (torchaos("Int4WeightOnlyConfig"), "", True, "torchao's Int4WeightOnlyConfig, which is not dequantised here"),
+        ({"bits": 4}, "", True, "quantised by a quant_method that its config.json does not name, which nothing here reads"),
         (
             {"quant_method": "torchao", "quant_type": "int8_weight_only"},
             "",
@@ -102,22 +104,26 @@ def test_kinds_of_parts_are_looked_into() -> None:
     assert quantised.kinds_of(found) == ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"]
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A random model of each family as torchao and transformers save it."""
-    from torchao.quantization import Int8WeightOnlyConfig
+def saved(family: str, kind: Any, dtype: torch.dtype, folder: Path, **more: Any) -> Any:
+    """Quantise a random model as torchao and transformers do, and save it; return it."""
     from transformers import TorchAoConfig
 
-    folder, found = tmp_path_factory.mktemp("models"), {}
+    plain = save(family, folder.parent / f"{folder.name} plain")
+    model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=TorchAoConfig(kind), dtype=dtype)
+    model.save_pretrained(folder, **more)
+    for file in plain.glob("*token*"):
+        shutil.copy(file, folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    folder = tmp_path_factory.mktemp("models")
     for family in FAMILIES:
-        plain, found[family] = save(family, folder / f"{family} plain"), folder / family
-        asked = TorchAoConfig(Int8WeightOnlyConfig())
-        AutoModelForCausalLM.from_pretrained(plain, quantization_config=asked, dtype=torch.float32).save_pretrained(
-            found[family]
-        )
-        for file in plain.glob("*token*"):
-            shutil.copy(file, found[family])
-    return found
+        saved(family, Int8WeightOnlyConfig(), torch.float32, folder / family)
+    return {family: folder / family for family in FAMILIES}
 
 
 @BY_TORCHAO
@@ -140,14 +146,9 @@ def test_the_law_is_torchaos(stored: dict[str, Path], family: str) -> None:
 def test_numbers_are_not_rounded_to_what_was_quantised(tmp_path: Path) -> None:
     """Fault: those of a bf16 model were rounded to bf16, whatever dtype was asked for. A number is an integer times a scale."""
     from torchao.quantization import Int8WeightOnlyConfig
-    from transformers import TorchAoConfig
 
-    plain, folder = save("Qwen3", tmp_path / "plain"), tmp_path / "model"
-    asked = TorchAoConfig(Int8WeightOnlyConfig())
-    model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=asked, dtype=torch.bfloat16)
-    model.save_pretrained(folder)
-    for file in plain.glob("*token*"):
-        shutil.copy(file, folder)
+    folder = tmp_path / "model"
+    model = saved("Qwen3", Int8WeightOnlyConfig(), torch.bfloat16, folder)
     own = model.model.layers[1].mlp.up_proj.weight.data
     loaded = load_model(ModelSpec(name=str(folder))).stack.model
     torch.testing.assert_close(loaded.model.layers[1].mlp.up_proj.weight, own.qdata.float() * own.scale.float(), rtol=0, atol=0)
@@ -163,6 +164,42 @@ def test_it_decodes_beside_generate(
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (document["audit"]["verdict"], document["audit"]["replayed"]["faults"]) == ("identical", 0)
     assert document["weights"] == {str(stored[family]): "torchao's Int8WeightOnly dequantised"}
+
+
+@BY_TORCHAO
+def test_several_files_are_one_checkpoint(tmp_path: Path) -> None:
+    """Fault: each file tells of the tensors of all, of which it was said to lack those of the others."""
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    own = saved("Llama", Int8WeightOnlyConfig(), torch.float32, tmp_path / "model", max_shard_size="20KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 2
+    model = load_model(ModelSpec(name=str(tmp_path / "model"))).stack.model
+    with torch.inference_mode():
+        torch.testing.assert_close(model(TOKENS).logits, own(TOKENS).logits, rtol=1e-4, atol=1e-3)
+
+
+@BY_TORCHAO
+def test_a_kind_that_rounds_its_numbers_keeps_them(tmp_path: Path) -> None:
+    """Weights of few bits give their numbers in the dtype that was quantised alone, and are multiplied so."""
+    from torchao.quantization import IntxWeightOnlyConfig
+
+    own = saved("Qwen3", IntxWeightOnlyConfig(weight_dtype=torch.int4), torch.bfloat16, tmp_path / "model")
+    model = load_model(ModelSpec(name=str(tmp_path / "model"))).stack.model
+    wanted = own.model.layers[0].mlp.up_proj.weight.data.dequantize().float()
+    assert torch.equal(model.model.layers[0].mlp.up_proj.weight, wanted)
+
+
+@BY_TORCHAO
+def test_whole_numbers_in_place_of_a_norm_are_refused(stored: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(stored["Llama"], folder)
+    file = folder / "model.safetensors"
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    weights = load_file(file)
+    save_file(weights | {"model.norm.weight": weights["model.norm.weight"].to(torch.int32)}, file, metadata)
+    with pytest.raises(UsageError, match=r"'model\.norm\.weight' in model\.safetensors is of type I32; expected one of F64"):
+        load_model(ModelSpec(name=str(folder)))
 
 
 @BY_TORCHAO
