@@ -76,7 +76,7 @@ def plain_experiment(args: argparse.Namespace) -> Experiment:
     task, models = get_task(args.task), [ModelSpec(name=model_name(one)) for one in (args.target, *args.drafts)]
     source = source_of(args.data, args.profile, args.field, args.config, args.split)
     source, target = evaluated_source(source, args.task, models), models[0]
-    check_attention(args.attention, models)
+    check_attention(args.attention, args.dtype, models)
     return Experiment(
         task=args.task,
         source=source,

@@ -83,7 +83,7 @@ def _refuse_unread_flags(args: argparse.Namespace) -> None:
     if (args.target is None) != (args.draft is None):
         raise UsageError("audit: --target and --draft belong together; give both, or neither to audit the zoo")
     if args.target is not None:
-        check_attention(args.attention, [ModelSpec(name=model_name(one)) for one in (args.target, args.draft)])
+        check_attention(args.attention, args.dtype, [ModelSpec(name=model_name(one)) for one in (args.target, args.draft)])
 
 
 def _subjects(args: argparse.Namespace, source: str, sizes: Sizes, where: dict[str, Any]) -> list[Subject]:

@@ -43,7 +43,7 @@ def on_tested_rows(comparison: Comparison) -> Comparison:
 def arms_asked_for(args: argparse.Namespace) -> Comparison:
     """Return the plain arm and the one that was asked for, on data as it was named."""
     found = _arms(args, source_of(args.data, args.profile, args.field, args.config, args.split))
-    check_attention(args.attention, _models_of(found))
+    check_attention(args.attention, args.dtype, _models_of(found))
     return found
 
 

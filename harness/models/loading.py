@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -180,6 +181,8 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32", 
         placed = _placement(spec, device)
         first = torch.float32 if spec.rounding is not None else getattr(torch, dtype)
         chosen = {} if attention is None or config.model_type in STACKS else {"attn_implementation": attention}
+        if attention is not None and chosen:
+            check_has_attention(spec, config, dtype, attention)
         model, tokenizer = _load(spec, path, config, first, placed | chosen)
         verify_fetched(spec)  # what was fetched only now
         hears, given = config.model_type == HEARS, hub_arguments(spec)
@@ -365,11 +368,7 @@ def _load(
             return load_network(path, dtype), tokenizer
         except InputError as error:
             raise UsageError(f"model {spec.name}: {error}") from error
-    # Looked up here: transformers imports a class where it is named, and what only names models is spared that second.
-    kind: Any = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    kind = transformers.AutoModelForSpeechSeq2Seq if config.model_type == HEARS else kind
-    if (attention := more.get("attn_implementation")) is not None:
-        _check_attention(spec, kind, config, dtype, attention)
+    kind = _kind(config)
     check_quantised(spec, config)
     _check_size(kind, config, path)
     _check_generation_config(Path(path) / "generation_config.json")
@@ -387,13 +386,21 @@ def _check_generation_config(path: Path) -> None:
         raise ValueError(f"{path.name} is no JSON object")
 
 
-def _check_attention(spec: ModelSpec, kind: Any, config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> None:
+def _kind(config: PreTrainedConfig) -> Any:
+    """Return the class that loads a model, looked up here: transformers imports it where it is named, which takes a second."""
+    if config.model_type == HEARS:
+        return transformers.AutoModelForSpeechSeq2Seq
+    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+
+
+def check_has_attention(spec: ModelSpec, config: PreTrainedConfig, dtype: str, attention: str) -> None:
     """UsageError for an attention that transformers does not have for a family, a dtype or this machine."""
-    with torch.device("meta"):
-        kind.from_config(config, dtype=dtype)  # what is wrong without it is not its fault
+    make = partial(_kind(config).from_config, config, dtype=getattr(torch, dtype))
+    with quiet(), one_line(spec, model_path(spec)), torch.device("meta"):
+        make()  # what is wrong without it is not its fault
     try:
-        with torch.device("meta"):
-            made = kind.from_config(config, dtype=dtype, attn_implementation=attention)
+        with quiet(), torch.device("meta"):
+            made = make(attn_implementation=attention)
     except (ImportError, ValueError) as error:
         said = first_line(error).split(". ")[0].rstrip(".")
     else:

@@ -9,7 +9,9 @@ from harness.core import plugins
 from harness.core.errors import UsageError
 from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec, RuleTimesProbe
 from harness.core.records import Key, Record
+from harness.models.files import load_config
 from harness.models.fit import check_role, foreign_heads, no_block_heads
+from harness.models.loading import check_has_attention
 from harness.models.names import recipe_named, runs_by_transformers
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import AnyRecipe
@@ -58,14 +60,19 @@ def check_graphs(experiment: Experiment) -> None:
         raise UsageError(f"graphs: {why}")
 
 
-def check_attention(attention: str | None, models: Iterable[ModelSpec]) -> None:
-    """UsageError for a choice of transformers' attention where no model runs by transformers' passes."""
+def check_attention(attention: str | None, dtype: str, models: Iterable[ModelSpec]) -> None:
+    """UsageError for a transformers' attention that no model here would run, or that one of those which would does not have."""
+    if attention is None:
+        return
     named = dict.fromkeys(models)
-    if attention is not None and not any(map(runs_by_transformers, named)):
+    reading = [spec for spec in named if runs_by_transformers(spec)]
+    if not reading:
         raise UsageError(
             f"attention {attention!r}: {', '.join(spec.short for spec in named)}: decoded by stacks of our own, which have an "
             "attention of their own; leave --attention out, or choose a model of another family"
         )
+    for spec in reading:
+        check_has_attention(spec, load_config(spec), dtype, attention)
 
 
 def why_not_static(experiment: Experiment) -> str:

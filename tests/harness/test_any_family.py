@@ -123,10 +123,11 @@ def test_an_attention_that_a_model_does_not_have_is_refused(
         pytest.skip("the package flash_attn is installed here")
     folder = save(family, tmp_path / "model")
     capsys.readouterr()
-    assert main(words(folder, tmp_path, "--attention", attention)) == 2
-    [said] = capsys.readouterr().err.splitlines()
-    assert line.format(folder=folder) in said
-    assert said.endswith(("leave it out", "choose a model of another family"))
+    for more in ((), ("--dry-run",)):
+        assert main(words(folder, tmp_path, "--attention", attention, *more)) == 2
+        [said] = capsys.readouterr().err.splitlines()
+        assert line.format(folder=folder) in said
+        assert said.endswith(("leave it out", "choose a model of another family"))
 
 
 def test_a_state_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
