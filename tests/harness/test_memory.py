@@ -1,6 +1,7 @@
 """Peaks of memory against allocations of known size."""
 
 import ctypes
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +28,11 @@ def _known() -> None:
 TOLERANCE = MIB // 2
 
 
-@pytest.mark.parametrize("size", [2 * MIB, 24 * MIB, 96 * MIB])
-def test_a_peak_is_what_was_held_at_once(size: int) -> None:
-    """Two tensors together, both freed before the end; the smallest is what toy arms differ by."""
+SIZES = (2 * MIB, 24 * MIB, 96 * MIB)
+
+
+def peaks_of(size: int) -> list[int]:
+    """Measure two tensors that are held together and freed before the end."""
 
     def action() -> torch.Tensor:
         pair = [torch.ones(size // 8) for _ in range(2)]
@@ -44,6 +47,21 @@ def test_a_peak_is_what_was_held_at_once(size: int) -> None:
         assert torch.equal(kept, torch.ones(4))
         assert peak is not None
         peaks.append(peak)
+    return peaks
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, list[int]]:
+    """Measure in a process of its own: what other tests leave in an allocator once moved each count by 1.3 megabytes."""
+    code = f"import json; from {__name__} import *; print(json.dumps({{size: peaks_of(size) for size in SIZES}}))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_peak_is_what_was_held_at_once(measured: dict[str, list[int]], size: int) -> None:
+    """Two tensors together; the smallest is what toy arms differ by."""
+    peaks = measured[str(size)]
     assert abs(median(peaks) - size) < TOLERANCE, peaks
 
 
