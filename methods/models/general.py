@@ -150,19 +150,19 @@ class _Passes(Stack):
         num_new = hidden.shape[1]
         fits = num_new if self.position_limit is None else min(num_new, self.position_limit - start)
         padding, end = (0, 0, 0, num_new - fits), start + fits
-        history = None if frame.history is None else halves(frame.history.transpose(2, 3))
-        layers: list[Any] = [
-            _Layer(start, keys[:, :, :end], values[:, :, :end], slot[:, :fits], history is not None)
-            for keys, values, slot in zip(*(history or frame.views), frame.slots, strict=True)
-        ]
-        cached = self._cached(Cache(layers=layers[:1] * first + layers + layers[:1] * (self.num_layers - last)), frame)
+        apart = frame.history is not None
+        text = frame.text if frame.history is None else frame.history
+        cached, new = (halves(one.transpose(2, 3)) for one in (text[:, :, :end], frame.new[:, :, :fits]))
+        pairs = (zip(*halved, strict=True) for halved in (cached, new))
+        layers: list[Any] = [_Layer(start, seen, slots, apart) for seen, slots in zip(*pairs, strict=True)]
+        given = self._cached(Cache(layers=layers[:1] * first + layers + layers[:1] * (self.num_layers - last)), frame)
         entering = hidden[:, :fits]
         if self._span is None:
-            ended = F.pad(self._body(inputs_embeds=entering, use_cache=True, **cached).last_hidden_state, padding)
+            ended = F.pad(self._body(inputs_embeds=entering, use_cache=True, **given).last_hidden_state, padding)
             return ended, ended
         embedded = entering.new_zeros(*entering.shape[:2], self._embedding_width) if first else entering
         with self._span.of(first, last, entering if first else None):
-            ended = self._body(inputs_embeds=embedded, use_cache=True, **cached).last_hidden_state
+            ended = self._body(inputs_embeds=embedded, use_cache=True, **given).last_hidden_state
         return F.pad(self._span.left, padding), F.pad(ended, padding)
 
     def _cached(self, cache: Cache, frame: Frame) -> dict[str, Any]:
@@ -312,28 +312,24 @@ def _row_of(frame: Frame, row: int, start: int) -> Frame:
 class _Layer(CacheLayerMixin):
     """A layer's part of a session's cache for one pass, as transformers asks for it.
 
-    ``keys`` and ``values`` [B, K, end, head_dim] end where the pass ends, or where it begins if the slot is ``apart``; ``slot``
-    [B, n, 2 K, head_dim] takes what is new. A layer may have fewer heads, and narrower ones.
+    The keys and values that are ``cached`` [B, K, end, head_dim] end where the pass ends, or where it begins if the slots are
+    ``apart``; the two ``slots`` [B, K, n, head_dim] take what is new. A layer may have fewer heads, and narrower ones.
     """
 
     is_sliding = False
 
-    def __init__(self, start: int, keys: Tensor, values: Tensor, slot: Tensor, apart: bool = False) -> None:
+    def __init__(self, start: int, cached: tuple[Tensor, Tensor], slots: tuple[Tensor, Tensor], apart: bool = False) -> None:
         super().__init__()
         self.length, self.is_initialized = start, True
-        self._cached, self._slot, self._apart = (keys, values), slot, apart
+        self._cached, self._slots, self._apart = cached, slots, apart
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is left to do."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.length += key_states.shape[2]
-        parts = (key_states, value_states)
-        for part, slot in zip(parts, self._slot.chunk(2, 2), strict=True):
-            slot[:, :, : part.shape[1], : part.shape[3]].copy_(part.transpose(1, 2))
-        keys, values = (
-            cached[:, : part.shape[1], :, : part.shape[3]] for cached, part in zip(self._cached, parts, strict=True)
-        )
+        keys = _stored(key_states, self._slots[0], self._cached[0])
+        values = _stored(value_states, self._slots[1], self._cached[1])
         if self._apart:
             return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
         return keys, values
@@ -346,6 +342,15 @@ class _Layer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return -1
+
+
+def _stored(part: Tensor, slot: Tensor, cached: Tensor) -> Tensor:
+    """Store keys or values, and return what is cached of as many heads of this width."""
+    if part.shape != slot.shape:
+        heads, width = part.shape[1], part.shape[3]
+        slot, cached = slot[:, :heads, :, :width], cached[:, :heads, :, :width]
+    slot.copy_(part)
+    return cached
 
 
 class _Given(nn.Module):
