@@ -108,7 +108,7 @@ class Stages:
     def check(self, cells: Sequence[Cell], seen: int, pipeline: Pipeline | None = None) -> Arms:
         """Run predictions, and PPD last where there is a plan for it, beside plain decoding.
 
-        It is on what the pilot saw (``seen`` examples) and at least a batch more.
+        They run on what the pilot saw (``seen`` examples) and on at least a batch more.
         """
         methods = [MethodSpec.of("speculative", drafter=cell.drafter, gamma=cell.gamma) for cell in cells]
         if pipeline is not None:

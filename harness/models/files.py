@@ -123,9 +123,7 @@ def weights_of(spec: ModelSpec) -> str | None:
     made of; else None."""
     folder = converted_folder(spec)
     if folder is None:
-        path = Path(expanduser(spec.base))
-        has_config = (path / "config.json").is_file() or (not path.exists() and is_of_the_hub(spec.base))
-        return dequantised_from(load_config(spec)) if has_config else None
+        return dequantised_from(load_config(spec)) if _has_config_here(spec) else None
     facts = read_facts(folder)
     if spec.base.removeprefix(POCKET) not in TRAINED:
         return str(facts["weights"])
@@ -133,6 +131,25 @@ def weights_of(spec: ModelSpec) -> str | None:
     is_draft = isinstance(TRAINED[spec.base.removeprefix(POCKET)], PocketDraft)
     how = "distilled from" if is_draft else "heads that learned from"
     return f"{how} {learned['target']['name']}, {facts['num_texts']} texts of {', '.join(learned['tasks'])}"
+
+
+def _has_config_here(spec: ModelSpec) -> bool:
+    """Say whether a model's config.json can be read without asking the Hub: a plan is made without it."""
+    path = Path(expanduser(spec.base))
+    return (path / "config.json").is_file() or (not path.exists() and _cached_config(spec) is not None)
+
+
+def _cached_config(spec: ModelSpec) -> Path | None:
+    """The config.json of a Hub id that was fetched; None for all others."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not is_of_the_hub(spec.base):
+        return None
+    try:
+        config = try_to_load_from_cache(spec.base, "config.json", revision=spec.revision)
+    except HFValidationError:  # no Hub id: nothing was fetched, and load_config says so
+        return None
+    return Path(config) if isinstance(config, str) else None
 
 
 def converted_revision(spec: ModelSpec) -> str | None:
@@ -228,15 +245,8 @@ def verify_fetched(spec: ModelSpec) -> None:
 
     Large files are named by their sha256, the others by what git calls them. Each is read once, and again if it changes.
     """
-    from huggingface_hub import try_to_load_from_cache
-
-    if not is_of_the_hub(spec.base):
-        return
-    try:
-        config = try_to_load_from_cache(spec.base, "config.json", revision=spec.revision)
-    except HFValidationError:  # no Hub id: nothing was fetched, and load_config says so
-        return
-    for path in sorted(Path(config).parent.rglob("*")) if isinstance(config, str) else ():
+    config = _cached_config(spec)
+    for path in () if config is None else sorted(config.parent.rglob("*")):
         blob = path.resolve()
         if blob.parent.name == "blobs" and blob.is_file() and not is_named_by_content(blob, blob.name):
             raise UsageError(

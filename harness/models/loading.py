@@ -180,9 +180,10 @@ def load_model(spec: ModelSpec, *, device: str = "cpu", dtype: str = "float32", 
     with quiet(), one_line(spec, path):
         placed = _placement(spec, device)
         first = torch.float32 if spec.rounding is not None else getattr(torch, dtype)
-        chosen = {} if attention is None or config.model_type in STACKS else {"attn_implementation": attention}
-        if attention is not None and chosen:
+        chosen: dict[str, Any] = {}
+        if attention is not None and config.model_type not in STACKS:
             check_has_attention(spec, config, dtype, attention)
+            chosen = {"attn_implementation": attention}
         model, tokenizer = _load(spec, path, config, first, placed | chosen)
         verify_fetched(spec)  # what was fetched only now
         hears, given = config.model_type == HEARS, hub_arguments(spec)

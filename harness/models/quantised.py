@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 RUNS = "torchao"
-# torchao's kinds that round weights alone, and can say which numbers they stand for; those of four bits cannot.
+# torchao's kinds that round weights alone and can say which numbers they stand for, as Int4WeightOnlyConfig cannot.
 KINDS = ("Int8WeightOnlyConfig", "Float8WeightOnlyConfig", "IntxWeightOnlyConfig")
 BY_PART = "Fqn"  # in the names of its kinds that hold others, one for each part of a model
 
@@ -19,9 +19,9 @@ BY_PART = "Fqn"  # in the names of its kinds that hold others, one for each part
 def check_quantised(spec: ModelSpec, config: "PreTrainedConfig") -> None:
     """UsageError for a quantised checkpoint that does not run here."""
     asked = _settings(config)
-    method = asked.get("quant_method")
     if not asked:
         return
+    method = asked.get("quant_method")
     if method != RUNS:
         by = method if isinstance(method, str) else "a quant_method that its config.json does not name"
         raise UsageError(

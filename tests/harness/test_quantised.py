@@ -5,6 +5,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
-from harness.models import quantised
+from harness.models import files, quantised
 from harness.models.files import weights_of
 from harness.models.loading import load_model
 from methods.models.general import GeneralStack
@@ -54,12 +55,7 @@ def test_another_method_is_refused(method: str, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("settings", "name", "installed", "said"),
     [
-        (
-            torchaos("Int8DynamicActivationInt8WeightConfig"),
-            "",
-            True,
-            "which is not dequantised here; expected Int8",
-        ),
+        (torchaos("Int8DynamicActivationInt8WeightConfig"), "", True, "which is not dequantised here; expected Int8"),
         (torchaos("Int4WeightOnlyConfig"), "", True, "torchao's Int4WeightOnlyConfig, which is not dequantised here"),
         ({"bits": 4}, "", True, "quantised by a quant_method that its config.json does not name, which nothing here reads"),
         (
@@ -189,36 +185,42 @@ def test_a_kind_that_rounds_its_numbers_keeps_them(tmp_path: Path) -> None:
     assert torch.equal(model.model.layers[0].mlp.up_proj.weight, wanted)
 
 
-@BY_TORCHAO
-def test_whole_numbers_in_place_of_a_norm_are_refused(stored: dict[str, Path], tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(stored["Llama"], folder)
-    file = folder / "model.safetensors"
-    with safe_open(file, "pt") as opened:
+def changed(source: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Path:
+    """A copy of a checkpoint with other tensors; what torchao tells of them stays."""
+    shutil.copytree(source, folder)
+    with safe_open(folder / "model.safetensors", "pt") as opened:
         metadata = opened.metadata()
-    weights = load_file(file)
-    save_file(weights | {"model.norm.weight": weights["model.norm.weight"].to(torch.int32)}, file, metadata)
-    with pytest.raises(UsageError, match=r"'model\.norm\.weight' in model\.safetensors is of type I32; expected one of F64"):
-        load_model(ModelSpec(name=str(folder)))
+    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata)
+    return folder
+
+
+DAMAGE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor | None], str]] = {
+    "model.norm.weight": (lambda one: one.to(torch.int32), "in model.safetensors is of type I32; expected one of F64"),
+    "model.layers.1.mlp.up_proj._weight_scale": (lambda one: one * float("nan"), "holds NaN or infinity"),
+    "model.layers.1.mlp.up_proj._weight_qdata": (lambda one: None, "is missing from its files"),
+}
 
 
 @BY_TORCHAO
-@pytest.mark.parametrize(
-    ("tensor", "said"), [("_weight_scale", "holds NaN or infinity"), ("_weight_qdata", "_weight_qdata' is missing from")]
-)
-def test_a_damaged_tensor_is_refused(stored: dict[str, Path], tmp_path: Path, tensor: str, said: str) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(stored["Llama"], folder)
-    file = folder / "model.safetensors"
-    with safe_open(file, "pt") as opened:
-        metadata = opened.metadata()
-    weights = load_file(file)
-    name = next(one for one in weights if one.endswith(tensor))
-    if tensor == "_weight_scale":
-        weights[name] = torch.full_like(weights[name], float("nan"))
-    else:
-        del weights[name]
-    save_file(weights, file, metadata)
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_tensor_is_refused(stored: dict[str, Path], tmp_path: Path, name: str) -> None:
+    damage, said = DAMAGE[name]
+
+    def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        found = damage(tensors.pop(name))
+        return tensors if found is None else tensors | {name: found}
+
+    folder = changed(stored["Llama"], tmp_path / "model", change)
     with pytest.raises(UsageError) as caught:
         load_model(ModelSpec(name=str(folder)))
     assert said in str(caught.value)
+
+
+def test_a_plan_does_not_ask_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: what the weights of a Hub's model are made of was looked up, so that a dry run without a network ended there."""
+
+    def ask(*_: Any) -> None:
+        raise AssertionError("the Hub was asked")
+
+    monkeypatch.setattr(files, "load_config", ask)
+    assert weights_of(ModelSpec(name="nobody/has-this-model")) is None
