@@ -113,13 +113,13 @@ class ModelSession:
         """Append tokens to the only row and draw ``count`` behind them, as ``Decoder.draft``; all but the last are cached then.
 
         None, and nothing done, where it is no compiled call: ``is_compiled`` is False, several rows, an output's first token
-        that some may not be, a window that slides, a head over some tokens without word of what is ``drafted``.
+        that some may not be, a head over some tokens without word of what is ``drafted``.
 
         Raises:
             InputError: as ``extend``; nothing to read or to draw, or too few uniforms.
         """
         stack, lengths, num_new = self.stack, self.lengths[0], len(fed) + count - 1
-        compiled = self._compiled_call(num_new) if len(lengths) == 1 and len(fed) <= self.stack.choice.most_rows else None
+        compiled = self._compiled_call() if len(lengths) == 1 and len(fed) <= self.stack.choice.most_rows else None
         if compiled is None or (drafted is None and not (stack.has_all_tokens and compiled.drafts_its_own)):
             return None
         frame = self._frame_at(self._lengths_for(1, num_new, 0, self.num_layers), num_new, 0, self.num_layers)
@@ -141,14 +141,14 @@ class ModelSession:
         verdicts, and the logits that they are of.
 
         None, and nothing done, where it is no compiled call: ``is_compiled`` is False, an output's first token that some may
-        not be, a window that slides, more tokens than the choice has rows, drafts from logits of more digits.
+        not be, more tokens than the choice has rows, drafts from logits of more digits.
 
         Raises:
             InputError: as ``extend``; what of the round does not fit.
         """
         (batch, num_draft), drawn_from, stack = proposal.tokens.shape, proposal.logits, self.stack
         num_new, has_more = num_draft + 1, drawn_from is not None and drawn_from.dtype.itemsize > stack.dtype.itemsize
-        compiled = None if has_more or batch * num_new > stack.choice.most_rows else self._compiled_call(num_new)
+        compiled = None if has_more or batch * num_new > stack.choice.most_rows else self._compiled_call()
         if compiled is None:
             return None
         frame = self._frame_at(self._lengths_for(batch, num_new, 0, self.num_layers), num_new, 0, self.num_layers)
@@ -158,18 +158,11 @@ class ModelSession:
         self._advance(frame, 0, self.num_layers)
         return rows, logits
 
-    def _compiled_call(self, num_new: int) -> Decoder | None:
-        """Return what runs passes and what stands behind them in one call; None where there is none for so many new tokens."""
+    def _compiled_call(self) -> Decoder | None:
+        """Return what runs passes and what stands behind them in one call; None where there is none."""
         stack, lengths = self.stack, self.lengths[0]
-        if (
-            stack.compiled is None
-            or not self.is_compiled
-            or (stack.window is not None and max(lengths) + num_new > stack.window)
-        ):
-            return None
-        if stack.begin_suppressed and any(map(int.__lt__, lengths, self._prompt_lengths)):
-            return None
-        return stack.compiled
+        begins = stack.begin_suppressed and any(map(int.__lt__, lengths, self._prompt_lengths))
+        return None if begins or not self.is_compiled else stack.compiled
 
     @torch.inference_mode()
     def embed(self, tokens: Int[Tensor, "B n"]) -> Float[Tensor, "B n D"]:

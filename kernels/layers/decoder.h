@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -17,6 +18,8 @@
 #include "../products/few_rows.h"
 
 namespace {
+
+constexpr long WINDOW_STEP = 256;  // places; a multiple of what any processor sums at a time
 
 enum Activation : long { SILU, GELU_TANH, GELU, RELU };
 
@@ -29,20 +32,24 @@ struct Norm {
   double epsilon;
 };
 
-// Mirrored by `_Layer` of decoder.py. `query` and `source_out` are there if the layer attends to a source.
+// Mirrored by `_Layer` of decoder.py. `query` and `source_out` are there if the layer attends to a source; a norm without a gain
+// is none. What attention and feed-forward give goes through the norm that stands `behind` each, and times `share`, to the sum.
 template <typename Number>
 struct Layer {
   Norm<Number> attention_norm, source_norm, feed_norm;
+  Norm<Number> query_norm, key_norm;  // of each head's queries and keys, or where it `norms_all` of all heads' at once
+  Norm<Number> attention_behind, feed_behind;
   Product<Number> qkv, out, query, source_out, up, down;
-  double scale;  // of queries
+  double scale, share;  // of queries; of what is added to the sum
+  long turns, norms_all;
 };
 
 // Mirrored by `_Shape` of decoder.py: what all layers share. `distances` is the number of biases of each head, for keys so many
 // places before the query at most; 0 where attention has none. Norms stand behind what they belong to, on the sum, or before it.
-// Where a token `sees_all`, it looks at those behind it, too, and there are no biases.
+// Where a token `sees_all`, it looks at those behind it, too, and there are no biases. The first `turned` numbers of a head turn.
 template <typename Number>
 struct Shape {
-  long width, heads, key_heads, head_size, activation, gated, norms_behind, attends_to_source, sees_all, distances;
+  long width, heads, key_heads, head_size, turned, activation, gated, norms_behind, attends_to_source, sees_all, distances;
   const Number* biases;  // [heads, distances], the last one of the query's own place
 };
 
@@ -58,10 +65,10 @@ struct Memory {
 
 // Mirrored by `_Pass` of decoder.py. A row's new tokens are at `position` of the text and on, and are stored at `new_keys`, those of
 // the next row `new_row_stride` behind; where rows differ `starts`, by row `num_new` apart, has their positions, which are also
-// their places behind `new_keys`.
+// their places behind `new_keys`. A token looks at `window` places of the text, its own the last; 0: at all of them.
 template <typename Number>
 struct Pass {
-  long batch, num_new, position, new_row_stride;
+  long batch, num_new, position, window, new_row_stride;
   const std::int64_t* starts;  // or null
   Memory<Number> text, source;
   Number* new_keys;
@@ -156,14 +163,16 @@ void activate(Number* numbers, const Number* up, long size, long activation) {
   by_kind[activation](numbers, up, size);
 }
 
+// A head's first `turned` numbers turn, the others stay.
 template <typename Number>
-inline void rotate(const Number* from, const Number* rotary, long size, Number scale, Number* out) {
-  const long half = size / 2;
+inline void rotate(const Number* from, const Number* rotary, long turned, long size, Number scale, Number* out) {
+  const long half = turned / 2;
   for (long i = 0; i < half; i++) {
     const Number first = from[i], second = from[i + half];
-    out[i] = (first * rotary[i] + second * rotary[size + i]) * scale;
-    out[i + half] = (second * rotary[i + half] + first * rotary[size + i + half]) * scale;
+    out[i] = (first * rotary[i] + second * rotary[turned + i]) * scale;
+    out[i + half] = (second * rotary[i + half] + first * rotary[turned + i + half]) * scale;
   }
+  for (long i = turned; i < size; i++) out[i] = from[i] * scale;
 }
 
 // The products of one query with as many keys at a time as a vector has lanes: the sums of each key lie in a vector of their own;
@@ -258,16 +267,21 @@ void add_biases(const Number* biases, long distances, long own, Number* scores) 
   for (long i = near; i <= own; i++) scores[i] += biases[i - own + distances - 1];
 }
 
-// Attention of some heads on one of a row's key heads: `unit` counts heads of all rows. Queries lie `query_stride` apart.
+// Attention of some heads on one of a row's key heads: `unit` counts heads of all rows. Queries lie `query_stride` apart, and turn
+// by `rotary` unless that is null.
 template <bool on_text, typename Number>
-void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Number scale, long unit, long heads,
-            Buffers<Number>& shared, long query_stride, std::vector<Number>& queries, std::vector<Number>& scores) {
+void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* rotary, long layer, Number scale, long unit,
+            long heads, Buffers<Number>& shared, long query_stride, std::vector<Number>& queries, std::vector<Number>& scores) {
   const Memory<Number>& memory = on_text ? pass.text : pass.source;
   const long size = shape.head_size, count = pass.num_new, group = shape.heads / shape.key_heads, own = shape.heads * size;
   const long row = unit / shape.heads, head = unit % shape.heads;
-  const long from = layer * memory.layer_stride + row * memory.row_stride + head / group * memory.head_stride;
   const long position = pass.starts ? pass.starts[row * count] : pass.position;
-  const long places = on_text && pass.starts ? position + count : memory.places;
+  const long all_places = on_text && pass.starts ? position + count : memory.places, window = on_text ? pass.window : 0;
+  // Places before all windows are left out, some at a time, so that sums keep their order whatever the number of queries.
+  const long before = window ? std::max(0L, all_places - count + 1 - window) / WINDOW_STEP * WINDOW_STEP : 0;
+  const long places = all_places - before;
+  const long from = layer * memory.layer_stride + row * memory.row_stride + head / group * memory.head_stride +
+                    before * memory.place_stride;
   // A head that fills no whole vectors is read on into what lies behind it: queries have zeros there, and sums of values are cut.
   // Behind keys lie values; behind values lie those of the next place, so the last place's are read by themselves.
   const long over = (Vector<Number>::SIZE - size % Vector<Number>::SIZE) % Vector<Number>::SIZE;
@@ -278,8 +292,8 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Nu
     const long place = i % count;
     const Number* query = shared.queries.data() + (row * count + place) * query_stride + (head + i / count) * size;
     Number* to = queries.data() + i * length;
-    if (on_text && pass.rotary)
-      rotate(query, pass.rotary + (position + place) * 2 * size, size, scale, to);
+    if (on_text && rotary)
+      rotate(query, rotary + (position + place) * 2 * shape.turned, shape.turned, size, scale, to);
     else
       for (long k = 0; k < size; k++) to[k] = query[k] * scale;
   }
@@ -290,8 +304,9 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, long layer, Nu
     Number* mine = scores.data() + i * places;
     if (on_text && shape.distances)
       add_biases(shape.biases + (head + i / count) * shape.distances, shape.distances, seen - 1, mine);
+    if (window) std::fill_n(mine, std::max(0L, seen - window), -std::numeric_limits<Number>::infinity());
     if (memory.mask)
-      for (long k = 0; k < places; k++) mine[k] += memory.mask[row * memory.mask_stride + k];
+      for (long k = 0; k < places; k++) mine[k] += memory.mask[row * memory.mask_stride + before + k];
     softmax(mine, seen, places);
     std::fill_n(out + place * own + i / count * size, size, Number(0));
   }
@@ -334,25 +349,48 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
   };
   Number *between = shared.queries.data(), *fed = shared.fed.data();
   normed.resize(rows * width);
-  // What goes into attention or feed-forward: `own_norm` of the sum so far, or where norms stand behind, that of what came last.
-  const auto enter = [&](const Norm<Number>& own_norm, const Norm<Number>* behind) {
-    if (!shape.norms_behind || behind)
-      apply(shape.norms_behind ? *behind : own_norm, pass.hidden, rows, width, normed.data());
+  // Numbers through a norm, or as they are where there is none.
+  const auto through = [&](const Norm<Number>& norm, const Number* from) {
+    if (norm.gain)
+      apply(norm, from, rows, width, normed.data());
     else
-      std::copy_n(pass.hidden, rows * width, normed.data());
+      std::copy_n(from, rows * width, normed.data());
+  };
+  // What goes into attention or feed-forward: `own_norm` of the sum so far, or where norms stand behind it, that of what came last.
+  const auto enter = [&](const Norm<Number>& own_norm, const Norm<Number>* behind) {
+    through(!shape.norms_behind ? own_norm : behind ? *behind : Norm<Number>(), pass.hidden);
   };
   const Number* sum = shape.norms_behind ? normed.data() : pass.hidden;  // what attention and feed-forward are added to
-  const auto attend_to = [&](auto on_text, long layer, Number scale, long group, long stride) {
+  // Add what attention or feed-forward gives to the sum.
+  const auto add_to_sum = [&](const Product<Number>& product, const Number* from, long stride, const Norm<Number>& behind,
+                              Number share) {
+    if (!behind.gain && share == 1) return make(product, from, stride, sum, pass.hidden);
+    make(product, from, stride, nothing, between);
+    through(behind, between);
+    for (long row = 0; row < rows; row++)
+      for (long i = row * width + columns.first; i < row * width + columns.last; i++) pass.hidden[i] += share * normed[i];
+    wait();
+  };
+  const auto attend_to = [&](auto on_text, const Number* rotary, long layer, Number scale, long group, long stride) {
     for (long unit = units * thread / threads, next; unit < last_unit; unit = next) {
       next = std::min(last_unit, (unit / group + 1) * group);  // heads that share their keys, and the same row's
-      attend<decltype(on_text)::value>(shape, pass, layer, scale, unit, next - unit, shared, stride, queries, scores);
+      attend<decltype(on_text)::value>(shape, pass, rotary, layer, scale, unit, next - unit, shared, stride, queries, scores);
     }
   };
   for (long index = 0; index < count; index++) {
     const Layer<Number>& layer = layers[index];
-    const Number scale = Number(layer.scale);
+    const Number scale = Number(layer.scale), share = Number(layer.share);
+    const Number* rotary = layer.turns ? pass.rotary : nothing;
     enter(layer.attention_norm, index ? &layers[index - 1].feed_norm : nullptr);
     make(layer.qkv, normed.data(), width, nothing, between);
+    if (layer.query_norm.gain) {
+      for (long row = thread; row < rows; row += threads) {
+        Number *queries_of = between + row * fused, *keys_of = queries_of + own;
+        apply(layer.query_norm, queries_of, layer.norms_all ? 1 : shape.heads, layer.norms_all ? own : size, queries_of);
+        apply(layer.key_norm, keys_of, layer.norms_all ? 1 : shape.key_heads, layer.norms_all ? kept : size, keys_of);
+      }
+      wait();
+    }
     for (long unit = thread; unit < rows * shape.key_heads; unit += threads) {
       const long one = unit / shape.key_heads, head = unit % shape.key_heads, row = one / pass.num_new;
       const long place = one % pass.num_new, start = pass.starts ? pass.starts[row * pass.num_new] : 0;
@@ -360,20 +398,20 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       const long to = index * pass.text.layer_stride + row * pass.new_row_stride + (start + place) * pass.text.place_stride +
                       head * pass.text.head_stride;
       const Number* from = between + one * fused + own + head * size;
-      if (pass.rotary)
-        rotate(from, pass.rotary + (position + place) * 2 * size, size, Number(1), pass.new_keys + to);
+      if (rotary)
+        rotate(from, rotary + (position + place) * 2 * shape.turned, shape.turned, size, Number(1), pass.new_keys + to);
       else
         std::copy_n(from, size, pass.new_keys + to);
       std::copy_n(from + kept, size, pass.new_values + to);
     }
     wait();
-    attend_to(std::true_type(), index, scale, shape.heads / shape.key_heads, fused);
+    attend_to(std::true_type(), rotary, index, scale, shape.heads / shape.key_heads, fused);
     wait();
-    make(layer.out, shared.attended.data(), own, sum, pass.hidden);
+    add_to_sum(layer.out, shared.attended.data(), own, layer.attention_behind, share);
     if (shape.attends_to_source) {
       enter(layer.source_norm, &layer.attention_norm);
       make(layer.query, normed.data(), width, nothing, between);
-      attend_to(std::false_type(), index, scale, 1, own);
+      attend_to(std::false_type(), nothing, index, scale, 1, own);
       wait();
       make(layer.source_out, shared.attended.data(), own, sum, pass.hidden);
     }
@@ -388,7 +426,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       activate(numbers, shape.gated ? numbers + feed : nothing, gates.last - gates.first, shape.activation);
     }
     wait();
-    make(layer.down, fed, layer.up.width, sum, pass.hidden);
+    add_to_sum(layer.down, fed, layer.up.width, layer.feed_behind, share);
   }
   if (shape.norms_behind) {
     apply(layers[count - 1].feed_norm, pass.hidden, rows, width, normed.data());
@@ -403,7 +441,7 @@ template <typename Number>
 void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass, long most_threads) {
   static thread_local Buffers<Number> shared;
   const long rows = pass.batch * pass.num_new;
-  shared.queries.resize(rows * layers->qkv.width), shared.attended.resize(rows * layers->out.depth);
+  shared.queries.resize(rows * std::max(layers->qkv.width, shape.width)), shared.attended.resize(rows * layers->out.depth);
   shared.fed.resize(rows * layers->up.width);
   shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
   Buffers<Number>& mine = shared;  // the calling thread's

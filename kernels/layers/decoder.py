@@ -49,15 +49,22 @@ class DecoderLayer:
 
     ``norms`` are those of attention, of attention to the source where there is one, and of feed-forward; ``source`` are the
     weights of the source's queries and of what its attention gives; ``scale`` multiplies the text's and the source's queries.
+    What attention and feed-forward give goes through the norms ``behind`` them, and times ``share``, to the sum; queries and
+    keys go through ``head_norms``, each head by itself, or all at once where gains are as wide as all heads. ``turns``:
+    queries and keys are turned by their positions, where the model has such.
     """
 
-    norms: tuple[NormWeights, ...]
+    norms: tuple[NormWeights | None, ...]
     qkv: Weight
     out: Weight
     source: tuple[Weight, Weight] | None
     up: Weight
     down: Weight
     scale: float
+    head_norms: tuple[NormWeights, NormWeights] | None = None
+    behind: tuple[NormWeights, NormWeights] | None = None
+    share: float = 1.0
+    turns: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class DecoderShape:
 
     ``norms_behind``: norms stand behind the sum, not before attention and feed-forward. ``biases`` are added to the text's
     scores by distance, -distances + 1..0; distances beyond have the first one. ``sees_all``: a token looks at those behind it,
-    too, in a pass over the whole text; without biases.
+    too, in a pass over the whole text; without biases. ``turned``: as many of a head's first numbers turn; None: all.
     """
 
     heads: int
@@ -77,6 +84,7 @@ class DecoderShape:
     norms_behind: bool = False
     sees_all: bool = False
     biases: Float[Tensor, "H distances"] | None = None
+    turned: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,14 +109,16 @@ class _Norm(ctypes.Structure):
 class _Layer(ctypes.Structure):
     _fields_ = (
         *((name, _Norm) for name in ("attention_norm", "source_norm", "feed_norm")),
+        *((name, _Norm) for name in ("query_norm", "key_norm", "attention_behind", "feed_behind")),
         *((name, ProductArguments) for name in ("qkv", "out", "query", "source_out", "up", "down")),
-        ("scale", ctypes.c_double),
+        *((name, ctypes.c_double) for name in ("scale", "share")),
+        *((name, ctypes.c_long) for name in ("turns", "norms_all")),
     )
 
 
 class _Shape(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "activation")),
+        *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "turned", "activation")),
         *((name, ctypes.c_long) for name in ("gated", "norms_behind", "attends_to_source", "sees_all", "distances")),
         ("biases", ctypes.c_void_p),
     )
@@ -137,7 +147,7 @@ class _Memory(ctypes.Structure):
 
 class _Pass(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_long) for name in ("batch", "num_new", "position", "new_row_stride")),
+        *((name, ctypes.c_long) for name in ("batch", "num_new", "position", "window", "new_row_stride")),
         ("starts", ctypes.c_void_p),
         ("text", _Memory),
         ("source", _Memory),
@@ -163,15 +173,17 @@ class Cached:
 
     ``new`` begins where the first new token is stored; where rows differ it is all of the text, and tokens are stored by
     position. ``source`` has keys and values of all layers, and a ``mask`` that is added to scores. ``allowed`` is added to the
-    scores of the text: it hides what a row's one new token does not see.
+    scores of the text: it hides what a row's one new token does not see. A token looks at ``window`` of the text's tokens,
+    itself the last; None: at all.
     """
 
     text: Float[Tensor, "L B S H2 head_size"]
     new: Float[Tensor, "L B _ H2 head_size"]
     source: Float[Tensor, "all B K2 T head_size"] | None = None
     mask: Float[Tensor, "#B 1 1 T"] | None = None
-    rotary: Float[Tensor, "P 2 1 head_size"] | None = None
+    rotary: Float[Tensor, "P 2 1 turned"] | None = None
     allowed: Float[Tensor, "B S"] | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,47 +205,111 @@ class VerifiedRow(NamedTuple):
     draft_probs: list[float]
 
 
-class Decoder:
-    """One model whose weights are in fp32 or fp64 on a CPU, with contiguous rows."""
+class DecoderLayers:
+    """Layers of one model, whose weights are in fp32 or fp64 on a CPU, with contiguous rows."""
 
-    def __init__(
-        self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight
-    ) -> None:
-        self._described, self._dtype = (layers, shape, ends, head), layers[0].qkv[0].dtype
-        self._drafted: Drafted | None = None  # the last one that was looked at
-        names = (
-            FUNCTIONS[self._dtype].replace("multiply", name) for name in ("embed", "run", "head", "pass", "draft", "verify")
-        )
-        functions = [getattr(library, name) for name in names]
-        self._embed, self._run, self._head, self._whole, self._draft, self._verify = functions
+    def __init__(self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
+        self._described, self._dtype = (layers, shape), layers[0].qkv[0].dtype
         at, number, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        self._whole.argtypes = (at, at, number, at, at, at, at, threads)
-        self._embed.argtypes = (at, at, number, number, number, at, number, at)
-        self._run.argtypes, self._head.argtypes = (at, at, number, at, threads), (at, at, number, number, at, threads)
-        self._draft.argtypes = (at, at, number, at, at, at)
-        self._verify.argtypes = (at, at, number, at, at, at, at, at, at, threads)
-        for function in functions:
-            function.restype = None
+        self._run = self._function(library, "run", (at, at, number, at, threads))
         self._point()
+
+    def _function(self, library: ctypes.CDLL, name: str, types: Sequence[Any]) -> Any:
+        function = getattr(library, FUNCTIONS[self._dtype].replace("multiply", name))
+        function.argtypes, function.restype = types, None
+        return function
 
     def _point(self) -> None:
         """Write down where everything lies."""
-        layers, shape, ends, head = self._described
         self._tensors: list[Tensor] = []
+        self._point_at_all()
+        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+
+    def _point_at_all(self) -> None:
+        layers, shape = self._described
         self._layers = (_Layer * len(layers))(*(self._layer(layer) for layer in layers))
         biases = shape.biases
         self._shape = _Shape(
-            layers[0].qkv[0].shape[0], shape.heads, shape.key_heads, shape.head_size, ACTIVATIONS[shape.activation],
-            shape.gated, shape.norms_behind, layers[0].source is not None, shape.sees_all,
+            layers[0].qkv[0].shape[0], shape.heads, shape.key_heads, shape.head_size,
+            shape.head_size if shape.turned is None else shape.turned, ACTIVATIONS[shape.activation], shape.gated,
+            shape.norms_behind, layers[0].source is not None, shape.sees_all,
             0 if biases is None else biases.shape[1], self._address(biases),
         )  # fmt: skip
-        self._tensors.append(ends.embedding)
-        self._ends = _Ends(
-            ends.embedding.data_ptr(), *ends.embedding.stride(), ends.scale,
-            self._address(ends.positions), 0 if ends.positions is None else len(ends.positions),
-            self._norm(ends.first_norm), self._norm(ends.norm), self._product(head),
+
+    def follow(self) -> None:
+        """A model that is handed to another process moves to shared memory: look where everything lies now.
+
+        Sessions do so as a text begins, and calls of a part each time. Whole passes ask the embeddings and both ends alone,
+        which move with the model; to ask every tensor takes a twentieth of a small model's pass.
+        """
+        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
+            self._point()
+
+    def run(
+        self, hidden: Float[Tensor, "B n D"], first: int, last: int, cached: Cached, starts: int | Int[Tensor, "B n"]
+    ) -> Float[Tensor, "B n D"]:
+        """Run layers first..last-1 on ``n`` new tokens of every row, whose keys and values they store.
+
+        ``cached`` holds these layers' text, and the source of all layers. ``starts`` is the position of the first new token in
+        every row, or the positions of all.
+        """
+        self.follow()
+        self._check_hidden(hidden)
+        out = hidden.clone(memory_format=torch.contiguous_format)
+        arguments, _held = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
+        shape, passing = map(ctypes.addressof, (self._shape, arguments))
+        self._run(shape, self._layers_at(first), last - first, passing, torch.get_num_threads())
+        return out
+
+    def _check_hidden(self, hidden: Float[Tensor, "*rows D"]) -> None:
+        if hidden.dtype != self._dtype or hidden.shape[-1] != self._shape.width:
+            raise InputError(
+                f"hidden states {hidden.dtype} {list(hidden.shape)}: expected {self._dtype} and {self._shape.width} numbers a "
+                "token, as the model gives them"
+            )
+
+    def _layers_at(self, first: int) -> int:
+        return ctypes.addressof(self._layers) + first * ctypes.sizeof(_Layer)
+
+    def _pass(
+        self, batch: int, num_new: int, starts: int | Int[Tensor, "B n"], first: int, cached: Cached, hidden: Tensor | None
+    ) -> tuple[_Pass, tuple[Tensor | None, ...]]:
+        """Return a pass from layer ``first`` on, and the masks and the positions that it points to."""
+        heads, allowed, mask = self._shape.key_heads, cached.allowed, cached.mask
+        if cached.text.shape[1] != batch:
+            raise InputError(f"{batch} rows of tokens: expected {cached.text.shape[1]}, as many as are cached")
+        if cached.rotary is not None and cached.rotary.shape[3] != self._shape.turned:
+            raise InputError(f"{cached.rotary.shape[3]} numbers of a head turn: expected {self._shape.turned}, as described")
+        text = self._memory(cached.text, 3, 2, heads)
+        if allowed is not None:
+            if num_new != 1 or tuple(allowed.shape) != (batch, text.places):
+                raise InputError(
+                    f"a mask {list(allowed.shape)} of {num_new} new tokens a row: expected one token a row, and "
+                    f"[{batch}, {text.places}]"
+                )
+            allowed = allowed.to(self._dtype).contiguous()
+            text.mask, text.mask_stride = allowed.data_ptr(), text.places
+        source = _Memory() if cached.source is None else self._memory(cached.source[first:], 2, 3, self._shape.heads)
+        if mask is not None:
+            mask = mask.contiguous()
+            source.mask, source.mask_stride = mask.data_ptr(), mask.shape[-1] if mask.shape[0] > 1 else 0
+        new = cached.new.data_ptr()
+        position, positions = (starts, None) if isinstance(starts, int) else (0, starts.long().contiguous())
+        positions_at = None if positions is None else positions.data_ptr()
+        arguments = _Pass(
+            batch, num_new, position, cached.window or 0, cached.new.stride(1), positions_at, text, source,
+            new, new + text.values - text.keys,
+            None if cached.rotary is None else cached.rotary.data_ptr(), None if hidden is None else hidden.data_ptr(),
         )  # fmt: skip
-        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+        return arguments, (allowed, mask, positions)
+
+    def _memory(self, states: Tensor, heads_at: int, places_at: int, heads: int) -> _Memory:
+        """Describe keys and values, whose heads and places are dimensions of the states: layers and rows come first."""
+        at, strides = states.data_ptr(), states.stride()
+        return _Memory(
+            at, at + heads * strides[heads_at] * self._dtype.itemsize,
+            strides[0], strides[1], strides[heads_at], strides[places_at], states.shape[places_at], None, 0,
+        )  # fmt: skip
 
     def _address(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
@@ -254,20 +330,44 @@ class Decoder:
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
         attention, *source, feed = map(self._norm, layer.norms)
+        head_norms = layer.head_norms or (None, None)
+        others = map(self._norm, (*head_norms, *(layer.behind or (None, None))))
         weights = (layer.qkv, layer.out, *(layer.source or (None, None)), layer.up, layer.down)
-        return _Layer(attention, *(source or [_Norm()]), feed, *map(self._product, weights), layer.scale)
+        norms_all = head_norms[0] is not None and head_norms[0].gain.numel() > self._described[1].head_size
+        return _Layer(
+            attention, *(source or [_Norm()]), feed, *others, *map(self._product, weights), layer.scale, layer.share,
+            layer.turns, norms_all,
+        )  # fmt: skip
 
-    def follow(self) -> None:
-        """A model that is handed to another process moves to shared memory: look where everything lies now.
 
-        Sessions do so as a text begins, and calls of a part each time. Whole passes ask the embeddings and both ends alone,
-        which move with the model; to ask every tensor takes a twentieth of a small model's pass.
-        """
-        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
-            self._point()
+class Decoder(DecoderLayers):
+    """All of one model: its layers, and what stands before and behind them."""
+
+    def __init__(
+        self, library: ctypes.CDLL, layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight
+    ) -> None:
+        self._ends_described = ends, head
+        self._drafted: Drafted | None = None  # the last one that was looked at
+        super().__init__(library, layers, shape)
+        at, number, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+        self._whole = self._function(library, "pass", (at, at, number, at, at, at, at, threads))
+        self._embed = self._function(library, "embed", (at, at, number, number, number, at, number, at))
+        self._head = self._function(library, "head", (at, at, number, number, at, threads))
+        self._draft = self._function(library, "draft", (at, at, number, at, at, at))
+        self._verify = self._function(library, "verify", (at, at, number, at, at, at, at, at, at, threads))
+
+    def _point_at_all(self) -> None:
+        super()._point_at_all()
+        ends, head = self._ends_described
+        self._tensors.append(ends.embedding)
+        self._ends = _Ends(
+            ends.embedding.data_ptr(), *ends.embedding.stride(), ends.scale,
+            self._address(ends.positions), 0 if ends.positions is None else len(ends.positions),
+            self._norm(ends.first_norm), self._norm(ends.norm), self._product(head),
+        )  # fmt: skip
 
     def _follow_ends(self) -> None:
-        ends = self._tensors[0], self._tensors[-1], self._described[2].embedding
+        ends = self._tensors[0], self._tensors[-1], self._ends_described[0].embedding
         if tuple(map(Tensor.data_ptr, ends)) != (self._addresses[0], self._addresses[-1], self._ends.embedding):
             self._point()
 
@@ -289,7 +389,7 @@ class Decoder:
     @property
     def drafts_its_own(self) -> bool:
         """Whether every token of the head has an embedding, so that what was drawn can be read."""
-        return self._ends.head.width <= self._described[2].embedding.shape[0]
+        return self._ends.head.width <= self._ends_described[0].embedding.shape[0]
 
     def _checked(self, tokens: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:
         """Return tokens as the calls read them."""
@@ -297,13 +397,13 @@ class Decoder:
         return tokens.long().contiguous()
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
-        known = self._described[2].embedding.shape[0]
+        known = self._ends_described[0].embedding.shape[0]
         if not 0 <= min(tokens) <= max(tokens) < known:
             raise IndexError(f"tokens {list(tokens)}: expected numbers from 0 to {known - 1}, of which there are embeddings")
 
     def _check_drafted(self, drafted: Drafted) -> None:
         """Refuse a vocabulary whose columns the head lacks, or whose tokens have no embedding: the loop would read on."""
-        known = {"columns": (-1, self._ends.head.width), "embedded": (0, self._described[2].embedding.shape[0])}
+        known = {"columns": (-1, self._ends.head.width), "embedded": (0, self._ends_described[0].embedding.shape[0])}
         for name, (least, end) in known.items():
             numbers = getattr(drafted, name)
             if numbers.dtype != torch.long or not numbers.is_contiguous() or len(numbers) != len(drafted.columns):
@@ -311,29 +411,6 @@ class Decoder:
             read = numbers if name == "columns" else numbers[drafted.columns >= 0]  # others are never drawn
             if len(read) and not least <= int(read.min()) <= int(read.max()) < end:
                 raise IndexError(f"{name} of a drafted vocabulary: expected numbers from {least} to {end - 1}")
-
-    def _check_hidden(self, hidden: Float[Tensor, "*rows D"]) -> None:
-        if hidden.dtype != self._dtype or hidden.shape[-1] != self._shape.width:
-            raise InputError(
-                f"hidden states {hidden.dtype} {list(hidden.shape)}: expected {self._dtype} and {self._shape.width} numbers a "
-                "token, as the model gives them"
-            )
-
-    def run(
-        self, hidden: Float[Tensor, "B n D"], first: int, last: int, cached: Cached, starts: int | Int[Tensor, "B n"]
-    ) -> Float[Tensor, "B n D"]:
-        """Run layers first..last-1 on ``n`` new tokens of every row, whose keys and values they store.
-
-        ``cached`` holds these layers' text, and the source of all layers. ``starts`` is the position of the first new token in
-        every row, or the positions of all.
-        """
-        self.follow()
-        self._check_hidden(hidden)
-        out = hidden.clone(memory_format=torch.contiguous_format)
-        arguments, _held = self._pass(hidden.shape[0], hidden.shape[1], starts, first, cached, out)
-        shape, passing = map(ctypes.addressof, (self._shape, arguments))
-        self._run(shape, self._layers_at(first), last - first, passing, torch.get_num_threads())
-        return out
 
     def head(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Return the logits of what the last layer gave."""
@@ -470,54 +547,23 @@ class Decoder:
             rows.append(VerifiedRow(counts[row], counts[batch + row], drafted, target_probs[own], draft_probs[own]))
         return hidden, logits, rows
 
-    def _layers_at(self, first: int) -> int:
-        return ctypes.addressof(self._layers) + first * ctypes.sizeof(_Layer)
 
-    def _pass(
-        self, batch: int, num_new: int, starts: int | Int[Tensor, "B n"], first: int, cached: Cached, hidden: Tensor | None
-    ) -> tuple[_Pass, tuple[Tensor | None, ...]]:
-        """Return a pass from layer ``first`` on, and the masks and the positions that it points to."""
-        heads, allowed, mask = self._shape.key_heads, cached.allowed, cached.mask
-        if cached.text.shape[1] != batch:
-            raise InputError(f"{batch} rows of tokens: expected {cached.text.shape[1]}, as many as are cached")
-        text = self._memory(cached.text, 3, 2, heads)
-        if allowed is not None:
-            if num_new != 1 or tuple(allowed.shape) != (batch, text.places):
-                raise InputError(
-                    f"a mask {list(allowed.shape)} of {num_new} new tokens a row: expected one token a row, and "
-                    f"[{batch}, {text.places}]"
-                )
-            allowed = allowed.to(self._dtype).contiguous()
-            text.mask, text.mask_stride = allowed.data_ptr(), text.places
-        source = _Memory() if cached.source is None else self._memory(cached.source[first:], 2, 3, self._shape.heads)
-        if mask is not None:
-            mask = mask.contiguous()
-            source.mask, source.mask_stride = mask.data_ptr(), mask.shape[-1] if mask.shape[0] > 1 else 0
-        new = cached.new.data_ptr()
-        position, positions = (starts, None) if isinstance(starts, int) else (0, starts.long().contiguous())
-        positions_at = None if positions is None else positions.data_ptr()
-        arguments = _Pass(
-            batch, num_new, position, cached.new.stride(1), positions_at, text, source, new, new + text.values - text.keys,
-            None if cached.rotary is None else cached.rotary.data_ptr(), None if hidden is None else hidden.data_ptr(),
-        )  # fmt: skip
-        return arguments, (allowed, mask, positions)
-
-    def _memory(self, states: Tensor, heads_at: int, places_at: int, heads: int) -> _Memory:
-        """Describe keys and values, whose heads and places are dimensions of the states: layers and rows come first."""
-        at, strides = states.data_ptr(), states.stride()
-        return _Memory(
-            at, at + heads * strides[heads_at] * self._dtype.itemsize,
-            strides[0], strides[1], strides[heads_at], strides[places_at], states.shape[places_at], None, 0,
-        )  # fmt: skip
+def compiled_layers(layers: Sequence[DecoderLayer], shape: DecoderShape) -> DecoderLayers | None:
+    """Return compiled calls, or None where they cannot be had: no compiler, another dtype or device, another activation."""
+    library = _library(layers, shape)
+    return None if library is None else DecoderLayers(library, layers, shape)
 
 
 def compiled_decoder(layers: Sequence[DecoderLayer], shape: DecoderShape, ends: DecoderEnds, head: Weight) -> Decoder | None:
-    """Return compiled calls, or None where they cannot be had: no compiler, another dtype or device, another activation."""
-    weights = [weight for layer in layers for weight, *_ in (layer.qkv, layer.out, *(layer.source or ()), layer.up, layer.down)]
-    weights.append(head[0])
-    dtype = weights[0].dtype
-    fits = shape.activation in ACTIVATIONS and dtype in FUNCTIONS and ends.embedding.dtype == dtype
-    fits = fits and shape.heads % shape.key_heads == 0
-    fits = fits and all(one.device.type == "cpu" and one.dtype == dtype and one.stride(1) == 1 for one in weights)
-    library = native.library(SOURCE) if fits else None
+    """Return the same for all of a model."""
+    library = _library(layers, shape, head) if ends.embedding.dtype == head[0].dtype else None
     return None if library is None else Decoder(library, layers, shape, ends, head)
+
+
+def _library(layers: Sequence[DecoderLayer], shape: DecoderShape, *others: Weight) -> ctypes.CDLL | None:
+    own = (weight for layer in layers for weight in (layer.qkv, layer.out, *(layer.source or ()), layer.up, layer.down))
+    weights = [weight for weight, *_ in (*own, *others)]
+    dtype = weights[0].dtype
+    fits = shape.activation in ACTIVATIONS and dtype in FUNCTIONS and shape.heads % shape.key_heads == 0
+    fits = fits and all(one.device.type == "cpu" and one.dtype == dtype and one.stride(1) == 1 for one in weights)
+    return native.library(SOURCE) if fits else None

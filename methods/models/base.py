@@ -239,7 +239,7 @@ class Stack(ABC):
     def run(self, hidden: Float[Tensor, "B n _"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         """Run layers first..last-1, which store their keys and values in the frame."""
         compiled = self._compiled_for(frame.batch, frame.num_new)
-        if compiled is None or self._slides(frame) or first == last:
+        if compiled is None or first == last:
             return self.run_by_torch(hidden, first, last, frame)
         starts = frame.positions() if frame.start is None else frame.start
         return compiled.run(hidden, first, last, self.cached(frame), starts)
@@ -249,7 +249,7 @@ class Stack(ABC):
     ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n V"]]:
         """Embed tokens and run as many first layers: what these give, and its logits."""
         compiled = self._compiled_for(frame.batch, frame.num_new)
-        if compiled is None or self._slides(frame):
+        if compiled is None:
             hidden = self.run(self.embed(tokens, frame), 0, num_layers, frame)
             return hidden, self.head(hidden)
         starts = frame.positions() if frame.start is None else frame.start
@@ -258,7 +258,8 @@ class Stack(ABC):
     def cached(self, frame: Frame) -> Cached:
         """Return what compiled calls look at."""
         states, mask = (None, None) if frame.source is None else (frame.source.states, frame.source.mask)
-        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end), frame.allowed)
+        window = self.window if self._slides(frame) else None
+        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end), frame.allowed, window)
 
     @abstractmethod
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:

@@ -21,11 +21,13 @@ from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, SourceStates, Stack, halves
-from methods.models.twin import Span, Told, put_head, put_under_span, twin_of
+from methods.models.layers import PassCache, Recorded, describe, join_weights, takes_layers, told_layer
+from methods.models.twin import Span, Spanned, Told, put_head, put_under_span, twin_of
 
 LIMITS = ("max_position_embeddings", "n_positions")  # as configurations name the most positions
 BODIES = ("model", "transformer")  # where a base_model_prefix names nothing
-TRIED = 8  # tokens of the passes that show what the layers cache, and whether they run alone
+TRIED = 8  # tokens of the passes that show what the layers cache, whether they run alone, and what they compute
+FAR = 1 << 14  # a position far into a text, of a family without a limit
 OWN_HEAD = "no head but its own can be put on it; choose a method without trained heads"
 MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # of layers that miss what others give
 
@@ -37,6 +39,7 @@ class _Passes(Stack):
     """
 
     runs_layers_alone = False
+    num_compiled = 0  # layers whose passes of few rows are compiled calls
     _twin: Any
     _body: Any
     _embedding: Any
@@ -46,6 +49,8 @@ class _Passes(Stack):
 
     def _take(self, model: Any, choice: Choice, body: str | None) -> None:
         """Make the twin, and the model without its layers, which lie under ``body`` or under encoder and decoder apart."""
+        if takes_layers(model, choice):
+            join_weights(model)
         self._twin, self._told = twin_of(model, choice), Told()
         put_head(self._twin, self._told)
         given = _Given(self._told)
@@ -89,15 +94,16 @@ class _Passes(Stack):
         """
         embedded = self._embedding(torch.arange(1, 1 + TRIED, device=self.device)[None] % self.input_vocab_size)
         self._embedding_width = embedded.shape[-1]
-        span = put_under_span(self._body, self.num_layers)
+        layers = put_under_span(self._body, self.num_layers)
 
         def run(span: Span, first: int, last: int, entering: Tensor | None) -> Tensor:
             with span.of(first, last, entering):
                 return self._body(inputs_embeds=embedded, use_cache=False, **given).last_hidden_state
 
-        if span is None:
+        if layers is None:
             return
         left: Any = None
+        span = layers[0].span
         with self._first_pass():
             wanted = [run(span, 0, self.num_layers, None), span.left]
         try:
@@ -109,6 +115,53 @@ class _Passes(Stack):
             return
         if left.dim() == 3 and torch.equal(ended, wanted[0]) and torch.equal(left, wanted[1]):
             self._span, self.runs_layers_alone, self.width = span, True, left.shape[-1]
+            self._compile_layers(layers)
+
+    def _compile_layers(self, layers: list[Spanned]) -> None:
+        """Put compiled calls in the place of the layers that they compute, as passes over some tokens show."""
+        if not takes_layers(self.model, self.choice):
+            return
+        described = [describe(layer.module, self.num_kv_heads, self.head_dim, self.choice) for layer in layers]
+        if not any(described):
+            return
+        recorded = [Recorded(layer.function, number) for number, layer in enumerate(layers)]
+        for layer, record in zip(layers, recorded, strict=True):
+            layer.function = record
+        try:
+            self._run_trials()
+        except MISFITS:  # a family that takes no positions
+            described = [None] * len(layers)
+        for number, (layer, one, record) in enumerate(zip(layers, described, recorded, strict=True)):
+            told = None if one is None else told_layer(one, number, record.seen, record.family, self.choice.most_rows)
+            layer.function = record.family if told is None else told
+            self.num_compiled += told is not None
+
+    def _run_trials(self) -> None:
+        """Run passes in which scales, positions, masks and what is cached differ."""
+        text = torch.zeros(self.num_layers, 1, 2 * TRIED, 2 * self.num_kv_heads, self.head_dim, device=self.device)
+        tokens = torch.arange(1, 1 + 2 * TRIED, device=self.device)[None] % self.input_vocab_size
+        far = max(0, (self.position_limit or FAR) - TRIED)
+        for start, end, shift in ((0, TRIED, 0), (TRIED, 2 * TRIED, 0), (0, TRIED, far), (0, TRIED, 0)):
+            stored = text[:, :, :end].clone()
+            cache = self._cache(stored, stored[:, :, start:], 0, start)
+            positions = torch.arange(start + shift, end + shift, device=self.device)[None]
+            embedded = self._embedding(tokens[:, start:end])
+            self._body(inputs_embeds=embedded, position_ids=positions, past_key_values=cache, use_cache=True)
+            text[:, :, start:end] = stored[:, :, start:]
+
+    def _cache(
+        self,
+        text: Float[Tensor, "L B S H2 head_dim"],
+        new: Float[Tensor, "L B n H2 head_dim"],
+        first: int,
+        start: int,
+        apart: bool = False,
+    ) -> Cache:
+        """Return a pass's cache, whose layers begin with ``first``; all others have that one's, and do not use it."""
+        halved = (zip(*halves(one.transpose(2, 3)), strict=True) for one in (text, new))
+        own: list[Any] = [_Layer(start, seen, slots, apart) for seen, slots in zip(*halved, strict=True)]
+        layers = own[:1] * first + own + own[:1] * (self.num_layers - first - len(own))
+        return Cache(layers=layers) if apart else PassCache(layers, text, new, first)
 
     def _refusal(self, why: str) -> InputError:
         return InputError(f"model type {self.model.config.model_type!r}: {why}")
@@ -152,10 +205,8 @@ class _Passes(Stack):
         padding, end = (0, 0, 0, num_new - fits), start + fits
         apart = frame.history is not None
         text = frame.text if frame.history is None else frame.history
-        cached, new = (halves(one.transpose(2, 3)) for one in (text[:, :, :end], frame.new[:, :, :fits]))
-        pairs = (zip(*halved, strict=True) for halved in (cached, new))
-        layers: list[Any] = [_Layer(start, seen, slots, apart) for seen, slots in zip(*pairs, strict=True)]
-        given = self._cached(Cache(layers=layers[:1] * first + layers + layers[:1] * (self.num_layers - last)), frame)
+        cache = self._cache(text[:, :, :end], frame.new[:, :, :fits], first, start, apart)
+        given = self._cached(cache, frame)
         entering = hidden[:, :fits]
         if self._span is None:
             ended = F.pad(self._body(inputs_embeds=entering, use_cache=True, **given).last_hidden_state, padding)

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kernels.layers.decoder import NormWeights
 from kernels.products.few_rows import Choice
 from methods.models.base import Norm, rms_norm
 from methods.models.weights import Product
@@ -62,13 +63,34 @@ def _by_rows(module: nn.Module, choice: Choice) -> Callable[[Tensor], Tensor] | 
     return multiply
 
 
-@torch.no_grad()
+def norm_weights(module: nn.Module) -> NormWeights | None:
+    """Return what a module's norm computes by, in fp32 on a CPU; None for one that is told to be no norm of ours."""
+    if type(module) is nn.LayerNorm and module.weight is not None and module.bias is not None:
+        return NormWeights(module.weight.detach(), module.bias.detach(), module.eps)
+    return _told_root_mean_square(module)
+
+
 def by_our_norm(module: nn.Module) -> Norm | None:
     """Return the root mean square norm that a module computes, in fp32 on a CPU, where ours takes half of the time.
 
-    Families write it in their own ways (some add one to the weight, some divide by the deviation), so it is told by what it
-    gives for numbers of two sizes, of which the smaller show its floor. Numbers of another dtype go through the module itself:
-    some norms are kept in fp32 in an fp16 model.
+    Numbers of another dtype go through the module itself: some norms are kept in fp32 in an fp16 model.
+    """
+    told, theirs = _told_root_mean_square(module), module.forward
+    if told is None:
+        return None
+    ours = rms_norm(told.gain, told.epsilon)
+
+    def norm(hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        return ours(hidden) if hidden.dtype is torch.float32 else theirs(hidden)
+
+    return norm
+
+
+@torch.no_grad()
+def _told_root_mean_square(module: nn.Module) -> NormWeights | None:
+    """Tell a norm by what it gives for numbers of two sizes, of which the smaller show its floor.
+
+    Families write it in their own ways: some add one to the weight, some divide by the deviation.
     """
     weight = getattr(module, "weight", None)
     floor = next((vars(module)[name] for name in FLOORS if name in vars(module)), None)
@@ -77,17 +99,11 @@ def by_our_norm(module: nn.Module) -> Norm | None:
     if weight.dtype != torch.float32 or weight.device.type != "cpu":
         return None
     numbers = torch.linspace(-1, 2, 3 * len(weight)).view(3, -1) * torch.tensor([[1.0], [floor**0.5], [1.0]])
-    theirs = module.forward
-    given = theirs(numbers)
-    norms = (rms_norm(gain, floor) for gain in (weight, 1 + weight))
-    ours = next((norm for norm in norms if torch.allclose(norm(numbers), given, rtol=NORM_ROUNDING, atol=0)), None)
-    if ours is None:
-        return None
-
-    def norm(hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        return ours(hidden) if hidden.dtype is torch.float32 else theirs(hidden)
-
-    return norm
+    given = module.forward(numbers)
+    for gain in (weight.detach(), 1 + weight.detach()):
+        if torch.allclose(rms_norm(gain, floor)(numbers), given, rtol=NORM_ROUNDING, atol=0):
+            return NormWeights(gain, None, floor)
+    return None
 
 
 class Told(threading.local):
@@ -147,21 +163,25 @@ class Span(threading.local):
             self._run_all()
 
 
-class _Spanned(Standin):
-    """A layer under a span. Outside of it it does nothing, and returns as many things as it does inside."""
+class Spanned(Standin):
+    """A layer under a span, by a ``function`` in its place.
+
+    Outside of the span it does nothing, and returns as many things as it does inside.
+    """
 
     def __init__(self, layer: nn.Module, number: int, span: Span) -> None:
         super().__init__(layer, layer)
-        self._number, self._span = number, span
+        self.function: Callable[..., Any] = layer
+        self.span, self._number = span, number
         self._length: int | None = None  # of the tuple that it returns
 
     def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
-        span, number = self._span, self._number
+        span, number = self.span, self._number
         if span.given is not None and number == min(span.first, span.num_layers - 1):
             hidden = span.given
         made: Any
         if span.first <= number < span.last:
-            made = self._function(hidden, *more, **named)
+            made = self.function(hidden, *more, **named)
             self._length = len(made) if isinstance(made, tuple) else None
         else:
             made = hidden if self._length is None else (hidden, *(None,) * (self._length - 1))
@@ -170,12 +190,13 @@ class _Spanned(Standin):
         return made
 
 
-def put_under_span(body: Any, num_layers: int) -> Span | None:
+def put_under_span(body: Any, num_layers: int) -> list[Spanned] | None:
     """Put the layers of a twin's body under a span. None where they are not all in one list of modules."""
     names = (name for name, part in body.named_modules() if isinstance(part, nn.ModuleList) and len(part) == num_layers)
     if (path := next(names, None)) is None:
         return None
     owner, _, name = path.rpartition(".")
     holder, span = body.get_submodule(owner), Span(num_layers)
-    vars(holder)[name] = [_Spanned(layer, number, span) for number, layer in enumerate(holder._modules[name])]
-    return span
+    layers = [Spanned(layer, number, span) for number, layer in enumerate(holder._modules[name])]
+    vars(holder)[name] = layers
+    return layers

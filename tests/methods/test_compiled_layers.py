@@ -13,6 +13,8 @@ from transformers import (
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     T5Config,
@@ -46,6 +48,7 @@ KINDS = {
     "one key head for each": (LlamaConfig, LlamaForCausalLM, LLAMA | {"num_key_value_heads": 8, "head_dim": 32}),
     "heads of no whole vectors": (LlamaConfig, LlamaForCausalLM, LLAMA | {"head_dim": 22}),
     "heads of two numbers": (LlamaConfig, LlamaForCausalLM, LLAMA | {"head_dim": 2}),
+    "a window that slides": (MistralConfig, MistralForCausalLM, LLAMA | {"sliding_window": 17}),
     "biases": (Qwen2Config, Qwen2ForCausalLM, LLAMA),
     "gemma": (GemmaConfig, GemmaForCausalLM, LLAMA),
     "gpt2": (GPT2Config, GPT2LMHeadModel, GPT2),
@@ -132,6 +135,21 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(kind: str, dtype: tor
     session.rewind([2, 2, 4])
     session.select([2])
     assert torch.equal(session.extend(tokens[:, 2:]), together[:, 2:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_window_gives_the_same_bits_wherever_it_begins(dtype: torch.dtype) -> None:
+    """Places before it are left out 256 at a time: with nine tokens at once later than with the last of them alone."""
+    session = session_of(model_of("a window that slides", dtype), COMPILED, 265)
+    tokens = torch.randint(97, (1, 20))
+    together = session.extend(tokens)
+    torch_session = session_of(model_of("a window that slides", dtype), TORCH, 265)
+    bound = 1e-10 if dtype == torch.float64 else 1e-2
+    torch.testing.assert_close(together, torch_session.extend(tokens), rtol=0, atol=bound)
+    session.rewind([20])
+    assert torch.equal(torch.cat([session.extend(one) for one in tokens.split(1, 1)], 1), together)
+    session.rewind([20])
+    assert torch.equal(torch.cat([session.extend(some) for some in tokens.split(9, 1)], 1), together)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "t5 with gates", "bart"])

@@ -18,7 +18,7 @@ from methods.models import stack_for
 from methods.models.base import rms_norm
 from methods.models.general import GeneralEncoderDecoderStack, GeneralStack, _Layer
 from methods.models.llama import LlamaStack
-from methods.models.twin import Standin, _Spanned, by_our_norm
+from methods.models.twin import Spanned, Standin, by_our_norm
 from methods.ppd.heads import OwnHead
 from methods.ppd.memory import Candidates, PipelineSession
 from methods.ppd.pipeline import PredictivePipelinedDecoding
@@ -277,19 +277,19 @@ def test_layers_that_do_not_fit_together_are_seen(monkeypatch: pytest.MonkeyPatc
     """The faults that the trial is known to catch: a layer that runs though it should not, and one that fails by itself."""
     model = build("Qwen3")
     assert stack_for(model).runs_layers_alone
-    inside = _Spanned.__call__
+    inside = Spanned.__call__
 
-    def run_the_last_one_too(self: _Spanned, hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
-        self._span.last += self._number == 1
+    def run_the_last_one_too(self: Spanned, hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
+        self.span.last += self._number == 1
         return inside(self, hidden, *more, **named)
 
-    def fail(self: _Spanned, hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
-        if self._span.first:
+    def fail(self: Spanned, hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
+        if self.span.first:
             raise TypeError("expected what the first layer gives")
         return inside(self, hidden, *more, **named)
 
     for fault in (run_the_last_one_too, fail):
-        monkeypatch.setattr(_Spanned, "__call__", fault)
+        monkeypatch.setattr(Spanned, "__call__", fault)
         assert not stack_for(model).runs_layers_alone
 
 

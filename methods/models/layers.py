@@ -1,0 +1,283 @@
+"""Layers of a family's own that one compiled call computes: told by the names of their parts, and by a trial of each.
+
+Most families of today write a layer with the same parts: attention by four matrices or two, a feed-forward with a gate or
+without one, norms before or behind both, norms of queries and keys, positions that turn. Which of them a layer has is read off
+its modules; that it computes nothing else is seen by passes over some tokens, of which each layer's outcome is compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from kernels.layers.decoder import Cached, DecoderLayer, DecoderLayers, DecoderShape, NormWeights, compiled_layers
+from kernels.products.few_rows import TORCH, Choice
+from methods.models.base import ACTIVATIONS
+from methods.models.twin import norm_weights
+from methods.models.weights import fuse
+
+# The names that transformers' families give to a layer's parts.
+ATTENTION, FEED = "self_attn", "mlp"
+QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+OUT = (("o_proj",), ("dense",))
+GATED = (("gate_proj", "up_proj"), ("gate_up_proj",))
+UP = (*GATED, ("c_fc",), ("fc1",))
+DOWN = (("down_proj",), ("c_proj",), ("fc2",))
+HEAD_NORMS = (("q_norm", "k_norm"),)
+# Before and behind attention, before and behind feed-forward.
+NORMS = (
+    ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ("input_layernorm", None, "post_attention_layernorm", None),
+    (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+)
+ACTIVATION = ("act_fn", "activation_fn", "act")
+BOUNDS = ("attn_logit_softcapping", "clip_qkv", "swiglu_limit")  # in configurations, of what only shows in large numbers
+ACTIVATION_ROUNDING = 2e-6
+ROUNDING, TRAINED_ROUNDING = 5e-5, 1e-2  # in fp32, of what a layer adds to random numbers, and to those of a trained model
+SUM_ROUNDING = 1e-6  # of the sum
+RANDOM = 3  # passes over random numbers, before those over the model's own
+
+
+class PassCache(Cache):
+    """The session's cache for one pass of a family's layers, and what compiled ones read of the pass.
+
+    ``text`` ends where the pass ends, ``new`` is what it stores; both begin with layer ``first``.
+    """
+
+    def __init__(
+        self,
+        layers: list[Any],
+        text: Float[Tensor, "L B S H2 head_dim"],
+        new: Float[Tensor, "L B n H2 head_dim"],
+        first: int,
+    ) -> None:
+        super().__init__(layers=layers)
+        self.text, self.new, self.first = text, new, first
+        self._masks: dict[int, tuple[Tensor, int | None]] = {}
+        self._turns: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def window(self, mask: Any) -> int | None:
+        """Return how many tokens each one sees at most by a layer's mask, itself the last; None for a mask of another kind."""
+        if mask is None:
+            return self.text.shape[2]
+        if id(mask) not in self._masks:  # which is kept, so that no other one gets its number
+            self._masks[id(mask)] = mask, _window(mask, self.new.shape[2], self.text.shape[2])
+        return self._masks[id(mask)][1]
+
+    def turns(self, pair: tuple[Tensor, Tensor] | None) -> Float[Tensor, "n 2 1 turned"] | None:
+        """Return a layer's cosines and sines as compiled calls read them."""
+        if pair is None:
+            return None
+        cos, sin = pair
+        if id(cos) not in self._turns:
+            first, second = sin[0].chunk(2, -1)
+            self._turns[id(cos)] = cos, torch.stack((cos[0], torch.cat((-first, second), -1)), 1).unsqueeze(2)
+        return self._turns[id(cos)][1]
+
+    def cached(self, number: int, pair: tuple[Tensor, Tensor] | None, window: int) -> Cached:
+        """Return what the compiled call of one layer looks at."""
+        own = slice(number - self.first, number - self.first + 1)
+        return Cached(self.text[own], self.new[own], rotary=self.turns(pair), window=window)
+
+
+def _window(mask: Any, num_new: int, end: int) -> int | None:
+    if not isinstance(mask, Tensor) or mask.shape[-2:] != (num_new, end):
+        return None
+    seen = mask if mask.dtype == torch.bool else mask == 0
+    window = int(seen.flatten()[-end:].sum())
+    wanted = torch.ones(num_new, end, dtype=torch.bool).tril(end - num_new).triu(end - num_new + 1 - window)
+    return window if bool((seen == wanted).all()) else None
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A layer's modules. Of its four norms, before and behind attention, before and behind feed-forward, some are None."""
+
+    qkv: tuple[nn.Linear, ...]
+    out: tuple[nn.Linear, ...]
+    up: tuple[nn.Linear, ...]
+    down: tuple[nn.Linear, ...]
+    gated: bool
+    norms: tuple[nn.Module | None, ...]
+    head_norms: tuple[nn.Module, ...]
+    activation: str
+
+
+def parts_of(layer: nn.Module) -> _Parts | None:
+    """Return a layer's parts: fp32 on a CPU, all of its weights; None where it has others, or others are missing."""
+    attention, feed = (layer._modules.get(name) for name in (ATTENTION, FEED))
+    if attention is None or feed is None:
+        return None
+    found = [_linears(parent, names) for parent, names in ((attention, QKV), (attention, OUT), (feed, UP), (feed, DOWN))]
+    arrangement = next((names for names in NORMS if all(name is None or name in layer._modules for name in names)), None)
+    activation = _activation(feed)
+    if arrangement is None or activation is None or not all(found):
+        return None
+    qkv, out, up, down = found
+    norms = tuple(None if name is None else layer._modules[name] for name in arrangement)
+    head_norms = next((pair for names in HEAD_NORMS if (pair := _modules(attention, names))), ())
+    used = {id(one) for part in (*qkv, *out, *up, *down, *norms, *head_norms) if part is not None for one in part.parameters()}
+    own = list(layer.parameters())
+    plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in own)
+    if not plain or {id(one) for one in own} != used:
+        return None
+    gated = tuple(name for names in GATED for name in names if feed._modules.get(name) in up)
+    return _Parts(qkv, out, up, down, bool(gated), norms, head_norms, activation)
+
+
+def _modules(parent: nn.Module, names: Sequence[str]) -> tuple[nn.Module, ...]:
+    """The modules of these names, none where one is missing."""
+    found = [parent._modules.get(name) for name in names]
+    return () if None in found else tuple(one for one in found if one is not None)
+
+
+def _linears(parent: nn.Module, choices: Sequence[Sequence[str]]) -> tuple[nn.Linear, ...]:
+    found = next((modules for names in choices if (modules := _modules(parent, names))), ())
+    linears = tuple(one for one in found if type(one) is nn.Linear)
+    return linears if len(linears) == len(found) else ()
+
+
+@torch.no_grad()
+def _activation(feed: nn.Module) -> str | None:
+    """Tell a feed-forward's activation by what it gives."""
+    act = next((found for name in ACTIVATION if callable(found := getattr(feed, name, None))), None)
+    if act is None:
+        return None
+    numbers = torch.linspace(-8, 8, 4097)
+    given = act(numbers)
+    return next(
+        (name for name, ours in ACTIVATIONS.items() if torch.allclose(ours(numbers), given, rtol=0, atol=ACTIVATION_ROUNDING)),
+        None,
+    )
+
+
+def takes_layers(model: Any, choice: Choice) -> bool:
+    """Tell if compiled calls may stand in for layers of a model. Those of rounded weights would read a copy of their own."""
+    bounded = any(getattr(model.config.get_text_config(), name, None) is not None for name in BOUNDS)
+    return choice.most_rows > 0 and choice.rounding is None and not bounded
+
+
+def join_weights(model: nn.Module) -> None:
+    """Lay weights of layers side by side where one product makes what they make; they stay what they are."""
+    for layer in model.modules():
+        if (parts := parts_of(layer)) is not None:
+            for linears in (parts.qkv, parts.up):
+                fuse(linears, TORCH)
+
+
+def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> tuple[DecoderLayer, DecoderShape] | None:
+    """Describe a layer by its parts; None where they do not fit together."""
+    parts = parts_of(layer)
+    if parts is None:
+        return None
+    heads, rest = divmod(parts.out[0].in_features, head_dim)
+    sizes = [one.out_features for one in parts.qkv]
+    if rest or heads % kv_heads or sum(sizes) != (heads + 2 * kv_heads) * head_dim or sizes[-1] != sizes[len(sizes) // 2]:
+        return None
+    norms = [None if norm is None else norm_weights(norm) for norm in (*parts.norms, *parts.head_norms)]
+    if any(made is None for made, norm in zip(norms, (*parts.norms, *parts.head_norms), strict=True) if norm is not None):
+        return None
+    before, behind, head_norms = norms[0:4:2], norms[1:4:2], norms[4:]
+    qkv, out, up, down = (fuse(linears, choice).parts for linears in (parts.qkv, parts.out, parts.up, parts.down))
+    scale = getattr(layer._modules[ATTENTION], "scaling", head_dim**-0.5)
+    share = getattr(layer, "residual_multiplier", 1.0)
+    described = DecoderLayer(tuple(before), qkv, out, None, up, down, scale, _pair(head_norms), _pair(behind), share)
+    return described, DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=parts.gated)
+
+
+def _pair(norms: Sequence[NormWeights | None]) -> tuple[NormWeights, NormWeights] | None:
+    found = tuple(one for one in norms if one is not None)
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One call of a family's layer: what it was given, a ``PassCache`` among it, and what it made."""
+
+    hidden: Float[Tensor, "B n D"]
+    more: Sequence[Any]
+    named: Mapping[str, Any]
+    made: Any
+    rounding: float  # of what it adds to each number of its tokens
+
+    @property
+    def window(self) -> int | None:
+        return self.named["past_key_values"].window(self.named.get("attention_mask"))
+
+
+class Recorded:
+    """A family's layer that keeps what it is called with, or random numbers in place of what enters it.
+
+    What enters trained layers holds single numbers thousands of times as large as the others, whose rounding hides these.
+    """
+
+    def __init__(self, family: Callable[..., Any], number: int) -> None:
+        self.family = family
+        self.seen: list[Seen] = []
+        self.entering: Tensor | None = None
+        self._generator = torch.Generator().manual_seed(number)
+
+    def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
+        is_random = len(self.seen) < RANDOM
+        if is_random:
+            hidden = torch.randn(hidden.shape, generator=self._generator)
+        made = self.family(hidden, *more, **named)
+        self.seen.append(Seen(hidden, more, named, made, ROUNDING if is_random else TRAINED_ROUNDING))
+        return made
+
+
+class CompiledLayer:
+    """A compiled call in a layer's place for passes of few rows in a text's order; others are the ``family``'s own."""
+
+    def __init__(self, calls: DecoderLayers, number: int, family: Callable[..., Any], most_rows: int, in_tuple: bool) -> None:
+        self._calls, self._number, self._family, self._most_rows, self._in_tuple = calls, number, family, most_rows, in_tuple
+
+    def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
+        cache: Any = named.get("past_key_values")
+        fits = not more and isinstance(cache, PassCache) and hidden.shape[0] * hidden.shape[1] <= self._most_rows
+        window = cache.window(named.get("attention_mask")) if fits else None
+        if window is None:
+            return self._family(hidden, *more, **named)
+        made = self._calls.run(hidden, 0, 1, cache.cached(self._number, named.get("position_embeddings"), window), 0)
+        return (made,) if self._in_tuple else made
+
+
+@torch.no_grad()
+def told_layer(
+    described: tuple[DecoderLayer, DecoderShape], number: int, seen: Sequence[Seen], family: Callable[..., Any], most_rows: int
+) -> CompiledLayer | None:
+    """Return a layer's compiled call if it gives what the family gave in every call that was seen, keys and values too."""
+    layer, shape = described
+    in_tuple = isinstance(seen[0].made, tuple)
+    if any(one.more or (in_tuple and len(one.made) != 1) or one.window is None for one in seen):
+        return None
+    pair = seen[0].named.get("position_embeddings")
+    if pair is not None:
+        turned = pair[0].shape[-1]
+        if turned % 2 or turned > shape.head_size or pair[0].dtype != torch.float32:
+            return None
+        shape = replace(shape, turned=turned)
+    for turns in (True, False):
+        calls = compiled_layers([replace(layer, turns=turns)], shape)
+        if calls is not None and all(_agrees(calls, number, one) for one in seen):
+            return CompiledLayer(calls, number, family, most_rows, in_tuple)
+    return None
+
+
+def _agrees(calls: DecoderLayers, number: int, seen: Seen) -> bool:
+    """Make what the family made again, and compare."""
+    passed = seen.named["past_key_values"]
+    text = passed.text.clone()
+    cache = PassCache([], text, text[:, :, -passed.new.shape[2] :].zero_(), passed.first)
+    entered, theirs = seen.hidden, seen.made[0] if isinstance(seen.made, tuple) else seen.made
+    assert seen.window is not None
+    ours = calls.run(entered, 0, 1, cache.cached(number, seen.named.get("position_embeddings"), seen.window), 0)
+    added = (theirs - entered).abs().amax((0, 1))
+    own = number - passed.first
+    stored = passed.text[own].abs().amax((0, 1))
+    fits = (ours - theirs).abs() <= seen.rounding * added + SUM_ROUNDING * (theirs.abs() + entered.abs())
+    return bool(fits.all() and ((text[own] - passed.text[own]).abs() <= seen.rounding * stored).all())

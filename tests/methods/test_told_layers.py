@@ -1,0 +1,190 @@
+"""Layers that compiled calls compute in a family's place: what is told to be one, and that it gives what the family gives."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels import native
+from kernels.layers.decoder import SOURCE, DecoderLayers
+from kernels.products.few_rows import COMPILED, TORCH, Choice
+from methods.models.general import GeneralStack
+from methods.models.layers import PassCache
+from methods.session import ModelSession
+from methods.types import Inputs
+from tests.methods.test_general_models import FAMILIES, build, logits_of, text
+
+pytestmark = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
+# With norms behind, norms of queries and keys, windows, a share of what is added; positions that turn in part or not at all.
+TOLD = ("Gemma3Text", "Granite", "Llama", "Olmo2", "Phi3", "Qwen3", "SmolLM3", "StableLm", "Starcoder2")
+# Queries that turn by neighbours, scores that are bounded, experts, latent keys, layers side by side, other parts.
+OWN = sorted({*FAMILIES} - {*TOLD})
+
+
+def single(family: str) -> Any:
+    return build(family).to(torch.float32)
+
+
+@pytest.fixture(scope="module", params=TOLD)
+def told(request: pytest.FixtureRequest) -> tuple[Any, GeneralStack]:
+    model = single(request.param)
+    stack = GeneralStack(model, COMPILED)
+    assert stack.num_compiled == 3
+    return model, stack
+
+
+@pytest.mark.parametrize("lengths", [(1,), (30,), (5, 17, 30), (12, 12)])
+def test_they_give_what_the_family_gives(
+    told: tuple[Any, GeneralStack], lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind rewound texts, of different lengths too, and behind what windows of eight tokens hide."""
+    model, stack = told
+    prompts = [text(row, length) for row, length in enumerate(lengths)]
+    session, calls = ModelSession(stack), []
+    run = DecoderLayers.run
+    monkeypatch.setattr(DecoderLayers, "run", lambda *given: calls.append(given) or run(*given))
+    last = session.prefill(Inputs(tuple(map(tuple, prompts))))
+    session.extend(torch.tensor([[first, *text(90 + row, 4)] for row, first in enumerate(last)]))
+    session.rewind([4 - row % 2 for row in range(len(lengths))])
+    more = [text(50 + row, 6) for row in range(len(lengths))]
+    assert calls
+    calls.clear()
+    given = session.extend(torch.tensor(more))
+    assert len(calls) == 3 * (1 if len(set(lengths)) == len(lengths) == 1 else len(lengths))  # no layer ran by itself
+    for row, (prompt, own) in enumerate(zip(prompts, more, strict=True)):
+        wanted = logits_of(model, [*prompt, *text(90 + row, 4)[: row % 2], *own])[-6:]
+        torch.testing.assert_close(given[row], wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
+
+
+def test_a_token_gets_the_same_bits_alone_and_among_others(told: tuple[Any, GeneralStack]) -> None:
+    session = ModelSession(told[1])
+    session.prefill(Inputs((tuple(text(0, 20)),)))
+    hidden = session.embed(torch.tensor([text(1, 9)]))
+    together = session.run_layers(hidden, 0, 3)
+    session.rewind([9])
+    alone = torch.cat([session.run_layers(one, 0, 3) for one in hidden.split(1, 1)], 1)
+    assert torch.equal(together, alone)
+
+
+def test_many_rows_and_other_masks_are_the_familys(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = GeneralStack(single("Qwen3"), Choice(0, 5))
+    monkeypatch.setattr(DecoderLayers, "run", lambda *_: pytest.fail("a compiled call ran"))
+    session = ModelSession(stack)
+    session.prefill(Inputs((tuple(text(0, 9)),)))
+    session.extend(torch.tensor([text(1, 6)]))
+    monkeypatch.setattr(PassCache, "window", lambda *_: None)
+    session.extend(torch.tensor([text(2, 2)]))
+
+
+def test_a_masks_window_is_told() -> None:
+    """One that lets each see all before it, some of these, or others: a hole, a token ahead, chunks."""
+    cache = PassCache([], torch.zeros(1, 1, 9, 2, 4), torch.zeros(1, 1, 3, 2, 4), 0)
+    all_before = torch.ones(3, 9, dtype=torch.bool).tril(6)
+    some = all_before.triu(6 - 3)
+    assert cache.window(None) == 9
+    assert cache.window(all_before) == cache.window(all_before[None, None].expand(2, 1, 3, 9)) == 9
+    assert cache.window(torch.where(some, 0.0, float("-inf"))[None, None]) == cache.window(some) == 4
+    hole, ahead, chunk = all_before.clone(), all_before.clone(), all_before.clone()
+    hole[1, 2], ahead[0, 7], chunk[:, :6] = False, True, False
+    different = torch.stack((all_before, some))[:, None]
+    for mask in (hole, ahead, chunk, different, all_before[:, 1:], {"full_attention": all_before}):
+        assert cache.window(mask) is None
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_what_computes_something_else_stays_the_familys(family: str) -> None:
+    assert GeneralStack(single(family), COMPILED).num_compiled == 0
+
+
+def test_other_numbers_and_choices_leave_layers_alone() -> None:
+    assert GeneralStack(build("Qwen3"), COMPILED).num_compiled == 0  # whose norms are of fp32, so that ours would differ
+    for choice in (TORCH, Choice(0, 32, "bf16")):
+        assert GeneralStack(single("Qwen3"), choice).num_compiled == 0
+
+
+def changed(change: Callable[[Any, Tensor], Any]) -> Callable[[Any], None]:
+    """A fault that changes what a layer's attention gives."""
+
+    def put(layer: Any) -> None:
+        attention, forward = layer.self_attn, layer.self_attn.forward
+        attention.forward = lambda *given, **named: change(named, forward(*given, **named))
+
+    return put
+
+
+def scaled_far_away(named: Any, made: Any) -> Any:
+    """As Ministral 3 scales queries: behind the length that it was trained on."""
+    far = named["position_ids"][..., None] >= 60
+    return torch.where(far, 1.01 * made[0], made[0]), made[1]
+
+
+def unseen(_: Any, made: Any) -> Any:
+    """Dropped where numbers are large, as some clip them: the model's own show it, random ones do not."""
+    return made[0].clamp(-1.5, 1.5), made[1]
+
+
+class QuickGelu(nn.Module):
+    def forward(self, numbers: Tensor) -> Tensor:
+        return numbers * torch.sigmoid(1.702 * numbers)
+
+
+def without_mask(layer: Any) -> None:
+    forward = layer.forward
+    layer.forward = lambda hidden, **named: forward(hidden, **{**named, "attention_mask": None})
+
+
+FAULTS: dict[str, Callable[[Any], Any]] = {
+    "attention times 1.001": changed(lambda _, made: (1.001 * made[0], made[1])),
+    "attention behind a position": changed(scaled_far_away),
+    "attention that is clipped": changed(unseen),
+    "an activation that is nearly ours": lambda layer: setattr(layer.mlp, "act_fn", QuickGelu()),
+    "another part": lambda layer: setattr(layer.mlp, "router", nn.Linear(32, 2)),
+    "a share that its outcome does not have": lambda layer: setattr(layer, "residual_multiplier", 0.9),
+    "no mask": without_mask,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_trial_catches(name: str) -> None:
+    """Faults of one layer, which then stays the family's; the others do not mind."""
+    model = single("Qwen3")
+    FAULTS[name](model.model.layers[1])
+    stack = GeneralStack(model, COMPILED)
+    assert stack.num_compiled == 2
+    session = ModelSession(stack)
+    last = session.prefill(Inputs(((5,),)))
+    given = session.extend(torch.tensor([[last[0]]]))[0]
+    torch.testing.assert_close(given, logits_of(model, [5]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["scaling", "variance_epsilon"])
+def test_what_is_described_may_be_anything(name: str) -> None:
+    model = single("Qwen3")
+    layer = model.model.layers[1]
+    setattr(layer.self_attn if name == "scaling" else layer.input_layernorm, name, 0.5)
+    assert GeneralStack(model, COMPILED).num_compiled == 3
+
+
+def test_weights_that_move_are_followed_and_no_copy_is_made() -> None:
+    model = single("Qwen3")
+    before = sum(one.untyped_storage().nbytes() for one in {one.data_ptr(): one for one in model.parameters()}.values())
+    stack = GeneralStack(model, COMPILED)
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in model.parameters()}
+    assert sum(storages.values()) == before
+    session, tokens = ModelSession(stack), torch.tensor([text(1, 4)])
+    session.prefill(Inputs((tuple(text(0, 9)),)))
+    found = session.extend(tokens)
+    model.share_memory()
+    with torch.no_grad():
+        for parameter in model.model.layers.parameters():
+            parameter.mul_(1.1)
+    session = ModelSession(stack)
+    session.prefill(Inputs((tuple(text(0, 9)),)))
+    moved = session.extend(tokens)
+    wanted = logits_of(model, [*text(0, 9)[:-1], *text(1, 4)])[-4:]
+    torch.testing.assert_close(moved[0], wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
+    assert not torch.allclose(found, moved)
+    assert pickle.loads(pickle.dumps(stack)).num_compiled == 3
