@@ -131,7 +131,7 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
         revision=spec.revision,
         dtype=dtype,
         threads=torch.get_num_threads(),
-        products=str(model.stack.choice),
+        products=model.stack.computed_by,
         bandwidth=bandwidth,
         cached=cached,
         rows=ROWS,

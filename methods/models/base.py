@@ -166,6 +166,11 @@ class Stack(ABC):
         self.position_limit: int | None
 
     @property
+    def computed_by(self) -> str:
+        """Say what computes passes of few rows."""
+        return str(self.choice)
+
+    @property
     def encodes_prompts(self) -> bool:
         """Whether a prompt is an encoder's source. A Whisper's encoder hears, and its decoder begins with the prompt."""
         return self.is_encoder_decoder and self.feature_shape is None

@@ -59,6 +59,10 @@ class _Passes(Stack):
         names = ("encoder", "decoder") if body is None else (body,)
         self._shell._modules = {**self._twin._modules, **dict.fromkeys(names, given)}
 
+    @property
+    def computed_by(self) -> str:
+        return f"{self.choice}; {self.num_compiled} of {self.num_layers} layers compiled"
+
     @contextmanager
     def _first_pass(self) -> Iterator[None]:
         """Refuse a family whose forward pass wants more than tokens and a cache."""

@@ -24,8 +24,7 @@ from methods.models.weights import fuse
 ATTENTION, FEED = "self_attn", "mlp"
 QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 OUT = (("o_proj",), ("dense",))
-GATED = (("gate_proj", "up_proj"), ("gate_up_proj",))
-UP = (*GATED, ("c_fc",), ("fc1",))
+UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",))
 DOWN = (("down_proj",), ("c_proj",), ("fc2",))
 HEAD_NORMS = (("q_norm", "k_norm"),)
 # Before and behind attention, before and behind feed-forward.
@@ -101,7 +100,6 @@ class _Parts:
     out: tuple[nn.Linear, ...]
     up: tuple[nn.Linear, ...]
     down: tuple[nn.Linear, ...]
-    gated: bool
     norms: tuple[nn.Module | None, ...]
     head_norms: tuple[nn.Module, ...]
     activation: str
@@ -125,8 +123,7 @@ def parts_of(layer: nn.Module) -> _Parts | None:
     plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in own)
     if not plain or {id(one) for one in own} != used:
         return None
-    gated = tuple(name for names in GATED for name in names if feed._modules.get(name) in up)
-    return _Parts(qkv, out, up, down, bool(gated), norms, head_norms, activation)
+    return _Parts(qkv, out, up, down, norms, head_norms, activation)
 
 
 def _modules(parent: nn.Module, names: Sequence[str]) -> tuple[nn.Module, ...]:
@@ -170,23 +167,34 @@ def join_weights(model: nn.Module) -> None:
 
 
 def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> tuple[DecoderLayer, DecoderShape] | None:
-    """Describe a layer by its parts; None where they do not fit together."""
+    """Describe a layer by its parts; None where they do not fit together, so that a compiled call would read on."""
     parts = parts_of(layer)
     if parts is None:
         return None
-    heads, rest = divmod(parts.out[0].in_features, head_dim)
-    sizes = [one.out_features for one in parts.qkv]
-    if rest or heads % kv_heads or sum(sizes) != (heads + 2 * kv_heads) * head_dim or sizes[-1] != sizes[len(sizes) // 2]:
-        return None
-    norms = [None if norm is None else norm_weights(norm) for norm in (*parts.norms, *parts.head_norms)]
-    if any(made is None for made, norm in zip(norms, (*parts.norms, *parts.head_norms), strict=True) if norm is not None):
-        return None
+    modules = (*parts.norms, *parts.head_norms)
+    norms = [None if module is None else norm_weights(module) for module in modules]
     before, behind, head_norms = norms[0:4:2], norms[1:4:2], norms[4:]
+    own, width, feed = parts.out[0].in_features, parts.out[0].out_features, parts.down[0].in_features
+    heads, queries, keys = own // head_dim, own, kv_heads * head_dim
+    gates = sum(one.out_features for one in parts.up) == 2 * feed
+    ups = [feed, feed] if len(parts.up) == 2 else [feed * (1 + gates)]
+    outs = [queries, keys, keys] if len(parts.qkv) == 3 else [queries + 2 * keys]
+    gains = [one.gain.numel() for one in head_norms if one is not None]
+    if (
+        own != heads * head_dim
+        or heads % kv_heads
+        or any(module is not None and told is None for module, told in zip(modules, norms, strict=True))
+        or any(one is not None and one.gain.numel() != width for one in norms[:4])
+        or gains not in ([], [head_dim, head_dim], [queries, keys])
+        or [one.out_features for one in (*parts.qkv, *parts.up, *parts.down)] != [*outs, *ups, width]
+        or any(one.in_features != width for one in (*parts.qkv, *parts.up))
+    ):
+        return None
     qkv, out, up, down = (fuse(linears, choice).parts for linears in (parts.qkv, parts.out, parts.up, parts.down))
     scale = getattr(layer._modules[ATTENTION], "scaling", head_dim**-0.5)
     share = getattr(layer, "residual_multiplier", 1.0)
     described = DecoderLayer(tuple(before), qkv, out, None, up, down, scale, _pair(head_norms), _pair(behind), share)
-    return described, DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=parts.gated)
+    return described, DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gates)
 
 
 def _pair(norms: Sequence[NormWeights | None]) -> tuple[NormWeights, NormWeights] | None:
