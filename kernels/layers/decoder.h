@@ -19,7 +19,9 @@
 
 namespace {
 
-constexpr long WINDOW_STEP = 256;  // places; a multiple of what any processor sums at a time
+// Places before a window are left out so many at a time: sums of scores are made in lanes, by place, so that a token alone and the
+// same one among others have the same bits only where both begin at a multiple of what any processor adds at once.
+constexpr long WINDOW_STEP = 256;
 
 enum Activation : long { SILU, GELU_TANH, GELU, RELU };
 
@@ -277,7 +279,6 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* 
   const long row = unit / shape.heads, head = unit % shape.heads;
   const long position = pass.starts ? pass.starts[row * count] : pass.position;
   const long all_places = on_text && pass.starts ? position + count : memory.places, window = on_text ? pass.window : 0;
-  // Places before all windows are left out, some at a time, so that sums keep their order whatever the number of queries.
   const long before = window ? std::max(0L, all_places - count + 1 - window) / WINDOW_STEP * WINDOW_STEP : 0;
   const long places = all_places - before;
   const long from = layer * memory.layer_stride + row * memory.row_stride + head / group * memory.head_stride +

@@ -31,7 +31,8 @@ STACKS: dict[str, type[Stack]] = {
 def stack_for(model: "PreTrainedModel", choice: Choice = TORCH) -> Stack:
     """Return the stack of a trained language model, on its device and in its dtype; ``choice`` says who multiplies few rows.
 
-    It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation.
+    It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation. Save it
+    before: transformers' ``save_pretrained`` refuses weights that lie side by side.
 
     Families that have no stack of their own run by transformers' forward pass.
 

@@ -1,8 +1,9 @@
 """Any text model with attention, by its own forward pass in transformers: for families that have no stack of their own.
 
 The model's layers, masks and positions are transformers'; its keys and values lie in the session's cache, which can rewind.
-Layers run alone where the family's loop over them, tried once, gives the same piece by piece. Rows whose lengths differ run one
-by one, since a family's own masks take all rows to be equally long.
+Layers run alone where the family's loop over them, tried once, gives the same piece by piece; those that are told to be of the
+common kind (``methods.models.layers``) are then compiled calls. Rows whose lengths differ run one by one, since a family's own
+masks take all rows to be equally long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -132,20 +133,28 @@ class _Passes(Stack):
         for layer, record in zip(layers, recorded, strict=True):
             layer.function = record
         try:
-            self._run_trials()
+            self._run_trials(recorded)
         except MISFITS:  # a family that takes no positions
             described = [None] * len(layers)
         for number, (layer, one, record) in enumerate(zip(layers, described, recorded, strict=True)):
-            told = None if one is None else told_layer(one, number, record.seen, record.family, self.choice.most_rows)
+            told = None
+            try:
+                told = None if one is None else told_layer(one, number, record.seen, record.family, self.choice.most_rows)
+            except (*MISFITS, InputError):  # positions that turn in a way of their own
+                pass
             layer.function = record.family if told is None else told
             self.num_compiled += told is not None
 
-    def _run_trials(self) -> None:
-        """Run passes in which scales, positions, masks and what is cached differ."""
-        text = torch.zeros(self.num_layers, 1, 2 * TRIED, 2 * self.num_kv_heads, self.head_dim, device=self.device)
+    def _run_trials(self, recorded: list[Recorded]) -> None:
+        """Run passes in which numbers, positions, masks and what is cached differ; the last is near, as texts begin."""
+        shape = self.num_layers, 1, 2 * TRIED, 2 * self.num_kv_heads, self.head_dim
+        text = torch.zeros(shape, dtype=self.dtype, device=self.device)
         tokens = torch.arange(1, 1 + 2 * TRIED, device=self.device)[None] % self.input_vocab_size
         far = max(0, (self.position_limit or FAR) - TRIED)
-        for start, end, shift in ((0, TRIED, 0), (TRIED, 2 * TRIED, 0), (0, TRIED, far), (0, TRIED, 0)):
+        for is_random, start, shift in ((True, 0, 0), (True, TRIED, 0), (True, 0, far), (False, 0, far), (False, 0, 0)):
+            for record in recorded:
+                record.is_random = is_random
+            end = start + TRIED
             stored = text[:, :, :end].clone()
             cache = self._cache(stored, stored[:, :, start:], 0, start)
             positions = torch.arange(start + shift, end + shift, device=self.device)[None]

@@ -27,18 +27,20 @@ OUT = (("o_proj",), ("dense",))
 UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",))
 DOWN = (("down_proj",), ("c_proj",), ("fc2",))
 HEAD_NORMS = (("q_norm", "k_norm"),)
-# Before and behind attention, before and behind feed-forward.
+# Before and behind attention, before and behind feed-forward. "post_attention" is before feed-forward in most families, and
+# behind attention in those that have norms there.
 NORMS = (
     ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     ("input_layernorm", None, "post_attention_layernorm", None),
     (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
 )
 ACTIVATION = ("act_fn", "activation_fn", "act")
-BOUNDS = ("attn_logit_softcapping", "clip_qkv", "swiglu_limit")  # in configurations, of what only shows in large numbers
+# Settings of what a trial may not see, since it only shows in large numbers or far into a text.
+UNSEEN = ("attn_logit_softcapping", "clip_qkv", "swiglu_limit", "llama_4_scaling_beta")
 ACTIVATION_ROUNDING = 2e-6
-ROUNDING, TRAINED_ROUNDING = 5e-5, 1e-2  # in fp32, of what a layer adds to random numbers, and to those of a trained model
+ROUNDING, OWN_ROUNDING = 5e-5, 1e-2  # in fp32, of what a layer adds to random numbers, and to those of a trained model
 SUM_ROUNDING = 1e-6  # of the sum
-RANDOM = 3  # passes over random numbers, before those over the model's own
+HIDDEN = -1e30  # what masks add to scores that a token does not see is below
 
 
 class PassCache(Cache):
@@ -89,7 +91,8 @@ def _window(mask: Any, num_new: int, end: int) -> int | None:
     seen = mask if mask.dtype == torch.bool else mask == 0
     window = int(seen.flatten()[-end:].sum())
     wanted = torch.ones(num_new, end, dtype=torch.bool).tril(end - num_new).triu(end - num_new + 1 - window)
-    return window if bool((seen == wanted).all()) else None
+    is_mask = mask.dtype == torch.bool or bool((seen | (mask < HIDDEN)).all())
+    return window if window and is_mask and bool((seen == wanted).all()) else None
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,13 @@ class _Parts:
 
 
 def parts_of(layer: nn.Module) -> _Parts | None:
-    """Return a layer's parts: fp32 on a CPU, all of its weights; None where it has others, or others are missing."""
+    """Return a layer's parts: all of its weights, fp32 on a CPU, without hooks; None where it has others, or lacks some."""
     attention, feed = (layer._modules.get(name) for name in (ATTENTION, FEED))
     if attention is None or feed is None:
         return None
     found = [_linears(parent, names) for parent, names in ((attention, QKV), (attention, OUT), (feed, UP), (feed, DOWN))]
     arrangement = next((names for names in NORMS if all(name is None or name in layer._modules for name in names)), None)
-    activation = _activation(feed)
-    if arrangement is None or activation is None or not all(found):
+    if arrangement is None or not all(found):
         return None
     qkv, out, up, down = found
     norms = tuple(None if name is None else layer._modules[name] for name in arrangement)
@@ -121,9 +123,13 @@ def parts_of(layer: nn.Module) -> _Parts | None:
     used = {id(one) for part in (*qkv, *out, *up, *down, *norms, *head_norms) if part is not None for one in part.parameters()}
     own = list(layer.parameters())
     plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in own)
-    if not plain or {id(one) for one in own} != used:
+    hooked = any(one._forward_hooks or one._forward_pre_hooks for one in layer.modules())
+    width = out[0].out_features
+    fits = down[0].out_features == width and all(one.in_features == width for one in (*qkv, *up))
+    if not plain or hooked or not fits or {id(one) for one in own} != used:
         return None
-    return _Parts(qkv, out, up, down, norms, head_norms, activation)
+    activation = _activation(feed)
+    return None if activation is None else _Parts(qkv, out, up, down, norms, head_norms, activation)
 
 
 def _modules(parent: nn.Module, names: Sequence[str]) -> tuple[nn.Module, ...]:
@@ -140,22 +146,27 @@ def _linears(parent: nn.Module, choices: Sequence[Sequence[str]]) -> tuple[nn.Li
 
 @torch.no_grad()
 def _activation(feed: nn.Module) -> str | None:
-    """Tell a feed-forward's activation by what it gives."""
+    """Tell a feed-forward's activation by what it gives for small numbers and for large ones, which some families clip."""
     act = next((found for name in ACTIVATION if callable(found := getattr(feed, name, None))), None)
     if act is None:
         return None
-    numbers = torch.linspace(-8, 8, 4097)
-    given = act(numbers)
-    return next(
-        (name for name, ours in ACTIVATIONS.items() if torch.allclose(ours(numbers), given, rtol=0, atol=ACTIVATION_ROUNDING)),
-        None,
-    )
+    large = torch.logspace(1, 4, 64, dtype=torch.float32)
+    numbers = torch.cat((torch.linspace(-8, 8, 4097, dtype=torch.float32), large, -large))
+    try:
+        given, rounding = act(numbers), ACTIVATION_ROUNDING
+    except (RuntimeError, TypeError, ValueError):  # one that takes something else
+        return None
+    for name, ours in ACTIVATIONS.items():
+        if given.dtype == numbers.dtype and torch.allclose(ours(numbers), given, rtol=rounding, atol=rounding):
+            return name
+    return None
 
 
 def takes_layers(model: Any, choice: Choice) -> bool:
     """Tell if compiled calls may stand in for layers of a model. Those of rounded weights would read a copy of their own."""
-    bounded = any(getattr(model.config.get_text_config(), name, None) is not None for name in BOUNDS)
-    return choice.most_rows > 0 and choice.rounding is None and not bounded
+    config = model.config.get_text_config()
+    settings = {**config.to_dict(), **(getattr(config, "rope_parameters", None) or {})}
+    return choice.most_rows > 0 and choice.rounding is None and all(settings.get(name) is None for name in UNSEEN)
 
 
 def join_weights(model: nn.Module) -> None:
@@ -176,8 +187,8 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
     before, behind, head_norms = norms[0:4:2], norms[1:4:2], norms[4:]
     own, width, feed = parts.out[0].in_features, parts.out[0].out_features, parts.down[0].in_features
     heads, queries, keys = own // head_dim, own, kv_heads * head_dim
-    gates = sum(one.out_features for one in parts.up) == 2 * feed
-    ups = [feed, feed] if len(parts.up) == 2 else [feed * (1 + gates)]
+    gated = sum(one.out_features for one in parts.up) == 2 * feed
+    ups = [feed, feed] if len(parts.up) == 2 else [2 * feed if gated else feed]
     outs = [queries, keys, keys] if len(parts.qkv) == 3 else [queries + 2 * keys]
     gains = [one.gain.numel() for one in head_norms if one is not None]
     if (
@@ -186,15 +197,14 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
         or any(module is not None and told is None for module, told in zip(modules, norms, strict=True))
         or any(one is not None and one.gain.numel() != width for one in norms[:4])
         or gains not in ([], [head_dim, head_dim], [queries, keys])
-        or [one.out_features for one in (*parts.qkv, *parts.up, *parts.down)] != [*outs, *ups, width]
-        or any(one.in_features != width for one in (*parts.qkv, *parts.up))
+        or [one.out_features for one in (*parts.qkv, *parts.up)] != [*outs, *ups]
     ):
         return None
     qkv, out, up, down = (fuse(linears, choice).parts for linears in (parts.qkv, parts.out, parts.up, parts.down))
     scale = getattr(layer._modules[ATTENTION], "scaling", head_dim**-0.5)
     share = getattr(layer, "residual_multiplier", 1.0)
     described = DecoderLayer(tuple(before), qkv, out, None, up, down, scale, _pair(head_norms), _pair(behind), share)
-    return described, DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gates)
+    return described, DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gated)
 
 
 def _pair(norms: Sequence[NormWeights | None]) -> tuple[NormWeights, NormWeights] | None:
@@ -226,15 +236,14 @@ class Recorded:
     def __init__(self, family: Callable[..., Any], number: int) -> None:
         self.family = family
         self.seen: list[Seen] = []
-        self.entering: Tensor | None = None
+        self.is_random = False
         self._generator = torch.Generator().manual_seed(number)
 
     def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
-        is_random = len(self.seen) < RANDOM
-        if is_random:
-            hidden = torch.randn(hidden.shape, generator=self._generator)
+        if self.is_random:
+            hidden = torch.randn(hidden.shape, generator=self._generator, dtype=hidden.dtype)
         made = self.family(hidden, *more, **named)
-        self.seen.append(Seen(hidden, more, named, made, ROUNDING if is_random else TRAINED_ROUNDING))
+        self.seen.append(Seen(hidden, more, named, made, ROUNDING if self.is_random else OWN_ROUNDING))
         return made
 
 

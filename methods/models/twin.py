@@ -30,10 +30,10 @@ class Standin:
     """
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        self.module, self._function = module, function
+        self.module, self.function = module, function
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._function(*given, **named)
+        return self.function(*given, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
@@ -164,14 +164,10 @@ class Span(threading.local):
 
 
 class Spanned(Standin):
-    """A layer under a span, by a ``function`` in its place.
-
-    Outside of the span it does nothing, and returns as many things as it does inside.
-    """
+    """A layer under a span. Outside of it it does nothing, and returns as many things as it does inside."""
 
     def __init__(self, layer: nn.Module, number: int, span: Span) -> None:
         super().__init__(layer, layer)
-        self.function: Callable[..., Any] = layer
         self.span, self._number = span, number
         self._length: int | None = None  # of the tuple that it returns
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from kernels import native
@@ -15,7 +16,7 @@ from methods.models.general import GeneralStack
 from methods.models.layers import PassCache
 from methods.session import ModelSession
 from methods.types import Inputs
-from tests.methods.test_general_models import FAMILIES, build, logits_of, text
+from tests.methods.test_general_models import FAMILIES, POSITIONS, SIZES, build, logits_of, text
 
 pytestmark = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
 # With norms behind, norms of queries and keys, windows, a share of what is added; positions that turn in part or not at all.
@@ -87,10 +88,12 @@ def test_a_masks_window_is_told() -> None:
     assert cache.window(None) == 9
     assert cache.window(all_before) == cache.window(all_before[None, None].expand(2, 1, 3, 9)) == 9
     assert cache.window(torch.where(some, 0.0, float("-inf"))[None, None]) == cache.window(some) == 4
+    biases = torch.where(some, torch.where(torch.arange(9) % 2 == 0, 0.0, -0.5), float("-inf"))
     hole, ahead, chunk = all_before.clone(), all_before.clone(), all_before.clone()
     hole[1, 2], ahead[0, 7], chunk[:, :6] = False, True, False
     different = torch.stack((all_before, some))[:, None]
-    for mask in (hole, ahead, chunk, different, all_before[:, 1:], {"full_attention": all_before}):
+    others = biases, torch.where(some, 0.0, -0.5), torch.zeros_like(all_before), {"full_attention": all_before}
+    for mask in (hole, ahead, chunk, different, all_before[:, 1:], *others):
         assert cache.window(mask) is None
 
 
@@ -121,14 +124,41 @@ def scaled_far_away(named: Any, made: Any) -> Any:
     return torch.where(far, 1.01 * made[0], made[0]), made[1]
 
 
-def unseen(_: Any, made: Any) -> Any:
-    """Dropped where numbers are large, as some clip them: the model's own show it, random ones do not."""
-    return made[0].clamp(-1.5, 1.5), made[1]
-
-
 class QuickGelu(nn.Module):
     def forward(self, numbers: Tensor) -> Tensor:
         return numbers * torch.sigmoid(1.702 * numbers)
+
+
+class ClippedSilu(nn.Module):
+    def forward(self, numbers: Tensor) -> Tensor:
+        return nn.functional.silu(numbers).clamp(max=10)
+
+
+class OfTwo(nn.Module):
+    """Cannot be tried alone, as one that takes two arguments."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        if numbers.numel() > 1000:
+            raise TypeError("missing 1 required positional argument")
+        return nn.functional.silu(numbers)
+
+
+class DoubleSilu(nn.Module):
+    """Another dtype than what goes in, as of an activation that has weights in fp64."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return nn.functional.silu(numbers.double()) if numbers.numel() > 1000 else nn.functional.silu(numbers)
+
+
+class Narrow(nn.Linear):
+    """Reads the first half of what enters, by a weight of its own."""
+
+    def __init__(self, whole: nn.Linear) -> None:
+        super().__init__(whole.in_features // 2, whole.out_features, bias=False)
+        self.weight.data = whole.weight.data[:, : whole.in_features // 2].clone()
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return super().forward(numbers[..., : self.in_features])
 
 
 def without_mask(layer: Any) -> None:
@@ -139,8 +169,13 @@ def without_mask(layer: Any) -> None:
 FAULTS: dict[str, Callable[[Any], Any]] = {
     "attention times 1.001": changed(lambda _, made: (1.001 * made[0], made[1])),
     "attention behind a position": changed(scaled_far_away),
-    "attention that is clipped": changed(unseen),
+    "attention that is clipped": changed(lambda _, made: (made[0].clamp(-1.5, 1.5), made[1])),
     "an activation that is nearly ours": lambda layer: setattr(layer.mlp, "act_fn", QuickGelu()),
+    "an activation that is clipped": lambda layer: setattr(layer.mlp, "act_fn", ClippedSilu()),
+    "an activation of two": lambda layer: setattr(layer.mlp, "act_fn", OfTwo()),
+    "an activation of another dtype": lambda layer: setattr(layer.mlp, "act_fn", DoubleSilu()),
+    "a hook": lambda layer: layer.mlp.register_forward_hook(lambda *_: None),
+    "keys of other inputs": lambda layer: setattr(layer.self_attn, "k_proj", Narrow(layer.self_attn.k_proj)),
     "another part": lambda layer: setattr(layer.mlp, "router", nn.Linear(32, 2)),
     "a share that its outcome does not have": lambda layer: setattr(layer, "residual_multiplier", 0.9),
     "no mask": without_mask,
@@ -158,6 +193,25 @@ def test_the_trial_catches(name: str) -> None:
     last = session.prefill(Inputs(((5,),)))
     given = session.extend(torch.tensor([[last[0]]]))[0]
     torch.testing.assert_close(given, logits_of(model, [5]), rtol=0, atol=1e-4)
+
+
+def test_what_only_shows_far_into_a_text_is_tried_there() -> None:
+    """Attention that looks everywhere alike in random numbers, and to one token in the model's own."""
+    model = single("Qwen3")
+
+    def sharpen(named: Any, made: Any) -> Any:
+        far = named["position_ids"][..., None] >= POSITIONS - 8
+        large = named["hidden_states"].abs().amax(-1, keepdim=True) > 4
+        return torch.where(far & large, 1.1 * made[0], made[0]), made[1]
+
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = 30
+    changed(sharpen)(model.model.layers[0])
+    assert GeneralStack(model, COMPILED).num_compiled == 2
+    settings = {**SIZES, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    settings["rope_parameters"] |= {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}
+    ministral = transformers.Ministral3ForCausalLM(transformers.Ministral3Config(**settings)).eval()
+    assert GeneralStack(ministral, COMPILED).num_compiled == 0
 
 
 @pytest.mark.parametrize("name", ["scaling", "variance_epsilon"])
