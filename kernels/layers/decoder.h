@@ -35,7 +35,8 @@ struct Norm {
 };
 
 // Mirrored by `_Layer` of decoder.py. `query` and `source_out` are there if the layer attends to a source; a norm without a gain
-// is none. What attention and feed-forward give goes through the norm that stands `behind` each, and times `share`, to the sum.
+// is none. What attention and feed-forward give goes through the norm that stands `behind` each, and times `share`, to the sum. In
+// a `parallel` layer feed-forward reads what attention reads, the sum before both.
 template <typename Number>
 struct Layer {
   Norm<Number> attention_norm, source_norm, feed_norm;
@@ -43,15 +44,17 @@ struct Layer {
   Norm<Number> attention_behind, feed_behind;
   Product<Number> qkv, out, query, source_out, up, down;
   double scale, share;  // of queries; of what is added to the sum
-  long turns, norms_all;
+  long turns, norms_all, parallel;
 };
 
 // Mirrored by `_Shape` of decoder.py: what all layers share. `distances` is the number of biases of each head, for keys so many
 // places before the query at most; 0 where attention has none. Norms stand behind what they belong to, on the sum, or before it.
 // Where a token `sees_all`, it looks at those behind it, too, and there are no biases. The first `turned` numbers of a head turn.
+// Queries, keys and values of a head lie side by side where they are `interleaved`, else those of all heads.
 template <typename Number>
 struct Shape {
-  long width, heads, key_heads, head_size, turned, activation, gated, norms_behind, attends_to_source, sees_all, distances;
+  long width, heads, key_heads, head_size, turned, interleaved, activation, gated, norms_behind, attends_to_source, sees_all;
+  long distances;
   const Number* biases;  // [heads, distances], the last one of the query's own place
 };
 
@@ -291,7 +294,8 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* 
   queries.assign(heads * count * length, Number(0)), scores.resize(heads * count * places);
   for (long i = 0; i < heads * count; i++) {
     const long place = i % count;
-    const Number* query = shared.queries.data() + (row * count + place) * query_stride + (head + i / count) * size;
+    const long step = on_text && shape.interleaved ? 3 * size : size;
+    const Number* query = shared.queries.data() + (row * count + place) * query_stride + (head + i / count) * step;
     Number* to = queries.data() + i * length;
     if (on_text && rotary)
       rotate(query, rotary + (position + place) * 2 * shape.turned, shape.turned, size, scale, to);
@@ -330,7 +334,7 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* 
 template <typename Number>
 void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, const Pass<Number>& pass,
          Buffers<Number>& shared, Gate& gate, long thread, long threads) {
-  static thread_local std::vector<Number> normed, scores, queries;
+  static thread_local std::vector<Number> normed, aside, scores, queries;
   const long rows = pass.batch * pass.num_new, size = shape.head_size, width = shape.width;
   const long fused = (shape.heads + 2 * shape.key_heads) * size, own = shape.heads * size, kept = shape.key_heads * size;
   const long units = pass.batch * shape.heads, last_unit = units * (thread + 1) / threads;
@@ -349,17 +353,17 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     wait();
   };
   Number *between = shared.queries.data(), *fed = shared.fed.data();
-  normed.resize(rows * width);
+  normed.resize(rows * width), aside.resize(rows * width);
   // Numbers through a norm, or as they are where there is none.
-  const auto through = [&](const Norm<Number>& norm, const Number* from) {
+  const auto through = [&](const Norm<Number>& norm, const Number* from, Number* to) {
     if (norm.gain)
-      apply(norm, from, rows, width, normed.data());
+      apply(norm, from, rows, width, to);
     else
-      std::copy_n(from, rows * width, normed.data());
+      std::copy_n(from, rows * width, to);
   };
   // What goes into attention or feed-forward: `own_norm` of the sum so far, or where norms stand behind it, that of what came last.
   const auto enter = [&](const Norm<Number>& own_norm, const Norm<Number>* behind) {
-    through(!shape.norms_behind ? own_norm : behind ? *behind : Norm<Number>(), pass.hidden);
+    through(!shape.norms_behind ? own_norm : behind ? *behind : Norm<Number>(), pass.hidden, normed.data());
   };
   const Number* sum = shape.norms_behind ? normed.data() : pass.hidden;  // what attention and feed-forward are added to
   // Add what attention or feed-forward gives to the sum.
@@ -367,7 +371,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
                               Number share) {
     if (!behind.gain && share == 1) return make(product, from, stride, sum, pass.hidden);
     make(product, from, stride, nothing, between);
-    through(behind, between);
+    through(behind, between, normed.data());
     for (long row = 0; row < rows; row++)
       for (long i = row * width + columns.first; i < row * width + columns.last; i++) pass.hidden[i] += share * normed[i];
     wait();
@@ -383,6 +387,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     const Number scale = Number(layer.scale), share = Number(layer.share);
     const Number* rotary = layer.turns ? pass.rotary : nothing;
     enter(layer.attention_norm, index ? &layers[index - 1].feed_norm : nullptr);
+    if (layer.parallel) through(layer.feed_norm, pass.hidden, aside.data());
     make(layer.qkv, normed.data(), width, nothing, between);
     if (layer.query_norm.gain) {
       for (long row = thread; row < rows; row += threads) {
@@ -398,12 +403,12 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       const long position = pass.starts ? start : pass.position;
       const long to = index * pass.text.layer_stride + row * pass.new_row_stride + (start + place) * pass.text.place_stride +
                       head * pass.text.head_stride;
-      const Number* from = between + one * fused + own + head * size;
+      const Number* from = between + one * fused + (shape.interleaved ? (3 * head + 1) * size : own + head * size);
       if (rotary)
         rotate(from, rotary + (position + place) * 2 * shape.turned, shape.turned, size, Number(1), pass.new_keys + to);
       else
         std::copy_n(from, size, pass.new_keys + to);
-      std::copy_n(from + kept, size, pass.new_values + to);
+      std::copy_n(from + (shape.interleaved ? size : kept), size, pass.new_values + to);
     }
     wait();
     attend_to(std::true_type(), rotary, index, scale, shape.heads / shape.key_heads, fused);
@@ -416,10 +421,10 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       wait();
       make(layer.source_out, shared.attended.data(), own, sum, pass.hidden);
     }
-    enter(layer.feed_norm, shape.attends_to_source ? &layer.source_norm : &layer.attention_norm);
+    if (!layer.parallel) enter(layer.feed_norm, shape.attends_to_source ? &layer.source_norm : &layer.attention_norm);
     const long feed = layer.down.depth;
     const Columns gates(feed, thread, threads);
-    halves_of(layer.up, normed.data(), width, nothing, fed);
+    halves_of(layer.up, layer.parallel ? aside.data() : normed.data(), width, nothing, fed);
     join(fed, second, layer.up.width, rows, gates);
     if (shape.gated) join(fed + feed, second + feed, layer.up.width, rows, gates);
     for (long row = 0; row < rows; row++) {

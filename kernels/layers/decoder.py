@@ -51,7 +51,8 @@ class DecoderLayer:
     weights of the source's queries and of what its attention gives; ``scale`` multiplies the text's and the source's queries.
     What attention and feed-forward give goes through the norms ``behind`` them, and times ``share``, to the sum; queries and
     keys go through ``head_norms``, each head by itself, or all at once where gains are as wide as all heads. ``turns``:
-    queries and keys are turned by their positions, where the model has such.
+    queries and keys are turned by their positions, where the model has such. ``parallel``: feed-forward reads what attention
+    reads, the sum before both.
     """
 
     norms: tuple[NormWeights | None, ...]
@@ -65,6 +66,7 @@ class DecoderLayer:
     behind: tuple[NormWeights, NormWeights] | None = None
     share: float = 1.0
     turns: bool = True
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class DecoderShape:
     ``norms_behind``: norms stand behind the sum, not before attention and feed-forward. ``biases`` are added to the text's
     scores by distance, -distances + 1..0; distances beyond have the first one. ``sees_all``: a token looks at those behind it,
     too, in a pass over the whole text; without biases. ``turned``: as many of a head's first numbers turn; None: all.
+    ``interleaved``: a head's query, key and value lie side by side in what the first product gives, not those of all heads; as
+    many of each, and no norms of them.
     """
 
     heads: int
@@ -85,6 +89,7 @@ class DecoderShape:
     sees_all: bool = False
     biases: Float[Tensor, "H distances"] | None = None
     turned: int | None = None
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,14 +117,17 @@ class _Layer(ctypes.Structure):
         *((name, _Norm) for name in ("query_norm", "key_norm", "attention_behind", "feed_behind")),
         *((name, ProductArguments) for name in ("qkv", "out", "query", "source_out", "up", "down")),
         *((name, ctypes.c_double) for name in ("scale", "share")),
-        *((name, ctypes.c_long) for name in ("turns", "norms_all")),
+        *((name, ctypes.c_long) for name in ("turns", "norms_all", "parallel")),
     )
 
 
 class _Shape(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "turned", "activation")),
-        *((name, ctypes.c_long) for name in ("gated", "norms_behind", "attends_to_source", "sees_all", "distances")),
+        *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "turned", "interleaved")),
+        *(
+            (name, ctypes.c_long)
+            for name in ("activation", "gated", "norms_behind", "attends_to_source", "sees_all", "distances")
+        ),
         ("biases", ctypes.c_void_p),
     )
 
@@ -231,8 +239,8 @@ class DecoderLayers:
         biases = shape.biases
         self._shape = _Shape(
             layers[0].qkv[0].shape[0], shape.heads, shape.key_heads, shape.head_size,
-            shape.head_size if shape.turned is None else shape.turned, ACTIVATIONS[shape.activation], shape.gated,
-            shape.norms_behind, layers[0].source is not None, shape.sees_all,
+            shape.head_size if shape.turned is None else shape.turned, shape.interleaved,
+            ACTIVATIONS[shape.activation], shape.gated, shape.norms_behind, layers[0].source is not None, shape.sees_all,
             0 if biases is None else biases.shape[1], self._address(biases),
         )  # fmt: skip
 
@@ -336,7 +344,7 @@ class DecoderLayers:
         norms_all = head_norms[0] is not None and head_norms[0].gain.numel() > self._described[1].head_size
         return _Layer(
             attention, *(source or [_Norm()]), feed, *others, *map(self._product, weights), layer.scale, layer.share,
-            layer.turns, norms_all,
+            layer.turns, norms_all, layer.parallel,
         )  # fmt: skip
 
 
@@ -565,5 +573,7 @@ def _library(layers: Sequence[DecoderLayer], shape: DecoderShape, *others: Weigh
     weights = [weight for weight, *_ in (*own, *others)]
     dtype = weights[0].dtype
     fits = shape.activation in ACTIVATIONS and dtype in FUNCTIONS and shape.heads % shape.key_heads == 0
+    has_head_norms = any(layer.head_norms is not None for layer in layers)
+    fits = fits and not (shape.interleaved and (shape.heads != shape.key_heads or has_head_norms))
     fits = fits and all(one.device.type == "cpu" and one.dtype == dtype and one.stride(1) == 1 for one in weights)
     return native.library(SOURCE) if fits else None

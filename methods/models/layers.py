@@ -7,6 +7,7 @@ its modules; that it computes nothing else is seen by passes over some tokens, o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,12 +21,14 @@ from methods.models.base import ACTIVATIONS
 from methods.models.twin import norm_weights
 from methods.models.weights import fuse
 
-# The names that transformers' families give to a layer's parts.
-ATTENTION, FEED = "self_attn", "mlp"
+# The names that transformers' families give to a layer's parts. Without a module for feed-forward its matrices are the
+# layer's own.
+ATTENTION, FEED = ("self_attn", "attention"), "mlp"
 QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
-OUT = (("o_proj",), ("dense",))
-UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",))
-DOWN = (("down_proj",), ("c_proj",), ("fc2",))
+INTERLEAVED = (("query_key_value",),)  # a head's query, key and value side by side
+OUT = (("o_proj",), ("out_proj",), ("dense",))
+UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",), ("dense_h_to_4h",))
+DOWN = (("down_proj",), ("c_proj",), ("fc2",), ("dense_4h_to_h",))
 HEAD_NORMS = (("q_norm", "k_norm"),)
 # Before and behind attention, before and behind feed-forward. "post_attention" is before feed-forward in most families, and
 # behind attention in those that have norms there.
@@ -33,7 +36,10 @@ NORMS = (
     ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     ("input_layernorm", None, "post_attention_layernorm", None),
     (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+    ("self_attn_layer_norm", None, "final_layer_norm", None),
+    ("input_layernorm", None, "input_layernorm", None),
 )
+CACHE = ("past_key_values", "layer_past")  # as layers are given it
 ACTIVATION = ("act_fn", "activation_fn", "act")
 # Settings of what a trial may not see, since it only shows in large numbers or far into a text.
 UNSEEN = ("attn_logit_softcapping", "clip_qkv", "swiglu_limit", "llama_4_scaling_beta")
@@ -103,6 +109,7 @@ class _Parts:
     out: tuple[nn.Linear, ...]
     up: tuple[nn.Linear, ...]
     down: tuple[nn.Linear, ...]
+    interleaved: bool
     norms: tuple[nn.Module | None, ...]
     head_norms: tuple[nn.Module, ...]
     activation: str
@@ -110,14 +117,16 @@ class _Parts:
 
 def parts_of(layer: nn.Module) -> _Parts | None:
     """Return a layer's parts: all of its weights, fp32 on a CPU, without hooks; None where it has others, or lacks some."""
-    attention, feed = (layer._modules.get(name) for name in (ATTENTION, FEED))
-    if attention is None or feed is None:
+    attention, feed = _attention(layer), layer._modules.get(FEED) or layer
+    if attention is None:
         return None
-    found = [_linears(parent, names) for parent, names in ((attention, QKV), (attention, OUT), (feed, UP), (feed, DOWN))]
-    arrangement = next((names for names in NORMS if all(name is None or name in layer._modules for name in names)), None)
-    if arrangement is None or not all(found):
+    interleaved = _linears(attention, INTERLEAVED)
+    named = (attention, QKV), (attention, OUT), (feed, UP), (feed, DOWN)
+    qkv, out, up, down = (_linears(parent, names) for parent, names in named)
+    arrangement = next((names for names in NORMS if all(name is None or layer._modules.get(name) for name in names)), None)
+    qkv = qkv or interleaved
+    if arrangement is None or not all((qkv, out, up, down)):
         return None
-    qkv, out, up, down = found
     norms = tuple(None if name is None else layer._modules[name] for name in arrangement)
     head_norms = next((pair for names in HEAD_NORMS if (pair := _modules(attention, names))), ())
     used = {id(one) for part in (*qkv, *out, *up, *down, *norms, *head_norms) if part is not None for one in part.parameters()}
@@ -129,7 +138,11 @@ def parts_of(layer: nn.Module) -> _Parts | None:
     if not plain or hooked or not fits or {id(one) for one in own} != used:
         return None
     activation = _activation(feed)
-    return None if activation is None else _Parts(qkv, out, up, down, norms, head_norms, activation)
+    return None if activation is None else _Parts(qkv, out, up, down, bool(interleaved), norms, head_norms, activation)
+
+
+def _attention(layer: nn.Module) -> nn.Module | None:
+    return next((found for name in ATTENTION if (found := layer._modules.get(name)) is not None), None)
 
 
 def _modules(parent: nn.Module, names: Sequence[str]) -> tuple[nn.Module, ...]:
@@ -201,15 +214,20 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
     ):
         return None
     qkv, out, up, down = (fuse(linears, choice).parts for linears in (parts.qkv, parts.out, parts.up, parts.down))
-    scale = getattr(layer._modules[ATTENTION], "scaling", head_dim**-0.5)
+    scale = getattr(_attention(layer), "scaling", head_dim**-0.5)
     share = getattr(layer, "residual_multiplier", 1.0)
     described = DecoderLayer(tuple(before), qkv, out, None, up, down, scale, _pair(head_norms), _pair(behind), share)
-    return described, DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gated)
+    shape = DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gated, interleaved=parts.interleaved)
+    return described, shape
 
 
 def _pair(norms: Sequence[NormWeights | None]) -> tuple[NormWeights, NormWeights] | None:
     found = tuple(one for one in norms if one is not None)
     return (found[0], found[1]) if len(found) == 2 else None
+
+
+def _cache(named: Mapping[str, Any]) -> Any:
+    return next((named[name] for name in CACHE if name in named), None)
 
 
 @dataclass(frozen=True)
@@ -224,7 +242,7 @@ class Seen:
 
     @property
     def window(self) -> int | None:
-        return self.named["past_key_values"].window(self.named.get("attention_mask"))
+        return _cache(self.named).window(self.named.get("attention_mask"))
 
 
 class Recorded:
@@ -254,7 +272,7 @@ class CompiledLayer:
         self._calls, self._number, self._family, self._most_rows, self._in_tuple = calls, number, family, most_rows, in_tuple
 
     def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
-        cache: Any = named.get("past_key_values")
+        cache = _cache(named)
         fits = not more and isinstance(cache, PassCache) and hidden.shape[0] * hidden.shape[1] <= self._most_rows
         window = cache.window(named.get("attention_mask")) if fits else None
         if window is None:
@@ -278,8 +296,8 @@ def told_layer(
         if turned % 2 or turned > shape.head_size or pair[0].dtype != torch.float32:
             return None
         shape = replace(shape, turned=turned)
-    for turns in (True, False):
-        calls = compiled_layers([replace(layer, turns=turns)], shape)
+    for parallel, turns in product((False, True), (True, False)):
+        calls = compiled_layers([replace(layer, parallel=parallel, turns=turns)], shape)
         if calls is not None and all(_agrees(calls, number, one) for one in seen):
             return CompiledLayer(calls, number, family, most_rows, in_tuple)
     return None
@@ -287,7 +305,7 @@ def told_layer(
 
 def _agrees(calls: DecoderLayers, number: int, seen: Seen) -> bool:
     """Make what the family made again, and compare."""
-    passed = seen.named["past_key_values"]
+    passed = _cache(seen.named)
     text = passed.text.clone()
     cache = PassCache([], text, text[:, :, -passed.new.shape[2] :].zero_(), passed.first)
     entered, theirs = seen.hidden, seen.made[0] if isinstance(seen.made, tuple) else seen.made

@@ -100,10 +100,10 @@ PAIRED: dict[str, dict[str, Any]] = {
 STATEFUL = ("Mamba", "Rwkv", "xLSTM", "RecurrentGemma", "Jamba")
 
 
-def build(family: str) -> Any:
+def build(family: str, **more: Any) -> Any:
     """A random model with large weights, so that its choices are far apart."""
     name = family.removesuffix("2") if family == "Falcon2" else family
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **FAMILIES.get(family, {})})
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **FAMILIES.get(family, {}), **more})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config)

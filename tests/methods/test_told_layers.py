@@ -20,16 +20,32 @@ from tests.methods.test_general_models import FAMILIES, POSITIONS, SIZES, build,
 
 pytestmark = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
 # With norms behind, norms of queries and keys, windows, a share of what is added; positions that turn in part or not at all.
-TOLD = ("Gemma3Text", "Granite", "Llama", "Olmo2", "Phi3", "Qwen3", "SmolLM3", "StableLm", "Starcoder2")
-# Queries that turn by neighbours, scores that are bounded, experts, latent keys, layers side by side, other parts.
+# And feed-forward beside attention, by one norm or two; heads whose queries, keys and values lie side by side.
+TOLD = (
+    "GPTNeoX", "Gemma3Text", "Granite", "Llama", "OPT", "Olmo2", "Phi", "Phi3", "Qwen3", "SmolLM3", "StableLm", "Starcoder2"
+)  # fmt: skip
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPTNeoX in turns": ("GPTNeoX", {"use_parallel_residual": False}),
+    "StableLm side by side": ("StableLm", {"use_parallel_residual": True}),
+    "Phi3 turned in part": ("Phi3", {"partial_rotary_factor": 0.5}),
+    "Qwen3 with biases": ("Qwen3", {"attention_bias": True}),
+    "Gemma3Text without windows": ("Gemma3Text", {"sliding_window": 64}),
+}
+# Queries that turn by neighbours, scores that are bounded, experts, latent keys, slopes, other parts.
 OWN = sorted({*FAMILIES} - {*TOLD})
 
 
-def single(family: str) -> Any:
-    return build(family).to(torch.float32)
+def single(name: str) -> Any:
+    family, settings = VARIANTS.get(name, (name, {}))
+    model = build(family, **settings).to(torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms and biases
+                parameter.add_(torch.linspace(-0.3, 0.3, len(parameter)))
+    return model
 
 
-@pytest.fixture(scope="module", params=TOLD)
+@pytest.fixture(scope="module", params=[*TOLD, *VARIANTS])
 def told(request: pytest.FixtureRequest) -> tuple[Any, GeneralStack]:
     model = single(request.param)
     stack = GeneralStack(model, COMPILED)
@@ -201,11 +217,11 @@ def test_what_only_shows_far_into_a_text_is_tried_there() -> None:
 
     def sharpen(named: Any, made: Any) -> Any:
         far = named["position_ids"][..., None] >= POSITIONS - 8
-        large = named["hidden_states"].abs().amax(-1, keepdim=True) > 4
+        large = named["hidden_states"].abs().amax(-1, keepdim=True) > 6
         return torch.where(far & large, 1.1 * made[0], made[0]), made[1]
 
     with torch.no_grad():
-        model.model.embed_tokens.weight[:, 0] = 30
+        model.model.embed_tokens.weight[:, -1] = 30
     changed(sharpen)(model.model.layers[0])
     assert GeneralStack(model, COMPILED).num_compiled == 2
     settings = {**SIZES, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
