@@ -129,11 +129,12 @@ class _Passes(Stack):
         described = [describe(layer.module, self.num_kv_heads, self.head_dim, self.choice) for layer in layers]
         if not any(described):
             return
-        recorded = [Recorded(layer.function, number) for number, layer in enumerate(layers)]
+        recorded = [Recorded(layer.module, number) for number, layer in enumerate(layers)]
+        sources = self._trial_sources()  # before their passes would be recorded
         for layer, record in zip(layers, recorded, strict=True):
             layer.function = record
         try:
-            self._run_trials(recorded)
+            self._run_trials(recorded, sources)
         except MISFITS:  # a family that takes no positions
             described = [None] * len(layers)
         for number, (layer, one, record) in enumerate(zip(layers, described, recorded, strict=True)):
@@ -145,7 +146,11 @@ class _Passes(Stack):
             layer.function = record.family if told is None else told
             self.num_compiled += told is not None
 
-    def _run_trials(self, recorded: list[Recorded]) -> None:
+    def _trial_sources(self) -> tuple[SourceStates | None, SourceStates | None]:
+        """What passes over random numbers read of a source, and what those over the model's own do."""
+        return None, None
+
+    def _run_trials(self, recorded: list[Recorded], sources: tuple[SourceStates | None, SourceStates | None]) -> None:
         """Run passes in which numbers, positions, masks and what is cached differ; the last is near, as texts begin."""
         shape = self.num_layers, 1, 2 * TRIED, 2 * self.num_kv_heads, self.head_dim
         text = torch.zeros(shape, dtype=self.dtype, device=self.device)
@@ -156,10 +161,11 @@ class _Passes(Stack):
                 record.is_random = is_random
             end = start + TRIED
             stored = text[:, :, :end].clone()
-            cache = self._cache(stored, stored[:, :, start:], 0, start)
+            source = sources[0 if is_random else 1]
+            given = self._cached(self._cache(stored, stored[:, :, start:], 0, start, source), source)
             positions = torch.arange(start + shift, end + shift, device=self.device)[None]
             embedded = self._embedding(tokens[:, start:end])
-            self._body(inputs_embeds=embedded, position_ids=positions, past_key_values=cache, use_cache=True)
+            self._body(inputs_embeds=embedded, position_ids=positions, use_cache=True, **given)
             text[:, :, start:end] = stored[:, :, start:]
 
     def _cache(
@@ -168,13 +174,14 @@ class _Passes(Stack):
         new: Float[Tensor, "L B n H2 head_dim"],
         first: int,
         start: int,
+        source: SourceStates | None,
         apart: bool = False,
     ) -> Cache:
         """Return a pass's cache, whose layers begin with ``first``; all others have that one's, and do not use it."""
         halved = (zip(*halves(one.transpose(2, 3)), strict=True) for one in (text, new))
         own: list[Any] = [_Layer(start, seen, slots, apart) for seen, slots in zip(*halved, strict=True)]
         layers = own[:1] * first + own + own[:1] * (self.num_layers - first - len(own))
-        return Cache(layers=layers) if apart else PassCache(layers, text, new, first)
+        return Cache(layers=layers) if apart else PassCache(layers, text, new, first, source)
 
     def _refusal(self, why: str) -> InputError:
         return InputError(f"model type {self.model.config.model_type!r}: {why}")
@@ -218,8 +225,8 @@ class _Passes(Stack):
         padding, end = (0, 0, 0, num_new - fits), start + fits
         apart = frame.history is not None
         text = frame.text if frame.history is None else frame.history
-        cache = self._cache(text[:, :, :end], frame.new[:, :, :fits], first, start, apart)
-        given = self._cached(cache, frame)
+        cache = self._cache(text[:, :, :end], frame.new[:, :, :fits], first, start, frame.source, apart)
+        given = self._cached(cache, frame.source)
         entering = hidden[:, :fits]
         if self._span is None:
             ended = F.pad(self._body(inputs_embeds=entering, use_cache=True, **given).last_hidden_state, padding)
@@ -229,7 +236,7 @@ class _Passes(Stack):
             ended = self._body(inputs_embeds=embedded, use_cache=True, **given).last_hidden_state
         return F.pad(self._span.left, padding), F.pad(ended, padding)
 
-    def _cached(self, cache: Cache, frame: Frame) -> dict[str, Any]:
+    def _cached(self, cache: Cache, source: SourceStates | None) -> dict[str, Any]:
         """The arguments of the decoder that hold what is cached."""
         return {"past_key_values": cache}
 
@@ -332,14 +339,24 @@ class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
         layers: list[Any] = self._read(states, 1)[0].cross_attention_cache.layers
         return torch.stack([torch.cat([layer.keys, layer.values], 1) for layer in layers])
 
-    def _cached(self, cache: Cache, frame: Frame) -> dict[str, Any]:
+    @torch.no_grad()
+    def _trial_sources(self) -> tuple[SourceStates, SourceStates]:
+        """Random ones, of which the first has padding at its end."""
+        width = self._embedding.weight.shape[1]
+        states = torch.randn(1, TRIED, width, generator=torch.Generator().manual_seed(0), dtype=self.dtype)
+        cross = self.cross(states)
+        mask = torch.zeros(1, 1, 1, TRIED, dtype=self.dtype)
+        mask[..., -2:] = float("-inf")
+        return SourceStates(cross, mask), SourceStates(cross)
+
+    def _cached(self, cache: Cache, source: SourceStates | None) -> dict[str, Any]:
+        assert source is not None
         sources = DynamicCache()
-        for number, (keys, values) in enumerate(frame.cross):
+        for number, (keys, values) in enumerate(source.cross):
             sources.update(keys, values, number)
-        assert frame.source is not None
-        (keys, _), mask = frame.cross[0], None
-        if frame.source.mask is not None:
-            mask = (frame.source.mask[:, 0, 0] == 0).long().expand(keys.shape[0], -1)
+        (keys, _), mask = source.cross[0], None
+        if source.mask is not None:
+            mask = (source.mask[:, 0, 0] == 0).long().expand(keys.shape[0], -1)
         width = self._embedding.weight.shape[1]
         return {
             "past_key_values": EncoderDecoderCache(cache, sources),

@@ -5,28 +5,30 @@ without one, norms before or behind both, norms of queries and keys, positions t
 its modules; that it computes nothing else is seen by passes over some tokens, of which each layer's outcome is compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import product
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kernels.layers.decoder import Cached, DecoderLayer, DecoderLayers, DecoderShape, NormWeights, compiled_layers
 from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import ACTIVATIONS
+from methods.models.base import ACTIVATIONS, SourceStates
 from methods.models.twin import norm_weights
 from methods.models.weights import fuse
 
 # The names that transformers' families give to a layer's parts. Without a module for feed-forward its matrices are the
 # layer's own.
-ATTENTION, FEED = ("self_attn", "attention"), "mlp"
-QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+ATTENTION, FEED = ("self_attn", "attention", "attn"), "mlp"
+QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",), ("c_attn",))
 INTERLEAVED = (("query_key_value",),)  # a head's query, key and value side by side
-OUT = (("o_proj",), ("out_proj",), ("dense",))
+OUT = (("o_proj",), ("out_proj",), ("dense",), ("c_proj",))
+SOURCE, SOURCE_NORM = "encoder_attn", "encoder_attn_layer_norm"  # attention to what an encoder read, and what stands before it
 UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",), ("dense_h_to_4h",))
 DOWN = (("down_proj",), ("c_proj",), ("fc2",), ("dense_4h_to_h",))
 HEAD_NORMS = (("q_norm", "k_norm"),)
@@ -37,6 +39,7 @@ NORMS = (
     ("input_layernorm", None, "post_attention_layernorm", None),
     (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
     ("self_attn_layer_norm", None, "final_layer_norm", None),
+    ("ln_1", None, "ln_2", None),
     ("input_layernorm", None, "input_layernorm", None),
 )
 CACHE = ("past_key_values", "layer_past")  # as layers are given it
@@ -52,7 +55,7 @@ HIDDEN = -1e30  # what masks add to scores that a token does not see is below
 class PassCache(Cache):
     """The session's cache for one pass of a family's layers, and what compiled ones read of the pass.
 
-    ``text`` ends where the pass ends, ``new`` is what it stores; both begin with layer ``first``.
+    ``text`` ends where the pass ends, ``new`` is what it stores; both begin with layer ``first``. ``source`` is of all layers.
     """
 
     def __init__(
@@ -61,9 +64,10 @@ class PassCache(Cache):
         text: Float[Tensor, "L B S H2 head_dim"],
         new: Float[Tensor, "L B n H2 head_dim"],
         first: int,
+        source: SourceStates | None = None,
     ) -> None:
         super().__init__(layers=layers)
-        self.text, self.new, self.first = text, new, first
+        self.text, self.new, self.first, self.source = text, new, first, source
         self._masks: dict[int, tuple[Tensor, int | None]] = {}
         self._turns: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -88,7 +92,10 @@ class PassCache(Cache):
     def cached(self, number: int, pair: tuple[Tensor, Tensor] | None, window: int) -> Cached:
         """Return what the compiled call of one layer looks at."""
         own = slice(number - self.first, number - self.first + 1)
-        return Cached(self.text[own], self.new[own], rotary=self.turns(pair), window=window)
+        states, mask = None, None
+        if self.source is not None:
+            states, mask = self.source.states[number : number + 1], self.source.mask
+        return Cached(self.text[own], self.new[own], states, mask, self.turns(pair), window=window)
 
 
 def _window(mask: Any, num_new: int, end: int) -> int | None:
@@ -103,7 +110,10 @@ def _window(mask: Any, num_new: int, end: int) -> int | None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A layer's modules. Of its four norms, before and behind attention, before and behind feed-forward, some are None."""
+    """A layer's modules. Of its four norms, before and behind attention, before and behind feed-forward, some are None.
+
+    ``source`` are the matrices of the source's queries and of what attention to it gives, and ``source_norm`` is before it.
+    """
 
     qkv: tuple[nn.Linear, ...]
     out: tuple[nn.Linear, ...]
@@ -112,6 +122,8 @@ class _Parts:
     interleaved: bool
     norms: tuple[nn.Module | None, ...]
     head_norms: tuple[nn.Module, ...]
+    source: tuple[nn.Linear, ...]
+    source_norm: nn.Module | None
     activation: str
 
 
@@ -129,16 +141,23 @@ def parts_of(layer: nn.Module) -> _Parts | None:
         return None
     norms = tuple(None if name is None else layer._modules[name] for name in arrangement)
     head_norms = next((pair for names in HEAD_NORMS if (pair := _modules(attention, names))), ())
-    used = {id(one) for part in (*qkv, *out, *up, *down, *norms, *head_norms) if part is not None for one in part.parameters()}
+    source_norm, reads = layer._modules.get(SOURCE_NORM), layer._modules.get(SOURCE)
+    source = () if reads is None else (*_linears(reads, (("q_proj",),)), *_linears(reads, OUT))
+    modules = (*qkv, *out, *up, *down, *norms, *head_norms, reads, source_norm)
+    used = {id(one) for part in modules if part is not None for one in part.parameters()}
     own = list(layer.parameters())
     plain = all(one.dtype == torch.float32 and one.device.type == "cpu" for one in own)
     hooked = any(one._forward_hooks or one._forward_pre_hooks for one in layer.modules())
     width = out[0].out_features
     fits = down[0].out_features == width and all(one.in_features == width for one in (*qkv, *up))
+    if reads is not None:
+        fits = fits and source_norm is not None and len(source) == 2 and len(list(reads.parameters())) in (4, 8)
     if not plain or hooked or not fits or {id(one) for one in own} != used:
         return None
     activation = _activation(feed)
-    return None if activation is None else _Parts(qkv, out, up, down, bool(interleaved), norms, head_norms, activation)
+    if activation is None:
+        return None
+    return _Parts(qkv, out, up, down, bool(interleaved), norms, head_norms, source, source_norm, activation)
 
 
 def _attention(layer: nn.Module) -> nn.Module | None:
@@ -195,9 +214,9 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
     parts = parts_of(layer)
     if parts is None:
         return None
-    modules = (*parts.norms, *parts.head_norms)
+    modules = (*parts.norms, parts.source_norm, *parts.head_norms)
     norms = [None if module is None else norm_weights(module) for module in modules]
-    before, behind, head_norms = norms[0:4:2], norms[1:4:2], norms[4:]
+    before, behind, source_norm, head_norms = norms[0:4:2], norms[1:4:2], norms[4], norms[5:]
     own, width, feed = parts.out[0].in_features, parts.out[0].out_features, parts.down[0].in_features
     heads, queries, keys = own // head_dim, own, kv_heads * head_dim
     gated = sum(one.out_features for one in parts.up) == 2 * feed
@@ -208,15 +227,20 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
         own != heads * head_dim
         or heads % kv_heads
         or any(module is not None and told is None for module, told in zip(modules, norms, strict=True))
-        or any(one is not None and one.gain.numel() != width for one in norms[:4])
+        or any(one is not None and one.gain.numel() != width for one in norms[:5])
         or gains not in ([], [head_dim, head_dim], [queries, keys])
         or [one.out_features for one in (*parts.qkv, *parts.up)] != [*outs, *ups]
+        or (parts.source and [one.weight.shape for one in parts.source] != [(own, width), (width, own)])
     ):
         return None
     qkv, out, up, down = (fuse(linears, choice).parts for linears in (parts.qkv, parts.out, parts.up, parts.down))
     scale = getattr(_attention(layer), "scaling", head_dim**-0.5)
     share = getattr(layer, "residual_multiplier", 1.0)
-    described = DecoderLayer(tuple(before), qkv, out, None, up, down, scale, _pair(head_norms), _pair(behind), share)
+    source, all_before = None, tuple(before)
+    if parts.source:
+        query, source_out = (fuse((one,), choice).parts for one in parts.source)
+        source, all_before = (query, source_out), (before[0], source_norm, before[1])
+    described = DecoderLayer(all_before, qkv, out, source, up, down, scale, _pair(head_norms), _pair(behind), share)
     shape = DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gated, interleaved=parts.interleaved)
     return described, shape
 
@@ -226,8 +250,21 @@ def _pair(norms: Sequence[NormWeights | None]) -> tuple[NormWeights, NormWeights
     return (found[0], found[1]) if len(found) == 2 else None
 
 
-def _cache(named: Mapping[str, Any]) -> Any:
-    return next((named[name] for name in CACHE if name in named), None)
+class _Call:
+    """What a family's layer is called with behind its hidden states, by name."""
+
+    __slots__ = ("cache", "mask", "positions")
+
+    def __init__(self, names: Sequence[str], more: Sequence[Any], named: Mapping[str, Any]) -> None:
+        given = {**dict(zip(names, more, strict=False)), **named} if more else named
+        cache = next((given[name] for name in CACHE if name in given), None)
+        self.cache: Any = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        self.mask, self.positions = given.get("attention_mask"), given.get("position_embeddings")
+
+
+def _names(layer: Any) -> tuple[str, ...]:
+    """The names of what a layer takes behind its hidden states."""
+    return tuple(signature(layer.forward).parameters)[1:]
 
 
 @dataclass(frozen=True)
@@ -235,14 +272,13 @@ class Seen:
     """One call of a family's layer: what it was given, a ``PassCache`` among it, and what it made."""
 
     hidden: Float[Tensor, "B n D"]
-    more: Sequence[Any]
-    named: Mapping[str, Any]
+    call: _Call
     made: Any
     rounding: float  # of what it adds to each number of its tokens
 
     @property
     def window(self) -> int | None:
-        return _cache(self.named).window(self.named.get("attention_mask"))
+        return self.call.cache.window(self.call.mask)
 
 
 class Recorded:
@@ -251,8 +287,8 @@ class Recorded:
     What enters trained layers holds single numbers thousands of times as large as the others, whose rounding hides these.
     """
 
-    def __init__(self, family: Callable[..., Any], number: int) -> None:
-        self.family = family
+    def __init__(self, family: nn.Module, number: int) -> None:
+        self.family, self._names = family, _names(family)
         self.seen: list[Seen] = []
         self.is_random = False
         self._generator = torch.Generator().manual_seed(number)
@@ -261,43 +297,50 @@ class Recorded:
         if self.is_random:
             hidden = torch.randn(hidden.shape, generator=self._generator, dtype=hidden.dtype)
         made = self.family(hidden, *more, **named)
-        self.seen.append(Seen(hidden, more, named, made, ROUNDING if self.is_random else OWN_ROUNDING))
+        call = _Call(self._names, more, named)
+        self.seen.append(Seen(hidden, call, made, ROUNDING if self.is_random else OWN_ROUNDING))
         return made
 
 
 class CompiledLayer:
     """A compiled call in a layer's place for passes of few rows in a text's order; others are the ``family``'s own."""
 
-    def __init__(self, calls: DecoderLayers, number: int, family: Callable[..., Any], most_rows: int, in_tuple: bool) -> None:
+    def __init__(self, calls: DecoderLayers, number: int, family: nn.Module, most_rows: int, in_tuple: bool) -> None:
         self._calls, self._number, self._family, self._most_rows, self._in_tuple = calls, number, family, most_rows, in_tuple
+        self._names = _names(family)
 
     def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
-        cache = _cache(named)
-        fits = not more and isinstance(cache, PassCache) and hidden.shape[0] * hidden.shape[1] <= self._most_rows
-        window = cache.window(named.get("attention_mask")) if fits else None
+        call = _Call(self._names, more, named)
+        fits = isinstance(call.cache, PassCache) and hidden.shape[0] * hidden.shape[1] <= self._most_rows
+        window = call.cache.window(call.mask) if fits else None
         if window is None:
             return self._family(hidden, *more, **named)
-        made = self._calls.run(hidden, 0, 1, cache.cached(self._number, named.get("position_embeddings"), window), 0)
+        made = self._calls.run(hidden, 0, 1, call.cache.cached(self._number, call.positions, window), 0)
         return (made,) if self._in_tuple else made
 
 
 @torch.no_grad()
 def told_layer(
-    described: tuple[DecoderLayer, DecoderShape], number: int, seen: Sequence[Seen], family: Callable[..., Any], most_rows: int
+    described: tuple[DecoderLayer, DecoderShape], number: int, seen: Sequence[Seen], family: nn.Module, most_rows: int
 ) -> CompiledLayer | None:
     """Return a layer's compiled call if it gives what the family gave in every call that was seen, keys and values too."""
     layer, shape = described
     in_tuple = isinstance(seen[0].made, tuple)
-    if any(one.more or (in_tuple and len(one.made) != 1) or one.window is None for one in seen):
+    if any((in_tuple and len(one.made) != 1) or one.window is None for one in seen):
         return None
-    pair = seen[0].named.get("position_embeddings")
+    source, pair = seen[0].call.cache.source, seen[0].call.positions
+    if (layer.source is None) != (source is None):
+        return None
+    if source is not None and source.states.shape[2::2] != (2 * shape.heads, shape.head_size):
+        return None
     if pair is not None:
         turned = pair[0].shape[-1]
         if turned % 2 or turned > shape.head_size or pair[0].dtype != torch.float32:
             return None
         shape = replace(shape, turned=turned)
-    for parallel, turns in product((False, True), (True, False)):
-        calls = compiled_layers([replace(layer, parallel=parallel, turns=turns)], shape)
+    for norms_behind, parallel, turns in product((False, True), (False, True), (True, False)):
+        arranged = replace(shape, norms_behind=norms_behind)
+        calls = compiled_layers([replace(layer, parallel=parallel, turns=turns)], arranged)
         if calls is not None and all(_agrees(calls, number, one) for one in seen):
             return CompiledLayer(calls, number, family, most_rows, in_tuple)
     return None
@@ -305,12 +348,12 @@ def told_layer(
 
 def _agrees(calls: DecoderLayers, number: int, seen: Seen) -> bool:
     """Make what the family made again, and compare."""
-    passed = _cache(seen.named)
+    passed = seen.call.cache
     text = passed.text.clone()
-    cache = PassCache([], text, text[:, :, -passed.new.shape[2] :].zero_(), passed.first)
+    cache = PassCache([], text, text[:, :, -passed.new.shape[2] :].zero_(), passed.first, passed.source)
     entered, theirs = seen.hidden, seen.made[0] if isinstance(seen.made, tuple) else seen.made
     assert seen.window is not None
-    ours = calls.run(entered, 0, 1, cache.cached(number, seen.named.get("position_embeddings"), seen.window), 0)
+    ours = calls.run(entered, 0, 1, cache.cached(number, seen.call.positions, seen.window), 0)
     added = (theirs - entered).abs().amax((0, 1))
     own = number - passed.first
     stored = passed.text[own].abs().amax((0, 1))

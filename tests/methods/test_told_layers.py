@@ -12,32 +12,38 @@ from torch import Tensor, nn
 from kernels import native
 from kernels.layers.decoder import SOURCE, DecoderLayers
 from kernels.products.few_rows import COMPILED, TORCH, Choice
-from methods.models.general import GeneralStack
+from methods.models.general import GeneralEncoderDecoderStack, GeneralStack
 from methods.models.layers import PassCache
 from methods.session import ModelSession
 from methods.types import Inputs
-from tests.methods.test_general_models import FAMILIES, POSITIONS, SIZES, build, logits_of, text
+from tests.methods.test_general_models import FAMILIES, PAIRED, POSITIONS, SIZES, build, logits_of, paired_model, text
 
 pytestmark = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
 # With norms behind, norms of queries and keys, windows, a share of what is added; positions that turn in part or not at all.
 # And feed-forward beside attention, by one norm or two; heads whose queries, keys and values lie side by side.
 TOLD = (
-    "GPTNeoX", "Gemma3Text", "Granite", "Llama", "OPT", "Olmo2", "Phi", "Phi3", "Qwen3", "SmolLM3", "StableLm", "Starcoder2"
+    "GPTBigCode", "GPTNeoX", "Gemma3Text", "Granite", "Llama", "OPT", "Olmo2", "Phi", "Phi3", "Qwen3", "SmolLM3", "StableLm",
+    "Starcoder2",
 )  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPTNeoX in turns": ("GPTNeoX", {"use_parallel_residual": False}),
     "StableLm side by side": ("StableLm", {"use_parallel_residual": True}),
     "Phi3 turned in part": ("Phi3", {"partial_rotary_factor": 0.5}),
+    "OPT with norms behind": ("OPT", {"do_layer_norm_before": False}),
     "Qwen3 with biases": ("Qwen3", {"attention_bias": True}),
     "Gemma3Text without windows": ("Gemma3Text", {"sliding_window": 64}),
 }
+TOLD_PAIRED = ("Blenderbot", "M2M100", "MBart", "Pegasus")
 # Queries that turn by neighbours, scores that are bounded, experts, latent keys, slopes, other parts.
 OWN = sorted({*FAMILIES} - {*TOLD})
 
 
 def single(name: str) -> Any:
     family, settings = VARIANTS.get(name, (name, {}))
-    model = build(family, **settings).to(torch.float32)
+    return perturbed(build(family, **settings).to(torch.float32))
+
+
+def perturbed(model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:  # norms and biases
@@ -76,6 +82,47 @@ def test_they_give_what_the_family_gives(
         torch.testing.assert_close(given[row], wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
 
 
+@pytest.fixture(scope="module", params=[*TOLD_PAIRED])
+def told_paired(request: pytest.FixtureRequest) -> tuple[Any, GeneralEncoderDecoderStack]:
+    model = perturbed(paired_model(request.param).to(torch.float32))
+    stack = GeneralEncoderDecoderStack(model, COMPILED)
+    assert stack.num_compiled == 3
+    return model, stack
+
+
+@pytest.mark.parametrize("lengths", [(7,), (4, 11), (6, 6)])
+def test_decoders_of_a_source_give_what_the_family_gives(
+    told_paired: tuple[Any, GeneralEncoderDecoderStack], lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sources with padding too, with norms before and behind, as rows exchange their places."""
+    model, stack = told_paired
+    sources = [text(row, length) for row, length in enumerate(lengths)]
+    session = ModelSession(stack)
+    first = session.prefill(Inputs(tuple(map(tuple, sources))))
+    calls = []
+    run = DecoderLayers.run
+    monkeypatch.setattr(DecoderLayers, "run", lambda *given: calls.append(given) or run(*given))
+    session.extend(torch.tensor([[start, *text(90 + row, 4)] for row, start in enumerate(first)]))
+    session.rewind([4 - row for row in range(len(lengths))])
+    order = list(reversed(range(len(lengths))))
+    session.select(order)
+    more = [text(50 + row, 5) for row in range(len(lengths))]
+    calls.clear()
+    given = session.extend(torch.tensor([more[row] for row in order]))
+    assert len(calls) == 3 * len(lengths)  # no layer ran by itself
+    for place, row in enumerate(order):
+        decoded = torch.tensor([[first[row], *text(90 + row, 4)[:row], *more[row]]])
+        with torch.no_grad():
+            wanted = model(input_ids=torch.tensor([sources[row]]), decoder_input_ids=decoded).logits[0, -5:]
+        torch.testing.assert_close(given[place], wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("family", sorted({*PAIRED} - {*TOLD_PAIRED}))
+def test_other_decoders_of_a_source_stay_the_familys(family: str) -> None:
+    """With distances in place of positions, with experts, or (LED) layers that return more than hidden states."""
+    assert GeneralEncoderDecoderStack(paired_model(family).to(torch.float32), COMPILED).num_compiled == 0
+
+
 def test_a_token_gets_the_same_bits_alone_and_among_others(told: tuple[Any, GeneralStack]) -> None:
     session = ModelSession(told[1])
     session.prefill(Inputs((tuple(text(0, 20)),)))
@@ -84,6 +131,19 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(told: tuple[Any, Gene
     session.rewind([9])
     alone = torch.cat([session.run_layers(one, 0, 3) for one in hidden.split(1, 1)], 1)
     assert torch.equal(together, alone)
+    session.rewind([9])
+    first = session.run_layers(hidden, 0, 1)
+    assert torch.equal(session.run_layers(first, 1, 3), together)
+
+
+def test_some_layers_of_a_source_are_those_of_all(told_paired: tuple[Any, GeneralEncoderDecoderStack]) -> None:
+    session = ModelSession(told_paired[1])
+    session.prefill(Inputs((tuple(text(0, 7)), tuple(text(1, 4)))))
+    hidden = session.embed(torch.tensor([text(1, 5), text(2, 5)]))
+    together = session.run_layers(hidden, 0, 3)
+    session.rewind([5, 5])
+    first = session.run_layers(hidden, 0, 1)
+    assert torch.equal(session.run_layers(first, 1, 3), together)
 
 
 def test_many_rows_and_other_masks_are_the_familys(monkeypatch: pytest.MonkeyPatch) -> None:
