@@ -353,7 +353,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     wait();
   };
   Number *between = shared.queries.data(), *fed = shared.fed.data();
-  normed.resize(rows * width), aside.resize(rows * width);
+  normed.resize(rows * width);
   // Numbers through a norm, or as they are where there is none.
   const auto through = [&](const Norm<Number>& norm, const Number* from, Number* to) {
     if (norm.gain)
@@ -387,7 +387,10 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     const Number scale = Number(layer.scale), share = Number(layer.share);
     const Number* rotary = layer.turns ? pass.rotary : nothing;
     enter(layer.attention_norm, index ? &layers[index - 1].feed_norm : nullptr);
-    if (layer.parallel) through(layer.feed_norm, pass.hidden, aside.data());
+    if (layer.parallel) {
+      aside.resize(rows * width);
+      through(layer.feed_norm, pass.hidden, aside.data());
+    }
     make(layer.qkv, normed.data(), width, nothing, between);
     if (layer.query_norm.gain) {
       for (long row = thread; row < rows; row += threads) {
@@ -435,7 +438,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     add_to_sum(layer.down, fed, layer.up.width, layer.feed_behind, share);
   }
   if (shape.norms_behind) {
-    apply(layers[count - 1].feed_norm, pass.hidden, rows, width, normed.data());
+    through(layers[count - 1].feed_norm, pass.hidden, normed.data());
     wait();
     for (long row = 0; row < rows; row++)
       std::copy(normed.data() + row * width + columns.first, normed.data() + row * width + columns.last,

@@ -557,7 +557,11 @@ class Decoder(DecoderLayers):
 
 
 def compiled_layers(layers: Sequence[DecoderLayer], shape: DecoderShape) -> DecoderLayers | None:
-    """Return compiled calls, or None where they cannot be had: no compiler, another dtype or device, another activation."""
+    """Return compiled calls, or None where they cannot be had: no compiler, another dtype or device, another activation.
+
+    None also for what the loop does not combine: norms behind the sum, or a source, with norms behind what is added, with a
+    share of it or with parallel layers; a source with fewer key heads; interleaved heads with norms, or with fewer key heads.
+    """
     library = _library(layers, shape)
     return None if library is None else DecoderLayers(library, layers, shape)
 
@@ -573,7 +577,16 @@ def _library(layers: Sequence[DecoderLayer], shape: DecoderShape, *others: Weigh
     weights = [weight for weight, *_ in (*own, *others)]
     dtype = weights[0].dtype
     fits = shape.activation in ACTIVATIONS and dtype in FUNCTIONS and shape.heads % shape.key_heads == 0
-    has_head_norms = any(layer.head_norms is not None for layer in layers)
-    fits = fits and not (shape.interleaved and (shape.heads != shape.key_heads or has_head_norms))
+    fits = fits and all(_is_combined(layer, shape) for layer in layers)
     fits = fits and all(one.device.type == "cpu" and one.dtype == dtype and one.stride(1) == 1 for one in weights)
     return native.library(SOURCE) if fits else None
+
+
+def _is_combined(layer: DecoderLayer, shape: DecoderShape) -> bool:
+    is_plain = layer.behind is None and layer.share == 1 and not layer.parallel
+    has_key_heads = shape.heads == shape.key_heads
+    return (
+        (not shape.norms_behind or (is_plain and None not in layer.norms))
+        and (layer.source is None or (is_plain and has_key_heads))
+        and (not shape.interleaved or (has_key_heads and layer.head_norms is None))
+    )

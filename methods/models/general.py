@@ -130,10 +130,10 @@ class _Passes(Stack):
         if not any(described):
             return
         recorded = [Recorded(layer.module, number) for number, layer in enumerate(layers)]
-        sources = self._trial_sources()  # before their passes would be recorded
-        for layer, record in zip(layers, recorded, strict=True):
-            layer.function = record
         try:
+            sources = self._trial_sources()  # before its passes would be recorded
+            for layer, record in zip(layers, recorded, strict=True):
+                layer.function = record
             self._run_trials(recorded, sources)
         except MISFITS:  # a family that takes no positions
             described = [None] * len(layers)
@@ -341,7 +341,7 @@ class GeneralEncoderDecoderStack(_Passes, EncoderDecoderStack):
 
     @torch.no_grad()
     def _trial_sources(self) -> tuple[SourceStates, SourceStates]:
-        """Random ones, of which the first has padding at its end."""
+        """Random ones; with padding at its end and without, so that both are tried."""
         width = self._embedding.weight.shape[1]
         states = torch.randn(1, TRIED, width, generator=torch.Generator().manual_seed(0), dtype=self.dtype)
         cross = self.cross(states)

@@ -1,8 +1,9 @@
 """Layers of a family's own that one compiled call computes: told by the names of their parts, and by a trial of each.
 
-Most families of today write a layer with the same parts: attention by four matrices or two, a feed-forward with a gate or
-without one, norms before or behind both, norms of queries and keys, positions that turn. Which of them a layer has is read off
-its modules; that it computes nothing else is seen by passes over some tokens, of which each layer's outcome is compared.
+Most families of today write a layer with the same parts: attention by four matrices or two, to a source too in a decoder that
+has one, a feed-forward behind it or beside it, with a gate or without, norms before or behind both, norms of queries and keys,
+positions that turn. Which of them a layer has is read off its modules; that it computes nothing else is seen by passes over
+some tokens, of which each layer's outcome is compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,14 +130,16 @@ class _Parts:
 
 def parts_of(layer: nn.Module) -> _Parts | None:
     """Return a layer's parts: all of its weights, fp32 on a CPU, without hooks; None where it has others, or lacks some."""
-    attention, feed = _attention(layer), layer._modules.get(FEED) or layer
+    attention, feed = _attention(layer), layer._modules.get(FEED)
     if attention is None:
         return None
-    interleaved = _linears(attention, INTERLEAVED)
+    feed = layer if feed is None else feed
     named = (attention, QKV), (attention, OUT), (feed, UP), (feed, DOWN)
     qkv, out, up, down = (_linears(parent, names) for parent, names in named)
-    arrangement = next((names for names in NORMS if all(name is None or layer._modules.get(name) for name in names)), None)
-    qkv = qkv or interleaved
+    interleaved = not qkv
+    if interleaved:
+        qkv = _linears(attention, INTERLEAVED)
+    arrangement = next((one for one in NORMS if all(layer._modules.get(name) is not None for name in one if name)), None)
     if arrangement is None or not all((qkv, out, up, down)):
         return None
     norms = tuple(None if name is None else layer._modules[name] for name in arrangement)
@@ -150,14 +153,14 @@ def parts_of(layer: nn.Module) -> _Parts | None:
     hooked = any(one._forward_hooks or one._forward_pre_hooks for one in layer.modules())
     width = out[0].out_features
     fits = down[0].out_features == width and all(one.in_features == width for one in (*qkv, *up))
-    if reads is not None:
-        fits = fits and source_norm is not None and len(source) == 2 and len(list(reads.parameters())) in (4, 8)
+    if reads is not None:  # its keys and values are made elsewhere, by whatever weights it has for them
+        fits = fits and source_norm is not None and len(source) == 2
     if not plain or hooked or not fits or {id(one) for one in own} != used:
         return None
     activation = _activation(feed)
     if activation is None:
         return None
-    return _Parts(qkv, out, up, down, bool(interleaved), norms, head_norms, source, source_norm, activation)
+    return _Parts(qkv, out, up, down, interleaved, norms, head_norms, source, source_norm, activation)
 
 
 def _attention(layer: nn.Module) -> nn.Module | None:
@@ -185,11 +188,11 @@ def _activation(feed: nn.Module) -> str | None:
     large = torch.logspace(1, 4, 64, dtype=torch.float32)
     numbers = torch.cat((torch.linspace(-8, 8, 4097, dtype=torch.float32), large, -large))
     try:
-        given, rounding = act(numbers), ACTIVATION_ROUNDING
+        given = act(numbers)
     except (RuntimeError, TypeError, ValueError):  # one that takes something else
         return None
     for name, ours in ACTIVATIONS.items():
-        if given.dtype == numbers.dtype and torch.allclose(ours(numbers), given, rtol=rounding, atol=rounding):
+        if given.dtype == numbers.dtype and torch.allclose(ours(numbers), given, ACTIVATION_ROUNDING, ACTIVATION_ROUNDING):
             return name
     return None
 
@@ -214,21 +217,22 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
     parts = parts_of(layer)
     if parts is None:
         return None
-    modules = (*parts.norms, parts.source_norm, *parts.head_norms)
-    norms = [None if module is None else norm_weights(module) for module in modules]
-    before, behind, source_norm, head_norms = norms[0:4:2], norms[1:4:2], norms[4], norms[5:]
     own, width, feed = parts.out[0].in_features, parts.out[0].out_features, parts.down[0].in_features
     heads, queries, keys = own // head_dim, own, kv_heads * head_dim
     gated = sum(one.out_features for one in parts.up) == 2 * feed
     ups = [feed, feed] if len(parts.up) == 2 else [2 * feed if gated else feed]
     outs = [queries, keys, keys] if len(parts.qkv) == 3 else [queries + 2 * keys]
-    gains = [one.gain.numel() for one in head_norms if one is not None]
+    modules = [one for one in (*parts.norms, parts.source_norm, *parts.head_norms) if one is not None]
+    told = {id(one): weights for one in modules if (weights := norm_weights(one)) is not None}
+    norms = [None if one is None else told.get(id(one)) for one in (*parts.norms, parts.source_norm)]
+    before_attention, behind_attention, before_feed, behind_feed, source_norm = norms
+    head_norms = [told[id(one)] for one in parts.head_norms if id(one) in told]
     if (
         own != heads * head_dim
         or heads % kv_heads
-        or any(module is not None and told is None for module, told in zip(modules, norms, strict=True))
-        or any(one is not None and one.gain.numel() != width for one in norms[:5])
-        or gains not in ([], [head_dim, head_dim], [queries, keys])
+        or len(told) != len({id(one) for one in modules})
+        or any(one is not None and one.gain.numel() != width for one in norms)
+        or [one.gain.numel() for one in head_norms] not in ([], [head_dim, head_dim], [queries, keys])
         or [one.out_features for one in (*parts.qkv, *parts.up)] != [*outs, *ups]
         or (parts.source and [one.weight.shape for one in parts.source] != [(own, width), (width, own)])
     ):
@@ -236,11 +240,13 @@ def describe(layer: nn.Module, kv_heads: int, head_dim: int, choice: Choice) -> 
     qkv, out, up, down = (fuse(linears, choice).parts for linears in (parts.qkv, parts.out, parts.up, parts.down))
     scale = getattr(_attention(layer), "scaling", head_dim**-0.5)
     share = getattr(layer, "residual_multiplier", 1.0)
-    source, all_before = None, tuple(before)
+    source = None
+    before: tuple[NormWeights | None, ...] = before_attention, before_feed
     if parts.source:
         query, source_out = (fuse((one,), choice).parts for one in parts.source)
-        source, all_before = (query, source_out), (before[0], source_norm, before[1])
-    described = DecoderLayer(all_before, qkv, out, source, up, down, scale, _pair(head_norms), _pair(behind), share)
+        source, before = (query, source_out), (before_attention, source_norm, before_feed)
+    behind = _pair((behind_attention, behind_feed))
+    described = DecoderLayer(before, qkv, out, source, up, down, scale, _pair(head_norms), behind, share)
     shape = DecoderShape(heads, kv_heads, head_dim, parts.activation, gated=gated, interleaved=parts.interleaved)
     return described, shape
 
@@ -254,12 +260,17 @@ class _Call:
     """What a family's layer is called with behind its hidden states, by name."""
 
     __slots__ = ("cache", "mask", "positions")
+    cache: Any
 
     def __init__(self, names: Sequence[str], more: Sequence[Any], named: Mapping[str, Any]) -> None:
         given = {**dict(zip(names, more, strict=False)), **named} if more else named
         cache = next((given[name] for name in CACHE if name in given), None)
-        self.cache: Any = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        self.mask, self.positions = given.get("attention_mask"), given.get("position_embeddings")
+        self.cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        self.mask, self.positions = given.get("attention_mask", ...), given.get("position_embeddings")
+
+    def window(self) -> int | None:
+        """As ``PassCache.window``; None, too, without a mask's name, or with a cache of another kind."""
+        return self.cache.window(self.mask) if isinstance(self.cache, PassCache) else None
 
 
 def _names(layer: Any) -> tuple[str, ...]:
@@ -275,10 +286,6 @@ class Seen:
     call: _Call
     made: Any
     rounding: float  # of what it adds to each number of its tokens
-
-    @property
-    def window(self) -> int | None:
-        return self.call.cache.window(self.call.mask)
 
 
 class Recorded:
@@ -311,8 +318,7 @@ class CompiledLayer:
 
     def __call__(self, hidden: Tensor, *more: Any, **named: Any) -> Any:
         call = _Call(self._names, more, named)
-        fits = isinstance(call.cache, PassCache) and hidden.shape[0] * hidden.shape[1] <= self._most_rows
-        window = call.cache.window(call.mask) if fits else None
+        window = call.window() if hidden.shape[0] * hidden.shape[1] <= self._most_rows else None
         if window is None:
             return self._family(hidden, *more, **named)
         made = self._calls.run(hidden, 0, 1, call.cache.cached(self._number, call.positions, window), 0)
@@ -326,18 +332,19 @@ def told_layer(
     """Return a layer's compiled call if it gives what the family gave in every call that was seen, keys and values too."""
     layer, shape = described
     in_tuple = isinstance(seen[0].made, tuple)
-    if any((in_tuple and len(one.made) != 1) or one.window is None for one in seen):
+    if any((in_tuple and len(one.made) != 1) or one.call.window() is None for one in seen):
         return None
     source, pair = seen[0].call.cache.source, seen[0].call.positions
     if (layer.source is None) != (source is None):
         return None
-    if source is not None and source.states.shape[2::2] != (2 * shape.heads, shape.head_size):
+    if source is not None and (source.states.shape[2], source.states.shape[4]) != (2 * shape.heads, shape.head_size):
         return None
     if pair is not None:
         turned = pair[0].shape[-1]
         if turned % 2 or turned > shape.head_size or pair[0].dtype != torch.float32:
             return None
         shape = replace(shape, turned=turned)
+    # Modules do not say how they are called: the usual arrangement first.
     for norms_behind, parallel, turns in product((False, True), (False, True), (True, False)):
         arranged = replace(shape, norms_behind=norms_behind)
         calls = compiled_layers([replace(layer, parallel=parallel, turns=turns)], arranged)
@@ -352,8 +359,9 @@ def _agrees(calls: DecoderLayers, number: int, seen: Seen) -> bool:
     text = passed.text.clone()
     cache = PassCache([], text, text[:, :, -passed.new.shape[2] :].zero_(), passed.first, passed.source)
     entered, theirs = seen.hidden, seen.made[0] if isinstance(seen.made, tuple) else seen.made
-    assert seen.window is not None
-    ours = calls.run(entered, 0, 1, cache.cached(number, seen.call.positions, seen.window), 0)
+    window = seen.call.window()
+    assert window is not None
+    ours = calls.run(entered, 0, 1, cache.cached(number, seen.call.positions, window), 0)
     added = (theirs - entered).abs().amax((0, 1))
     own = number - passed.first
     stored = passed.text[own].abs().amax((0, 1))

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import transformers
 from torch import Tensor, nn
 
 from kernels import native
-from kernels.layers.decoder import SOURCE, DecoderLayers
+from kernels.layers.decoder import SOURCE, DecoderLayers, compiled_layers
 from kernels.products.few_rows import COMPILED, TORCH, Choice
 from methods.models.general import GeneralEncoderDecoderStack, GeneralStack
-from methods.models.layers import PassCache
+from methods.models.layers import PassCache, describe
 from methods.session import ModelSession
 from methods.types import Inputs
 from tests.methods.test_general_models import FAMILIES, PAIRED, POSITIONS, SIZES, build, logits_of, paired_model, text
@@ -27,6 +28,7 @@ TOLD = (
 )  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPTNeoX in turns": ("GPTNeoX", {"use_parallel_residual": False}),
+    "Granite with a share": ("Granite", {"residual_multiplier": 0.3, "attention_multiplier": 0.2}),
     "StableLm side by side": ("StableLm", {"use_parallel_residual": True}),
     "Phi3 turned in part": ("Phi3", {"partial_rotary_factor": 0.5}),
     "OPT with norms behind": ("OPT", {"do_layer_norm_before": False}),
@@ -258,17 +260,45 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+NOT_SEEN = {("Olmo2", "attention times 1.001"), ("Olmo2", "attention behind a position")}  # whose norm behind takes scales away
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Olmo2"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_trial_catches(name: str) -> None:
+def test_the_trial_catches(name: str, family: str) -> None:
     """Faults of one layer, which then stays the family's; the others do not mind."""
-    model = single("Qwen3")
+    model = single(family)
     FAULTS[name](model.model.layers[1])
     stack = GeneralStack(model, COMPILED)
-    assert stack.num_compiled == 2
+    assert stack.num_compiled == (3 if (family, name) in NOT_SEEN else 2)
     session = ModelSession(stack)
     last = session.prefill(Inputs(((5,),)))
     given = session.extend(torch.tensor([[last[0]]]))[0]
     torch.testing.assert_close(given, logits_of(model, [5]), rtol=0, atol=1e-4)
+
+
+def test_the_trial_catches_another_attention_to_the_source() -> None:
+    model = perturbed(paired_model("MBart").to(torch.float32))
+    model.get_decoder().layers[1].encoder_attn.scaling = 0.5
+    assert GeneralEncoderDecoderStack(model, COMPILED).num_compiled == 2
+
+
+def test_what_the_loop_does_not_combine_has_no_calls() -> None:
+    shares = describe(single("Granite with a share").model.layers[0], 2, 8, COMPILED)
+    assert shares is not None
+    assert compiled_layers([shares[0]], shares[1]) is not None
+    interleaved = describe(single("GPTNeoX").gpt_neox.layers[0], 4, 8, COMPILED)
+    assert interleaved is not None
+    norms = describe(single("Qwen3").model.layers[0], 2, 8, COMPILED)
+    assert norms is not None
+    for layer, shape in (
+        (replace(shares[0], parallel=True), replace(shares[1], norms_behind=True)),
+        (shares[0], replace(shares[1], norms_behind=True)),
+        (replace(interleaved[0], head_norms=norms[0].head_norms), interleaved[1]),
+        (interleaved[0], replace(interleaved[1], key_heads=2)),
+        (replace(shares[0], source=(shares[0].out, shares[0].out)), shares[1]),
+    ):
+        assert compiled_layers([layer], shape) is None
 
 
 def test_what_only_shows_far_into_a_text_is_tried_there() -> None:
