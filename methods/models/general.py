@@ -2,7 +2,7 @@
 
 The model's layers, masks and positions are transformers'; its keys and values lie in the session's cache, which can rewind.
 Layers run alone where the family's loop over them, tried once, gives the same piece by piece; those that are told to be of the
-common kind (``methods.models.layers``) are then compiled calls. Rows whose lengths differ run one by one, since a family's own
+common kind (``methods.models.parts``) are then compiled calls. Rows whose lengths differ run one by one, since a family's own
 masks take all rows to be equally long.
 """
 
@@ -22,7 +22,8 @@ from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 from kernels.products.few_rows import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, SourceStates, Stack, halves
-from methods.models.layers import PassCache, Recorded, describe, join_weights, takes_layers, told_layer
+from methods.models.layers import CompiledLayer, PassCache, Recorded, told_layer
+from methods.models.parts import describe, join_weights, takes_layers
 from methods.models.twin import Span, Spanned, Told, put_head, put_under_span, twin_of
 
 LIMITS = ("max_position_embeddings", "n_positions")  # as configurations name the most positions
@@ -130,21 +131,21 @@ class _Passes(Stack):
         if not any(described):
             return
         recorded = [Recorded(layer.module, number) for number, layer in enumerate(layers)]
+        told: list[CompiledLayer | None] = [None] * len(layers)
         try:
             sources = self._trial_sources()  # before its passes would be recorded
             for layer, record in zip(layers, recorded, strict=True):
                 layer.function = record
             self._run_trials(recorded, sources)
-        except MISFITS:  # a family that takes no positions
-            described = [None] * len(layers)
-        for number, (layer, one, record) in enumerate(zip(layers, described, recorded, strict=True)):
-            told = None
-            try:
-                told = None if one is None else told_layer(one, number, record.seen, record.family, self.choice.most_rows)
-            except (*MISFITS, InputError):  # positions that turn in a way of their own
-                pass
-            layer.function = record.family if told is None else told
-            self.num_compiled += told is not None
+            told = [
+                None if one is None else told_layer(one, number, record.seen, record.family, self.choice.most_rows)
+                for number, (one, record) in enumerate(zip(described, recorded, strict=True))
+            ]
+        except (*MISFITS, InputError):  # a family that takes no positions, or whose positions turn in a way of their own
+            pass
+        for layer, record, one in zip(layers, recorded, told, strict=True):
+            layer.function = record.family if one is None else one
+        self.num_compiled = self.num_layers - told.count(None)
 
     def _trial_sources(self) -> tuple[SourceStates | None, SourceStates | None]:
         """What passes over random numbers read of a source, and what those over the model's own do."""

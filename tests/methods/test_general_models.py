@@ -294,7 +294,7 @@ def test_layers_that_do_not_fit_together_are_seen(monkeypatch: pytest.MonkeyPatc
 
 
 def paired_model(name: str) -> Any:
-    config = getattr(transformers, f"{name}Config")(**PAIRED[name])
+    config = getattr(transformers, f"{name}Config")(**PAIRED.get(name, PAIRED_SIZES))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config).double().eval()

@@ -14,7 +14,8 @@ from kernels import native
 from kernels.layers.decoder import SOURCE, DecoderLayers, compiled_layers
 from kernels.products.few_rows import COMPILED, TORCH, Choice
 from methods.models.general import GeneralEncoderDecoderStack, GeneralStack
-from methods.models.layers import PassCache, describe
+from methods.models.layers import PassCache
+from methods.models.parts import describe
 from methods.session import ModelSession
 from methods.types import Inputs
 from tests.methods.test_general_models import FAMILIES, PAIRED, POSITIONS, SIZES, build, logits_of, paired_model, text
@@ -35,7 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3 with biases": ("Qwen3", {"attention_bias": True}),
     "Gemma3Text without windows": ("Gemma3Text", {"sliding_window": 64}),
 }
-TOLD_PAIRED = ("Blenderbot", "M2M100", "MBart", "Pegasus")
+TOLD_PAIRED = ("Bart", "Blenderbot", "M2M100", "MBart", "Pegasus")
 # Queries that turn by neighbours, scores that are bounded, experts, latent keys, slopes, other parts.
 OWN = sorted({*FAMILIES} - {*TOLD})
 
@@ -84,7 +85,7 @@ def test_they_give_what_the_family_gives(
         torch.testing.assert_close(given[row], wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
 
 
-@pytest.fixture(scope="module", params=[*TOLD_PAIRED])
+@pytest.fixture(scope="module", params=TOLD_PAIRED)
 def told_paired(request: pytest.FixtureRequest) -> tuple[Any, GeneralEncoderDecoderStack]:
     model = perturbed(paired_model(request.param).to(torch.float32))
     stack = GeneralEncoderDecoderStack(model, COMPILED)
@@ -149,13 +150,20 @@ def test_some_layers_of_a_source_are_those_of_all(told_paired: tuple[Any, Genera
 
 
 def test_many_rows_and_other_masks_are_the_familys(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = GeneralStack(single("Qwen3"), Choice(0, 5))
-    monkeypatch.setattr(DecoderLayers, "run", lambda *_: pytest.fail("a compiled call ran"))
-    session = ModelSession(stack)
+    model = single("Qwen3")
+    session, calls = ModelSession(GeneralStack(model, Choice(0, 5))), []
+    run = DecoderLayers.run
+    monkeypatch.setattr(DecoderLayers, "run", lambda *given: calls.append(given) or run(*given))
     session.prefill(Inputs((tuple(text(0, 9)),)))
     session.extend(torch.tensor([text(1, 6)]))
-    monkeypatch.setattr(PassCache, "window", lambda *_: None)
+    assert not calls
     session.extend(torch.tensor([text(2, 2)]))
+    assert len(calls) == 3
+    monkeypatch.setattr(PassCache, "window", lambda *_: None)
+    given = session.extend(torch.tensor([text(3, 2)]))[0]
+    assert len(calls) == 3
+    wanted = logits_of(model, [*text(0, 9)[:-1], *text(1, 6), *text(2, 2), *text(3, 2)])[-2:]
+    torch.testing.assert_close(given, wanted, rtol=0, atol=2e-5 * float(wanted.abs().max()))
 
 
 def test_a_masks_window_is_told() -> None:
