@@ -96,7 +96,7 @@ class ModelSession:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether its passes of few rows are compiled calls, on a CPU; one that extends in a way of its own has none."""
+        """Whether its passes are compiled calls, on a CPU; one that extends in a way of its own has none."""
         own = type(self)
         is_own = (own.extend, own._frame, own._suppress) == _OWN and "extend" not in vars(self)
         return self.stack.compiled is not None and is_own

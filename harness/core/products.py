@@ -1,4 +1,4 @@
-"""Who makes the products of few rows on this machine: measured once, kept in the cache, and told in every environment.
+"""Who makes the products of rows and weights on this machine: measured once, kept in the cache, and told in every environment.
 
 FORETOKEN_PRODUCTS fixes it by name: ``torch``, or ``compiled`` for every weight. The choice does not change what a model says
 but for rounding; a record's environment names it, so that records made with another one are not taken for the same.
@@ -15,7 +15,7 @@ from harness.core.errors import UsageError
 from harness.core.files import made, parsed, replace_file, short_hash, written
 from kernels import native
 from kernels.native import cache_folder
-from kernels.products.few_rows import COMPILED, SOURCE, TORCH, Choice, choose, measured_times
+from kernels.products.matrix import COMPILED, SOURCE, TORCH, Choice, choose, measured_times
 
 VARIABLE = "FORETOKEN_PRODUCTS"
 NAMES = ("measured", "torch", "compiled")

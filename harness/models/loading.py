@@ -29,7 +29,7 @@ from harness.core.messages import first_line
 from harness.models.files import explain, hub_arguments, load_config, model_path, num_weights, one_line, verify_fetched
 from harness.models.quantised import check_quantised, is_quantised
 from harness.zoo.cache import quiet
-from kernels.products.few_rows import TORCH
+from kernels.products.matrix import TORCH
 from methods.errors import InputError
 from methods.models import STACKS, stack_for
 from methods.models.base import Stack

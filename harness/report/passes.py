@@ -34,6 +34,7 @@ from methods.types import Inputs
 ROWS = (1, 2, 4, 6, 8)
 CACHED = (100, 400)  # tokens behind which passes are timed, where the model's position limit allows
 TURNS = 40  # in each, every number of rows is timed once
+PROMPT_TURNS = 10
 READ_SHAPE = (1 << 14, 1 << 13)  # of the fp32 matrix by which the bandwidth is measured: 512 MiB, more than caches hold
 READS = 30
 HEADS = ("cached tokens", "rows", "ms", "MB read", "of the bandwidth", "over one row")
@@ -42,12 +43,14 @@ NOTES = """\
 ms: the median of the turns with its 95 % interval; a turn times every number of rows once, in a random order. Over one row: the
 median of the turns' ratios. MB read: the matrices of the layers and of the head with their biases, and the cached keys and
 values, each once; no embeddings, norms or activations. Above 100 % of the bandwidth the processor's caches hold some of it.
-Bandwidth: reading a matrix of 512 MiB in a product with a vector, the best of many, just before."""
+Bandwidth: reading a matrix of 512 MiB in a product with a vector, the best of many, just before. Reading a prompt is one pass
+over all of its tokens, or the encoder's over a source of as many, of sound over all that it hears."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
     """The passes of a model behind ``cached`` tokens. ``seconds[i][turn]`` is a pass of ``rows[i]`` rows; turns are paired.
+    ``prompt_seconds`` is what reading a prompt of as many tokens takes, or encoding a source (of sound its whole length).
 
     A pass reads ``weight_bytes`` and ``cache_bytes[i]``. Once loaded, the model holds ``parameter_bytes`` and tensors of
     ``beside_bytes`` more, a second copy of its weights for one; a session adds tensors of ``session_bytes``. ``peak_bytes`` is
@@ -63,6 +66,7 @@ class Passes:
     cached: int
     rows: tuple[int, ...]
     seconds: tuple[tuple[float, ...], ...]
+    prompt_seconds: tuple[float, ...]
     weight_bytes: int
     cache_bytes: tuple[int, ...]
     parameter_bytes: int
@@ -77,6 +81,11 @@ class Passes:
     def time(self, rows: int) -> Estimate:
         """Return the seconds of a pass."""
         return median(np.array(self.seconds[self.rows.index(rows)]), "s")
+
+    @property
+    def prompt_time(self) -> Estimate:
+        """Return the seconds of reading a prompt."""
+        return median(np.array(self.prompt_seconds), "s")
 
     def read_bytes(self, rows: int) -> int:
         return self.weight_bytes + self.cache_bytes[self.rows.index(rows)]
@@ -126,6 +135,8 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
     session, peak = with_peak("cpu", opened)
     added = held_bytes() - before
     seconds = time_on_cpu([passes_of(rows) for rows in ROWS], 1, TURNS)[:, :, 0]
+    other, inputs = model.session(), prompt_of(model, cached)
+    prompt_seconds = time_on_cpu([lambda _: other.prefill(inputs)], 1, PROMPT_TURNS)[0, :, 0]
     return Passes(
         model=spec.name,
         revision=spec.revision,
@@ -136,6 +147,7 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
         cached=cached,
         rows=ROWS,
         seconds=tuple(tuple(round(one, 7) for one in own) for own in seconds.tolist()),
+        prompt_seconds=tuple(round(one, 7) for one in prompt_seconds.tolist()),
         weight_bytes=weight_bytes(model.stack),
         cache_bytes=tuple(cache_bytes(session, cached + rows) for rows in ROWS),
         parameter_bytes=model.size_bytes,
@@ -147,14 +159,19 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
 
 def open_session(model: LoadedModel, cached: int) -> ModelSession:
     """Return a session with so many tokens in its cache; a source has as many too, as far as its limit allows."""
-    session, stack = model.session(), model.stack
-    features = None if stack.feature_shape is None else torch.zeros(1, *stack.feature_shape)
-    if not stack.encodes_prompts:
-        session.prefill(Inputs(((0,) * (cached + 1),), features))
-        return session
-    session.prefill(Inputs(((0,) * min(cached, stack.source_limit or cached),)))
-    session.run_layers(session.embed(torch.zeros(1, cached, dtype=torch.long)), 0, session.num_layers)
+    session = model.session()
+    session.prefill(prompt_of(model, cached))
+    if model.stack.encodes_prompts:
+        session.run_layers(session.embed(torch.zeros(1, cached, dtype=torch.long)), 0, session.num_layers)
     return session
+
+
+def prompt_of(model: LoadedModel, length: int) -> Inputs:
+    """Return a prompt of which so many tokens are cached, or a source of as many, as far as its limit allows."""
+    stack = model.stack
+    features = None if stack.feature_shape is None else torch.zeros(1, *stack.feature_shape)
+    limit = stack.source_limit or length
+    return Inputs(((0,) * (min(length, limit) if stack.encodes_prompts else length + 1),), features)
 
 
 def weight_bytes(stack: Stack) -> int:
@@ -208,6 +225,10 @@ def as_markdown(records: Sequence[Passes]) -> str:
     bandwidth = "unknown" if first.bandwidth is None else f"{first.bandwidth / 1e9:.1f} GB/s"
     lines = markdown_lines(HEADS, [_line(one, rows) for one in records for rows in one.rows])
     memory = f"Memory: parameters {_mb(first.parameter_bytes)}, the loaded model's other tensors {_mb(first.beside_bytes)}"
+    prompts = [
+        f"a prompt of {one.cached} tokens {one.prompt_time.mapped(lambda seconds: seconds * 1e3).as_text('.2f')} ms"
+        for one in records
+    ]
     sessions = [
         f"a session of {one.cached} tokens adds {_mb(one.session_bytes)}, while opened and run at most {_mb(one.peak_bytes)}"
         for one in records
@@ -220,7 +241,8 @@ def as_markdown(records: Sequence[Passes]) -> str:
         for one in records
         if abs(change := drift(np.array(one.seconds[one.rows.index(1)]))) > MAX_DRIFT
     ]
-    return "\n".join([f"{first.model}: {kind}", "", *lines, "", f"{'; '.join([memory, *sessions])}.", *warnings]) + "\n"
+    below = [f"Reading takes: {', '.join(prompts)}.", f"{'; '.join([memory, *sessions])}."]
+    return "\n".join([f"{first.model}: {kind}", "", *lines, "", *below, *warnings]) + "\n"
 
 
 def as_page(records: Sequence[Passes]) -> str:

@@ -1,1 +1,1 @@
-"""Whole decoder layers as compiled loops, for passes over few rows."""
+"""Whole decoder and encoder layers as compiled loops."""

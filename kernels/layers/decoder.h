@@ -1,4 +1,4 @@
-// Decoder layers for a few rows, all of them in one call: norms, rotary positions or a bias by distance, attention on the text
+// Decoder layers, all of them in one call: norms, rotary positions or a bias by distance, attention on the text
 // and on a source, feed-forward with a gate or without.
 //
 // Between its matrix products a layer makes a dozen small operations, each of which costs more to call than to compute. Threads
@@ -15,13 +15,15 @@
 #include <vector>
 
 #include "../numbers.h"
-#include "../products/few_rows.h"
+#include "../products/matrix.h"
 
 namespace {
 
 // Places before a window are left out so many at a time: sums of scores are made in lanes, by place, so that a token alone and the
 // same one among others have the same bits only where both begin at a multiple of what any processor adds at once.
 constexpr long WINDOW_STEP = 256;
+constexpr long BLOCK = 42;          // queries at a time: their scores stay in the cache
+constexpr long MOST_KEPT = 1 << 20; // numbers of a buffer that a thread keeps for its next call
 
 enum Activation : long { SILU, GELU_TANH, GELU, RELU };
 
@@ -47,15 +49,15 @@ struct Layer {
   long turns, norms_all, parallel;
 };
 
-// Mirrored by `_Shape` of decoder.py: what all layers share. `distances` is the number of biases of each head, for keys so many
-// places before the query at most; 0 where attention has none. Norms stand behind what they belong to, on the sum, or before it.
-// Where a token `sees_all`, it looks at those behind it, too, and there are no biases. The first `turned` numbers of a head turn.
+// Mirrored by `_Shape` of decoder.py: what all layers share. `distances` is the number of biases of each head by how far a key is
+// behind its query: -distances + ahead + 1 to `ahead` places; 0 where attention has none. Norms stand behind what they belong to,
+// on the sum, or before it. Where a token `sees_all`, it looks at those behind it, too. The first `turned` numbers of a head turn.
 // Queries, keys and values of a head lie side by side where they are `interleaved`, else those of all heads.
 template <typename Number>
 struct Shape {
   long width, heads, key_heads, head_size, turned, interleaved, activation, gated, norms_behind, attends_to_source, sees_all;
-  long distances;
-  const Number* biases;  // [heads, distances], the last one of the query's own place
+  long distances, ahead;
+  const Number* biases;  // [heads, distances]; keys that are further off have the first one, or the last
 };
 
 // Keys and values of the first layer that runs: strides in numbers.
@@ -259,29 +261,41 @@ struct Scores {
   }
 };
 
+// Give a large buffer back.
+template <typename Number>
+void release(std::vector<Number>& buffer) {
+  if (long(buffer.size()) > MOST_KEPT) std::vector<Number>().swap(buffer);
+}
+
 template <typename Number>
 struct Buffers {
   std::vector<Number> queries, attended, fed, seconds;  // all threads'; the last one's is the second half of every product
 };
 
-// Add the biases by distance to the scores of a query that stands at the place `own`.
+// Add the biases by distance to the scores of a query that stands at the place `own` and sees so many.
 template <typename Number>
-void add_biases(const Number* biases, long distances, long own, Number* scores) {
-  const long near = std::max(0L, own + 1 - distances);
+void add_biases(const Shape<Number>& shape, long head, long own, long seen, Number* scores) {
+  const Number* biases = shape.biases + head * shape.distances;
+  const long first = own + shape.ahead - shape.distances + 1;  // the place of the first one
+  const long near = std::clamp(first, 0L, seen), far = std::clamp(first + shape.distances, near, seen);
   for (long i = 0; i < near; i++) scores[i] += biases[0];
-  for (long i = near; i <= own; i++) scores[i] += biases[i - own + distances - 1];
+  for (long i = near; i < far; i++) scores[i] += biases[i - first];
+  for (long i = far; i < seen; i++) scores[i] += biases[shape.distances - 1];
 }
 
-// Attention of some heads on one of a row's key heads: `unit` counts heads of all rows. Queries lie `query_stride` apart, and turn
-// by `rotary` unless that is null.
+// Attention of some heads on one of a row's key heads: `unit` counts heads of all rows. It is that of `count` of the row's queries,
+// from `first_query` on, which lie `query_stride` apart, and turn by `rotary` unless that is null.
 template <bool on_text, typename Number>
 void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* rotary, long layer, Number scale, long unit,
-            long heads, Buffers<Number>& shared, long query_stride, std::vector<Number>& queries, std::vector<Number>& scores) {
+            long heads, long first_query, long count, Buffers<Number>& shared, long query_stride, std::vector<Number>& queries,
+            std::vector<Number>& scores) {
   const Memory<Number>& memory = on_text ? pass.text : pass.source;
-  const long size = shape.head_size, count = pass.num_new, group = shape.heads / shape.key_heads, own = shape.heads * size;
-  const long row = unit / shape.heads, head = unit % shape.heads;
-  const long position = pass.starts ? pass.starts[row * count] : pass.position;
-  const long all_places = on_text && pass.starts ? position + count : memory.places, window = on_text ? pass.window : 0;
+  const long size = shape.head_size, group = shape.heads / shape.key_heads, own = shape.heads * size;
+  const long row = unit / shape.heads, head = unit % shape.heads, first_row = row * pass.num_new + first_query;
+  const long start = pass.starts ? pass.starts[row * pass.num_new] : pass.position, position = start + first_query;
+  const long later = on_text && !shape.sees_all ? pass.num_new - first_query - count : 0;  // places that none of these sees
+  const long all_places = (on_text && pass.starts ? start + pass.num_new : memory.places) - later;
+  const long window = on_text ? pass.window : 0;
   const long before = window ? std::max(0L, all_places - count + 1 - window) / WINDOW_STEP * WINDOW_STEP : 0;
   const long places = all_places - before;
   const long from = layer * memory.layer_stride + row * memory.row_stride + head / group * memory.head_stride +
@@ -295,7 +309,7 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* 
   for (long i = 0; i < heads * count; i++) {
     const long place = i % count;
     const long step = on_text && shape.interleaved ? 3 * size : size;
-    const Number* query = shared.queries.data() + (row * count + place) * query_stride + (head + i / count) * step;
+    const Number* query = shared.queries.data() + (first_row + place) * query_stride + (head + i / count) * step;
     Number* to = queries.data() + i * length;
     if (on_text && rotary)
       rotate(query, rotary + (position + place) * 2 * shape.turned, shape.turned, size, scale, to);
@@ -303,12 +317,12 @@ void attend(const Shape<Number>& shape, const Pass<Number>& pass, const Number* 
       for (long k = 0; k < size; k++) to[k] = query[k] * scale;
   }
   Scores<Number>::make(queries.data(), heads * count, memory.keys + from, memory.place_stride, places, length, scores.data());
-  Number* out = shared.attended.data() + row * count * own + head * size;
+  Number* out = shared.attended.data() + first_row * own + head * size;
   for (long i = 0; i < heads * count; i++) {
     const long place = i % count, seen = on_text && !shape.sees_all ? places - count + 1 + place : places;
     Number* mine = scores.data() + i * places;
     if (on_text && shape.distances)
-      add_biases(shape.biases + (head + i / count) * shape.distances, shape.distances, seen - 1, mine);
+      add_biases(shape, head + i / count, position + place - before, seen, mine);
     if (window) std::fill_n(mine, std::max(0L, seen - window), -std::numeric_limits<Number>::infinity());
     if (memory.mask)
       for (long k = 0; k < places; k++) mine[k] += memory.mask[row * memory.mask_stride + before + k];
@@ -342,14 +356,19 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
   const Number* nothing = nullptr;
   Number* second = shared.seconds.data();
   const auto wait = [&] { gate.wait(threads); };
-  // A product's halves, which each thread joins where it needs them, or the product itself.
+  // A product, of few rows first in halves, which each thread joins where it needs them.
   const auto halves_of = [&](const Product<Number>& product, const Number* from, long stride, const Number* onto, Number* out) {
     multiply(product, from, stride, rows, onto, out, second, thread, threads);
     wait();
   };
   const auto make = [&](const Product<Number>& product, const Number* from, long stride, const Number* onto, Number* out) {
-    halves_of(product, from, stride, onto, out);
-    join(out, second, product.width, rows, Columns(product.width, thread, threads));
+    const Columns mine(product.width, thread, threads);
+    if (are_many(rows, product)) {
+      multiply_many(product, from, stride, rows, onto, out, mine);
+    } else {
+      halves_of(product, from, stride, onto, out);
+      join(out, second, product.width, rows, mine);
+    }
     wait();
   };
   Number *between = shared.queries.data(), *fed = shared.fed.data();
@@ -379,7 +398,9 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
   const auto attend_to = [&](auto on_text, const Number* rotary, long layer, Number scale, long group, long stride) {
     for (long unit = units * thread / threads, next; unit < last_unit; unit = next) {
       next = std::min(last_unit, (unit / group + 1) * group);  // heads that share their keys, and the same row's
-      attend<decltype(on_text)::value>(shape, pass, rotary, layer, scale, unit, next - unit, shared, stride, queries, scores);
+      for (long first = 0; first < pass.num_new; first += BLOCK)
+        attend<decltype(on_text)::value>(shape, pass, rotary, layer, scale, unit, next - unit, first,
+                                         std::min(BLOCK, pass.num_new - first), shared, stride, queries, scores);
     }
   };
   for (long index = 0; index < count; index++) {
@@ -427,9 +448,15 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     if (!layer.parallel) enter(layer.feed_norm, shape.attends_to_source ? &layer.source_norm : &layer.attention_norm);
     const long feed = layer.down.depth;
     const Columns gates(feed, thread, threads);
-    halves_of(layer.up, layer.parallel ? aside.data() : normed.data(), width, nothing, fed);
-    join(fed, second, layer.up.width, rows, gates);
-    if (shape.gated) join(fed + feed, second + feed, layer.up.width, rows, gates);
+    const Number* feeding = layer.parallel ? aside.data() : normed.data();
+    if (are_many(rows, layer.up)) {
+      multiply_many(layer.up, feeding, width, rows, nothing, fed, gates);
+      if (shape.gated) multiply_many(layer.up, feeding, width, rows, nothing, fed, gates.behind(feed));
+    } else {
+      halves_of(layer.up, feeding, width, nothing, fed);
+      join(fed, second, layer.up.width, rows, gates);
+      if (shape.gated) join(fed + feed, second + feed, layer.up.width, rows, gates);
+    }
     for (long row = 0; row < rows; row++) {
       Number* numbers = fed + row * layer.up.width + gates.first;
       activate(numbers, shape.gated ? numbers + feed : nothing, gates.last - gates.first, shape.activation);
@@ -444,6 +471,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       std::copy(normed.data() + row * width + columns.first, normed.data() + row * width + columns.last,
                 pass.hidden + row * width + columns.first);
   }
+  for (std::vector<Number>* one : {&normed, &aside, &scores, &queries}) release(*one);
 }
 
 template <typename Number>
@@ -455,8 +483,9 @@ void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long co
   shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
   Buffers<Number>& mine = shared;  // the calling thread's
   Gate gate;
-  by_team(threads_for(layers->up.depth * layers->up.width, most_threads),
+  by_team(threads_for(layers->up.depth * layers->up.width * (1 + rows / MOST_ROWS), most_threads),
           [&](long thread, long threads) { run(shape, layers, count, pass, mine, gate, thread, threads); });
+  for (std::vector<Number>* one : {&mine.queries, &mine.attended, &mine.fed, &mine.seconds}) release(*one);
 }
 
 }  // namespace

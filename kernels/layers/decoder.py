@@ -2,8 +2,8 @@
 
 A pass over few rows spends most of its time on calls of small operations, and torch's attention takes half again as long for
 six queries as for one. The compiled loop (decoder.h) does all of it: norms, attention and activations, and between them
-products that read a weight once (``kernels.products.few_rows``). A row's result does not depend on how many rows it is computed
-with, nor on the number of threads, to the bit.
+products that read a weight once (``kernels.products.matrix``). So are prompts read, and encoders run, whose tokens see all. A
+row's result does not depend on how many rows it is computed with, nor on the number of threads, to the bit.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels import native
 from kernels.inputs import InputError, SamplingSpec
-from kernels.products.few_rows import FUNCTIONS, ProductArguments, product_arguments
+from kernels.products.matrix import FUNCTIONS, ProductArguments, product_arguments
 from kernels.products.narrow import Narrow
 from kernels.verify import fused_cpu
 from kernels.verify.interface import Proposal, check_shapes, checked
@@ -74,8 +74,9 @@ class DecoderShape:
     """What all layers share.
 
     ``norms_behind``: norms stand behind the sum, not before attention and feed-forward. ``biases`` are added to the text's
-    scores by distance, -distances + 1..0; distances beyond have the first one. ``sees_all``: a token looks at those behind it,
-    too, in a pass over the whole text; without biases. ``turned``: as many of a head's first numbers turn; None: all.
+    scores by how far a key is behind its query, ahead - distances + 1..ahead; those beyond have the first one, or the last.
+    ``sees_all``: a token looks at those behind it, too, in a pass over the whole text. ``turned``: as many of a head's first
+    numbers turn; None: all.
     ``interleaved``: a head's query, key and value lie side by side in what the first product gives, not those of all heads; as
     many of each, and no norms of them.
     """
@@ -88,6 +89,7 @@ class DecoderShape:
     norms_behind: bool = False
     sees_all: bool = False
     biases: Float[Tensor, "H distances"] | None = None
+    ahead: int = 0
     turned: int | None = None
     interleaved: bool = False
 
@@ -126,7 +128,7 @@ class _Shape(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("width", "heads", "key_heads", "head_size", "turned", "interleaved")),
         *(
             (name, ctypes.c_long)
-            for name in ("activation", "gated", "norms_behind", "attends_to_source", "sees_all", "distances")
+            for name in ("activation", "gated", "norms_behind", "attends_to_source", "sees_all", "distances", "ahead")
         ),
         ("biases", ctypes.c_void_p),
     )
@@ -181,8 +183,8 @@ class Cached:
 
     ``new`` begins where the first new token is stored; where rows differ it is all of the text, and tokens are stored by
     position. ``source`` has keys and values of all layers, and a ``mask`` that is added to scores. ``allowed`` is added to the
-    scores of the text: it hides what a row's one new token does not see. A token looks at ``window`` of the text's tokens,
-    itself the last; None: at all.
+    scores of the text: it hides what a row's one new token does not see, or all tokens of a row that see all. A token looks at
+    ``window`` of the text's tokens, itself the last; None: at all.
     """
 
     text: Float[Tensor, "L B S H2 head_size"]
@@ -241,7 +243,7 @@ class DecoderLayers:
             layers[0].qkv[0].shape[0], shape.heads, shape.key_heads, shape.head_size,
             shape.head_size if shape.turned is None else shape.turned, shape.interleaved,
             ACTIVATIONS[shape.activation], shape.gated, shape.norms_behind, layers[0].source is not None, shape.sees_all,
-            0 if biases is None else biases.shape[1], self._address(biases),
+            0 if biases is None else biases.shape[1], shape.ahead, self._address(biases),
         )  # fmt: skip
 
     def follow(self) -> None:
@@ -290,10 +292,10 @@ class DecoderLayers:
             raise InputError(f"{cached.rotary.shape[3]} numbers of a head turn: expected {self._shape.turned}, as described")
         text = self._memory(cached.text, 3, 2, heads)
         if allowed is not None:
-            if num_new != 1 or tuple(allowed.shape) != (batch, text.places):
+            if (num_new != 1 and not self._shape.sees_all) or tuple(allowed.shape) != (batch, text.places):
                 raise InputError(
-                    f"a mask {list(allowed.shape)} of {num_new} new tokens a row: expected one token a row, and "
-                    f"[{batch}, {text.places}]"
+                    f"a mask {list(allowed.shape)} of {num_new} new tokens a row: expected [{batch}, {text.places}], and one "
+                    "token a row, or tokens that see all"
                 )
             allowed = allowed.to(self._dtype).contiguous()
             text.mask, text.mask_stride = allowed.data_ptr(), text.places

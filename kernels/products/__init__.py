@@ -1,1 +1,1 @@
-"""Products of a few rows with a large weight, as rounds make them: a compiled loop, and where it is the faster."""
+"""Products of rows with a weight: a compiled loop, and where it is the faster; weights in fewer bytes."""

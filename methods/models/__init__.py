@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
@@ -29,7 +29,7 @@ STACKS: dict[str, type[Stack]] = {
 
 
 def stack_for(model: "PreTrainedModel", choice: Choice = TORCH) -> Stack:
-    """Return the stack of a trained language model, on its device and in its dtype; ``choice`` says who multiplies few rows.
+    """Return the stack of a trained language model, on its device and in its dtype; ``choice`` says who multiplies.
 
     It re-lays the model's weights in place (values stay, the model keeps working) and switches it to evaluation. Save it
     before: transformers' ``save_pretrained`` refuses weights that lie side by side.

@@ -8,8 +8,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.layers.decoder import DecoderEnds, NormWeights
-from kernels.products.few_rows import TORCH, Choice
-from methods.models.base import EncoderDecoderStack, Frame, activation, attend, decoder_layer, described, encoder_layer, lookup
+from kernels.products.matrix import TORCH, Choice
+from methods.models.base import (
+    EncoderDecoderStack,
+    Frame,
+    activation,
+    attend,
+    decoder_layer,
+    described,
+    described_encoder,
+    encoder_layer,
+    lookup,
+)
 from methods.models.weights import Product, norm_of
 
 
@@ -32,6 +42,7 @@ class BartStack(EncoderDecoderStack):
         first_norm = None if self.embedding_norm is None else NormWeights(*self.embedding_norm[1:])
         ends = DecoderEnds(self.embedding, None, self.embed_scale, self.position_table, first_norm)
         self.describe(*described(self, config.activation_function, norms_behind=True), ends)
+        self.describe_encoder(*described_encoder(self, config.activation_function, norms_behind=True))
         self._fuse_cross([(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in decoder.layers])
 
     def embed_by_torch(self, tokens: Int[Tensor, "B n"], frame: Frame) -> Float[Tensor, "B n D"]:
@@ -58,12 +69,13 @@ class BartStack(EncoderDecoderStack):
         return x.view(batch, num_new, width)
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
-        batch, length = tokens.shape
         embedding, scale, positions, first_norm = self.encoder_embedding
-        hidden = F.embedding(tokens, embedding) * scale + positions[:length]
-        if first_norm is not None:
-            hidden = torch.layer_norm(hidden, *first_norm)
-        x, heads, act, allowed = hidden.view(batch * length, -1), self.encoder_heads, self.act, None
+        hidden = F.embedding(tokens, embedding) * scale + positions[: tokens.shape[1]]
+        return self.run_encoder(hidden if first_norm is None else torch.layer_norm(hidden, *first_norm), mask)
+
+    def run_encoder_by_torch(self, hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        batch, length, width = hidden.shape
+        x, heads, act, allowed = hidden.view(batch * length, width), self.encoder_heads, self.act, None
         if mask is not None:
             allowed = mask.bool()[:, None, None]
         for qkv, out, norm1, up, down, norm2 in self.encoder_layers:

@@ -8,7 +8,7 @@ transformers does not type its modules' attributes, so models and their parts ar
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kernels.layers.decoder import Cached, Decoder, DecoderEnds, DecoderLayer, DecoderShape, NormWeights, compiled_decoder
-from kernels.products.few_rows import TORCH, Choice
+from kernels.layers.decoder import (
+    Cached,
+    Decoder,
+    DecoderEnds,
+    DecoderLayer,
+    DecoderLayers,
+    DecoderShape,
+    NormWeights,
+    compiled_decoder,
+    compiled_layers,
+)
+from kernels.products.matrix import TORCH, Choice
 from methods.errors import InputError
 from methods.models.weights import Product, fuse, norm_of, relayout
 
@@ -167,7 +177,7 @@ class Stack(ABC):
 
     @property
     def computed_by(self) -> str:
-        """Say what computes passes of few rows."""
+        """Say what computes passes."""
         return str(self.choice)
 
     @property
@@ -218,7 +228,7 @@ class Stack(ABC):
         self.compile()
 
     def compile(self) -> None:
-        """Make passes of few rows compiled calls, where they can be had and the choice has the loop for any weight.
+        """Make passes compiled calls, where they can be had and the choice has the loop for any weight.
 
         The choice is made by products called one by one; in one call with others small ones cost less, so their size does not
         matter here.
@@ -410,6 +420,27 @@ class EncoderDecoderStack(Stack):
             )
         self.input_vocab_size = model.get_encoder().get_input_embeddings().weight.shape[0]
 
+    def describe_encoder(self, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
+        """Make the encoder's layers a compiled call, where it can be had."""
+        self._encoder: DecoderLayers | None = None
+        self._encoder_cache = len(layers), shape.heads, shape.head_size
+        if self.choice.most_rows > 0:
+            self._encoder = compiled_layers(layers, replace(shape, sees_all=True))
+
+    def run_encoder(self, hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
+        """Run the encoder's layers. ``mask`` is 0 in the padding."""
+        batch, length, _ = hidden.shape
+        if self._encoder is None or batch * length > self.choice.most_rows:
+            return self.run_encoder_by_torch(hidden, mask)
+        num_layers, heads, size = self._encoder_cache
+        states = hidden.new_empty(1, batch, length, 2 * heads, size).expand(num_layers, -1, -1, -1, -1)  # a layer's at a time
+        allowed = None if mask is None else torch.zeros_like(mask, dtype=self.dtype).masked_fill_(mask == 0, float("-inf"))
+        return self._encoder.run(hidden, 0, num_layers, Cached(states, states, allowed=allowed), 0)
+
+    def run_encoder_by_torch(self, hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        """Do the same by torch's operations."""
+        raise InputError(f"model type {self.model.config.model_type!r}: its encoder is transformers' own, and runs whole")
+
     def _fuse_cross(self, pairs: Sequence[tuple[nn.Linear, nn.Linear]]) -> None:
         self._cross = fuse([projection for pair in pairs for projection in pair], self.choice)
 
@@ -430,6 +461,16 @@ def described(stack: Stack, activation_name: str, norms_behind: bool) -> tuple[l
         norms = tuple(NormWeights(*norm[1:]) for norm in (norm1, norm2, norm3))
         source = query.parts, cross_out.parts
         layers.append(DecoderLayer(norms, qkv.parts, out.parts, source, up.parts, down.parts, size**-0.5))
+    return layers, DecoderShape(heads, heads, size, activation_name, norms_behind=norms_behind)
+
+
+def described_encoder(stack: Any, activation_name: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
+    """Describe an encoder's layers, as ``encoder_layer`` returns them, for ``describe_encoder``."""
+    heads, layers = stack.encoder_heads, []
+    size = stack.encoder_layers[0][1].weight.shape[0] // heads
+    for qkv, out, norm1, up, down, norm2 in stack.encoder_layers:
+        norms = tuple(NormWeights(*norm[1:]) for norm in (norm1, norm2))
+        layers.append(DecoderLayer(norms, qkv.parts, out.parts, None, up.parts, down.parts, size**-0.5))
     return layers, DecoderShape(heads, heads, size, activation_name, norms_behind=norms_behind)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqMoEModelOutput
 
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, SourceStates, Stack, halves
 from methods.models.layers import CompiledLayer, PassCache, Recorded, told_layer
@@ -41,7 +41,7 @@ class _Passes(Stack):
     """
 
     runs_layers_alone = False
-    num_compiled = 0  # layers whose passes of few rows are compiled calls
+    num_compiled = 0  # layers whose passes are compiled calls
     _twin: Any
     _body: Any
     _embedding: Any

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.layers.decoder import DecoderEnds, DecoderLayer, DecoderShape, NormWeights
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.models.base import Frame, Stack, activation, attend, layer_norm, lookup
 from methods.models.weights import Product, norm_of
 

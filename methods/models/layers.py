@@ -134,7 +134,7 @@ class Recorded:
 
 
 class CompiledLayer:
-    """A compiled call in a layer's place for passes of few rows in a text's order; others are the ``family``'s own."""
+    """A compiled call in a layer's place for passes in a text's order, of at most ``most_rows``; others are the family's."""
 
     def __init__(self, calls: DecoderLayers, number: int, family: nn.Module, most_rows: int, in_tuple: bool) -> None:
         self._calls, self._number, self._family, self._most_rows, self._in_tuple = calls, number, family, most_rows, in_tuple

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kernels.layers.decoder import DecoderLayer, DecoderShape, NormWeights
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.models.base import ACTIVATIONS
 from methods.models.twin import norm_weights
 from methods.models.weights import fuse

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.layers.decoder import DecoderEnds, DecoderLayer, DecoderShape, NormWeights
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import EncoderDecoderStack, Frame, Norm, activation, attend, rms_norm
 from methods.models.weights import Product, fuse
@@ -47,6 +47,7 @@ class T5Stack(EncoderDecoderStack):
         self.bias_table = torch.cat((bias, torch.full_like(bias[:1], float("-inf"))))
         self.encoder_bias_table = self._bias_table(encoder.block[0].layer[0].SelfAttention, self.max_distance)
         self._describe(decoder.block, replace(final, gain=final.gain * scale))
+        self._describe_encoder(encoder.block)
 
     def _describe(self, blocks: Iterable[Any], norm: NormWeights) -> None:
         layers, heads = [], self.num_heads
@@ -58,6 +59,16 @@ class T5Stack(EncoderDecoderStack):
         biases, activation = self.bias_table[:-1].t(), self.model.config.dense_act_fn
         shape = DecoderShape(heads, heads, self.head_dim, activation, gated=self.gated, biases=biases)
         self.describe(layers, shape, DecoderEnds(self.embedding, norm))
+
+    def _describe_encoder(self, blocks: Iterable[Any]) -> None:
+        layers = []
+        for block, (_, qkv, out, _, up, down) in zip(blocks, self.encoder_layers, strict=True):
+            parts = (part.layer_norm for part in block.layer)
+            norms = tuple(NormWeights(part.weight.detach(), None, part.variance_epsilon) for part in parts)
+            layers.append(DecoderLayer(norms, qkv.parts, out.parts, None, up.parts, down.parts, 1.0))
+        heads, biases, activation = self.num_heads, self.encoder_bias_table.t(), self.model.config.dense_act_fn
+        shape = DecoderShape(heads, heads, self.head_dim, activation, self.gated, biases=biases, ahead=self.max_distance)
+        self.describe_encoder(layers, shape)
 
     @torch.no_grad()
     def _bias_table(self, attention: Any, last: int) -> Float[Tensor, "distances H"]:
@@ -102,19 +113,22 @@ class T5Stack(EncoderDecoderStack):
         return self.act(gate).mul_(y)
 
     def encode(self, tokens: Int[Tensor, "B S"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
-        batch, length = tokens.shape
+        return self.encoder_norm(self.run_encoder(F.embedding(tokens, self.encoder_embedding), mask))
+
+    def run_encoder_by_torch(self, hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
+        batch, length, width = hidden.shape
         places = torch.arange(length, device=self.device)
         offsets = (places - places.unsqueeze(1)).clamp_(-self.max_distance, self.max_distance).add_(self.max_distance)
         bias = F.embedding(offsets, self.encoder_bias_table).permute(2, 0, 1).unsqueeze(0).contiguous()
         if mask is not None:
             bias = bias.masked_fill(mask[:, None, None] == 0, float("-inf"))
-        x, heads = F.embedding(tokens, self.encoder_embedding).view(batch * length, -1), self.num_heads
+        x, heads = hidden.view(batch * length, width), self.num_heads
         for norm1, qkv, out, norm2, up, down in self.encoder_layers:
             y = qkv(norm1(x)).view(batch, length, 3 * heads, self.head_dim)
             query, keys, values = y.split_with_sizes((heads, heads, heads), 2)
             x = _finite(_add(x, attend(query, keys.transpose(1, 2), values.transpose(1, 2), bias, False, 1.0), out))
             x = _finite(_add(x, self._activated(up(norm2(x))), down))
-        return self.encoder_norm(x).view(batch, length, -1)
+        return x.view(batch, length, width)
 
 
 def _add(hidden: Float[Tensor, "N D"], y: Float[Tensor, "N d_in"], product: Product) -> Float[Tensor, "N D"]:

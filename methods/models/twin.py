@@ -1,6 +1,6 @@
 """A copy of a transformers model over the same weights, in which what is ours stands in the place of some of its modules.
 
-Linear modules multiply few rows by our loop, norms are ours where they compute the same, and layers can be run in part. The
+Linear modules multiply by our loop, norms are ours where they compute the same, and layers can be run in part. The
 model itself stays as it was.
 """
 
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kernels.layers.decoder import NormWeights
-from kernels.products.few_rows import Choice
+from kernels.products.matrix import Choice
 from methods.models.base import Norm, rms_norm
 from methods.models.weights import Product
 
@@ -40,7 +40,7 @@ class Standin:
 
 
 def twin_of(model: Any, choice: Choice) -> Any:
-    """Return a model with the same weights, whose linear modules multiply few rows as the choice says; its norms are ours."""
+    """Return a model with the same weights, whose linear modules multiply as the choice says; its norms are ours."""
     shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
     twin = deepcopy(model, shared)
     for parent in twin.modules():

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kernels.inputs import Rounding
-from kernels.products.few_rows import TORCH, Choice, compiled_product
+from kernels.products.matrix import TORCH, Choice, compiled_product
 from kernels.products.narrow import Narrow, narrow, rounded
 
 
@@ -49,8 +49,8 @@ def norm_of(norm: nn.LayerNorm) -> tuple:
 class Product:
     """The product of rows with one weight of a stack, plus its bias: ``product(rows)``, or ``onto + product(rows)``.
 
-    Few rows go through a compiled loop where the choice says so, all others through torch; those with a rounded weight always,
-    where there is a loop, since it reads ``narrow``, the weight's second copy.
+    As many rows as the choice says go through a compiled loop, all others through torch; those with a rounded weight whatever
+    its size, where there is a loop, since it reads ``narrow``, the weight's second copy.
     """
 
     __slots__ = ("_choice", "_compiled", "_most_rows", "bias", "narrow", "weight")
@@ -74,7 +74,7 @@ class Product:
 
     @property
     def read_bytes(self) -> int:
-        """Return the bytes that a product of few rows reads: of the weight as it is stored for them, and of the bias."""
+        """Return the bytes that a product reads: of the weight as it is stored for them, and of the bias."""
         read = (self.weight,) if self.narrow is None else (self.narrow.numbers, self.narrow.scales)
         return sum(tensor.nbytes for tensor in (*read, self.bias) if tensor is not None)
 

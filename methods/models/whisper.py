@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernels.layers.decoder import DecoderEnds, NormWeights
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.errors import InputError
 from methods.models.base import (
     EncoderDecoderStack,
@@ -23,6 +23,7 @@ from methods.models.base import (
     attend,
     decoder_layer,
     described,
+    described_encoder,
     encoder_layer,
     layer_norm,
     lookup,
@@ -64,6 +65,7 @@ class WhisperStack(EncoderDecoderStack):
         self.project = Product(self.head_weight, self._bias(_tokens(settings, "suppress_tokens", self.vocab_size)), choice)
         ends = DecoderEnds(self.embedding, NormWeights(*norm[1:]), positions=self.position_table)
         self.describe(*described(self, config.activation_function, norms_behind=False), ends)
+        self.describe_encoder(*described_encoder(self, config.activation_function, norms_behind=False))
 
     def _bias(self, suppressed: tuple[int, ...]) -> Float[Tensor, "V"] | None:
         """Return a bias of minus infinity for tokens that are never emitted."""
@@ -103,7 +105,10 @@ class WhisperStack(EncoderDecoderStack):
         hidden = features
         for weight, bias, stride in self.convolutions:
             hidden = F.gelu(F.conv1d(hidden, weight, bias, stride, padding=1))
-        hidden = hidden.transpose(1, 2) + self.encoder_positions
+        hidden = self.run_encoder(hidden.transpose(1, 2) + self.encoder_positions)
+        return torch.layer_norm(hidden, *self.encoder_norm)
+
+    def run_encoder_by_torch(self, hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"] | None) -> Float[Tensor, "B S D"]:
         batch, length, width = hidden.shape
         x, heads, act = hidden.reshape(batch * length, width), self.encoder_heads, self.act
         for qkv, out, norm1, up, down, norm2 in self.encoder_layers:
@@ -114,7 +119,7 @@ class WhisperStack(EncoderDecoderStack):
             if x.dtype == torch.float16:
                 most = torch.finfo(x.dtype).max - FP16_MARGIN
                 x = x.clamp_(-most, most)
-        return torch.layer_norm(x, *self.encoder_norm).view(batch, length, width)
+        return x.view(batch, length, width)
 
 
 def same_encoder(stack: Stack, other: Stack) -> bool:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.layers.decoder import Cached
-from kernels.products.few_rows import TORCH, Choice
+from kernels.products.matrix import TORCH, Choice
 from methods.models.bart import BartStack
 from methods.models.base import Cross, SourceStates, attend
 

@@ -22,7 +22,7 @@ from harness.exact.subjects import SIZES, Subject, zoo_subjects
 from harness.measures.verdicts import verdict_of
 from harness.models.loading import load_model
 from harness.zoo.build import ensure
-from kernels.products.few_rows import Choice
+from kernels.products.matrix import Choice
 from methods.parts import RULES
 from methods.sampling import Uniforms
 from methods.session import MIN_CAPACITY, ModelSession

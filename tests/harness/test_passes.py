@@ -28,6 +28,7 @@ GIVEN = Passes(
     cached=100,
     rows=(1, 4),
     seconds=((0.010, 0.010, 0.012, 0.010, 0.010), (0.015, 0.020, 0.018, 0.025, 0.0175)),
+    prompt_seconds=(0.030, 0.025, 0.026, 0.025, 0.025),
     weight_bytes=4_000_000,
     cache_bytes=(1_000_000, 1_100_000),
     parameter_bytes=6_000_000,
@@ -57,6 +58,7 @@ def test_the_table_says_what_the_record_says() -> None:
     assert four[5].startswith("1.75 [1.50, ")
     assert "parameters 6.00 MB, the loaded model's other tensors 0.02 MB; a session of 100 tokens adds 1.50 MB" in text
     assert "at most unknown" in text
+    assert "Reading takes: a prompt of 100 tokens 25.00 [25.00, 30.00] ms." in text
     assert "time them again" not in text
     slowed = replace(GIVEN, seconds=((0.01, 0.01, 0.02, 0.02, 0.02), GIVEN.seconds[1]))
     assert "the time of one row changed by +100%: time them again" in as_markdown([slowed])

@@ -1,4 +1,4 @@
-"""Products of few rows: the compiled loop against fp64, the same bits for any number of rows, and what the chooser takes."""
+"""Products of rows and weights: the compiled loop against fp64, the same bits for any number of rows, the chooser."""
 
 import os
 import subprocess
@@ -10,7 +10,18 @@ import torch
 
 from kernels import native
 from kernels.inputs import ROUNDINGS, InputError
-from kernels.products.few_rows import COMPILED, ROWS, SHAPES, SOURCE, TORCH, Choice, choose, compiled_product, measured_times
+from kernels.products.matrix import (
+    ANY_ROWS,
+    COMPILED,
+    ROWS,
+    SHAPES,
+    SOURCE,
+    TORCH,
+    Choice,
+    choose,
+    compiled_product,
+    measured_times,
+)
 from kernels.products.narrow import narrow, rounded
 
 needs_compiler = pytest.mark.skipif(native.library(SOURCE) is None, reason="no C++ compiler here")
@@ -33,7 +44,7 @@ def test_every_row_is_the_product_whatever_the_number_of_rows(
     stored = None if rounding is None else narrow(weight, rounding)
     truth_weight = weight.double() if rounding is None else rounded(weight, rounding).double()
     bias = torch.randn(width, dtype=dtype, generator=generator)
-    for count in (1, 2, 3, 7, 8, 9, 13, 14, 15, 17):
+    for count in (1, 2, 3, 7, 8, 9, 13, 14, 15, 17, 57, 75):
         rows = torch.randn(count, depth + 2, dtype=dtype, generator=generator)[:, :depth]
         onto = torch.randn(count, width, dtype=dtype, generator=generator)
         for product, own_bias in ((compiled_product(weight, None, stored), 0), (compiled_product(weight, bias, stored), bias)):
@@ -108,7 +119,7 @@ def test_a_product_takes_as_many_threads_as_torch() -> None:
     """In a thread of Python's, too, for which OpenMP itself would take all cores."""
     code = """
 import os, threading, torch
-from kernels.products.few_rows import compiled_product
+from kernels.products.matrix import compiled_product
 torch.set_num_threads(1)
 product = compiled_product(torch.randn(1024, 1024), None)
 rows, counts = torch.randn(2, 1024), []
@@ -175,12 +186,13 @@ def times(loop: dict[int, float], rows: dict[int, float] | None = None) -> dict[
 
 
 def test_the_chooser_takes_what_the_times_say() -> None:
-    assert choose(times({})) == Choice(SIZES[0], ROWS[-1])
-    assert choose(times({SIZES[0]: 1.2, SIZES[1]: 1.01})) == Choice(SIZES[2], ROWS[-1])
-    assert choose(times({SIZES[3]: 1.2})) == Choice(SIZES[4], ROWS[-1]), "a smaller weight that seems to gain is not trusted"
+    assert choose(times({})) == Choice(SIZES[0], ANY_ROWS)
+    assert choose(times({SIZES[0]: 1.2, SIZES[1]: 1.01})) == Choice(SIZES[2], ANY_ROWS)
+    assert choose(times({SIZES[3]: 1.2})) == Choice(SIZES[4], ANY_ROWS), "a smaller weight that seems to gain is not trusted"
     assert choose(times({SIZES[-1]: 1.2})) == TORCH
     assert choose(times({}, {16: 1.1})) == Choice(SIZES[0], 8), "what more rows gain is not looked at"
-    assert choose(times({}, {1: 1.1})) == Choice(SIZES[0], ROWS[-1]), "one row may take longer where the round takes less"
+    assert choose(times({}, {256: 1.1})) == Choice(SIZES[0], 64)
+    assert choose(times({}, {1: 1.1})) == Choice(SIZES[0], ANY_ROWS), "one row may take longer where the round takes less"
 
 
 def test_a_choice_takes_large_weights_only() -> None:
@@ -192,8 +204,8 @@ def test_a_choice_takes_large_weights_only() -> None:
 
 @needs_compiler
 def test_times_are_measured_for_every_size_and_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernels.products.few_rows.ROUNDS", 1)
-    monkeypatch.setattr("kernels.products.few_rows.MOST_COPIES", 1)
+    monkeypatch.setattr("kernels.products.matrix.ROUNDS", 1)
+    monkeypatch.setattr("kernels.products.matrix.MOST_COPIES", 1)
     found = measured_times()
     assert set(found) == {(size, count) for size in SIZES for count in ROWS}
     assert all(min(pair) > 0 for pair in found.values())

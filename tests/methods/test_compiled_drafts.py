@@ -12,7 +12,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from kernels import native
 from kernels.inputs import InputError, NotFiniteError
 from kernels.layers.decoder import SOURCE, Drafted
-from kernels.products.few_rows import COMPILED, TORCH, Choice
+from kernels.products.matrix import COMPILED, TORCH, Choice
 from kernels.verify import reference
 from methods.autoregressive import Autoregressive
 from methods.models import stack_for

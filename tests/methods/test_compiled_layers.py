@@ -26,7 +26,7 @@ from transformers import (
 from kernels import native
 from kernels.inputs import InputError
 from kernels.layers.decoder import SOURCE
-from kernels.products.few_rows import COMPILED, TORCH, Choice
+from kernels.products.matrix import COMPILED, TORCH, Choice
 from methods.models import stack_for
 from methods.ppd.memory import Candidates
 from methods.session import ModelSession
@@ -92,7 +92,8 @@ def session_of(model: torch.nn.Module, choice: Choice = COMPILED, *lengths: int)
 def test_they_are_what_torch_computes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From nothing cached, behind 39 tokens, in batches of equal and of different lengths; some layers of all as well."""
     model = model_of(kind)
-    for lengths, num_new in (([1], 1), ([1], 7), ([40], 1), ([40], 6), ([30, 30, 30], 5), ([40, 3, 22], 4)):
+    few = (([1], 1), ([1], 7), ([40], 1), ([40], 6), ([30, 30, 30], 5), ([40, 3, 22], 4))
+    for lengths, num_new in (*few, ([4], 90), ([130], 5), ([61, 7, 130], 44)):
         ours, torchs = session_of(model, COMPILED, *lengths), session_of(model, TORCH, *lengths)
         tokens = torch.randint(97, (len(lengths), num_new))
         with monkeypatch.context() as patch:
@@ -106,6 +107,25 @@ def test_they_are_what_torch_computes(kind: str, monkeypatch: pytest.MonkeyPatch
         assert torch.equal(parts, ours.hidden)
         again = torch.randint(97, (len(lengths), 2))  # what was stored is what torch stores
         torch.testing.assert_close(ours.extend(again), torchs.extend(again), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("length", [5, 131])
+@pytest.mark.parametrize("kind", ["t5", "t5 with gates", "t5, heads of no whole vectors", "bart", "marian", "whisper"])
+def test_encoders_are_what_torch_computes(kind: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one source, of several with padding, and of sound."""
+    model = model_of(kind)
+    ours, torchs = (stack_for(model, choice) for choice in (COMPILED, TORCH))
+    monkeypatch.setattr(ours, "run_encoder_by_torch", lambda *_: pytest.fail("torch's layers ran"))
+    if ours.feature_shape is not None:
+        features = torch.randn(3, *ours.feature_shape, dtype=torch.float64)
+        torch.testing.assert_close(ours.hear(features), torchs.hear(features), rtol=0, atol=1e-10)
+        return
+    tokens, mask = torch.randint(3, 97, (3, length)), torch.arange(length) < torch.tensor([[length], [2], [length // 2]])
+    torch.testing.assert_close(ours.encode(tokens[:1], None), torchs.encode(tokens[:1], None), rtol=0, atol=1e-10)
+    found, right = (stack.encode(tokens, mask.long()) for stack in (ours, torchs))
+    torch.testing.assert_close(found[mask], right[mask], rtol=0, atol=1e-10)
+    alone = ours.encode(tokens[1:2, :2], None)
+    torch.testing.assert_close(found[1, :2], alone[0], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -135,6 +155,9 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(kind: str, dtype: tor
     session.rewind([2, 2, 4])
     session.select([2])
     assert torch.equal(session.extend(tokens[:, 2:]), together[:, 2:])
+    session.rewind([9])
+    many = torch.cat((tokens, torch.randint(97, (1, 91))), 1)
+    assert torch.equal(session.extend(many)[:, :9], together)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -204,7 +227,7 @@ def test_a_mask_of_several_new_tokens_is_refused() -> None:
     session, tokens = session_of(model_of("llama"), COMPILED, 1), torch.zeros((1, 2), dtype=torch.long)
     frame = session._frame(tokens, 0, 3)
     frame.allowed = torch.zeros(1, frame.text.shape[2], dtype=torch.float64)
-    with pytest.raises(InputError, match=r"a mask \[1, \d+\] of 2 new tokens a row: expected one token a row"):
+    with pytest.raises(InputError, match=r"a mask \[1, \d+\] of 2 new tokens a row: expected \[1, \d+\], and one token"):
         session.stack.run(session.stack.embed(tokens, frame), 0, 3, frame)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels import native
 from kernels.inputs import InputError, NotFiniteError
 from kernels.layers.decoder import SOURCE, Decoder
-from kernels.products.few_rows import COMPILED, TORCH, Choice
+from kernels.products.matrix import COMPILED, TORCH, Choice
 from kernels.verify.registry import KERNELS
 from methods.models import stack_for
 from methods.sampling import Sampling, Uniforms

@@ -11,7 +11,7 @@ import transformers
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from kernels.products.few_rows import Choice, compiled_product
+from kernels.products.matrix import Choice, compiled_product
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import native
-from kernels.products.few_rows import COMPILED, SOURCE, TORCH, Choice
+from kernels.products.matrix import COMPILED, SOURCE, TORCH, Choice
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.session import MIN_CAPACITY, ModelSession

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kernels import native
 from kernels.layers.decoder import SOURCE, DecoderLayers, compiled_layers
-from kernels.products.few_rows import COMPILED, TORCH, Choice
+from kernels.products.matrix import COMPILED, TORCH, Choice
 from methods.models.general import GeneralEncoderDecoderStack, GeneralStack
 from methods.models.layers import PassCache
 from methods.models.parts import describe

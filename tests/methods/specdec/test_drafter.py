@@ -11,7 +11,7 @@ import torch
 from toy_blocks import BLOCK, CONFIGS, EOS, FIRST, START, VOCAB, Pair, batch_of, inputs_of, random_network
 from transformers import PreTrainedModel
 
-from kernels.products.few_rows import COMPILED, TORCH, Choice
+from kernels.products.matrix import COMPILED, TORCH, Choice
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.models import stack_for

@@ -1,9 +1,10 @@
-"""The compiled loop for products of few rows: it reads a weight once, whatever the number of rows; and where it is the faster.
+"""The compiled loop for products of rows with a weight: it reads a weight once, whatever the number of rows; and where it wins.
 
-torch's matrix product takes as long for one row as memory does, but two to four times as long for six. The loop works on the
-weight as it lies, so there is no second copy; or on a narrow one (``kernels.products.narrow``), of which it reads fewer bytes.
-A row's result does not depend on how many rows it is computed with, to the bit. For small weights torch's shorter call wins,
-for many rows its blocking: a choice, made by measurement, says who makes which.
+torch's matrix product takes as long for one row as memory does, but two to four times as long for six; for the rows of a prompt
+it takes twice as long on processors whose widest vectors its library leaves alone. The loop works on the weight as it lies,
+so there is no second copy; or on a narrow one (``kernels.products.narrow``), of which it reads fewer bytes. A row's result does
+not depend on how many rows it is computed with, to the bit. For small weights torch's shorter call wins, and its blocking may
+for many rows: a choice, made by measurement, says who makes which.
 """
 
 import ctypes
@@ -21,20 +22,21 @@ from kernels import native
 from kernels.inputs import InputError, Rounding
 from kernels.products.narrow import Narrow
 
-SOURCE = Path(__file__).with_name("few_rows.cpp")
+SOURCE = Path(__file__).with_name("matrix.cpp")
 FUNCTIONS = {torch.float32: "multiply_float32", torch.float64: "multiply_float64"}
 STORAGES = {torch.bfloat16: 1, torch.int8: 2}  # of numbers that are narrower than what they are multiplied by
 SHAPES = ((64, 64), (64, 192), (128, 384), (192, 768), (384, 1024), (512, 2048), (1024, 4096))  # in and out, by their product
-ROWS = (1, 2, 4, 6, 8, 16, 32)
+ROWS = (1, 2, 4, 6, 8, 16, 32, 64, 256)
+ANY_ROWS = 1 << 30
 MOST_VERIFIED = 8  # rows of a usual round: by their times a weight's size is judged
 MODEL_SIZE, MOST_COPIES = 1 << 24, 60  # numbers of a model whose weights take turns, and how many it has: as in decoding
 ROUNDS = 5
-FewRows = Callable[[Float[Tensor, "N d_in"], Float[Tensor, "N d_out"] | None], Float[Tensor, "N d_out"]]
+Multiply = Callable[[Float[Tensor, "N d_in"], Float[Tensor, "N d_out"] | None], Float[Tensor, "N d_out"]]
 Times = Mapping[tuple[int, int], tuple[float, float]]  # (numbers in the weight, rows) -> seconds of torch and of the loop
 
 
 class ProductArguments(ctypes.Structure):
-    """``Product`` of few_rows.h: a weight, its bias and its scales; the stride and both sizes count numbers."""
+    """``Product`` of matrix.h: a weight, its bias and its scales; the stride and both sizes count numbers."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "scales")),
@@ -68,7 +70,7 @@ def product_arguments(
 
 def compiled_product(
     weight: Float[Tensor, "d_in d_out"], bias: Float[Tensor, " d_out"] | None, narrow: Narrow | None = None
-) -> FewRows | None:
+) -> Multiply | None:
     """Return ``product(rows, onto) = rows weight + bias (+ onto)`` as a compiled loop; None where it cannot be had.
 
     It takes fp32 or fp64 on a CPU, a weight whose rows are contiguous, and rows and ``onto`` of the weight's dtype. It reads
@@ -84,7 +86,7 @@ def compiled_product(
     product, tensors = product_arguments(weight, bias, narrow)
     empty, (depth, width), dtype, place = torch.empty, weight.shape, weight.dtype, weight.data_ptr()
 
-    def few_rows(rows: Float[Tensor, "N d_in"], onto: Float[Tensor, "N d_out"] | None) -> Float[Tensor, "N d_out"]:
+    def multiply_rows(rows: Float[Tensor, "N d_in"], onto: Float[Tensor, "N d_out"] | None) -> Float[Tensor, "N d_out"]:
         nonlocal product, tensors, place
         if weight.data_ptr() != place:
             (product, tensors), place = product_arguments(weight, bias, narrow), weight.data_ptr()
@@ -102,7 +104,7 @@ def compiled_product(
         multiply(ctypes.addressof(product), rows.data_ptr(), count, onto_at, out.data_ptr(), torch.get_num_threads())
         return out
 
-    return few_rows
+    return multiply_rows
 
 
 @dataclass(frozen=True)
@@ -123,18 +125,19 @@ class Choice:
         if not self.most_rows:
             return "torch"
         read = "" if self.rounding is None else f", read as {self.rounding}"
-        return f"compiled for up to {self.most_rows} rows of weights from {self.least_size} numbers on{read}"
+        rows = "any number of" if self.most_rows == ANY_ROWS else f"up to {self.most_rows}"
+        return f"compiled for {rows} rows of weights from {self.least_size} numbers on{read}"
 
 
 TORCH = Choice()
-COMPILED = Choice(most_rows=max(ROWS))
+COMPILED = Choice(most_rows=ANY_ROWS)
 
 
 def choose(times: Times) -> Choice:
     """Choose from times, seconds of torch and of the loop: the loop where it takes less over the rows of usual rounds.
 
     ``least_size`` is the smallest weight from which on this holds for all larger ones, ``most_rows`` the number of rows up to
-    which it holds for the largest weight.
+    which it holds for the largest weight: any number where it holds for all that were timed.
     """
     sizes = sorted({size for size, _ in times})
     least_size = None
@@ -149,9 +152,9 @@ def choose(times: Times) -> Choice:
     for rows in sorted(rows for size, rows in times if size == sizes[-1]):
         torchs, ours = times[sizes[-1], rows]
         if rows > MOST_VERIFIED and ours > torchs:
-            break
+            return Choice(least_size, most_rows)
         most_rows = rows
-    return Choice(least_size, most_rows)
+    return Choice(least_size, ANY_ROWS)
 
 
 @torch.inference_mode()

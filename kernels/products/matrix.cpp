@@ -1,6 +1,6 @@
-// Products of a few rows with a large weight, by all threads: what few_rows.py calls.
+// Products of rows with a weight, by all threads: what matrix.py calls.
 
-#include "few_rows.h"
+#include "matrix.h"
 
 extern "C" {
 void multiply_float32(const Product<float>* product, const float* rows, long count, const float* onto, float* out, int threads) {

@@ -1,10 +1,11 @@
-// Products of a few rows with a large weight: out = rows * weight + onto + bias.
+// Products of rows with a weight: out = rows * weight + onto + bias.
 //
 // A weight [depth, width] lies in memory row by row. It is far larger than the rows and the outputs, so its way from memory is
 // what takes time: it is read once, whatever the number of rows. DEPTH of its rows at a time are multiplied into tiles of
 // outputs, which stay in registers meanwhile. Two threads read fastest where each has rows of its own: half of them each, so that
 // `multiply` makes the outputs of both halves and `join` adds them. Every output is the sum of these two, each in the order of
-// depth, whatever the number of rows and threads: one token alone and the same token among six get the same bits.
+// depth, whatever the number of rows and threads: one token alone and the same token among six get the same bits. For many rows
+// arithmetic takes the time: `multiply_many` goes over all of them with one tile of the weight after another.
 //
 // A weight may be stored in fewer bytes than it is multiplied in: as bfloat16, the upper half of a float's bits, or as int8 times
 // a scale for each column. Its numbers are widened in registers.
@@ -49,6 +50,7 @@ constexpr long AHEAD = 3 * DEPTH / 4;
 constexpr long STRIP = 4096;      // columns of the weight at a time: DEPTH times as many numbers stay in the cache
 constexpr long LINE = 16;         // columns that no two threads share
 constexpr long LINE_BYTES = 64;
+constexpr long FEW = 4 * MOST_ROWS;  // rows: for more a tile of the weight is worth a copy
 constexpr long SHARED = 1L << 17; // numbers of the smallest weight that is worth a second thread
 
 template <typename Number>
@@ -59,7 +61,7 @@ struct Vector {
 
 enum Storage : long { WIDE, BFLOAT16, INT8 };
 
-// Mirrored by `ProductArguments` of few_rows.py. The weight's numbers are stored as `storage` says; fp64 is always WIDE.
+// Mirrored by `ProductArguments` of matrix.py. The weight's numbers are stored as `storage` says; fp64 is always WIDE.
 template <typename Number>
 struct Product {
   const void* weight;
@@ -247,11 +249,17 @@ constexpr auto by_count(std::integer_sequence<int, fewer...>) {
       add_columns<fewer + 1, vectors(fewer + 1), Number, Stored>...};
 }
 
+// The size of equal groups of rows that fit into registers.
+inline long group_size(long count) {
+  const long groups = (count + MOST_ROWS - 1) / MOST_ROWS;
+  return groups ? (count + groups - 1) / groups : 0;
+}
+
 template <typename Number, typename Stored = Number>
 void add(long count, const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
          long out_stride, long columns, const Number* scales = nullptr) {
   static constexpr auto by_rows = by_count<Number, Stored>(std::make_integer_sequence<int, MOST_ROWS>());
-  const long groups = (count + MOST_ROWS - 1) / MOST_ROWS, most = groups ? (count + groups - 1) / groups : 0;
+  const long most = group_size(count);
   for (long first = 0; first < count; first += most)
     by_rows[std::min(count - first, most) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
                                                out + first * out_stride, out_stride, columns, scales);
@@ -312,6 +320,11 @@ struct Columns {
     const long each = ((width + threads - 1) / threads + LINE - 1) / LINE * LINE;
     first = std::min(width, thread * each), last = std::min(width, first + each);
   }
+  Columns behind(long others) const {
+    Columns moved = *this;
+    moved.first += others, moved.last += others;
+    return moved;
+  }
 };
 
 template <typename Stored, typename Number>
@@ -365,15 +378,117 @@ void join(Number* out, const Number* second, long width, long count, Columns col
     for (long column = columns.first; column < columns.last; column++) out[column] += second[column];
 }
 
+// Columns of a tile of `multiply_many`.
+template <typename Number>
+constexpr long TILE = vectors(MOST_ROWS) * Vector<Number>::SIZE;
+
+// Make a tile of the outputs of ROWS rows. The sums of the depth's halves are joined as `join` does.
+template <int ROWS, typename Number>
+void make_tile(const Number* rows, long row_stride, const Number* tile, long depth, const Number* onto, const Number* bias,
+               Number* out, long out_stride, long columns) {
+  using Lanes = typename Vector<Number>::type;
+  constexpr long SIZE = Vector<Number>::SIZE;
+  constexpr int COUNT = TILE<Number> / SIZE;
+  Lanes sums[ROWS][COUNT], firsts[ROWS][COUNT];
+  const auto each = [](const auto& work) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; i++) work(row, i);
+  };
+  const auto add_half = [&](long from, long to) __attribute__((always_inline)) {
+    for (long k = from; k < to; k++) {
+      Lanes values[COUNT];
+#pragma GCC unroll 16
+      for (int i = 0; i < COUNT; i++) {
+        values[i] = *(const Lanes*)(tile + k * TILE<Number> + i * SIZE);
+        keep(values[i]);
+      }
+#pragma GCC unroll 16
+      for (int row = 0; row < ROWS; row++) {
+        const Lanes factor = everywhere(rows[row * row_stride + k]);
+#pragma GCC unroll 16
+        for (int i = 0; i < COUNT; i++) sums[row][i] = added(factor, values[i], sums[row][i]);
+      }
+    }
+  };
+  for (int row = 0; row < ROWS; row++) begin(onto ? onto + row * out_stride : nullptr, bias, (Number*)firsts[row], columns);
+  each([&](int row, int i) { sums[row][i] = firsts[row][i]; });
+  const long half = (depth + 1) / 2;
+  add_half(0, half);
+  each([&](int row, int i) { firsts[row][i] = sums[row][i], sums[row][i] = Lanes{}; });
+  add_half(half, depth);
+  each([&](int row, int i) { firsts[row][i] += sums[row][i]; });
+  for (int row = 0; row < ROWS; row++)
+    std::memcpy(out + row * out_stride, firsts[row], (columns == TILE<Number> ? TILE<Number> : columns) * sizeof(Number));
+}
+
+// `make_tile` for 1, 2, ... rows.
+template <typename Number, int... fewer>
+constexpr auto tile_by_count(std::integer_sequence<int, fewer...>) {
+  return std::array<decltype(&make_tile<1, Number>), sizeof...(fewer)>{make_tile<fewer + 1, Number>...};
+}
+
+// Whether so many rows are made by `multiply_many`; int8 sums a few rows of the weight at a time before they are scaled.
+template <typename Number>
+bool are_many(long count, const Product<Number>& product) {
+  return count > FEW && product.storage != INT8;
+}
+
+// Copy a tile of the weight, so that its columns lie side by side.
+template <typename Number, typename Stored>
+void copy_tile(const Product<Number>& product, long first, long width, Number* tile) {
+  const Stored* from = (const Stored*)product.weight + first;
+  for (long k = 0; k < product.depth; k++, from += product.stride, tile += TILE<Number>)
+    if (width == TILE<Number>)
+      for (long column = 0; column < width; column += Vector<Number>::SIZE) {
+        __builtin_prefetch(from + width + column, 0, 2);  // of the next tile
+        *(typename Vector<Number>::type*)(tile + column) = widened(from + column);
+      }
+    else
+      for (long column = 0; column < width; column++) tile[column] = one_widened(from[column]);
+}
+
+// Make some columns of out = rows * weight + bias (+ onto) of many rows, to the bit as `multiply` and `join`. The outputs are what
+// takes time here: each tile of the weight is copied into the cache and multiplied by all rows.
+template <typename Number>
+void multiply_many(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
+                   Columns columns) {
+  static constexpr auto by_rows = tile_by_count<Number>(std::make_integer_sequence<int, MOST_ROWS>());
+  static thread_local std::vector<Number> tile;
+  tile.resize(product.depth * TILE<Number>);
+  const long most = group_size(count);
+  for (long first = columns.first; first < columns.last; first += TILE<Number>) {
+    const long width = std::min(TILE<Number>, columns.last - first);
+    if constexpr (std::is_same_v<Number, float>) {
+      if (product.storage == BFLOAT16) copy_tile<Number, Bfloat16>(product, first, width, tile.data());
+    }
+    if (product.storage == WIDE) copy_tile<Number, Number>(product, first, width, tile.data());
+    for (long row = 0; row < count; row += most) {
+      const long place = row * product.width + first;
+      by_rows[std::min(count - row, most) - 1](rows + row * row_stride, row_stride, tile.data(), product.depth,
+                                               onto ? onto + place : nullptr, product.bias ? product.bias + first : nullptr,
+                                               out + place, product.width, width);
+    }
+  }
+}
+
 // Make out = rows * weight + bias (+ onto) by as many of the threads as pay.
 template <typename Number>
 void multiply_by_all(const Product<Number>& product, const Number* rows, long count, const Number* onto, Number* out,
                      long most_threads) {
+  const long size = product.depth * product.width;
+  if (are_many(count, product)) {
+    by_team(threads_for(size * (count / MOST_ROWS), most_threads), [&](long thread, long threads) {
+      multiply_many(product, rows, product.depth, count, onto, out, Columns(product.width, thread, threads));
+    });
+    return;
+  }
   static thread_local std::vector<Number> seconds;
   seconds.resize(count * product.width);
   Number* second = seconds.data();  // the calling thread's
   Gate gate;
-  by_team(threads_for(product.depth * product.width, most_threads), [&](long thread, long threads) {
+  by_team(threads_for(size, most_threads), [&](long thread, long threads) {
     multiply(product, rows, product.depth, count, onto, out, second, thread, threads);
     gate.wait(threads);
     join(out, second, product.width, count, Columns(product.width, thread, threads));
