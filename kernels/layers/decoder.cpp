@@ -74,6 +74,7 @@ void project(const Ends<Number>& ends, const Number* hidden, long count, long wi
     hidden = normed.data();
   }
   multiply_by_all(ends.head, hidden, count, nothing, logits, threads);
+  release(normed);
 }
 
 // A whole pass: what is handed to the head, in `pass.hidden`, and the logits of all its tokens.

@@ -4,7 +4,8 @@
 // Between its matrix products a layer makes a dozen small operations, each of which costs more to call than to compute. Threads
 // share the columns of a product and the heads of attention, and wait for one another between. Whatever a row gets does not
 // depend on the other rows, nor on the number of threads, to the bit: every sum has an order of its own. Values of places that a
-// query does not see are added by weight 0, as torch's masked attention does, so that one that is infinite makes all of them NaN.
+// query does not see are added by weight 0, as torch's masked attention does, so that one that is infinite makes it NaN too; but of
+// many queries each block reads no further than its last one sees.
 
 #pragma once
 
@@ -23,7 +24,6 @@ namespace {
 // same one among others have the same bits only where both begin at a multiple of what any processor adds at once.
 constexpr long WINDOW_STEP = 256;
 constexpr long BLOCK = 42;          // queries at a time: their scores stay in the cache
-constexpr long MOST_KEPT = 1 << 20; // numbers of a buffer that a thread keeps for its next call
 
 enum Activation : long { SILU, GELU_TANH, GELU, RELU };
 
@@ -261,12 +261,6 @@ struct Scores {
   }
 };
 
-// Give a large buffer back.
-template <typename Number>
-void release(std::vector<Number>& buffer) {
-  if (long(buffer.size()) > MOST_KEPT) std::vector<Number>().swap(buffer);
-}
-
 template <typename Number>
 struct Buffers {
   std::vector<Number> queries, attended, fed, seconds;  // all threads'; the last one's is the second half of every product
@@ -480,7 +474,11 @@ void run_by_all(const Shape<Number>& shape, const Layer<Number>* layers, long co
   const long rows = pass.batch * pass.num_new;
   shared.queries.resize(rows * std::max(layers->qkv.width, shape.width)), shared.attended.resize(rows * layers->out.depth);
   shared.fed.resize(rows * layers->up.width);
-  shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
+  bool in_halves = false;
+  for (const Layer<Number>* layer = layers; layer < layers + count; layer++)
+    for (const auto* one : {&layer->qkv, &layer->out, &layer->query, &layer->source_out, &layer->up, &layer->down})
+      in_halves |= !are_many(rows, *one);
+  if (in_halves) shared.seconds.resize(rows * std::max({layers->qkv.width, layers->up.width, shape.width}));
   Buffers<Number>& mine = shared;  // the calling thread's
   Gate gate;
   by_team(threads_for(layers->up.depth * layers->up.width * (1 + rows / MOST_ROWS), most_threads),

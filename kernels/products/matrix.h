@@ -47,11 +47,12 @@ constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 constexpr int MOST_ROWS = REGISTERS == 32 ? 14 : 6;
 constexpr long DEPTH = REGISTERS == 32 ? 32 : 8;
 constexpr long AHEAD = 3 * DEPTH / 4;
-constexpr long STRIP = 4096;      // columns of the weight at a time: DEPTH times as many numbers stay in the cache
-constexpr long LINE = 16;         // columns that no two threads share
+constexpr long STRIP = 4096;          // columns of the weight at a time: DEPTH times as many numbers stay in the cache
+constexpr long LINE = 16;             // columns that no two threads share
 constexpr long LINE_BYTES = 64;
-constexpr long FEW = 4 * MOST_ROWS;  // rows: for more a tile of the weight is worth a copy
-constexpr long SHARED = 1L << 17; // numbers of the smallest weight that is worth a second thread
+constexpr long FEW = 4 * MOST_ROWS;   // rows: for more a tile of the weight is worth a copy
+constexpr long MOST_KEPT = 1L << 20;  // numbers of a buffer that a thread keeps for its next call
+constexpr long SHARED = 1L << 17;     // numbers of the smallest weight that is worth a second thread
 
 template <typename Number>
 struct Vector {
@@ -111,7 +112,7 @@ inline float one_widened(Bfloat16 stored) {
 // to + a * b, rounded once wherever the processor can: left to itself, a compiler does so for some numbers of rows and not for others.
 template <typename Number>
 inline Number added(Number a, Number b, Number to) {
-#if defined(__FMA__) || defined(__aarch64__)
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
   if constexpr (std::is_same_v<Number, float>)
     return __builtin_fmaf(a, b, to);
   else
@@ -163,8 +164,8 @@ constexpr int vectors(int rows) {
 }
 
 // Keep a vector of the weight in a register: a compiler that finds it cheap to read again does so for every row.
-template <typename Lanes>
-inline void keep(Lanes& value) {
+template <typename Number>
+inline void keep(typename Vector<Number>::type& value) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   asm("" : "+x"(value));
 #else
@@ -193,7 +194,7 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
 #pragma GCC unroll 16
     for (int i = 0; i < COUNT; i++) {
       values[i] = widened(from + i * SIZE);
-      if (ROWS > 1) keep(values[i]);
+      if (ROWS > 1) keep<Number>(values[i]);
     }
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
     for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
@@ -276,6 +277,12 @@ void begin(const Number* onto, const Number* bias, Number* out, long columns) {
     std::memset(out, 0, columns * sizeof(Number));
   if (onto && bias)
     for (long column = 0; column < columns; column++) out[column] += bias[column];
+}
+
+// Give a large buffer back.
+template <typename Number>
+void release(std::vector<Number>& buffer) {
+  if (long(buffer.size()) > MOST_KEPT) std::vector<Number>().swap(buffer);
 }
 
 // Do `work(thread, threads)` with every thread of a team.
@@ -380,7 +387,7 @@ void join(Number* out, const Number* second, long width, long count, Columns col
 
 // Columns of a tile of `multiply_many`.
 template <typename Number>
-constexpr long TILE = vectors(MOST_ROWS) * Vector<Number>::SIZE;
+constexpr long TILE_COLUMNS = vectors(MOST_ROWS) * Vector<Number>::SIZE;
 
 // Make a tile of the outputs of ROWS rows. The sums of the depth's halves are joined as `join` does.
 template <int ROWS, typename Number>
@@ -388,7 +395,7 @@ void make_tile(const Number* rows, long row_stride, const Number* tile, long dep
                Number* out, long out_stride, long columns) {
   using Lanes = typename Vector<Number>::type;
   constexpr long SIZE = Vector<Number>::SIZE;
-  constexpr int COUNT = TILE<Number> / SIZE;
+  constexpr int COUNT = TILE_COLUMNS<Number> / SIZE;
   Lanes sums[ROWS][COUNT], firsts[ROWS][COUNT];
   const auto each = [](const auto& work) __attribute__((always_inline)) {
 #pragma GCC unroll 16
@@ -401,8 +408,8 @@ void make_tile(const Number* rows, long row_stride, const Number* tile, long dep
       Lanes values[COUNT];
 #pragma GCC unroll 16
       for (int i = 0; i < COUNT; i++) {
-        values[i] = *(const Lanes*)(tile + k * TILE<Number> + i * SIZE);
-        keep(values[i]);
+        values[i] = *(const Lanes*)(tile + k * TILE_COLUMNS<Number> + i * SIZE);
+        keep<Number>(values[i]);
       }
 #pragma GCC unroll 16
       for (int row = 0; row < ROWS; row++) {
@@ -419,8 +426,8 @@ void make_tile(const Number* rows, long row_stride, const Number* tile, long dep
   each([&](int row, int i) { firsts[row][i] = sums[row][i], sums[row][i] = Lanes{}; });
   add_half(half, depth);
   each([&](int row, int i) { firsts[row][i] += sums[row][i]; });
-  for (int row = 0; row < ROWS; row++)
-    std::memcpy(out + row * out_stride, firsts[row], (columns == TILE<Number> ? TILE<Number> : columns) * sizeof(Number));
+  for (int row = 0; row < ROWS; row++)  // of a whole tile so many bytes are known to the compiler
+    std::memcpy(out + row * out_stride, firsts[row], (columns == TILE_COLUMNS<Number> ? TILE_COLUMNS<Number> : columns) * sizeof(Number));
 }
 
 // `make_tile` for 1, 2, ... rows.
@@ -439,8 +446,8 @@ bool are_many(long count, const Product<Number>& product) {
 template <typename Number, typename Stored>
 void copy_tile(const Product<Number>& product, long first, long width, Number* tile) {
   const Stored* from = (const Stored*)product.weight + first;
-  for (long k = 0; k < product.depth; k++, from += product.stride, tile += TILE<Number>)
-    if (width == TILE<Number>)
+  for (long k = 0; k < product.depth; k++, from += product.stride, tile += TILE_COLUMNS<Number>)
+    if (width == TILE_COLUMNS<Number>)
       for (long column = 0; column < width; column += Vector<Number>::SIZE) {
         __builtin_prefetch(from + width + column, 0, 2);  // of the next tile
         *(typename Vector<Number>::type*)(tile + column) = widened(from + column);
@@ -456,10 +463,10 @@ void multiply_many(const Product<Number>& product, const Number* rows, long row_
                    Columns columns) {
   static constexpr auto by_rows = tile_by_count<Number>(std::make_integer_sequence<int, MOST_ROWS>());
   static thread_local std::vector<Number> tile;
-  tile.resize(product.depth * TILE<Number>);
+  tile.resize(product.depth * TILE_COLUMNS<Number>);
   const long most = group_size(count);
-  for (long first = columns.first; first < columns.last; first += TILE<Number>) {
-    const long width = std::min(TILE<Number>, columns.last - first);
+  for (long first = columns.first; first < columns.last; first += TILE_COLUMNS<Number>) {
+    const long width = std::min(TILE_COLUMNS<Number>, columns.last - first);
     if constexpr (std::is_same_v<Number, float>) {
       if (product.storage == BFLOAT16) copy_tile<Number, Bfloat16>(product, first, width, tile.data());
     }
@@ -493,6 +500,7 @@ void multiply_by_all(const Product<Number>& product, const Number* rows, long co
     gate.wait(threads);
     join(out, second, product.width, count, Columns(product.width, thread, threads));
   });
+  release(seconds);
 }
 
 }  // namespace

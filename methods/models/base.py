@@ -419,16 +419,16 @@ class EncoderDecoderStack(Stack):
                 "set it in the checkpoint's generation_config.json"
             )
         self.input_vocab_size = model.get_encoder().get_input_embeddings().weight.shape[0]
+        self._encoder: DecoderLayers | None = None
 
     def describe_encoder(self, layers: Sequence[DecoderLayer], shape: DecoderShape) -> None:
         """Make the encoder's layers a compiled call, where it can be had."""
-        self._encoder: DecoderLayers | None = None
         self._encoder_cache = len(layers), shape.heads, shape.head_size
-        if self.choice.most_rows > 0:
+        if layers and self.choice.most_rows > 0:
             self._encoder = compiled_layers(layers, replace(shape, sees_all=True))
 
     def run_encoder(self, hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
-        """Run the encoder's layers. ``mask`` is 0 in the padding."""
+        """Run the encoder's layers. ``mask`` is 0 in the padding; a row of padding alone may become NaN."""
         batch, length, _ = hidden.shape
         if self._encoder is None or batch * length > self.choice.most_rows:
             return self.run_encoder_by_torch(hidden, mask)
@@ -467,7 +467,7 @@ def described(stack: Stack, activation_name: str, norms_behind: bool) -> tuple[l
 def described_encoder(stack: Any, activation_name: str, norms_behind: bool) -> tuple[list[DecoderLayer], DecoderShape]:
     """Describe an encoder's layers, as ``encoder_layer`` returns them, for ``describe_encoder``."""
     heads, layers = stack.encoder_heads, []
-    size = stack.encoder_layers[0][1].weight.shape[0] // heads
+    size = stack.model.config.d_model // heads
     for qkv, out, norm1, up, down, norm2 in stack.encoder_layers:
         norms = tuple(NormWeights(*norm[1:]) for norm in (norm1, norm2))
         layers.append(DecoderLayer(norms, qkv.parts, out.parts, None, up.parts, down.parts, size**-0.5))

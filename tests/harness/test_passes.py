@@ -49,6 +49,11 @@ def test_numbers_by_hand() -> None:
     assert GIVEN.cost(1).value == 1
 
 
+@pytest.mark.parametrize("path", sorted(Path("results/bench").glob("passes-*.json")), ids=lambda path: path.stem)
+def test_what_is_committed_can_be_read_and_gives_its_page(path: Path) -> None:
+    assert as_page(read_passes(path)) == path.with_suffix(".md").read_text(encoding="utf8")
+
+
 def test_the_table_says_what_the_record_says() -> None:
     text = as_markdown([GIVEN])
     assert "threads 2, turns 5, memory bandwidth 1.0 GB/s, products torch" in text

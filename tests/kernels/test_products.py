@@ -73,6 +73,28 @@ def test_numbers_in_bfloat16_are_multiplied_as_the_same_numbers_in_fp32() -> Non
     assert torch.equal(compiled_product(weight, None, narrow(weight, "bf16"))(rows, None), wide)
 
 
+@needs_compiler
+def test_many_rows_leave_no_memory_behind() -> None:
+    """A thread keeps small buffers for its next call, and of int8 the second half of a product is one."""
+    code = """
+import torch
+from kernels.products.matrix import compiled_product
+from kernels.products.narrow import narrow
+def held():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1]) / 1024
+weight = torch.randn(64, 50_000)
+product = compiled_product(weight, None, narrow(weight, "int8"))
+product(torch.randn(1, 64), None)
+before = held()
+product(torch.randn(700, 64), None)
+print(held() - before < 70)  # MiB; the outputs, which are freed, had 133
+"""
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("this system does not tell a process's memory")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_what_is_rounded_is_near_and_stays(rounding: str) -> None:
     """To the nearest of 255 steps of a channel's largest number, or of bfloat16's eight bits; once rounded, forever."""

@@ -243,3 +243,11 @@ def test_many_rows_are_left_to_torch_and_small_weights_are_not(
     monkeypatch.setattr(session.stack, "run_by_torch", lambda *given: asked.append(given) or torchs(*given))
     session.extend(torch.zeros((1, num_new), dtype=torch.long))
     assert bool(asked) == by_torch
+
+
+@pytest.mark.parametrize("choice", [COMPILED, TORCH])
+def test_an_encoder_of_no_layers_is_one(choice: Choice) -> None:
+    model = BartForConditionalGeneration(BartConfig(**BART | {"encoder_layers": 0})).double().eval()
+    tokens = torch.randint(3, 97, (1, 9))
+    right = model.get_encoder()(input_ids=tokens).last_hidden_state
+    torch.testing.assert_close(stack_for(model, choice).encode(tokens, None), right, rtol=0, atol=1e-10)
