@@ -43,7 +43,8 @@ MARKERS = "osD^v"  # another number of them than of colours, so that few models 
 NOTES = """\
 ms: the median of the turns with its 95 % interval; a turn times every number of rows once, in a random order. Over one row: the
 median of the turns' ratios. MB read: the matrices of the layers and of the head with their biases, and the cached keys and
-values, each once; no embeddings, norms or activations. Above 100 % of the bandwidth the processor's caches hold some of it.
+values, each once; no embeddings, norms or activations. Above 100 % of the bandwidth the processor's caches hold some of it, or
+memory became faster meanwhile.
 Bandwidth: reading a matrix of 512 MiB in a sum or in a product with a vector, the best of many, just before. Reading a prompt
 is one pass over all of its tokens, or the encoder's over a source of as many, of sound over all that it hears."""
 
@@ -113,11 +114,10 @@ def measure_passes(spec: ModelSpec, dtype: str) -> list[Passes]:
     if limit is not None and limit <= most:
         raise UsageError(f"model {spec.name}: its position limit is {limit}; expected more than the {most} rows of a pass")
     allowed = [cached for cached in CACHED if limit is None or cached + most <= limit]
-    bandwidth = reading_bandwidth()
-    return [_measured(model, spec, dtype, cached, beside, bandwidth) for cached in allowed or [(limit or 0) - most]]
+    return [_measured(model, spec, dtype, cached, beside) for cached in allowed or [(limit or 0) - most]]
 
 
-def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, beside: int, bandwidth: float | None) -> Passes:
+def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, beside: int) -> Passes:
     tokens = torch.zeros(1, max(ROWS), dtype=torch.long)
 
     def run(session: ModelSession, rows: int) -> None:
@@ -132,6 +132,7 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
     def passes_of(rows: int) -> Callable[[int], object]:
         return lambda _: run(session, rows)
 
+    bandwidth = reading_bandwidth()  # a shared machine's changes within minutes
     before = held_bytes()
     session, peak = with_peak("cpu", opened)
     added = held_bytes() - before
@@ -225,7 +226,8 @@ def read_passes(path: Path) -> list[Passes]:
 def as_markdown(records: Sequence[Passes]) -> str:
     """Format the passes of one model: what it is, a line for each number of rows, and its memory."""
     first = records[0]
-    bandwidth = "unknown" if first.bandwidth is None else f"{first.bandwidth / 1e9:.1f} GB/s"
+    read = [("unknown" if one.bandwidth is None else f"{one.bandwidth / 1e9:.1f} GB/s") for one in records]
+    bandwidth = " and ".join(dict.fromkeys(read))
     lines = markdown_lines(HEADS, [_line(one, rows) for one in records for rows in one.rows])
     memory = f"Memory: parameters {_mb(first.parameter_bytes)}, the loaded model's other tensors {_mb(first.beside_bytes)}"
     prompts = [
