@@ -41,23 +41,15 @@ constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 #endif
 
 // MOST_ROWS: whose outputs fit into registers; more are done in equal groups, with the weight in the cache. DEPTH: rows of the
-// weight at a time, so many streams are read side by side.
+// weight at a time, so many streams are read side by side. AHEAD: rows of the weight that are asked for before they are needed.
 // With caches of eight ways 32 rows that lie a power of two apart drive one another out before they are used: 8 took two thirds of
 // the time on a processor without AVX-512. With 32 registers, and the larger caches that go with them, 32 rows were measured best.
 constexpr int MOST_ROWS = REGISTERS == 32 ? 14 : 6;
 constexpr long DEPTH = REGISTERS == 32 ? 32 : 8;
+constexpr long AHEAD = 3 * DEPTH / 4;
 constexpr long STRIP = 4096;          // columns of the weight at a time: DEPTH times as many numbers stay in the cache
 constexpr long LINE = 16;             // columns that no two threads share
 constexpr long LINE_BYTES = 64;
-// Rows of a tile that are asked for before they are needed, of so many lines each, and into which cache (3: the first one). Most
-// have more room for what is on its way in the second. AMD's have it in the first: 4 to 12 rows take 3 to 8 % less time so.
-#if defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
-constexpr int CACHE = 3;
-constexpr long rows_ahead(long lines) { return std::min(DEPTH, std::max(1L, 64 / lines)); }
-#else
-constexpr int CACHE = 2;
-constexpr long rows_ahead(long) { return 3 * DEPTH / 4; }
-#endif
 constexpr long FEW = 4 * MOST_ROWS;   // rows: for more a tile of the weight is worth a copy
 constexpr long MOST_KEPT = 1L << 20;  // numbers of a buffer that a thread keeps for its next call
 constexpr long SHARED = 1L << 17;     // numbers of the smallest weight that is worth a second thread
@@ -181,15 +173,16 @@ inline void keep(typename Vector<Number>::type& value) {
 #endif
 }
 
-// Add the products of ROWS rows with COUNT vectors of columns of the weight. Behind its rows those of the tile `next` are needed.
-// Columns with scales are summed by themselves first.
+// Add the products of ROWS rows with COUNT vectors of columns of the weight. Behind its rows those of the tile `next` are needed: they
+// are asked for into the second cache, which has more room for what is on its way than the first (tried on AMD's processors too: on two
+// threads of a Zen 5 it is all the same, on one 4 to 8 rows take 5 to 10 % longer by way of the first). Columns with scales are summed
+// by themselves first.
 template <int ROWS, int COUNT, typename Number, typename Stored>
 __attribute__((always_inline))
 inline void add_tile(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
                      long out_stride, const Stored* next, const Number* scales) {
   using Lanes = typename Vector<Number>::type;
   constexpr long SIZE = Vector<Number>::SIZE, LINE_SIZE = LINE_BYTES / sizeof(Stored);
-  constexpr long AHEAD = rows_ahead((COUNT * SIZE + LINE_SIZE - 1) / LINE_SIZE);
   Lanes sums[ROWS][COUNT];
 #pragma GCC unroll 16
   for (int row = 0; row < ROWS; row++)
@@ -205,7 +198,7 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
       if (ROWS > 1) keep<Number>(values[i]);
     }
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
-    for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, CACHE);
+    for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
 #pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
       const Lanes factor = everywhere(rows[row * row_stride + k]);
