@@ -35,7 +35,7 @@ from methods.types import Inputs
 ROWS = (1, 2, 4, 6, 8)
 CACHED = (100, 400)  # tokens behind which passes are timed, where the model's position limit allows
 TURNS = 40  # in each, every number of rows is timed once
-PROMPT_TURNS = 10
+PROMPT_TURNS = 10  # how often a prompt is read
 READ_SHAPE = (1 << 14, 1 << 13)  # of the fp32 matrix by which the bandwidth is measured: 512 MiB, more than caches hold
 READS = 30
 HEADS = ("cached tokens", "rows", "ms", "MB read", "of the bandwidth", "over one row")

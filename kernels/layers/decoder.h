@@ -23,7 +23,7 @@ namespace {
 // Places before a window are left out so many at a time: sums of scores are made in lanes, by place, so that a token alone and the
 // same one among others have the same bits only where both begin at a multiple of what any processor adds at once.
 constexpr long WINDOW_STEP = 256;
-constexpr long BLOCK = 42;          // queries at a time: their scores stay in the cache
+constexpr long BLOCK = 42;  // queries at a time: their scores stay in the cache
 
 enum Activation : long { SILU, GELU_TANH, GELU, RELU };
 

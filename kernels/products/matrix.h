@@ -328,6 +328,7 @@ struct Columns {
     const long each = ((width + threads - 1) / threads + LINE - 1) / LINE * LINE;
     first = std::min(width, thread * each), last = std::min(width, first + each);
   }
+  // As many columns, so many others further on.
   Columns behind(long others) const {
     Columns moved = *this;
     moved.first += others, moved.last += others;
@@ -427,7 +428,7 @@ void make_tile(const Number* rows, long row_stride, const Number* tile, long dep
   each([&](int row, int i) { firsts[row][i] = sums[row][i], sums[row][i] = Lanes{}; });
   add_half(half, depth);
   each([&](int row, int i) { firsts[row][i] += sums[row][i]; });
-  for (int row = 0; row < ROWS; row++)  // of a whole tile so many bytes are known to the compiler
+  for (int row = 0; row < ROWS; row++)  // the size of a whole tile is a constant, by which copying is fast
     std::memcpy(out + row * out_stride, firsts[row], (columns == TILE_COLUMNS<Number> ? TILE_COLUMNS<Number> : columns) * sizeof(Number));
 }
 

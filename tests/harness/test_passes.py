@@ -18,6 +18,7 @@ from harness.run.instruments import held_bytes
 from harness.zoo.build import ensure
 from methods.models import stack_for
 
+BENCH = Path(__file__).parents[2] / "results" / "bench"
 GIVEN = Passes(
     model="zoo:made-up",
     revision="abc",
@@ -49,7 +50,7 @@ def test_numbers_by_hand() -> None:
     assert GIVEN.cost(1).value == 1
 
 
-@pytest.mark.parametrize("path", sorted(Path("results/bench").glob("passes-*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(BENCH.glob("passes-*.json")), ids=lambda path: path.stem)
 def test_what_is_committed_can_be_read_and_gives_its_page(path: Path) -> None:
     assert as_page(read_passes(path)) == path.with_suffix(".md").read_text(encoding="utf8")
 
