@@ -8,8 +8,10 @@ Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, wher
 bound it as if each counted once: no binomial's own, so that of few it describes these alone. Any other number that is the
 same in every example (an identity) has no interval.
 
-Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as Student's over their
-own estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly.
+Of several replicas (processes, or models trained by several seeds) an interval reaches at least as far as one over their own
+estimates, which resampling examples knows nothing of: what they differ by, and with two or three it is known badly (Student).
+It is there to hold what another recording of as many replicas prints, whose noise is its own: it reaches ``ANOTHER`` times as
+far as Student's, which is for the number itself. Differences, which decide and are not printed, have Student's.
 How often each kind contains the truth: ``python -m harness.report.coverage EVIDENCE``, and NOTATION.md.
 """
 
@@ -32,6 +34,7 @@ TAIL = (1 - CONFIDENCE) / 2
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
 ENOUGH = 100  # of fewer, it is marked as approximate
 LEAST_MEASURED = 5  # single measurements of which a median has an interval, of at most 94 %
+ANOTHER = sqrt(2)  # two recordings' numbers differ by twice the variance of one
 SAME = 1e-9  # draws that differ by less, relatively, are one number and its rounding
 
 
@@ -51,7 +54,7 @@ class Redrawn:
 
 @dataclass(frozen=True)
 class Student:
-    """Student's 95 % interval over replicas: half its length, and its degrees of freedom."""
+    """Student's 95 % interval over replicas, for the number itself: half its length, and its degrees of freedom."""
 
     half: float
     freedom: int
@@ -71,7 +74,8 @@ class Estimate:
     """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where there is no spread.
 
     ``exact``: the interval is a binomial's own and holds for any ``n``. ``student``: the interval over its replicas, where it
-    has some; ``low`` and ``high`` hold it. ``redrawn``: what a difference from another number is drawn from.
+    has some; ``low`` and ``high`` reach further, for another recording (``widened``). ``redrawn``: what a difference from
+    another number is drawn from.
     """
 
     value: float
@@ -203,12 +207,14 @@ def widened(
     statistic: Statistic,
     whole: float | None = None,
     least: float | None = 0.0,
+    times: float = ANOTHER,
 ) -> Estimate:
     """Return the estimate with an interval that holds what replicas differ by, too; ``replicas`` names each example's.
 
-    It reaches at least as far as Student's. Their variance is that of squares about the estimate, weighted by their shares of
-    the examples, for equal shares that of a mean. ``least`` and ``whole`` end it: 0 for times, counts, ratios and shares, None
-    for differences, which may be negative in other replicas.
+    It reaches at least so many ``times`` as far as Student's: 1 for the number itself, ANOTHER for that of another recording of
+    as many replicas (a prediction interval for a future mean, Hahn and Meeker 1991). Their variance is that of squares about
+    the estimate, weighted by their shares of the examples, for equal shares that of a mean. ``least`` and ``whole`` end it: 0
+    for times, counts, ratios and shares, None for differences, which may be negative in other replicas.
     """
     if len(set(replicas)) < 2:
         return found
@@ -222,7 +228,7 @@ def widened(
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
     floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
-    low, high = max(floor, min(low, found.value - half)), min(most, max(high, found.value + half))
+    low, high = max(floor, min(low, found.value - times * half)), min(most, max(high, found.value + times * half))
     return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, student=Student(half, freedom))
 
 
@@ -369,7 +375,7 @@ def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
     for owner, (one, own) in zip(owners, of_parts, strict=True):
         for row, unit in zip(own, one.units, strict=True):
             owner[row] = "" if isinstance(unit, str) else unit[0]
-    return widened(found, [" ".join(pair) for pair in zip(*owners, strict=True)], differences, least=None)
+    return widened(found, [" ".join(pair) for pair in zip(*owners, strict=True)], differences, least=None, times=1.0)
 
 
 def _shared_names(*arms: Sequence[Name]) -> Sequence[Sequence[Name]]:

@@ -237,7 +237,7 @@ def table(
 
 
 def replicas_note(arms: Sequence[Experiment], divided: Sequence[Comparison]) -> list[str]:
-    """Say what the intervals of a table hold besides its examples; nothing of one that is never ``divided``."""
+    """Say what the intervals of a table are wide enough for; nothing of one that is never ``divided``."""
     count = max((arm.replicas for arm in arms), default=1)
     parts = [arm for comparison in divided for arm in comparison.arms if arm.replicas > 1]
     if not parts:
@@ -248,8 +248,10 @@ def replicas_note(arms: Sequence[Experiment], divided: Sequence[Comparison]) -> 
         once = " and one training of each model" if retrained else ""
         return [f"One process{once}: intervals hold nothing of what other {what} would give. REPLICAS={REPLICAS} does."]
     each = ", each with its own training of every model" if retrained else ""
+    models = "" if retrained else " of the same models"
     return [
-        f"{count} processes share the examples{each}; intervals hold what these differ by (Student's, where that is wider)."
+        f"{count} processes share the examples{each}: 95 % of what another recording{models}, on such a machine, would print "
+        "lies in the intervals."
     ]
 
 
