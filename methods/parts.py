@@ -17,6 +17,7 @@ from methods.speculative.options import (
     SigmoidOptions,
     SpeculativeBeamOptions,
     SpeculativeOptions,
+    SuffixOptions,
     TypicalOptions,
 )
 
@@ -66,6 +67,7 @@ DRAFTERS: Registry = {
     "unigram": Part("methods.speculative.drafters:unigram", Options),
     "bigram": Part("methods.speculative.drafters:bigram", Options),
     "copy": Part("methods.speculative.drafters:copy", Options, reads="none"),
+    "suffix": Part("methods.speculative.drafters:suffix", SuffixOptions, reads="none"),
     "random": Part("methods.speculative.drafters:random", Options, reads="none"),
     "first-layers": Part("methods.speculative.drafters:first_layers", FirstLayersOptions, reads="none"),
     "hierarchical": Part("methods.speculative.drafters:hierarchical", HierarchicalOptions),

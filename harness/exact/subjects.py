@@ -213,7 +213,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
         return _Pair(name=name, session=session, plain=plain, drafters=drafters)
 
     gpt, table = _model("gpt-draft"), ModelSpec(name="zoo:ngram-gpt")
-    free = [DrafterSpec(kind="copy"), DrafterSpec(kind="random")]
+    free = [DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random")]
     counted = [DrafterSpec(kind=kind, model=table) for kind in ("unigram", "bigram")]
     small = _model("llama-draft-small")
     stacked = DrafterSpec(kind="hierarchical", model=ModelSpec(name="zoo:llama-draft-large"), inner=small)
@@ -251,7 +251,7 @@ def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, 
     if hears(spec):
         return hearing(_Pair(name=spec.short, session=HEARS, plain=plain, drafters=(model,)))
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
-    free = (DrafterSpec(kind="copy"), DrafterSpec(kind="random"))
+    free = (DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random"))
     drafters = (model, *([stacked] if one_vocabulary else [DrafterSpec(kind="slem", model=model.model)]), *free)
     session = ENCODER_DECODER if both else DECODER
     lends = knows_all_tokens(ModelSpec(name=draft))

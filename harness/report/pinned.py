@@ -24,7 +24,7 @@ MODELS = (
 )  # fmt: skip
 LEFT_OUT = ("recipe.json",)
 NUM_EXAMPLES = 16
-UNPROBED = ("copy", "slem", "random", "block")  # whose overlap is not measured: mostly point masses
+UNPROBED = ("copy", "suffix", "slem", "random", "block")  # whose overlap is not measured: mostly point masses
 
 
 FILTERED = SamplingSpec(temperature=0.7, top_k=20, top_p=0.9)
@@ -99,6 +99,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "text-tli": drafted(drawn, shared, rule="fused", schedule="sweep"),
         "text-slem": drafted(drawn, drafted_by("llama-draft", "slem"), rule="point-mass"),
         "text-first-layers": drafted(drawn, DrafterSpec(kind="first-layers"), rule="block-verification"),
+        "text-suffix": drafted(text, DrafterSpec(kind="suffix", options={"match_factor": 2.0}), 5),
         "text-random": drafted(drawn, DrafterSpec(kind="random"), None, schedule="optimal", alpha=0.7, cost=0.1),
         "de-greedy": drafted(german, t5),
         "de-beam": Comparison((german, german.replace(method=beams))),

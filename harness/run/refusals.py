@@ -30,7 +30,7 @@ PARTS_OF_OTHERS = {  # by family: what it is, and which flag takes it
 }
 STATIC = {  # what decodes with graphs, by field: sessions that were built for it, and numbers of drafts that do not grow
     "method": ("autoregressive", "speculative"),
-    "drafter": ("model", "copy", "random", "unigram", "bigram"),
+    "drafter": ("model", "copy", "suffix", "random", "unigram", "bigram"),
     "schedule": ("constant", "sweep"),
 }
 THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has

@@ -13,7 +13,7 @@ from methods.specdec.drafter import BlockDrafter, ConcurrentBlockDrafter, Shared
 from methods.specdec.stack import BlockStack
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter, SameEncoderDrafter
 from methods.speculative.ngram import NGramDrafter, NGramTable
-from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter
+from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter, SuffixDrafter
 from methods.speculative.translation import TextDrafter, Translation
 from methods.types import Drafter, TakesBack, TextSession
 
@@ -87,6 +87,10 @@ def blockwise(parts: DraftParts) -> Drafter:
 
 def copy(parts: DraftParts) -> Drafter:
     return PerRow(CopyDrafter(parts.vocab_size))
+
+
+def suffix(parts: DraftParts, match_factor: float = 1.0, min_share: float = 0.1) -> Drafter:
+    return PerRow(SuffixDrafter(parts.vocab_size, match_factor, min_share))
 
 
 def random(parts: DraftParts) -> Drafter:

@@ -1,5 +1,6 @@
 """Options of the verify rules, drafters, schedules and the beam search of this folder; imports no torch."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,6 +72,19 @@ class SharedTokensOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalOptions(Options):
     inner_gamma: int = option(2, "how many tokens the inner drafter drafts", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuffixOptions(Options):
+    match_factor: float = option(1.0, "suffix drafts at most so many times as many tokens as the text's end that it found")
+    min_share: float = option(0.1, "suffix drafts as long as so large a share of what it found goes on so")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.match_factor < math.inf:
+            raise InputError(f"match_factor {self.match_factor!r}: expected a number above 0")
+        if not 0 <= self.min_share <= 1:
+            raise InputError(f"min_share {self.min_share!r}: expected a number from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

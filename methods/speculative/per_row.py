@@ -1,10 +1,13 @@
-"""Drafters written for one row, lifted to a batch; two that need no training (Leviathan 3.6): a copy of the text, and a guess.
+"""Drafters written for one row, lifted to a batch, and three that need no training.
+
+They copy the text or guess (Leviathan 3.6), or continue it as it most often went on (Oliaro et al. 2024).
 
 A row drafter is a pure function of the text so far: ``propose(text, num_draft, uniforms, sampling)`` returns a Proposal of
 one row with at most ``num_draft`` tokens. The adapter keeps each row's text (prompt, or source and start token, then the
 output), so a row drafter holds no state, needs no roll-back, and one object serves every row.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
+from methods.speculative.options import SuffixOptions
 from methods.types import Inputs, Outcome, Proposal
 
 UNIFORM = Sampling(temperature=1.0)
@@ -145,18 +149,57 @@ class CopyDrafter:
         """Find where the copy starts: behind the best earlier occurrence of the text's end."""
         best, best_length, backwards = None, self.min_match - 1, text[::-1]
         for index in _recurrences(backwards):
-            length = self._agreement(backwards, index)
+            length = _agreement(backwards, index, self.max_match)
             if length > best_length:
                 best, best_length = len(text) - index, length
             if best_length == self.max_match:
                 break
         return best
 
-    def _agreement(self, backwards: Sequence[int], index: int) -> int:
-        length, limit = 1, min(self.max_match, len(backwards) - index)
-        while length < limit and backwards[index + length] == backwards[length]:
-            length += 1
-        return length
+
+class SuffixDrafter:
+    """Continues as the text most often did behind its own end, as far as that is likely (SuffixDecoding, Oliaro et al. 2024).
+
+    Every length of the end that occurred before makes a chain: the token that most of its occurrences went on with, then that
+    which most of those went on with, and so on. A token's share is the chance to come so far, by these counts. The chain with
+    the largest sum of shares, so many drafts are expected to stand, is proposed; of equals that of the longest end.
+
+    Args:
+        match_factor: a chain has at most so many times as many tokens as its end. min_share: it ends before a smaller share.
+
+    Differs from the paper: the counts are of this text alone, prompt and output, not of earlier answers too; a chain, not a
+    tree. At most MAX_MATCH tokens of an end are looked at, as deep as the authors' tree is in vLLM.
+    """
+
+    MAX_MATCH = 24
+
+    def __init__(self, vocab_size: int, match_factor: float = 1.0, min_share: float = 0.1) -> None:
+        SuffixOptions(match_factor=match_factor, min_share=min_share)
+        self.vocab_size, self.match_factor, self.min_share = vocab_size, match_factor, min_share
+
+    def propose(self, text: Sequence[int], num_draft: int, uniforms: Float[Tensor, " n"], sampling: Sampling) -> Proposal:
+        backwards = text[::-1]
+        ends = [(_agreement(backwards, index, self.MAX_MATCH), len(text) - index) for index in _recurrences(backwards)]
+        best, most = list[int](), 0.0
+        for length in sorted({length for length, _ in ends}):  # between two of these the occurrences are the same
+            room = min(num_draft, int(length * self.match_factor))
+            chain, expected = self._chain(text, [start for own, start in ends if own >= length], room)
+            if expected >= most:
+                best, most = chain, expected
+        return point_mass(best, sampling, uniforms.device)
+
+    def _chain(self, text: Sequence[int], starts: list[int], room: int) -> tuple[list[int], float]:
+        """Follow what most occurrences, which go on at ``starts``, went on with, of equals the latest; its sum of shares."""
+        chain, share, expected = list[int](), 1.0, 0.0
+        while len(chain) < room and (followed := [start for start in starts if start + len(chain) < len(text)]):
+            [(token, count)] = Counter(text[start + len(chain)] for start in followed).most_common(1)
+            share *= count / len(followed)
+            if share < self.min_share:
+                break
+            starts = [start for start in followed if text[start + len(chain)] == token]
+            chain.append(token)
+            expected += share
+        return chain, expected
 
 
 class RandomDrafter:
@@ -169,6 +212,14 @@ class RandomDrafter:
         tokens = (uniforms.double() * self.vocab_size).long().clamp_(max=self.vocab_size - 1)
         logits = torch.zeros(1, 1, 1, device=uniforms.device).expand(1, num_draft, self.vocab_size)
         return Proposal(tokens[None, :num_draft], (num_draft,), logits, UNIFORM)
+
+
+def _agreement(backwards: Sequence[int], index: int, most: int) -> int:
+    """Return how many tokens, at most so many, are the same from the first on and from ``index`` on."""
+    length, limit = 1, min(most, len(backwards) - index)
+    while length < limit and backwards[index + length] == backwards[length]:
+        length += 1
+    return length
 
 
 def _recurrences(tokens: Sequence[int]) -> Iterator[int]:

@@ -77,7 +77,7 @@ def test_a_users_pair_needs_no_training(shared: Path) -> None:
     folders = [str(shared / "models" / name) for name in ("stories260K", "llama2xs-tok512")]
     found = own_subjects(*folders, "text", "toy", SIZES["own"])
     drafters = [subject.method.drafter for subject in found if subject.method.drafter is not None]
-    assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "random", "prompt-lookup"}
+    assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "suffix", "random", "prompt-lookup"}
     assert {subject.method.values.get("rule") for subject in found} >= set(KERNELS)
     assert "ppd" in {subject.method.name for subject in found}
 

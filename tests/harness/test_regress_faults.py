@@ -29,7 +29,7 @@ from methods.specdec.rules import TopBeta
 from methods.speculative import beam, drafters, engine_rules, model
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import ModelDrafter
-from methods.speculative.per_row import CopyDrafter, RandomDrafter
+from methods.speculative.per_row import CopyDrafter, RandomDrafter, SuffixDrafter
 from methods.speculative.rules import Lenience, SpeculativeSampling
 from methods.speculative.translation import TextDrafter, TranslatedSession
 from methods.types import Outcome, Stop
@@ -148,6 +148,16 @@ def copies_the_second_match(patch: Patch) -> None:
     patch.setattr(CopyDrafter, "propose", propose)
 
 
+def suffixes_begin_too_late(patch: Patch) -> None:
+    """A suffix drafter begins one token too late."""
+    whole = SuffixDrafter._chain
+
+    def chain(self: SuffixDrafter, text: Sequence[int], starts: list[int], room: int) -> Any:
+        return whole(self, text, [start + 1 for start in starts], room)
+
+    patch.setattr(SuffixDrafter, "_chain", chain)
+
+
 def temperature_twice(patch: Patch) -> None:
     """Target and draft alike, so that each still has the law that its rule is told of."""
     whole = reference.adjusted_logits
@@ -249,6 +259,7 @@ FAULTS = [
     (another_beta, "blocks-relaxed-batch"),
     (other_lenience, "text-lenient"),
     (copies_the_second_match, "squad-copy"),
+    (suffixes_begin_too_late, "text-suffix"),
 ]
 
 

@@ -238,7 +238,7 @@ def test_the_audit_of_such_a_pair_drafts_both_ways(
 ) -> None:
     folders = [str(pair.folder / name) for name in ("target", "draft")]
     kinds = {one.method.drafter.kind for one in own_subjects(*folders, "text", "toy", SIZES["own"]) if one.method.drafter}
-    assert kinds == {"tli", "slem", "copy", "random", "prompt-lookup"}
+    assert kinds == {"tli", "slem", "copy", "suffix", "random", "prompt-lookup"}
     words = [
         "--target",
         folders[0],

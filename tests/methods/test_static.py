@@ -27,7 +27,7 @@ from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import PointMass
 from methods.speculative.model import ModelDrafter
-from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter
+from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter, SuffixDrafter
 from methods.speculative.rules import KernelRule, Lenience, SigmoidRule, SpeculativeSampling
 from methods.speculative.schedules import Constant, Sweep
 from methods.speculative.translation import UNSEEN
@@ -176,7 +176,7 @@ def rounds(made: list[Generation]) -> list[tuple[list[int], int]]:
 def method_of(kind: str, draft: Session, rule: VerifyRule | None = None) -> Method:
     if kind == "plain":
         return Autoregressive()
-    rows = {"copy": CopyDrafter, "random": RandomDrafter}
+    rows = {"copy": CopyDrafter, "suffix": SuffixDrafter, "random": RandomDrafter}
     drafter = ModelDrafter(draft) if kind == "model" else PerRow(rows[kind](48))
     return DraftAndVerify(drafter, rule or SpeculativeSampling(), partial(Constant, GAMMA))
 

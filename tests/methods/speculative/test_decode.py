@@ -89,7 +89,8 @@ def generate(
 
 def test_every_drafter_and_schedule_is_covered() -> None:
     assert sorted(DRAFTERS) == [
-        "bigram", "block", "blockwise", "copy", "first-layers", "hierarchical", "model", "random", "slem", "tli", "unigram",
+        "bigram", "block", "blockwise", "copy", "first-layers", "hierarchical", "model", "random", "slem", "suffix", "tli",
+        "unigram",
     ]  # fmt: skip
     assert sorted(SCHEDULES) == sorted(SCHEDULE_FACTORIES)
 

@@ -23,7 +23,7 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.drafters import DraftParts
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.overlap import overlap
-from methods.speculative.per_row import CopyDrafter, PerRow
+from methods.speculative.per_row import CopyDrafter, PerRow, SuffixDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.steps import Step
@@ -100,6 +100,46 @@ def test_copying_takes_the_longest_match_and_the_latest_of_equals() -> None:
     assert copied([5, 2, 1, 2], min_match=2) == []
 
 
+def suffixed(text: list[int], num_draft: int = 8, **limits: float) -> list[int]:
+    return SuffixDrafter(VOCAB, **limits).propose(text, num_draft, torch.zeros(num_draft), GREEDY).tokens[0].tolist()
+
+
+def test_suffixes_are_continued_as_most_often_and_as_far_as_they_are_long() -> None:
+    """By hand: behind 1 stood 2, 2 and 3; 7 1 was followed by 3 once, for which two tokens are expected to stand."""
+    assert suffixed([1, 2, 5, 1, 2, 6, 7, 1, 3, 4, 4, 1]) == [2], "two of three, at most as many as agree"
+    assert suffixed([1, 2, 5, 1, 2, 6, 7, 1, 3, 4, 4, 1], match_factor=2.0) == [2, 6], "of equals the latest"
+    assert suffixed([1, 2, 5, 1, 2, 6, 7, 1, 3, 4, 4, 1], match_factor=2.0, min_share=0.5) == [2]
+    assert suffixed([1, 2, 5, 1, 2, 6, 7, 1, 3, 4, 7, 1]) == [3, 4], "a longer end"
+    assert suffixed([1, 2, 5, 1, 2, 6, 7, 1, 3, 4, 7, 1], 1) == [3]
+    assert suffixed([1, 2, 1, 3, 1, 4, 1], min_share=0.5) == [], "none of three is likely"
+    assert suffixed([1, 2, 3]) == []
+    assert suffixed([4, 4, 4, 4]) == [4, 4], "behind 4 4 stands one 4 twice and another once; behind 4 4 4 one alone"
+
+
+def test_a_suffixs_chain_is_the_one_of_most_tokens_expected_to_stand() -> None:
+    """Against counts of parts of the text: every length of its end, every token that may go on."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        text = rng.integers(0, 4, rng.integers(2, 60)).tolist()
+        count, factor, least = int(rng.integers(1, 6)), float(rng.choice([0.5, 1.0, 2.0])), float(rng.choice([0.0, 0.1, 0.4]))
+        best, most = list[int](), 0.0
+        for length in range(1, min(len(text), SuffixDrafter.MAX_MATCH + 1)):
+            chain, share, expected = text[len(text) - length :], 1.0, 0.0
+            while len(chain) - length < min(count, int(length * factor)):
+                found = [(len(places := places_of([*chain, token], text)), max(places, default=-1)) for token in range(4)]
+                share *= max(found)[0] / max(1, sum(number for number, _ in found))
+                if share == 0 or share < least:
+                    break
+                chain, expected = [*chain, found.index(max(found))], expected + share
+            if expected >= most:
+                best, most = chain[length:], expected
+        assert suffixed(text, count, match_factor=factor, min_share=least) == best
+
+
+def places_of(part: list[int], text: list[int]) -> list[int]:
+    return [start for start in range(len(text) - len(part) + 1) if text[start : start + len(part)] == part]
+
+
 @pytest.mark.parametrize("sampling", [DRAWN, GREEDY, Sampling(temperature=0.7, top_k=3)], ids=str)
 @pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"block", "blockwise", "first-layers"}))  # have tests of their own
 def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +165,8 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
             "unigram": sampling.probs(table.unigram_log_probs),
             "bigram": sampling.probs(table.bigram_log_probs(text[-1])),
             "random": torch.full((VOCAB,), 1 / VOCAB),
-            "copy": point_of_copy(text),
+            "copy": point_of(CopyDrafter(VOCAB), text),
+            "suffix": point_of(SuffixDrafter(VOCAB), text),
             "slem": one_hot(next_probs(toy_session(DRAFT), prompt, output[:position]).argmax(-1), VOCAB).float(),
         }[name.replace("hierarchical", "model").replace("tli", "model")]
         expected = theory_laws.acceptance_rate(target.numpy(), draft.numpy())
@@ -136,9 +177,9 @@ def test_overlap_by_definition(name: str, sampling: Sampling, monkeypatch: pytes
         np.testing.assert_allclose(measured[0.3][position], lenient, atol=1e-6)
 
 
-def point_of_copy(text: list[int]) -> torch.Tensor:
+def point_of(drafter: CopyDrafter | SuffixDrafter, text: list[int]) -> torch.Tensor:
     law = torch.zeros(VOCAB)
-    tokens = CopyDrafter(VOCAB).propose(text, 1, torch.zeros(1), GREEDY).tokens[0]
+    tokens = drafter.propose(text, 1, torch.zeros(1), GREEDY).tokens[0]
     law[tokens] = 1.0
     return law
 
