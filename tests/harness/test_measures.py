@@ -396,6 +396,25 @@ def test_time_outside_rounds_is_a_part_of_its_own(synthetic: SimpleNamespace, ar
     assert value(found["residual_unexplained"]) == pytest.approx(0)
 
 
+def test_alpha_of_trainings_that_are_far_apart_is_never_more_than_one(
+    synthetic: SimpleNamespace, arms: SimpleNamespace
+) -> None:
+    """Table 8 printed 0.58 [0.14, 1.02]: an account's alpha was widened without its whole."""
+    names = {f"{process}{row}": alpha for process, alpha in (("a", 0.99), ("b", 0.7), ("c", 0.8)) for row in range(10)}
+    plain = [
+        replace(synthetic.plain(arms.plain, name, 12, 0.01, {"t5-small": [alpha] * 12}), signature=name[0])
+        for name, alpha in names.items()
+    ]
+    drafted = [
+        replace(synthetic.drafted(arms.drafted, name, 12, (2, 0, 3, 1), 0.002, 0.012, 0.001), signature=name[0])
+        for name in names
+    ]
+    found = account(plain, drafted, "t5-small", 3)
+    assert isinstance(found, dict)
+    assert found["alpha"] is not None
+    assert found["alpha"].high == 1.0
+
+
 def test_long_prompts_are_no_sign_of_a_spoiled_machine(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     """They were: what they keep from a speed-up counted as unexplained, and comparisons with much of it were refused."""
     found = costs_case(synthetic, arms, start_s=3.0)

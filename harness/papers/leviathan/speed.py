@@ -68,6 +68,7 @@ UNITS = {
     "residual_unexplained": "x",
     "outside_rounds": "frac",
 }
+SHARES = ("alpha", "outside_rounds")
 SIGNED = ("residual_iid", "residual_outside", "residual_unexplained")  # differences of speeds
 UNTIMED = ("alpha", "tokens_per_step", "tokens_per_step_eq1")
 
@@ -137,7 +138,8 @@ def _estimates(columns: dict[str, np.ndarray], units: Sequence[Unit], gamma: int
     for name, one in found.items():
         if one is not None:
             statistic = _redrawing(columns, gamma, name)
-            one = widened(one, replicas_of(units), statistic, least=None if name in SIGNED else 0.0)
+            whole, least = 1.0 if name in SHARES else None, None if name in SIGNED else 0.0
+            one = widened(one, replicas_of(units), statistic, whole, least)
             found[name] = replace(one, redrawn=Redrawn(tuple(units), statistic))
     return found
 
