@@ -68,7 +68,6 @@ UNITS = {
     "residual_unexplained": "x",
     "outside_rounds": "frac",
 }
-SHARES = ("alpha", "outside_rounds")
 SIGNED = ("residual_iid", "residual_outside", "residual_unexplained")  # differences of speeds
 UNTIMED = ("alpha", "tokens_per_step", "tokens_per_step_eq1")
 
@@ -138,10 +137,19 @@ def _estimates(columns: dict[str, np.ndarray], units: Sequence[Unit], gamma: int
     for name, one in found.items():
         if one is not None:
             statistic = _redrawing(columns, gamma, name)
-            whole, least = 1.0 if name in SHARES else None, None if name in SIGNED else 0.0
-            one = widened(one, replicas_of(units), statistic, whole, least)
+            least, most = _ends(name, gamma)
+            one = widened(one, replicas_of(units), statistic, most, least)
             found[name] = replace(one, redrawn=Redrawn(tuple(units), statistic))
     return found
+
+
+def _ends(name: str, gamma: int) -> tuple[float | None, float | None]:
+    """Return the least and the most that one of UNITS can be, as far as it has an end."""
+    if name in SIGNED:
+        return None, None
+    if name in ("tokens_per_step", "tokens_per_step_eq1"):
+        return 1.0, gamma + 1.0
+    return 0.0, 1.0 if name in ("alpha", "outside_rounds") else None
 
 
 def _redrawing(columns: dict[str, np.ndarray], gamma: int, name: str) -> Statistic:
