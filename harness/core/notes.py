@@ -21,6 +21,7 @@ from harness.core.experiment import Experiment, ModelSpec
 from harness.core.files import LineFile, readable, replace_file, whole_lines
 
 Line = Mapping[str, Any]
+SAME = ("task", "sampling", "seed", "replica", "replicas", "batch_size", "dtype", "max_new_tokens")  # what no pinning changes
 
 
 class Notes:
@@ -44,7 +45,10 @@ class Notes:
             if "experiment" not in line or any(probe.id not in line["probes"] for probe in planned.probes):
                 return None
             probes = tuple(probe.from_dict(line["probes"][probe.id]) for probe in planned.probes)
-            return Experiment.from_dict(line["experiment"]).replace(limit=planned.limit, repeats=planned.repeats, probes=probes)
+            pinned = Experiment.from_dict(line["experiment"])
+            if odd := [name for name in SAME if getattr(pinned, name) != getattr(planned, name)]:
+                raise ValueError(f"planned {planned.signature} was run with another {odd[0]} than it plans")
+            return pinned.replace(limit=planned.limit, repeats=planned.repeats, probes=probes)
 
     def unavailable(self, planned: Experiment) -> str | None:
         """Say why a planned experiment could not be run."""

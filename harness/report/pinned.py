@@ -96,19 +96,26 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "text-typical": drafted(drawn, llama, rule="typical"),
         "text-target-greedy": drafted(drawn, llama, rule="target-greedy"),
         "text-hierarchical": drafted(drawn, stacked, rule="baseline"),
+        "text-hierarchical-model": drafted(drawn, replace(stacked, inner=llama)),
+        "text-sigmoid-copy": drafted(drawn, DrafterSpec(kind="copy"), rule="sigmoid"),
         "text-tli": drafted(drawn, shared, rule="fused", schedule="sweep"),
         "text-slem": drafted(drawn, drafted_by("llama-draft", "slem"), rule="point-mass"),
         "text-first-layers": drafted(drawn, DrafterSpec(kind="first-layers"), rule="block-verification"),
         "text-suffix": drafted(text, DrafterSpec(kind="suffix", options={"match_factor": 2.0}), 5),
         "text-random": drafted(drawn, DrafterSpec(kind="random"), None, schedule="optimal", alpha=0.7, cost=0.1),
         "de-greedy": drafted(german, t5),
+        "ro-greedy": drafted(plain("wmt-en-ro", "t5-target"), t5),
         "de-beam": Comparison((german, german.replace(method=beams))),
+        "de-beam-batch": Comparison(tuple(one.replace(batch_size=4) for one in (german, german.replace(method=beams)))),
         "de-speculative-beam": Comparison((german.replace(method=beams), german.replace(method=searching))),
         "news-sampled": drafted(plain("cnndm", "t5-target", 1.0), t5),
         "news-bigram": drafted(plain("cnndm", "t5-target", 1.0), ngram),
         "news-unigram": drafted(plain("cnndm", "t5-target", 1.0), replace(ngram, kind="unigram")),
         "ppd-greedy": piped(answers.replace(ignore_eos=True), candidates=1, execution="process"),
         "ppd-sampled": piped(plain("squad", "llama-target", 1.0, ignore_eos=True), candidates=3, execution="batched"),
+        "ppd-long": piped(
+            plain("text", "llama-target", ignore_eos=True, max_new_tokens=100), candidates=2, execution="batched"
+        ),
         "blocks-strict": drafted(written, blocks, 5, rule="top-1"),
         "blocks-relaxed-batch": drafted(
             plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=2, tau=3.0

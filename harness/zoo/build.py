@@ -64,10 +64,20 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
         run({folder: job_of(one, source, missing) for folder, one in missing.items()}, workers)
     folders = {name: folder_of(recipe, source) for name, recipe in recipes.items()}
     with explained(cache_folder()):
-        for folder in folders.values():
+        for name, folder in folders.items():
             verify(folder)
+            _check_made_for(recipes[name], folder)
             seal(folder)  # one of an earlier version has no checksums yet
     return folders
+
+
+def _check_made_for(recipe: Any, folder: Path) -> None:
+    """UsageError for a folder that was made by another recipe: a whole one that stands under this one's name."""
+    made = read_facts(folder).get("recipe")
+    wanted = {"name": recipe.name, "seed": recipe.seed}
+    if not isinstance(made, dict) or {key: made.get(key) for key in wanted} != wanted:
+        found = f"of {made.get('name')!r}, seed {made.get('seed')}" if isinstance(made, dict) else "that names no recipe"
+        raise unreadable(folder / DONE, ValueError(f"it is {found}; expected {recipe.name!r}, seed {recipe.seed}"))
 
 
 def missing_of(wanted: Sequence[Description], source: str) -> dict[Path, Description]:

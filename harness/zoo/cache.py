@@ -96,7 +96,7 @@ def verify(folder: Path) -> None:
             raise ValueError(f"{changed[0]} is not as it was written: its checksum differs")
         if surplus := [name for name in _files_of(folder) if name not in sealed]:
             raise ValueError(f"{surplus[0]} was not written there: it has no checksum")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise unreadable(folder, error) from error
 
 
@@ -157,7 +157,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     path = folder / DONE
     try:
         facts = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from error
     if not isinstance(facts, dict):
         raise unreadable(path, ValueError("expected an object"))

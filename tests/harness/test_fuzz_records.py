@@ -31,6 +31,7 @@ from harness.report.experiments import experiment_items
 from harness.report.items import read_table
 from harness.report.regress import read_baseline
 from harness.tables.evidence import stored_decoder
+from kernels.inputs import SamplingSpec
 from methods.speculative.acceptance import alpha_ratio
 from methods.steps import Step
 
@@ -370,6 +371,21 @@ def test_damaged_notes_are_named(synthetic: SimpleNamespace, tmp_path: Path, nam
     path.write_bytes(content)
     with pytest.raises(UsageError, match=rf"notes {path}: cannot be read .*; remove it"):
         read()
+
+
+def test_a_pin_of_another_experiment_is_named(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    """Fault: two lines' experiments were exchanged, and a table printed temperature 0's numbers under temperature 1."""
+    greedy = synthetic.plain_experiment()
+    drawn = greedy.replace(sampling=SamplingSpec(temperature=1.0))
+    notes = Notes(tmp_path)
+    notes.note_pin(greedy, greedy)
+    notes.note_pin(drawn, drawn)
+    path = notes.folder / "pins.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
+    lines[0]["experiment"], lines[1]["experiment"] = lines[1]["experiment"], lines[0]["experiment"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf8")
+    with pytest.raises(UsageError, match=rf"notes {path}: cannot be read .*was run with another sampling than it plans"):
+        Notes(tmp_path).pin(greedy)
 
 
 def test_a_tokenizer_that_changed_is_refused(synthetic: SimpleNamespace, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Each fault is put into the code while a part of the pinned set runs, and must mo
 one nothing moves.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +26,13 @@ from methods.beam import BeamState
 from methods.models import llama
 from methods.ppd import pipeline
 from methods.sampling import Uniforms
+from methods.session import ModelSession
 from methods.specdec.rules import TopBeta
 from methods.speculative import beam, drafters, engine_rules, model
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import CopyDrafter, RandomDrafter, SuffixDrafter
-from methods.speculative.rules import Lenience, SpeculativeSampling
+from methods.speculative.rules import Lenience, SigmoidRule, SpeculativeSampling
 from methods.speculative.translation import TextDrafter, TranslatedSession
 from methods.types import Outcome, Stop
 from tasks import speech, squad, summarization, translation
@@ -148,6 +150,46 @@ def copies_the_second_match(patch: Patch) -> None:
     patch.setattr(CopyDrafter, "propose", propose)
 
 
+def another_default_scale(patch: Patch) -> None:
+    patch.setattr(SigmoidRule, "__init__", with_defaults(SigmoidRule.__init__, scale=2e3))
+
+
+def rejected_copies_may_be_drawn(patch: Patch) -> None:
+    """The sigmoid's residual keeps a rejected draft that was chosen, not drawn."""
+    whole = sigmoid._residual
+
+    def residual(round: Any, row: Any, draft: Any, accepted: Any, scaling: Any) -> Any:
+        return scaling.activate(row) if draft is None else whole(round, row, draft, accepted, scaling)
+
+    patch.setattr(sigmoid, "_residual", residual)
+
+
+def inner_drafts_are_not_taken_back(patch: Patch) -> None:
+    """A drafter inside of another forgets nothing of what the outer one refused."""
+    whole = ModelDrafter.revise
+    patch.setattr(ModelDrafter, "revise", lambda self, counts, tokens: whole(self, [0] * len(counts), tokens))
+
+
+def late_second_candidates(patch: Patch) -> None:
+    """PPD's candidates are not the likeliest, behind the first 64 tokens."""
+    whole, calls = pipeline._most_likely, itertools.count()
+
+    def candidates(logits: torch.Tensor, count: int) -> Any:
+        return whole(logits, count + 1)[1:] if next(calls) >= 64 else whole(logits, count)
+
+    patch.setattr(pipeline, "_most_likely", candidates)
+
+
+def beams_of_the_first_example(patch: Patch) -> None:
+    """In a batch every example goes on from the first one's beams."""
+    whole = ModelSession.select
+    patch.setattr(ModelSession, "select", lambda self, rows: whole(self, [row % 3 for row in rows] if len(rows) > 4 else rows))
+
+
+def romanian_is_german(patch: Patch) -> None:
+    patch.setitem(translation.LANGUAGES, "ro", "German")
+
+
 def suffixes_begin_too_late(patch: Patch) -> None:
     """A suffix drafter begins one token too late."""
     whole = SuffixDrafter._chain
@@ -260,6 +302,12 @@ FAULTS = [
     (other_lenience, "text-lenient"),
     (copies_the_second_match, "squad-copy"),
     (suffixes_begin_too_late, "text-suffix"),
+    (another_default_scale, "text-sigmoid-copy"),
+    (rejected_copies_may_be_drawn, "text-sigmoid-copy"),
+    (inner_drafts_are_not_taken_back, "text-hierarchical-model"),
+    (late_second_candidates, "ppd-long"),
+    (beams_of_the_first_example, "de-beam-batch"),
+    (romanian_is_german, "ro-greedy"),
 ]
 
 

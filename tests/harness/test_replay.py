@@ -24,6 +24,7 @@ from harness.run.decode import misended
 from harness.run.prompts import examples_of, make_prompt
 from harness.run.replay import Reader, is_replayed, outputs, reading
 from harness.run.replay.blocks import blocks
+from harness.run.replay.decisions import acceptances
 from harness.run.replay.drafts import Sampled, asked_again, rounds_of
 from harness.run.replay.outputs import Replayed
 from harness.run.runner import Runner, pin
@@ -327,6 +328,20 @@ def test_a_fault_stays_where_a_later_window_does_not_fit_into_memory(monkeypatch
     found = outputs.replay_record(record, experiment, None, prompt, read)  # type: ignore[arg-type]
     assert found.divergence == fault
     assert found.replayed is None
+
+
+@pytest.mark.parametrize(("number", "is_fault"), [(0.19, False), (0.21, True)])
+def test_a_decision_on_an_unlikely_draft_is_held_to_what_the_rule_states(number: float, is_fault: bool) -> None:
+    """A draft of chance 1e-4, and 2e-5 by the target, stands below 0.2. Both are less than what a law may be off by (2e-4), so
+    that a rule which took all such drafts, from the third of a round on, went through every check."""
+    own, drafted = 2e-5, 1e-4
+    step = Step([0], 1, 2, target_probs=[own], draft_probs=[drafted])
+    laws = torch.tensor([[own, 1 - own], [0.5, 0.5]], dtype=torch.float64)
+    numbers, off = torch.full((3, 2), number, dtype=torch.float64), torch.full((2,), 2e-4, dtype=torch.float64)
+    output = Sampled([0, 0], laws, off, off, numbers, rounds_of([step]))
+    drafts: Any = SimpleNamespace(probs=lambda places: [drafted], bound=lambda position: 2e-4)
+    found = [one for one in acceptances(output, drafts, 1.0, states_drafts=True) if one.what == "acceptance"]
+    assert [one.off > one.bound for one in found] == [False, is_fault]
 
 
 @pytest.mark.parametrize(

@@ -387,6 +387,28 @@ def test_a_file_of_the_cache_that_changed_is_refused_by_whatever_reads_it(
         assert "\n" not in str(caught.value)
 
 
+def test_a_whole_folder_of_another_recipe_is_refused(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: a draft's folder held the target's files, sealed and all, and alpha was 1."""
+    shutil.copytree(folders["gpt-target"], tmp_path / folders["gpt-draft"].name)
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    with pytest.raises(
+        UsageError, match=r"cannot be read \(it is of 'gpt-target', seed 0; expected 'gpt-draft', seed 0\); delete"
+    ):
+        ensure(["gpt-draft"], "test", "toy", workers=0)
+
+
+@pytest.mark.parametrize("name", [".checksums.json", "recipe.json"])
+def test_what_is_nested_too_deep_is_refused(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """Fault: a traceback of a RecursionError."""
+    folder = Path(shutil.copytree(folders["gpt-draft"], tmp_path / "gpt-draft"))
+    (folder / ".checksums.json").unlink()
+    (folder / name).write_text("[" * 100_000)
+    with pytest.raises(UsageError, match=rf"{folder}.*: cannot be read .*; delete {folder}"):
+        read_facts(folder)
+
+
 @pytest.mark.parametrize("name", [".checksums.json", "config.json"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     folder = Path(shutil.copytree(folders["gpt-draft"], tmp_path / "gpt-draft"))

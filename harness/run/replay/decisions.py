@@ -13,6 +13,7 @@ from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
 from methods.types import Drafter, Generation, Inputs, Proposal
 
+STATED, WRITTEN = 1e-4, 1e-7  # of a probability that a rule states: how far its own may be; a record has seven digits of both
 ROWS = 64  # laws that are summed up at a time
 
 
@@ -78,8 +79,12 @@ def acceptances(output: Sampled, drafts: Drafts, lenience: float | None, states_
         if one.place < len(step.draft_probs):
             stated = step.draft_probs[one.place]
             if lenience is not None:
-                over = lenience * accepts[one.number] * stated - prob  # at most 0 where the draft stands
-                yield Decision(position, "acceptance" if one.stands else "rejection", over if one.stands else -over, bound)
+                what, sign = ("acceptance", 1) if one.stands else ("rejection", -1)
+                asked = lenience * accepts[one.number] * stated  # at most the target's probability where the draft stands
+                yield Decision(position, what, sign * (asked - prob), bound)
+                if one.place < len(step.target_probs):  # by what the rule itself says: rounding alone, however small both are
+                    own = step.target_probs[one.place]
+                    yield Decision(position, what, sign * (asked - own), STATED * max(asked, own) + WRITTEN)
             if law is not None and states_drafts:
                 yield Decision(position, "draft's probability", abs(stated - law), bound)
 
