@@ -25,7 +25,7 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {  # of a task: an output and it
         ("The dogs were running quickly. A man watches.", "A dog ran quickly.\nMen were watching it."),
         ("Prices fell by 3.5 per cent in the cities", "The city's prices have fallen: 3.5% less."),
         ("", "Nothing is said."),
-        ("Who ran? Men and dogs ran! All of them ran.", "All of them ran.\nMen and dogs ran.\nWho ran."),
+        ("Men ran? Dogs ran! All slept.", "Dogs ran men ran.\nAll slept."),
     ),
     "squad": (
         ("The Eiffel Tower.\n### more", "Eiffel Tower", "the tower"),

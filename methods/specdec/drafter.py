@@ -102,6 +102,22 @@ class BlockDrafter:
             logits = block_logits(stack, source, text.expand(len(lengths), -1), lengths)
             yield sampling.probs(logits[:, 0])
 
+    @torch.inference_mode()
+    def teacher_blocks(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], starts: Sequence[int]
+    ) -> Float[Tensor, "starts k V"]:
+        """Return the logits of the blocks behind the first ``starts`` tokens of a given output (one row).
+
+        Always of several rows a pass, which torch's operations run: what a round's compiled call gives is held against them.
+        """
+        text, found = torch.tensor([[*pending, *output]], device=self.stack.device), []
+        for first in range(0, len(starts), TEACHER_ROWS):
+            lengths = [start + 1 for start in starts[first : first + TEACHER_ROWS]]
+            source, rows = Source(self.stack, inputs), [*lengths, lengths[-1]]
+            source.select([0] * len(rows))
+            found.append(block_logits(self.stack, source, text.expand(len(rows), -1), rows)[:-1])
+        return torch.cat(found)
+
 
 @torch.inference_mode()
 def block_logits(

@@ -396,6 +396,13 @@ def test_time_outside_rounds_is_a_part_of_its_own(synthetic: SimpleNamespace, ar
     assert value(found["residual_unexplained"]) == pytest.approx(0)
 
 
+def test_tokens_a_second_and_milliseconds_a_token_say_the_same(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Fault: one counted a token more in every text."""
+    records = [synthetic.plain(arms.plain, name, 12, 0.01) for name in "ab"]
+    assert value(measures.tokens_per_s(records)) == pytest.approx(24 / sum(one.wall_s for one in records))
+    assert value(measures.tokens_per_s(records)) * value(measures.ms_per_token(records)) == pytest.approx(1000)
+
+
 def test_trainings_that_are_far_apart_leave_no_number_that_cannot_be(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     """Table 8 printed an alpha of 0.58 [0.14, 1.02], and 2.04 [0.42, 3.65] tokens a round: an account's numbers have ends."""
     names = {f"{process}{row}": alpha for process, alpha in (("a", 0.99), ("b", 0.3), ("c", 0.8)) for row in range(10)}

@@ -5,6 +5,7 @@ one nothing moves.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -394,6 +395,14 @@ def bare_words(patch: Patch) -> None:
     patch.setattr(speech, "normalise", str.lower)
 
 
+def shots_not_ended(patch: Patch) -> None:
+    patch.setattr(translation, "END_OF_SHOT", "@@@")
+
+
+def sentences_end_at_dots(patch: Patch) -> None:
+    patch.setattr(summarization, "SENTENCE_END", re.compile(r"(?<=[.])\s+"))
+
+
 @pytest.mark.parametrize(
     ("fault", "moved"),
     [
@@ -401,6 +410,8 @@ def bare_words(patch: Patch) -> None:
         (international_tokens, "sacrebleu"),
         (kept_case, "exact_match"),
         (bare_words, "wer"),
+        (shots_not_ended, "sacrebleu"),
+        (sentences_end_at_dots, "rougeLsum"),
     ],
 )
 def test_a_metric_of_other_settings_moves_the_texts_of_known_scores(

@@ -3,7 +3,7 @@
 The models are those of `make regress`, in fp64. Faults that exact methods' replays find: test_replay.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from harness.run.replay import is_replayed
 from harness.run.runner import Runner, pin
 from methods.beam import BeamSearch
 from methods.sampling import Sampling
+from methods.specdec import drafter as block_drafter
 from methods.speculative import decode
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.per_row import PerRow, RandomDrafter
@@ -178,6 +179,22 @@ def test_what_a_lossy_rule_states_and_decides_is_replayed(
     found = judged(tmp_path / "wrong", "text-lenient", method)[0]
     assert found["verdict"] == "bug"
     assert expected in found["summary"]
+
+
+def test_drafts_of_a_block_are_held_against_other_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: [MASK]s of a compiled pass stood one position too far. Texts were right, and a round emitted 1.4 tokens, not 3."""
+    found = judged(tmp_path / "right", "blocks-strict")[0]
+    assert (found["verdict"], found["replayed"]["faults"]) == ("identical", 0)
+    whole = block_drafter.block_logits
+
+    def late(stack: Any, source: Any, text: Tensor, lengths: Sequence[int]) -> Tensor:
+        logits = whole(stack, source, text, lengths)
+        return logits.roll(-1, 1) if len(lengths) == 1 else logits
+
+    monkeypatch.setattr(block_drafter, "block_logits", late)
+    found = judged(tmp_path / "wrong", "blocks-strict")[0]
+    assert found["verdict"] == "bug"
+    assert "draft" in found["summary"]
 
 
 def test_nothing_is_replayed_of_beams_and_of_rules_that_state_no_law() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.run.replay.drafts import Drafts, Place, Sampled, decided, rounds_of
 from harness.run.replay.reading import ACCEPT, DRAFT, NEAR_TIE_FLOAT32, SAMPLE, Reading
+from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
 from methods.types import Drafter, Generation, Inputs, Proposal
@@ -46,15 +47,25 @@ def choices(made: Generation, reading: Reading, exact: bool, keeps_last: bool = 
             yield Decision(end, "rejection", own - float(best[end, -1]) if own == float(best[end, 0]) else 0.0, bounds[end])
 
 
-def first_choices(drafter: Drafter, inputs: Inputs, made: Generation, rounds: Sequence[Place]) -> Iterator[Decision]:
+def first_choices(
+    drafter: Drafter, inputs: Inputs, pending: int, made: Generation, rounds: Sequence[Place]
+) -> Iterator[Decision]:
     """Yield how much worse each draft of a model is than that model's first choice; in half precision no bound is known."""
-    if not isinstance(drafter, ModelDrafter | HierarchicalDrafter):
+    places = decided(rounds)
+    if isinstance(drafter, BlockDrafter):
+        starts = sorted({one.start for one in places})
+        if not starts or drafter.stack.dtype in (torch.float16, torch.bfloat16):
+            return
+        blocks = drafter.teacher_blocks(inputs, [pending], made.tokens, starts)
+        rows = blocks[[starts.index(one.start) for one in places], [one.place for one in places]].double()
+    elif isinstance(drafter, ModelDrafter | HierarchicalDrafter):
+        logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
+        places = [one for one in places if one.position < len(logits)]
+        if not places or logits.dtype in (torch.float16, torch.bfloat16):
+            return
+        rows = logits[[one.position for one in places]].double()
+    else:
         return
-    logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
-    places = [one for one in decided(rounds) if one.position < len(logits)]
-    if not places or logits.dtype in (torch.float16, torch.bfloat16):
-        return
-    rows = logits[[one.position for one in places]].double()
     worse = rows.amax(-1) - rows[range(len(places)), [one.token for one in places]]
     for one, off in zip(places, worse.tolist(), strict=True):
         yield Decision(one.position, "draft", off, NEAR_TIE_FLOAT32)

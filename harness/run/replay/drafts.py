@@ -95,7 +95,7 @@ def asked_again(
     """
     if not isinstance(drafter, PerRow) or isinstance(drafter.row_drafter, TextDrafter):
         return {}
-    start, found = opening(inputs.prompts[0], _pending(reader, inputs)), {}
+    start, found = opening(inputs.prompts[0], pending_of(reader, inputs)), {}
     draws = numbers[DRAFT].to(reader.target.stack.device)
     for one in rounds:
         if count := len(one.step.drafted):
@@ -104,7 +104,8 @@ def asked_again(
     return found
 
 
-def _pending(reader: Reader, inputs: Inputs) -> int:
+def pending_of(reader: Reader, inputs: Inputs) -> int:
+    """Return the token that an output begins behind."""
     stack = reader.target.stack
     pending = stack.start_token if stack.encodes_prompts else inputs.prompts[0][-1]
     assert pending is not None
@@ -128,7 +129,7 @@ class Drafts:
         if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
 
             def read(sampling: Sampling) -> Tensor | None:
-                found = list(drafter.teacher_probs(inputs, [_pending(reader, inputs)], output.tokens, sampling))
+                found = list(drafter.teacher_probs(inputs, [pending_of(reader, inputs)], output.tokens, sampling))
                 return torch.cat(found).double() if found else None
 
             self.laws = read(reader.sampling)

@@ -24,7 +24,7 @@ from harness.run.replay.decisions import (
     last_tokens,
     repeated_drafts,
 )
-from harness.run.replay.drafts import Drafts, Sampled, asked_again, rounds_of
+from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
 from harness.run.replay.reading import SAMPLE, Reader, law_of, numbers_of
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
@@ -148,7 +148,7 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     if laws is None:
         cap = rule.cap if isinstance(rule, TopOne) or (isinstance(rule, TopBeta) and rule.strict) else None
         yield from choices(made, reading, cap is not None or lenience is not None, cap == "printed")
-        yield from first_choices(method.drafter, inputs, made, rounds)
+        yield from first_choices(method.drafter, inputs, pending_of(reader, inputs), made, rounds)
         yield from repeated_drafts(rounds, asked_again(method.drafter, reader, inputs, made.tokens, numbers, rounds))
         return
     # Of a probability: of its logit and of the sum, twice, and of those that its nucleus leaves out or lets in.
