@@ -207,12 +207,12 @@ def widened(
     statistic: Statistic,
     whole: float | None = None,
     least: float | None = 0.0,
-    times: float = ANOTHER,
+    reach: float = ANOTHER,
 ) -> Estimate:
     """Return the estimate with an interval that holds what replicas differ by, too; ``replicas`` names each example's.
 
-    It reaches at least so many ``times`` as far as Student's: 1 for the number itself, ANOTHER for that of another recording of
-    as many replicas (a prediction interval for a future mean, Hahn and Meeker 1991). Their variance is that of squares about
+    It goes at least ``reach`` times as far as Student's: 1 for the number itself, ANOTHER for that of another recording of as
+    many replicas (a prediction interval for a future mean, Hahn and Meeker 1991). Their variance is that of squares about
     the estimate, weighted by their shares of the examples, for equal shares that of a mean. ``least`` and ``whole`` end it: 0
     for times, counts, ratios and shares, None for differences, which may be negative in other replicas.
     """
@@ -228,7 +228,7 @@ def widened(
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
     floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
-    low, high = max(floor, min(low, found.value - times * half)), min(most, max(high, found.value + times * half))
+    low, high = max(floor, min(low, found.value - reach * half)), min(most, max(high, found.value + reach * half))
     return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, student=Student(half, freedom))
 
 
@@ -375,7 +375,7 @@ def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
     for owner, (one, own) in zip(owners, of_parts, strict=True):
         for row, unit in zip(own, one.units, strict=True):
             owner[row] = "" if isinstance(unit, str) else unit[0]
-    return widened(found, [" ".join(pair) for pair in zip(*owners, strict=True)], differences, least=None, times=1.0)
+    return widened(found, [" ".join(pair) for pair in zip(*owners, strict=True)], differences, least=None, reach=1.0)
 
 
 def _shared_names(*arms: Sequence[Name]) -> Sequence[Sequence[Name]]:

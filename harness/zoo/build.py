@@ -11,7 +11,7 @@ import torch
 
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
-from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, seal, unreadable, verify
+from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, seal, unreadable
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -65,14 +65,13 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
     folders = {name: folder_of(recipe, source) for name, recipe in recipes.items()}
     with explained(cache_folder()):
         for name, folder in folders.items():
-            verify(folder)
             _check_made_for(recipes[name], folder)
             seal(folder)  # one of an earlier version has no checksums yet
     return folders
 
 
-def _check_made_for(recipe: Any, folder: Path) -> None:
-    """UsageError for a folder that was made by another recipe: a whole one that stands under this one's name."""
+def _check_made_for(recipe: Description, folder: Path) -> None:
+    """UsageError for a folder whose files changed, or that another recipe made and that stands under this one's name."""
     made = read_facts(folder).get("recipe")
     wanted = {"name": recipe.name, "seed": recipe.seed}
     if not isinstance(made, dict) or {key: made.get(key) for key in wanted} != wanted:

@@ -76,8 +76,8 @@ class HierarchicalOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SuffixOptions(Options):
-    match_factor: float = option(1.0, "suffix drafts at most so many times as many tokens as the text's end that it found")
-    min_share: float = option(0.1, "suffix drafts as long as so large a share of what it found goes on so")
+    match_factor: float = option(1.0, "most drafts, in lengths of the text's end that was found again")
+    min_share: float = option(0.1, "least share of what was found that goes on so")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -332,8 +332,11 @@ def test_a_fault_stays_where_a_later_window_does_not_fit_into_memory(monkeypatch
 
 @pytest.mark.parametrize(("number", "is_fault"), [(0.19, False), (0.21, True)])
 def test_a_decision_on_an_unlikely_draft_is_held_to_what_the_rule_states(number: float, is_fault: bool) -> None:
-    """A draft of chance 1e-4, and 2e-5 by the target, stands below 0.2. Both are less than what a law may be off by (2e-4), so
-    that a rule which took all such drafts, from the third of a round on, went through every check."""
+    """A draft of chance 1e-4, and 2e-5 by the target, stands below 0.2.
+
+    Both are less than what a law may be off by (2e-4). Fault: a rule that took all such drafts, from the third of a round on,
+    went through every check.
+    """
     own, drafted = 2e-5, 1e-4
     step = Step([0], 1, 2, target_probs=[own], draft_probs=[drafted])
     laws = torch.tensor([[own, 1 - own], [0.5, 0.5]], dtype=torch.float64)

@@ -216,7 +216,7 @@ def probabilities(made: list[Generation]) -> list[float]:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
-@pytest.mark.parametrize("kind", ["plain", "copy", "model"])
+@pytest.mark.parametrize("kind", ["plain", "copy", "suffix", "model"])
 @pytest.mark.parametrize("family", ["llama-gqa", "t5-gated", "marian"])
 def test_tokens_are_those_of_ordinary_sessions_and_every_shape_is_captured_once(
     tiny: Any, family: str, kind: str, temperature: float, dtype: torch.dtype

@@ -50,7 +50,7 @@ def choices(made: Generation, reading: Reading, exact: bool, keeps_last: bool = 
 def first_choices(
     drafter: Drafter, inputs: Inputs, pending: int, made: Generation, rounds: Sequence[Place]
 ) -> Iterator[Decision]:
-    """Yield how much worse each draft of a model is than that model's first choice; in half precision no bound is known."""
+    """Yield how much worse each draft of a model or a block is than its first choice; in half precision no bound is known."""
     places = decided(rounds)
     if isinstance(drafter, BlockDrafter):
         starts = sorted({one.start for one in places})
