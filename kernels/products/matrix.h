@@ -52,7 +52,7 @@ constexpr long LINE = 16;             // columns that no two threads share
 constexpr long LINE_BYTES = 64;
 constexpr long FEW = 4 * MOST_ROWS;   // rows: for more a tile of the weight is worth a copy
 constexpr long MOST_KEPT = 1L << 20;  // numbers of a buffer that a thread keeps for its next call
-constexpr long SHARED = 1L << 17;     // numbers of the smallest weight that is worth a second thread
+constexpr long SHARED = 1L << 15;     // numbers of the smallest weight that is worth a second thread
 
 template <typename Number>
 struct Vector {
