@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,8 +126,20 @@ def read_probe(path: Path, generated: Mapping[Key, Record]) -> dict[Key, ProbeRe
                     f"records {path}: measured over another text of example {one.example!r} than is recorded; expected the "
                     "generation's own: remove this file, and it is measured again"
                 )
+            _check_positions(one, len(generated[one.key].tokens or ()), path)
             found.setdefault(one.key, one)
     return found
+
+
+def _check_positions(one: ProbeRecord, most: int, path: Path) -> None:
+    """Refuse ranks that are not one a token, and overlaps of more positions; where a draft has no room there are fewer."""
+    ranks = (len(early.ranks) for early in one.early if len(early.ranks) != most)
+    overlaps = (len(values) for overlap in one.overlap for values in overlap.by_lenience.values() if len(values) > most)
+    if (odd := next(chain(ranks, overlaps), None)) is not None:
+        raise UsageError(
+            f"records {path}: example {one.example!r} was measured at {odd} positions of {most} tokens; remove this file, and "
+            "it is measured again"
+        )
 
 
 def _read(path: Path, from_line: Callable[[bytes], Line]) -> Iterator[Line]:

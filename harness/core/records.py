@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from harness.core.files import checksum_of, made, parsed, shallow
-from methods.steps import Steps
+from methods.steps import Steps, StopReason
 
 Unit = tuple[str, str]  # (replica, example)
 CHECKSUM = ',"checksum":"'  # before a line's last field
@@ -22,6 +22,7 @@ MOST_DRAFTS = 2**14  # of a round; with many more, what counts by position takes
 MOST_NATS = 700  # a token; minus the logarithm of 1e-300 is less
 MOST_SUM = 1e100  # of a statistic: sums of more overflow
 MOST_TOKEN = 2**31 - 1  # no vocabulary is larger, and a tokenizer ends a program that asks it for more
+CLOCK_S = 1e-6  # by which the seven digits that times of rounds keep may be off
 ROUNDING = 0.01  # of probabilities that half precision adds up
 MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
 
@@ -134,7 +135,7 @@ class Record:
     truncated_tokens: int | None = None
     tokens: list[int] | None = None
     text: str | None = None
-    stop_reason: str | None = None
+    stop_reason: StopReason | None = None
     num_rows: int | None = None
     wall_s: float | None = None
     encode_s: float | None = None
@@ -180,6 +181,7 @@ class Record:
         record = made(cls, values)
         _check_numbers(record)
         _check_rounds(record)
+        _check_times(record)
         return record
 
     def with_probes(self, found: list[ProbeRecord]) -> "Record":
@@ -241,8 +243,9 @@ def _check_numbers(record: Record) -> None:
         raise ValueError("error: null, of an example that failed; expected its message")
     if record.status == "ok" and record.error is not None:
         raise ValueError(f"status 'ok', but error {record.error!r}")
-    for name in ("prompt_tokens", "truncated_tokens", "on_processor_frac", "replayed"):
+    for name in ("prompt_tokens", "truncated_tokens", "replayed"):
         _check_range(name, [getattr(record, name)])
+    _check_range("on_processor_frac", [record.on_processor_frac], most=1)
     _check_range("nats", [record.nats], most=MOST_NATS * len(record.tokens or ()))
     for name, value in (record.statistics or {}).items():
         _check_range(f"statistics.{name}", value if isinstance(value, list) else [value], -MOST_SUM, MOST_SUM)
@@ -260,6 +263,8 @@ def _check_numbers(record: Record) -> None:
 def _check_found(record: "Record | ProbeRecord") -> None:
     """Check what probes find; seconds and ranks are not negative, overlaps are probabilities."""
     for overlap in record.overlap:
+        if len(lengths := {len(values) for values in overlap.by_lenience.values()}) > 1:
+            raise ValueError(f"overlap.by_lenience: {sorted(lengths)} positions; expected as many of each")
         for lenience, values in overlap.by_lenience.items():
             _check_range("overlap.by_lenience", [float(lenience)])
             _check_range("overlap", values, most=1 + ROUNDING)
@@ -275,6 +280,19 @@ def _check_range(name: str, values: Iterable[float | None], least: float = 0, mo
     """ValueError for a number that is not within two others; None is unknown."""
     if odd := [value for value in values if value is not None and not least <= value <= most]:
         raise ValueError(f"{name}: {odd[0]}; expected {f'{least} or more' if most == math.inf else f'{least} to {most:g}'}")
+
+
+def _check_times(record: Record) -> None:
+    """No round is shorter than its parts, and no batch than its rounds and what came before them."""
+    steps, rows = record.steps, record.num_rows or 1
+    if steps is None or record.wall_s is None:
+        return
+    for draft_s, verify_s, round_s in zip(steps.draft_s, steps.verify_s, steps.round_s, strict=False):
+        if draft_s + verify_s > round_s + CLOCK_S:
+            raise ValueError(f"clock: a round took {round_s:.3g} s, its drafts {draft_s:.3g} s, verification {verify_s:.3g} s")
+    parts_s = sum(steps.round_s) + rows * ((record.encode_s or 0.0) + (record.draft_encode_s or 0.0))
+    if parts_s > rows * record.wall_s + CLOCK_S * (1 + len(steps.round_s)):
+        raise ValueError(f"clock: a batch took {rows * record.wall_s:.3g} s, its rounds and encoding {parts_s:.3g} s")
 
 
 def _check_rounds(record: Record) -> None:
@@ -299,6 +317,9 @@ def _check_rounds(record: Record) -> None:
     _check_range("steps.drafted, in a round", map(len, steps.drafted), most=MOST_DRAFTS)
     if any(len(drafted) < len(probs) for drafted, probs in zip(steps.drafted, steps.target_probs, strict=False)):
         raise ValueError("steps: a round has more target_probs than drafts")
+    for token, candidates, matched in zip(record.tokens or (), steps.candidates, steps.matched, strict=False):
+        if matched is not ((token in candidates) if candidates else None):
+            raise ValueError(f"steps.matched: {matched} of token {token} and candidates {candidates}")
     for drafted, accepted, emitted in zip(steps.drafted, steps.num_accepted, steps.emitted, strict=True):
         if drafted and not (accepted <= len(drafted) and emitted <= accepted + 1):
             raise ValueError(

@@ -17,7 +17,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.files import LineFile
 from harness.core.record_files import RecordFile, load_records, read_records
-from harness.core.records import Overlap, Record
+from harness.core.records import EarlyRanks, Overlap, ProbeRecord, Record, text_hash
 from methods.steps import Steps
 
 EXPERIMENT = Experiment(
@@ -97,6 +97,17 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"steps": {"drafted": [[1, -7]]}}, "steps.drafted: -7"),
         ({"steps": {"drafted": [[1] * 16385]}}, "steps.drafted, in a round: 16385; expected 0 to 16384"),
         ({"steps": {"drafted": [[1]], "num_accepted": [1]}}, "a round has more target_probs than drafts"),
+        ({"stop_reason": "nosuch"}, "Invalid enum value 'nosuch' - at `$.stop_reason`"),
+        ({"on_processor_frac": 7.0}, "on_processor_frac: 7.0; expected 0 to 1"),
+        ({"wall_s": 1.0, "encode_s": 2.0}, "clock: a batch took 1 s, its rounds and encoding 2 s"),
+        ({"wall_s": 1.0, "steps": {"round_s": [1.5]}}, "clock: a batch took 1 s, its rounds and encoding 1.5 s"),
+        ({"wall_s": 3.0, "steps": {"round_s": [1.5], "draft_s": [1.0], "verify_s": [1.0]}}, "clock: a round took 1.5 s"),
+        ({"steps": {"candidates": [[3, 4]], "matched": [True]}}, "steps.matched: True of token 1 and candidates [3, 4]"),
+        ({"steps": {"candidates": [[1, 4]], "matched": [None]}}, "steps.matched: None of token 1 and candidates [1, 4]"),
+        (
+            {"overlap": [{"drafter": "bigram", "by_lenience": {"1.0": [0.5, 0.2], "0.5": [0.5]}}]},
+            "overlap.by_lenience: [1, 2] positions; expected as many of each",
+        ),
         ({"nats": 1e308}, "nats: 1e+308; expected 0 to 1400"),
         ({"statistics": {"log_prob": -1e308}}, "statistics.log_prob: -1e+308; expected -1e+100 to 1e+100"),
         ({"steps": {"drafted": [[1, 10**30]]}}, "steps.drafted: 1000000000000000000000000000000; expected 0 to"),
@@ -110,6 +121,27 @@ def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str
     with pytest.raises(UsageError, match=r"x\.jsonl:1: not a record") as caught:
         list(read_records(path))
     assert expected in str(caught.value)
+
+
+def measured(**found: Any) -> ProbeRecord:
+    return ProbeRecord(example="é0", repeat=0, text=text_hash([1, 2]), **found)
+
+
+@pytest.mark.parametrize(
+    ("found", "odd"),
+    [
+        (measured(early=[EarlyRanks(head="N", layer=1, ranks=[0])]), 1),
+        (measured(overlap=[Overlap(drafter="bigram", by_lenience={"1.0": [0.5] * 3})]), 3),
+    ],
+)
+def test_probes_of_other_positions_are_refused(tmp_path: Path, found: ProbeRecord, odd: int) -> None:
+    file = RecordFile(tmp_path, EXPERIMENT)
+    file.path.write_text(record(0).to_line())
+    path = file.probe_path(EXPERIMENT.probes[0])
+    path.parent.mkdir()
+    path.write_text(found.to_line())
+    with pytest.raises(UsageError, match=f"example 'é0' was measured at {odd} positions of 2 tokens; remove this file"):
+        file.read()
 
 
 def test_a_file_that_holds_the_records_of_another_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.run.replay.drafts import Drafts, Place, Sampled, decided, rounds_of
-from harness.run.replay.reading import ACCEPT, DRAFT, NEAR_TIE_FLOAT32, SAMPLE, Reading
+from harness.run.replay.reading import ACCEPT, DRAFT, HALF, NEAR_TIE_FLOAT32, SAMPLE, Reading
 from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
@@ -54,14 +54,14 @@ def first_choices(
     places = decided(rounds)
     if isinstance(drafter, BlockDrafter):
         starts = sorted({one.start for one in places})
-        if not starts or drafter.stack.dtype in (torch.float16, torch.bfloat16):
+        if not starts or drafter.stack.dtype in HALF:
             return
         blocks = drafter.teacher_blocks(inputs, [pending], made.tokens, starts)
         rows = blocks[[starts.index(one.start) for one in places], [one.place for one in places]].double()
     elif isinstance(drafter, ModelDrafter | HierarchicalDrafter):
         logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
         places = [one for one in places if one.position < len(logits)]
-        if not places or logits.dtype in (torch.float16, torch.bfloat16):
+        if not places or logits.dtype in HALF:
             return
         rows = logits[[one.position for one in places]].double()
     else:

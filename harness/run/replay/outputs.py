@@ -14,6 +14,7 @@ from harness.run.decode import misended, outputs_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt, seed_of
 from harness.run.replay.blocks import blocks
+from harness.run.replay.candidates import candidates
 from harness.run.replay.decisions import (
     Decision,
     acceptances,
@@ -26,6 +27,7 @@ from harness.run.replay.decisions import (
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
 from harness.run.replay.reading import SAMPLE, Reader, law_of, numbers_of
+from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
 from methods.speculative.block_verification import BlockVerification
@@ -140,6 +142,8 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
         else:
             drawn = numbers_of(seed, length)[SAMPLE]
             yield from draws("drawn token", range(len(laws)), made.tokens, laws, drawn, reading.law_bound)
+        if isinstance(method, PredictivePipelinedDecoding):
+            yield from candidates(method.head, reader.target.stack, inputs, made)
         return
     rule, lenience = _rule_of(method), _lenience_of(method)
     by_block = isinstance(rule, BlockVerification)

@@ -21,6 +21,7 @@ NEAR_TIE_FLOAT32 = 1e-4  # a difference of two logits, or of two probabilities, 
 COOL = 0.1  # the temperature below which fp32 moves a probability by more than that, as its logits are divided by it
 NUCLEUS = 1e-5  # of the mass behind a nucleus: by so much rounding may move it, and let a token in or out
 WITHIN = 4  # in half precision: typical errors of a law, measured on the same text, that a border may have moved
+HALF = (torch.float16, torch.bfloat16)
 LEAST = -690.0  # log of 1e-300
 DRAFT, ACCEPT, SAMPLE = range(3)  # streams of ``Uniforms``, said again: what confuses them there is found here
 KEPT_BYTES = 2**28  # of readings that are kept for other arms' equal texts; the last one always is
@@ -71,7 +72,7 @@ class Reader:
             logits = torch.cat(list(teacher_logits(target.session(), inputs, tokens)[1]))
         else:
             logits = read_text(stack, stack.model, inputs, tokens)
-        if logits.dtype not in (torch.float16, torch.bfloat16):
+        if logits.dtype not in HALF:
             margin = torch.full((len(logits),), NEAR_TIE_FLOAT32, device=logits.device)
             return _reading(logits, margin, margin * max(1.0, COOL / (sampling.temperature or COOL)), sampling)
         if stack.parts:  # no whole copy in fp32 fits: the numbers' own distance, twice for each of two logits
