@@ -39,8 +39,9 @@ def judged(
     folder: Path, name: str, method: MethodSpec | None = None, which: Replay = "all", **fields: object
 ) -> tuple[dict[str, Any], Comparison]:
     """Run the first examples of a pinned comparison, perhaps by another method, and return the verdict on it."""
-    plain, arm = (one.replace(probes=(), **fields) for one in pinned_set(num_examples=4)[name].arms)
-    comparison = Comparison((pin(plain), pin(arm if method is None else arm.replace(method=method))))
+    plain, arm = pinned_set(num_examples=4)[name].arms
+    arms = plain.replace(probes=(), **fields), arm.replace(probes=(), method=method or arm.method, **fields)
+    comparison = Comparison((pin(arms[0]), pin(arms[1])))
     runner = Runner(folder, quiet=True, replay=which)
     runner.run(comparison)
     records = [runner.records(one) for one in comparison.arms]
@@ -181,10 +182,21 @@ def test_what_a_lossy_rule_states_and_decides_is_replayed(
     assert expected in found["summary"]
 
 
-def test_drafts_of_a_block_are_held_against_other_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rule", "sampling", "expected"),
+    [
+        ("top-1", Sampling(temperature=0.0), "identical"),
+        ("speculative-sampling", Sampling(temperature=1.0), "same distribution"),
+        ("block-verification", Sampling(temperature=0.8, top_k=40, top_p=0.9), "same distribution"),
+    ],
+)
+def test_drafts_of_a_block_are_held_against_other_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, sampling: Sampling, expected: str
+) -> None:
     """Fault: [MASK]s of a compiled pass stood one position too far. Texts were right, and a round emitted 1.4 tokens, not 3."""
-    found = judged(tmp_path / "right", "blocks-strict")[0]
-    assert (found["verdict"], found["replayed"]["faults"]) == ("identical", 0)
+    method = MethodSpec.of("speculative", drafter=drafted_by("specdec-drafter", "block"), gamma=5, rule=rule)
+    found = judged(tmp_path / "right", "blocks-strict", method, sampling=sampling)[0]
+    assert (found["verdict"], found["replayed"]["faults"]) == (expected, 0)
     whole = block_drafter.block_logits
 
     def late(stack: Any, source: Any, text: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -192,7 +204,7 @@ def test_drafts_of_a_block_are_held_against_other_passes(tmp_path: Path, monkeyp
         return logits.roll(-1, 1) if len(lengths) == 1 else logits
 
     monkeypatch.setattr(block_drafter, "block_logits", late)
-    found = judged(tmp_path / "wrong", "blocks-strict")[0]
+    found = judged(tmp_path / "wrong", "blocks-strict", method, sampling=sampling)[0]
     assert found["verdict"] == "bug"
     assert "draft" in found["summary"]
 

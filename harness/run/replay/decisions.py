@@ -108,8 +108,8 @@ def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> I
 
 
 def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
-    """Yield how far every draft of a model that was decided on is from what its law and random number give."""
-    if isinstance(drafts.drafter, ModelDrafter):
+    """Yield how far every draft of a model or a block that was decided on is from what its law and random number give."""
+    if isinstance(drafts.drafter, ModelDrafter | BlockDrafter):
         known, laws = drafts.drawn_from(decided(output.rounds))
         if known:
             at, numbers = [one.position for one in known], output.numbers[DRAFT][[one.number for one in known]]

@@ -1,6 +1,6 @@
 """The rounds of an output, and the laws that its drafts were drawn from, where the text alone says what they were."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.reading import DRAFT, Reader, around_nucleus, border_of
+from harness.run.replay.reading import DRAFT, HALF, Reader, around_nucleus, border_of
 from methods.sampling import Sampling
+from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.per_row import PerRow, opening
 from methods.speculative.translation import TextDrafter
@@ -113,7 +114,8 @@ def pending_of(reader: Reader, inputs: Inputs) -> int:
 
 
 class Drafts:
-    """What a drafter's laws were, where its text alone says so: a model's everywhere, a row drafter's by asking it again.
+    """What a drafter's laws were, where its text alone says so: a model's everywhere, those of a block at the drafts that were
+    decided on, a row drafter's by asking it again.
 
     With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from. Those of a row drafter that is
     not asked again are such.
@@ -126,12 +128,8 @@ class Drafts:
         self.vocab_size, self.device = reader.target.vocab_size, reader.target.stack.device
         self.laws: Tensor | None = None
         self.border: list[float] | None = None
-        if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
-
-            def read(sampling: Sampling) -> Tensor | None:
-                found = list(drafter.teacher_probs(inputs, [pending_of(reader, inputs)], output.tokens, sampling))
-                return torch.cat(found).double() if found else None
-
+        read = _laws_by_position(drafter, inputs, pending_of(reader, inputs), output)
+        if read is not None:
             self.laws = read(reader.sampling)
             if self.laws is not None and reader.sampling.top_p is not None:
                 smaller, larger = (read(one) for one in around_nucleus(reader.sampling))
@@ -173,6 +171,32 @@ class Drafts:
         if proposal.logits is not None:
             return proposal.sampling.probs(proposal.logits[0, one.place]).double()
         return _point_masses(proposal.tokens[0, one.place : one.place + 1].tolist(), self.vocab_size, proposal.tokens.device)[0]
+
+
+def _laws_by_position(
+    drafter: Drafter, inputs: Inputs, pending: int, output: Sampled
+) -> Callable[[Sampling], Float[Tensor, "T V"] | None] | None:
+    """Return what reads the laws of a model or of blocks by an output's positions; None of other drafters.
+
+    Of blocks the rows of drafts that were not decided on are 0; in half precision no bound is known of them.
+    """
+    if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
+
+        def read(sampling: Sampling) -> Tensor | None:
+            found = list(drafter.teacher_probs(inputs, [pending], output.tokens, sampling))
+            return torch.cat(found).double() if found else None
+
+        return read
+    places = decided(output.rounds)
+    if not isinstance(drafter, BlockDrafter) or drafter.stack.dtype in HALF or not places:
+        return None
+    starts = sorted({one.start for one in places})
+    blocks = drafter.teacher_blocks(inputs, [pending], output.tokens, starts)
+    rows = blocks[[starts.index(one.start) for one in places], [one.place for one in places]]
+    laws = torch.zeros(len(output.tokens), rows.shape[-1], dtype=torch.float64, device=rows.device)
+    return lambda sampling: laws.index_copy(
+        0, torch.tensor([one.position for one in places], device=rows.device), sampling.probs(rows).double()
+    )
 
 
 def _point_masses(tokens: Sequence[int], vocab_size: int, device: torch.device | str) -> Float[Tensor, "k V"]:
