@@ -71,7 +71,7 @@ def commands(
         prepared = f"model.generation_config.update({_drafts(gamma)}); {early_exit}  # {EARLY_EXIT}"
         found["transformers"] = prepared if batch_size == 1 else ONE_ROW
         return found | dict.fromkeys(("vLLM", "SGLang"), "has no early exit of an untrained model")
-    if drafter.kind not in ("copy", "model", "tli"):
+    if drafter.kind not in ("copy", "suffix", "model", "tli"):
         missing = f"has no drafter like {drafter.kind}"
     elif drafter.model is not None and draft is None:
         missing = f"no name there: {drafter.model.name} is made here"
@@ -82,7 +82,10 @@ def commands(
     if missing or name is None:
         return found | dict.fromkeys(("transformers", "vLLM", "SGLang"), missing)
     kind = "AutoModelForCausalLM" if text else "type(model)"
-    found["transformers"] = _transformers(drafter, draft, gamma, how, kind) if batch_size == 1 else ONE_ROW
+    if drafter.kind == "suffix":
+        found["transformers"] = "has no suffix decoding"
+    else:
+        found["transformers"] = _transformers(drafter, draft, gamma, how, kind) if batch_size == 1 else ONE_ROW
     if not text:
         return found | dict.fromkeys(("vLLM", "SGLang"), "drafts for decoder-only models alone")
     return found | {"vLLM": _vllm(name, drafter, draft, gamma, sampling.greedy), "SGLang": _sglang(name, drafter, draft, gamma)}
@@ -112,7 +115,11 @@ def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, how: str,
 
 
 def _vllm(name: str, drafter: DrafterSpec, draft: str | None, gamma: int, greedy: bool) -> str:
-    config: dict[str, str | int | bool] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": MAX_MATCH}
+    config: dict[str, str | int | float] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": MAX_MATCH}
+    if drafter.kind == "suffix":
+        config = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}  # of its own text alone, as here
+        config["suffix_decoding_max_spec_factor"] = drafter.options.match_factor
+        config["suffix_decoding_min_token_prob"] = drafter.options.min_share
     if draft is not None:
         config = {"method": "draft_model", "model": draft}
         config |= {} if greedy or drafter.kind == "tli" else {"draft_sample_method": "probabilistic"}
@@ -122,8 +129,8 @@ def _vllm(name: str, drafter: DrafterSpec, draft: str | None, gamma: int, greedy
 
 
 def _sglang(name: str, drafter: DrafterSpec, draft: str | None, gamma: int) -> str:
-    if drafter.kind == "tli":
-        return "has no drafter of another vocabulary"
+    if drafter.kind in ("tli", "suffix"):
+        return "has no drafter of another vocabulary" if drafter.kind == "tli" else "has no suffix decoding"
     words = ["python", "-m", "sglang.launch_server", "--model-path", name, "--speculative-algorithm"]
     drafts = ["--speculative-num-draft-tokens", str(gamma + 1)]
     if draft is None:

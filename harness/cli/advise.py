@@ -42,7 +42,7 @@ from tasks import get_task
 def execute(args: argparse.Namespace) -> int:
     plain = plain_experiment(args)
     drafters = [DrafterSpec(kind=args.drafter, model=ModelSpec(name=model_name(one))) for one in args.drafts]
-    drafters.append(DrafterSpec(kind="copy"))
+    drafters += [DrafterSpec(kind="copy"), DrafterSpec(kind="suffix")]
     pin(plain)
     for one in drafters:
         check_graphs(plain.replace(method=MethodSpec.of("speculative", drafter=one)))

@@ -18,10 +18,12 @@ from harness.report.baseline import update, write
 from harness.report.holding import hold
 from harness.report.pinned import pinned_set
 from harness.report.regress import (
+    KNOWN,
     SCORED,
     Move,
     false_alarms,
     measure,
+    measure_known,
     measure_texts,
     most_false_alarms,
     moves,
@@ -98,7 +100,8 @@ def _execute_pinned(args: argparse.Namespace) -> int:
         print(f"regress: {moved}: with 95 % confidence {bound}")
         return int(any(alarms))
     with TemporaryDirectory() as folder:
-        measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set()) | {SCORED: measure_texts()}
+        measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set())
+    measured |= {SCORED: measure_texts(), KNOWN: measure_known()}
     changed = [] if baseline is None else moves(baseline, measured)
     if args.update is not None:
         update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)

@@ -97,6 +97,9 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "text-target-greedy": drafted(drawn, llama, rule="target-greedy"),
         "text-hierarchical": drafted(drawn, stacked, rule="baseline"),
         "text-hierarchical-model": drafted(drawn, replace(stacked, inner=llama)),
+        "text-hierarchical-batch": drafted(
+            plain("text", "llama-target", 1.0, batch_size=4), replace(stacked, inner=llama), rule="block-verification"
+        ),
         "text-sigmoid-copy": drafted(drawn, DrafterSpec(kind="copy"), rule="sigmoid"),
         "text-tli": drafted(drawn, shared, rule="fused", schedule="sweep"),
         "text-slem": drafted(drawn, drafted_by("llama-draft", "slem"), rule="point-mass"),

@@ -4,8 +4,8 @@ The metrics are acceptance, match counts, quality, rounds, the tokens themselves
 Weights are committed and decode in fp64, so that every processor and number of threads gives the same values: a number moved
 if any example's differs by more than rounding, a verdict or a hash (of weights, of an output) if it differs at all. Where no
 example's moved, what all examples together give must be the same too, with its interval: how they are added up is held as
-well. Texts of known scores are scored too, for what toy models never say. A change that draws other random numbers moves
-numbers too, and its author says so (``--update``).
+well. Texts of known scores are scored too, and known answers given (``known``), for what toy models never say or meet. A change
+that draws other random numbers moves numbers too, and its author says so (``--update``).
 """
 
 import json
@@ -25,12 +25,14 @@ from harness.measures import pipelines
 from harness.measures.of_run import measure_run, of_task
 from harness.measures.statistics import CONFIDENCE, Estimate, exact_interval
 from harness.models.files import files_hash
+from harness.report.known import answers
 from harness.report.pinned import pinned_set
 from harness.report.scored import TEXTS, scored
 from harness.run.build import specs_of
 from harness.run.runner import Runner, pin
 
-SCORED = "scored-texts"  # stands beside the pinned comparisons
+SCORED, KNOWN = "scored-texts", "known-answers"  # stand beside the pinned comparisons
+MOST_UNEXPLAINED = 2.0  # times its rounds and prompt: a drafted arm's quickest example takes no longer, whatever else runs
 TOLERANCE = 1e-5  # of a value of order 1, relative to a larger one: recordings are heard in fp32
 TIMED = frozenset(pipelines.UNITS) - frozenset(pipelines.UNTIMED)
 WHOLE = ("verdict", "weights")  # what a comparison has besides its examples and what they give together
@@ -71,14 +73,27 @@ def measure_texts() -> dict[str, Any]:
     return {"verdict": "scored", "weights": checksum_of(TEXTS), **_pooled(pooled), "examples": examples}
 
 
+def measure_known() -> dict[str, Any]:
+    """Give the known answers, in the shape of a comparison, each an example of its own."""
+    found = {name: one if isinstance(one, str) else round(one, 9) for name, one in answers().items()}
+    return {
+        "verdict": "known",
+        "weights": "",
+        "metrics": found,
+        "intervals": {},
+        "examples": {name: {name: one} for name, one in found.items()},
+    }
+
+
 def measure_pair(runner: Runner, pinned: Comparison, name: str) -> dict[str, Any]:
     """Run what is missing of one comparison: its "verdict", pooled "metrics" with their "intervals" (low, high and n), and the
     metrics of each of its "examples"."""
     runner.run(pinned, name)
     records = [runner.records(arm) for arm in pinned.arms]
     pooled = _estimates(pinned, records)
+    verdict = judge_run(pinned, records, runner.with_models)["verdict"]
     return {
-        "verdict": judge_run(pinned, records, runner.with_models)["verdict"],
+        "verdict": verdict if all(map(has_explained_times, records)) else f"{verdict}, times unexplained",
         **_pooled(pooled),
         "examples": {
             example: _values(_estimates(pinned, [[one for one in arm if one.example == example] for arm in records]))
@@ -86,6 +101,17 @@ def measure_pair(runner: Runner, pinned: Comparison, name: str) -> dict[str, Any
             for example in dict.fromkeys(one.example for one in records[0])
         },
     }
+
+
+def has_explained_times(records: Sequence[Record]) -> bool:
+    """Say whether a drafted arm's times are those of its rounds and prompts, in the example in which they are so most."""
+    found = []
+    for record in records:
+        rows, steps = record.num_rows or 1, record.steps
+        if steps is not None and steps.round_s and record.encode_s is not None and record.wall_s is not None:
+            parts_s = sum(steps.round_s) + rows * (record.encode_s + (record.draft_encode_s or 0.0))
+            found.append(rows * record.wall_s / parts_s)
+    return min(found, default=1.0) <= MOST_UNEXPLAINED
 
 
 def _estimates(comparison: Comparison, records: Sequence[list[Record]]) -> dict[str, Estimate]:
@@ -170,6 +196,8 @@ def same(before: Any, after: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
         return " ".join(map(_text, value))
     return "-" if value is None else f"{value:.5g}"

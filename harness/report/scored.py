@@ -31,6 +31,7 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {  # of a task: an output and it
         ("The Eiffel Tower.\n### more", "Eiffel Tower", "the tower"),
         ("an old, old town", "a new town", "old old town"),
         ("in 1990", "1990"),
+        ("a dog", "dog"),
         ("", "nobody"),
     ),
     "librispeech-clean": (

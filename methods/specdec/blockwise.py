@@ -166,6 +166,20 @@ class BlockwiseDrafter:
         self.uniforms = self.uniforms.select(rows)
 
     @torch.inference_mode()
+    def teacher_blocks(
+        self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], starts: Sequence[int]
+    ) -> Float[Tensor, "starts heads V"]:
+        """Return the logits of the drafts behind the first ``starts`` tokens of a given output (one row), each at least 1.
+
+        They follow from the state that gave the last of these tokens, read anew in one pass over the text.
+        """
+        session = ModelSession(self.stack)
+        session.prefill(inputs)
+        text = torch.tensor([[*pending, *output][: max(starts)]], device=self.stack.device)
+        hidden = session.run_layers(session.embed(text), 0, session.num_layers)[0]
+        return self.stack.head(self.heads(hidden[[start - 1 for start in starts]]))
+
+    @torch.inference_mode()
     def teacher_probs(
         self, inputs: Inputs, pending: Sequence[int], output: Sequence[int], sampling: Sampling
     ) -> Iterator[Float[Tensor, "chunk V"]]:

@@ -21,12 +21,13 @@ from harness.measures import of_run, statistics
 from harness.models.loading import LoadedModel
 from harness.report.pinned import CHECKPOINTS, pinned_set
 from harness.report.regress import POOLED, SCORED, Move, measure, measure_texts, moves, read_baseline
+from harness.run import record as run_record
 from harness.run.runner import Runner
 from kernels.verify import reference, sigmoid
 from methods.beam import BeamState
 from methods.models import llama
 from methods.ppd import pipeline
-from methods.sampling import Uniforms
+from methods.sampling import EndlessUniforms, Uniforms
 from methods.session import ModelSession
 from methods.specdec.rules import TopBeta
 from methods.speculative import beam, drafters, engine_rules, model
@@ -171,6 +172,11 @@ def inner_drafts_are_not_taken_back(patch: Patch) -> None:
     patch.setattr(ModelDrafter, "revise", lambda self, counts, tokens: whole(self, [0] * len(counts), tokens))
 
 
+def same_numbers_inside(patch: Patch) -> None:
+    """A draft that is drafted for draws by the numbers of the round around it, where a rule looks ahead."""
+    patch.setattr(EndlessUniforms, "nested", lambda own: EndlessUniforms(own.seeds, own.length, own.table.device, own.level))
+
+
 def late_second_candidates(patch: Patch) -> None:
     """PPD's candidates are not the likeliest, behind the first 64 tokens."""
     whole, calls = pipeline._most_likely, itertools.count()
@@ -306,6 +312,7 @@ FAULTS = [
     (another_default_scale, "text-sigmoid-copy"),
     (rejected_copies_may_be_drawn, "text-sigmoid-copy"),
     (inner_drafts_are_not_taken_back, "text-hierarchical-model"),
+    (same_numbers_inside, "text-hierarchical-batch"),
     (late_second_candidates, "ppd-long"),
     (beams_of_the_first_example, "de-beam-batch"),
     (romanian_is_german, "ro-greedy"),
@@ -319,6 +326,19 @@ def test_a_fault_turns_regress_red(
     fault(monkeypatch)
     moved = {move.metric for move in changes(tmp_path, comparison)}
     assert moved - {"verdict", "weights", "all"}
+
+
+def test_a_row_with_the_whole_batchs_time_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_record._timed
+
+    def timed(arm: Any, prompts: Any, *given: Any) -> Any:
+        (made, wall_s), times = whole(arm, prompts, *given)
+        return (made, wall_s * len(prompts)), times
+
+    monkeypatch.setattr(run_record, "_timed", timed)
+    assert ("verdict", "same distribution, times unexplained") in {
+        (move.metric, move.now) for move in changes(tmp_path, "text-sampled-batch")
+    }
 
 
 def test_nothing_moves_without_a_fault(tmp_path: Path) -> None:

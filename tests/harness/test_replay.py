@@ -320,11 +320,11 @@ def test_a_fault_stays_where_a_later_window_does_not_fit_into_memory(monkeypatch
 
     monkeypatch.setattr(outputs, "outputs_of", lambda *arguments: [[1, 2], [3]])
     monkeypatch.setattr(outputs, "replay", replayed)
-    monkeypatch.setattr(outputs, "seed_of", lambda *arguments: 0)
+    monkeypatch.setattr(outputs, "seed_said", lambda *arguments: 0)
     read = SimpleNamespace(target=None, read=lambda *arguments: SimpleNamespace(nats=lambda tokens: 1.0))
     prompt = SimpleNamespace(windows=lambda: [0, 1], example=SimpleNamespace(id="a"))
     record = Record(signature="s", example="a", repeat=0, status="ok", tokens=[1, 2, 3], stop_reason="eos")
-    experiment = SimpleNamespace(max_new_tokens=9)
+    experiment = SimpleNamespace(max_new_tokens=9, seed=0)
     found = outputs.replay_record(record, experiment, None, prompt, read)  # type: ignore[arg-type]
     assert found.divergence == fault
     assert found.replayed is None

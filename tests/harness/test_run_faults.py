@@ -5,28 +5,34 @@ The models are those of `make regress`, in fp64. Faults that exact methods' repl
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from harness.core.experiment import Comparison, MethodSpec
+from harness.core.experiment import Comparison, DrafterSpec, MethodSpec, ModelSpec
 from harness.core.record_files import read_records
 from harness.exact.controls import CONTROLS
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import speedup
 from harness.measures.statistics import Missing
-from harness.report.pinned import drafted_by, pinned_set
+from harness.models.loading import load_config
+from harness.report.pinned import drafted_by, model, pinned_set
 from harness.run import decode as run_decode
 from harness.run.comparison import Replay
 from harness.run.replay import is_replayed
+from harness.run.replay.reading import seed_said
 from harness.run.runner import Runner, pin
 from methods.beam import BeamSearch
 from methods.sampling import Sampling
 from methods.specdec import drafter as block_drafter
+from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.speculative import decode
 from methods.speculative.decode import DraftAndVerify
+from methods.speculative.ngram import NGramDrafter
 from methods.speculative.per_row import PerRow, RandomDrafter
 from methods.speculative.rules import Lenience, SigmoidRule
 from methods.speculative.schedules import Constant
@@ -207,6 +213,51 @@ def test_drafts_of_a_block_are_held_against_other_passes(
     found = judged(tmp_path / "wrong", "blocks-strict", method, sampling=sampling)[0]
     assert found["verdict"] == "bug"
     assert "draft" in found["summary"]
+
+
+def test_a_law_that_was_not_drawn_from_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a bigram stated its law at temperature 1 and drew at 0.5. Asked again it said the same, so nothing differed."""
+    cool = Sampling(temperature=0.5)
+    found = judged(tmp_path / "right", "news-bigram", sampling=cool)[0]
+    assert (found["verdict"], found["replayed"]["faults"]) == ("same distribution", 0)
+    propose = NGramDrafter.propose
+    monkeypatch.setattr(NGramDrafter, "propose", lambda *given: replace(propose(*given), sampling=Sampling(temperature=1.0)))
+    found = judged(tmp_path / "wrong", "news-bigram", sampling=cool)[0]
+    assert found["verdict"] == "bug"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rule", "expected"),
+    [
+        (Sampling(temperature=0.0), "top-1", "identical"),
+        (Sampling(temperature=1.0), "speculative-sampling", "same distribution"),
+    ],
+)
+def test_drafts_of_a_stale_state_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, rule: str, expected: str
+) -> None:
+    """Fault: blockwise heads read the state behind the last draft, not behind the last that stands: exact, but slow."""
+    heads = BlockwiseHeads(load_config(model("specdec-verifier")).d_model, 3, 8)
+    nn.init.normal_(heads.down.weight, generator=torch.Generator().manual_seed(0))
+    heads.save(tmp_path / "heads")
+    drafter = DrafterSpec(kind="blockwise", model=ModelSpec(name=str(tmp_path / "heads")))
+    method = MethodSpec.of("speculative", drafter=drafter, gamma=3, rule=rule)
+    found = judged(tmp_path / "right", "blocks-strict", method, sampling=sampling)[0]
+    assert (found["verdict"], found["replayed"]["faults"]) == (expected, 0)
+
+    def commit(own: BlockwiseDrafter, outcome: Any) -> None:
+        own.state = own.target.hidden[:, -1]
+
+    monkeypatch.setattr(BlockwiseDrafter, "commit", commit)
+    found = judged(tmp_path / "wrong", "blocks-strict", method, sampling=sampling)[0]
+    assert found["verdict"] == "bug"
+    assert "draft" in found["summary"]
+
+
+def test_seeds_are_said_again() -> None:
+    arm = pinned_set(seed=7)["news-sampled"].arms[0]
+    for repeat, window in product(range(2), range(3)):
+        assert seed_said(7, "a name", repeat, window) == run_decode.seed_of(arm, "a name", repeat, window)
 
 
 def test_nothing_is_replayed_of_beams_and_of_rules_that_state_no_law() -> None:

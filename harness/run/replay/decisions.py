@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.drafts import Drafts, Place, Sampled, decided, rounds_of
+from harness.run.replay.drafts import Drafts, Place, Sampled, block_rows, decided, rounds_of
 from harness.run.replay.reading import ACCEPT, DRAFT, HALF, NEAR_TIE_FLOAT32, SAMPLE, Reading
+from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
@@ -52,12 +53,10 @@ def first_choices(
 ) -> Iterator[Decision]:
     """Yield how much worse each draft of a model or a block is than its first choice; in half precision no bound is known."""
     places = decided(rounds)
-    if isinstance(drafter, BlockDrafter):
-        starts = sorted({one.start for one in places})
-        if not starts or drafter.stack.dtype in HALF:
+    if isinstance(drafter, BlockDrafter | BlockwiseDrafter):
+        if not places or drafter.stack.dtype in HALF:
             return
-        blocks = drafter.teacher_blocks(inputs, [pending], made.tokens, starts)
-        rows = blocks[[starts.index(one.start) for one in places], [one.place for one in places]].double()
+        rows = block_rows(drafter, inputs, pending, made.tokens, places).double()
     elif isinstance(drafter, ModelDrafter | HierarchicalDrafter):
         logits = torch.cat(list(teacher_logits(drafter.session, inputs, made.tokens)[1]))
         places = [one for one in places if one.position < len(logits)]
@@ -108,8 +107,11 @@ def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> I
 
 
 def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
-    """Yield how far every draft of a model or a block that was decided on is from what its law and random number give."""
-    if isinstance(drafts.drafter, ModelDrafter | BlockDrafter):
+    """Yield how far every draft that was decided on is from what its law and random number give.
+
+    Not of a draft that is itself drafted for: which number drew it nobody wrote down.
+    """
+    if drafts.again or isinstance(drafts.drafter, ModelDrafter | BlockDrafter | BlockwiseDrafter):
         known, laws = drafts.drawn_from(decided(output.rounds))
         if known:
             at, numbers = [one.position for one in known], output.numbers[DRAFT][[one.number for one in known]]

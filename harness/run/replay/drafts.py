@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harness.run.replay.reading import DRAFT, HALF, Reader, around_nucleus, border_of
 from methods.sampling import Sampling
+from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.per_row import PerRow, opening
@@ -188,15 +189,22 @@ def _laws_by_position(
 
         return read
     places = decided(output.rounds)
-    if not isinstance(drafter, BlockDrafter) or drafter.stack.dtype in HALF or not places:
+    if not isinstance(drafter, BlockDrafter | BlockwiseDrafter) or drafter.stack.dtype in HALF or not places:
         return None
-    starts = sorted({one.start for one in places})
-    blocks = drafter.teacher_blocks(inputs, [pending], output.tokens, starts)
-    rows = blocks[[starts.index(one.start) for one in places], [one.place for one in places]]
+    rows = block_rows(drafter, inputs, pending, output.tokens, places)
     laws = torch.zeros(len(output.tokens), rows.shape[-1], dtype=torch.float64, device=rows.device)
     return lambda sampling: laws.index_copy(
         0, torch.tensor([one.position for one in places], device=rows.device), sampling.probs(rows).double()
     )
+
+
+def block_rows(
+    drafter: BlockDrafter | BlockwiseDrafter, inputs: Inputs, pending: int, tokens: Sequence[int], places: Sequence[Place]
+) -> Float[Tensor, "places V"]:
+    """Return the logits that drafts at some places of their blocks were chosen by."""
+    starts = sorted({one.start for one in places})
+    blocks = drafter.teacher_blocks(inputs, [pending], tokens, starts)
+    return blocks[[starts.index(one.start) for one in places], [one.place for one in places]]
 
 
 def _point_masses(tokens: Sequence[int], vocab_size: int, device: torch.device | str) -> Float[Tensor, "k V"]:

@@ -12,7 +12,7 @@ from harness.core.records import Divergence, Record
 from harness.models.loading import LoadedModel
 from harness.run.decode import misended, outputs_of
 from harness.run.instruments import ProfiledRule
-from harness.run.prompts import Prompt, seed_of
+from harness.run.prompts import Prompt
 from harness.run.replay.blocks import blocks
 from harness.run.replay.candidates import candidates
 from harness.run.replay.decisions import (
@@ -26,7 +26,7 @@ from harness.run.replay.decisions import (
     repeated_drafts,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
-from harness.run.replay.reading import SAMPLE, Reader, law_of, numbers_of
+from harness.run.replay.reading import SAMPLE, Reader, law_of, numbers_of, seed_said
 from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
@@ -63,7 +63,7 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
             if not tokens:
                 return dataclasses.replace(record, divergence=fault)
             made = Generation(tokens, _taken(rounds, len(tokens)), "length")
-            seed = seed_of(experiment, prompt.example.id, record.repeat, window)
+            seed = seed_said(experiment.seed, prompt.example.id, record.repeat, window)
             found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
             if found is not None:
                 decisions.append(found.decisions)

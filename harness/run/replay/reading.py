@@ -1,5 +1,6 @@
 """What a text and a seed give by a path that shares nothing with ours but the weights: logits, laws and random numbers."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,6 +141,12 @@ def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T
     for kind in kinds:
         scores = kind(None, scores)
     return scores.softmax(-1)
+
+
+def seed_said(seed: int, example: str, repeat: int, window: int) -> int:
+    """Return the seed of an example's output, or of a window of its recording, said again: nothing of ``seed_of`` is used."""
+    name = "/".join([str(seed), example, str(repeat), *([str(window)] if window > 0 else [])])
+    return int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) // 2
 
 
 def numbers_of(seed: int, length: int, count: int = 0) -> Float[Tensor, "3 at_least_count"]:
