@@ -23,6 +23,7 @@ from methods.options import values_of
 MAX_MATCH = 8  # of our drafter copy, methods.speculative.per_row
 
 EARLY_EXIT = "exits early for Llama, Mistral, Qwen2 and Gemma; others draft by all layers"
+NEEDS_SUFFIXES = "needs the package arctic-inference; it drafts from this text alone, as here"
 ONE_ROW = "drafts for one row at a time alone; give --batch 1"
 
 
@@ -83,9 +84,10 @@ def commands(
         return found | dict.fromkeys(("transformers", "vLLM", "SGLang"), missing)
     kind = "AutoModelForCausalLM" if text else "type(model)"
     if drafter.kind == "suffix":
-        found["transformers"] = "has no suffix decoding"
-    else:
-        found["transformers"] = _transformers(drafter, draft, gamma, how, kind) if batch_size == 1 else ONE_ROW
+        found |= dict.fromkeys(("transformers", "SGLang"), "has no suffix decoding")
+        vllm = _vllm(name, drafter, draft, gamma, sampling.greedy)
+        return found | {"vLLM": f"{vllm}  # {NEEDS_SUFFIXES}" if text else "drafts for decoder-only models alone"}
+    found["transformers"] = _transformers(drafter, draft, gamma, how, kind) if batch_size == 1 else ONE_ROW
     if not text:
         return found | dict.fromkeys(("vLLM", "SGLang"), "drafts for decoder-only models alone")
     return found | {"vLLM": _vllm(name, drafter, draft, gamma, sampling.greedy), "SGLang": _sglang(name, drafter, draft, gamma)}
@@ -117,7 +119,7 @@ def _transformers(drafter: DrafterSpec, draft: str | None, gamma: int, how: str,
 def _vllm(name: str, drafter: DrafterSpec, draft: str | None, gamma: int, greedy: bool) -> str:
     config: dict[str, str | int | float] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": MAX_MATCH}
     if drafter.kind == "suffix":
-        config = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}  # of its own text alone, as here
+        config = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
         config["suffix_decoding_max_spec_factor"] = drafter.options.match_factor
         config["suffix_decoding_min_token_prob"] = drafter.options.min_share
     if draft is not None:
@@ -129,8 +131,8 @@ def _vllm(name: str, drafter: DrafterSpec, draft: str | None, gamma: int, greedy
 
 
 def _sglang(name: str, drafter: DrafterSpec, draft: str | None, gamma: int) -> str:
-    if drafter.kind in ("tli", "suffix"):
-        return "has no drafter of another vocabulary" if drafter.kind == "tli" else "has no suffix decoding"
+    if drafter.kind == "tli":
+        return "has no drafter of another vocabulary"
     words = ["python", "-m", "sglang.launch_server", "--model-path", name, "--speculative-algorithm"]
     drafts = ["--speculative-num-draft-tokens", str(gamma + 1)]
     if draft is None:

@@ -121,19 +121,19 @@ def rounds(sampling: Sampling) -> list[tuple[Proposal, torch.Tensor, Sampling, t
 
 def read() -> dict[str, Answer]:
     """Return what a run is given: prompts, ends, sound, random numbers, and a draft's words for its target's."""
-    text, german = _loaded("llama-target"), _loaded("t5-draft")
-    text.tokenizer.chat_template = TEMPLATE
-    shared = translation_of(text, german)
+    llama, t5 = _loaded("llama-target"), _loaded("t5-draft")
+    llama.tokenizer.chat_template = TEMPLATE
+    shared = translation_of(llama, t5)
     stereo = np.stack([np.linspace(0, 1, 800, dtype=np.float32), np.full(800, 0.5, np.float32)], axis=1)
     experiment = plain_decoding(0, 1, 1, "text", "llama-target")
     found: dict[str, Answer] = {
-        "a chat's tokens": _hash(text.encode_chat("Two dogs ran.")),
-        "a prompt's tokens": _hash((text.encode("Two dogs ran."), german.encode("Two dogs ran."))),
+        "a chat's tokens": _hash(llama.encode_chat("Two dogs ran.")),
+        "a prompt's tokens": _hash((llama.encode("Two dogs ran."), t5.encode("Two dogs ran."))),
         "ends of a text": _hash(eos_ids(GenerationConfig(eos_token_id=ENDS))),
         "tokens of another vocabulary": _hash((shared.pieces, shared.target_ids.tolist(), shared.draft_ids.tolist())),
-        "tokens of a part of another": _hash(fewer(shared, 50, text.eos_token_ids).target_ids.tolist()),
-        "a prompt in another's tokens": _hash(shared.prompt(text.encode("Two dogs ran."))),
-        "a continuation in one's own": _hash(shared.back(german.encode("Two dogs ran."))),
+        "tokens of a part of another": _hash(fewer(shared, 50, llama.eos_token_ids).target_ids.tolist()),
+        "a prompt in another's tokens": _hash(shared.prompt(llama.encode("Two dogs ran."))),
+        "a continuation in one's own": _hash(shared.back(t5.encode("Two dogs ran."))),
     }
     for rate in (16000, 8000):
         found[f"two channels at {rate} Hz"] = float(to_mono(stereo, rate).samples.astype(np.float64).sum())
@@ -148,11 +148,8 @@ def read() -> dict[str, Answer]:
 
 def searched() -> dict[str, Answer]:
     """Return what beams find where a text has several ends, all of them likely."""
-    state, numbers, seen = (
-        BeamState(4, Stop(max_new_tokens=8, token_ids=frozenset(ENDS))),
-        np.random.default_rng(8),
-        list[Any](),
-    )
+    state = BeamState(4, Stop(max_new_tokens=8, token_ids=frozenset(ENDS)))
+    numbers, seen = np.random.default_rng(8), list[Any]()
     while not state.finished():
         logits = numbers.standard_normal((len(state.beams), 60))
         logits[:, ENDS] += 4

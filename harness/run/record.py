@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.core.experiment import EarlyProbe, Experiment, MemoryProbe, OverlapProbe, Probe, RuleTimesProbe
-from harness.core.records import EarlyRanks, Key, Overlap, ProbeRecord, Record, RuleTimes, text_hash
+from harness.core.records import EarlyRanks, Key, Overlap, ProbeRecord, Record, RuleTimes, check_times, text_hash
 from harness.models.loading import LoadedModel
 from harness.run.decode import generate, outputs_of, text_of
 from harness.run.instruments import ProfiledRule, with_peak
@@ -110,7 +110,8 @@ def _decoded(
             count, most = len(record.tokens or ()), arm.experiment.max_new_tokens
             if count > most and prompt.listener is None:  # of a recording they are a window's
                 raise RuntimeError(f"{count} tokens were emitted, max_new_tokens is {most}")
-            Record.from_line(record.to_line())  # what no record can hold (NaN, a round shorter than its parts) is a failure
+            check_times(record)
+            Record.from_line(record.to_line())  # what no record can hold (NaN, more accepted than drafted) is a failure
     except FAILURES as error:
         return [_failure(arm, prompt, message_of(error), repeat, facts) for prompt in prompts]
     if rule_times is not None:

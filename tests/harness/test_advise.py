@@ -455,6 +455,24 @@ def test_commands_are_those_of_the_engines() -> None:
     assert toy["vLLM"] == "no name there: zoo:gpt-target is made here"
 
 
+def test_suffixes_are_looked_up_as_here() -> None:
+    """vLLM keeps trees of other requests too, unless it is told to keep none."""
+    drafter = DrafterSpec(kind="suffix", options={"match_factor": 2.0, "min_share": 0.2})
+    found = commands([], ModelSpec(name="org/model"), drafter, 10, **GREEDY)
+    command, note = found["vLLM"].split("  # ")
+    assert json.loads(shlex.split(command)[-1]) == {
+        "method": "suffix",
+        "num_speculative_tokens": 10,
+        "suffix_decoding_max_cached_requests": 0,
+        "suffix_decoding_max_spec_factor": 2.0,
+        "suffix_decoding_min_token_prob": 0.2,
+    }
+    assert "arctic-inference" in note
+    assert {found[engine] for engine in ("transformers", "SGLang")} == {"has no suffix decoding"}
+    words = parser("run").parse_args(shlex.split(found["foretoken"])[1:] + ["--task", "text", "--target", "m"])
+    assert (words.drafter, words.gamma, words.match_factor, words.min_share) == ("suffix", 10, 2.0, 0.2)
+
+
 def test_what_an_engine_would_refuse_is_not_advised(tmp_path: Path) -> None:
     """Faults: vLLM draws no drafts of another vocabulary; none reads a draft of a part of one, or a GGUF file by its name."""
     target, sampled = ModelSpec(name="org/model"), {**GREEDY, "sampling": SamplingSpec(temperature=1.0)}
