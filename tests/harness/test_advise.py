@@ -469,7 +469,7 @@ def test_suffixes_are_looked_up_as_here() -> None:
     }
     assert "arctic-inference" in note
     assert {found[engine] for engine in ("transformers", "SGLang")} == {"has no suffix decoding"}
-    words = parser("run").parse_args(shlex.split(found["foretoken"])[1:] + ["--task", "text", "--target", "m"])
+    words = parser("run").parse_args([*shlex.split(found["foretoken"])[1:], "--task", "text", "--target", "m"])
     assert (words.drafter, words.gamma, words.match_factor, words.min_share) == ("suffix", 10, 2.0, 0.2)
 
 
