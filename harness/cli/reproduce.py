@@ -1,14 +1,15 @@
 """``foretoken reproduce``: every table and figure that is committed, and the ledger, planned first, recorded table by table.
 
 What is recorded is not run again, so a command that was killed goes on where it stopped. Models are trained first, several at
-once; then comparisons run one after another, since times of two that run at once spoil one another.
+once; then comparisons run one after another, since times of two that run at once spoil one another. What two tables show may be
+recorded anew for the later one: at the end all are written once more, of all that is recorded.
 """
 
 import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from time import monotonic
 
@@ -50,6 +51,14 @@ def execute(args: argparse.Namespace) -> int:
             else:
                 make_figure(item, args)
         print(f"[{number}/{len(items)}] {_label(item)}: {(monotonic() - begin) / 60:.1f} minutes", flush=True)
+    print("writing all once more, of all that is recorded ...", file=sys.stderr)
+    rendering = argparse.Namespace(**(vars(args) | {"reproduce": False}))
+    for item in items:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            if isinstance(item, Table):
+                refused[_label(item)] = refusals(make_table(item, rendering))
+            else:
+                make_figure(item, rendering)
     folder = folder_of(settings)
     if (folder / "tables").is_dir():
         print(f"written: {write_whole(folder / 'ledger.csv', ledger_text(table_items(folder / 'tables')))}")

@@ -1,6 +1,8 @@
 """``foretoken reproduce``, killed in the middle: it goes on, repeats nothing, and ends with numbers."""
 
 import json
+from argparse import Namespace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from small_tables import TABLES
 from harness import papers
 from harness.cli.main import main
 from harness.core.record_files import REPLACED
+from harness.tables.base import Cell, Table
 from harness.zoo.build import ensure
 
 ARGUMENTS = ["reproduce", "--profile", "test", "--limit", "12", "--quiet"]
@@ -61,3 +64,24 @@ def test_killed_it_goes_on_and_ends_with_numbers(
     assert (cell["status"], cell["n"] >= 11) == ("measured", True), "a text whose arms the kill tore apart is left out"
     assert main(arguments) == 0
     assert {path: path.read_bytes() for path in records.glob("*.jsonl")} == after
+
+
+def test_all_is_written_once_more_of_all_that_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a figure recorded arms of a table before it anew, and the table went on to show what was no longer kept."""
+    recorded, shown = list[int](), dict[int, list[int]]()
+
+    def make(table: Table, args: Namespace) -> list[Cell]:
+        if args.reproduce:
+            recorded.append(table.number)
+        shown[table.number] = list(recorded)
+        return []
+
+    monkeypatch.chdir(tmp_path)
+    two = {number: replace(TABLES[101], number=number) for number in (101, 103)}
+    monkeypatch.setattr("harness.cli.reproduce.TABLES", two)
+    monkeypatch.setattr("harness.cli.reproduce.FIGURES", {})
+    monkeypatch.setattr("harness.cli.reproduce.ensure_models", lambda arms: None)
+    monkeypatch.setattr("harness.cli.reproduce.make_table", make)
+    assert main([*ARGUMENTS, "--records", str(tmp_path / "records")]) == 0
+    assert recorded == [101, 103]
+    assert shown == {101: recorded, 103: recorded}

@@ -115,9 +115,9 @@ def pending_of(reader: Reader, inputs: Inputs) -> int:
 
 
 class Drafts:
-    """What a drafter's laws were, where its text alone says so: a model's everywhere, those of a block at the drafts that were
-    decided on, a row drafter's by asking it again.
+    """What a drafter's laws were, where its text alone says so.
 
+    A model's are known everywhere, those of a block at the drafts that were decided on, a row drafter's by asking it again.
     With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from. Those of a row drafter that is
     not asked again are such.
     """
