@@ -1,6 +1,5 @@
 """Describe where numbers are made: versions, processor, device, commit. Every record carries the hash of such a description."""
 
-import json
 import platform
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +9,6 @@ import torch
 
 from harness.core import products
 from harness.core.checkout import commit
-from harness.core.files import short_hash
 from kernels.verify import fused
 from methods.cores import num_cores
 
@@ -34,10 +32,6 @@ def describe(device: str = "cpu") -> dict[str, str | int]:
     if device.startswith("cuda") and torch.cuda.is_available():
         facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda or "unknown"}
     return facts
-
-
-def fingerprint(facts: dict[str, str | int]) -> str:
-    return short_hash(json.dumps(facts, sort_keys=True), 12)
 
 
 def _version(name: str) -> str:

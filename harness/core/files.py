@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 from harness.core.errors import UsageError
 
 Made = TypeVar("Made")
+CHECKSUM = '"checksum":"'  # before a line's last field
 
 
 class LineFile:
@@ -112,6 +113,39 @@ def readable(what: str, remedy: str) -> Iterator[None]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = error if isinstance(error, OSError | ValueError) else repr(error)
         raise UsageError(f"{what}: cannot be read ({reason}); {remedy}") from error
+
+
+def sealed(values: Any) -> str:
+    """Return a line of JSON whose last field is a checksum of all before it, so that a change is seen."""
+    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=shallow)
+    comma = "," if len(text) > 2 else ""
+    return f'{text[:-1]}{comma}{CHECKSUM}{_checksum(text[:-1].encode())}"}}\n'
+
+
+def unsealed(line: str | bytes) -> dict[str, Any]:
+    """Return what a line of ``sealed`` holds, without its checksum; ValueError where it was changed."""
+    values = parsed(line)
+    checksum = taken_out(values)
+    check_unchanged(line, checksum)
+    return dict(values)
+
+
+def taken_out(values: Any) -> Any:
+    """Take the checksum out of what a line holds; None of what is no object or has none."""
+    return values.pop("checksum", None) if isinstance(values, dict) else None
+
+
+def check_unchanged(line: str | bytes, checksum: Any) -> None:
+    """ValueError for a line that was changed after a run had written it, in whatever field."""
+    text = line.encode() if isinstance(line, str) else line
+    if checksum is None:
+        raise ValueError("checksum: missing; an older version wrote the line, or somebody else")
+    if checksum != _checksum(text.rpartition(CHECKSUM.encode())[0].removesuffix(b",")):
+        raise ValueError(f"checksum {checksum!r}: not the line's; it was changed after it was written")
+
+
+def _checksum(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:

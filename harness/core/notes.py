@@ -7,7 +7,8 @@
 - ``scores/``: scores of outputs that a model gave (COMET), an experiment a file.
 - ``learned/``: from how many of the tested rows each model learned, or why that is unknown, an experiment a file.
 
-Several runs may add to them at once.
+Every line, and every file of a single object, ends with a checksum, as lines of records do. Several runs may add to them
+at once.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.experiment import Experiment, ModelSpec
-from harness.core.files import LineFile, readable, replace_file, whole_lines
+from harness.core.files import LineFile, readable, replace_file, sealed, short_hash, unsealed, whole_lines
 
 Line = Mapping[str, Any]
 SAME = ("task", "sampling", "seed", "replica", "replicas", "batch_size", "dtype", "max_new_tokens")  # what no pinning changes
@@ -75,7 +76,7 @@ class Notes:
         """Return ``{"scores": {example: score}}``, ``{"failed": why}``, or nothing if outputs were not scored."""
         path = self.score_file(pinned, metric)
         with _readable(path):
-            return dict(json.loads(path.read_text(encoding="utf8"))) if path.is_file() else {}
+            return unsealed(path.read_bytes()) if path.is_file() else {}
 
     def score_file(self, pinned: Experiment, metric: str) -> Path:
         return self.folder / "scores" / f"{pinned.signature}-{metric}.json"
@@ -84,7 +85,7 @@ class Notes:
         """Return what was noted of each model's training on the rows of an experiment; empty if nothing was."""
         path = self._learned_file(signature)
         with _readable(path):
-            return dict(json.loads(path.read_text(encoding="utf8"))) if path.is_file() else {}
+            return unsealed(path.read_bytes()) if path.is_file() else {}
 
     def _learned_file(self, signature: str) -> Path:
         return self.folder / "learned" / f"{signature}.json"
@@ -110,7 +111,7 @@ class Notes:
         """Write anew the last lines of experiments of these planned signatures alone; return the signatures of what was run."""
         kept = [self._pins[name] for name in sorted(self._pins) if name in planned]
         if self._pins:
-            whole = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+            whole = "".join(sealed(line) for line in kept)
             replace_file(self.folder / "pins.jsonl", whole)
         return {Experiment.from_dict(line["experiment"]).signature for line in kept if "experiment" in line}
 
@@ -135,16 +136,16 @@ class Notes:
     def note_scores(self, pinned: Experiment, metric: str, scores: Line) -> None:
         path = self.score_file(pinned, metric)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(scores, indent=1) + "\n")
+        replace_file(path, sealed(scores))
 
     def note_learned(self, signature: str, learned: Mapping[str, Line]) -> None:
         path = self._learned_file(signature)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(learned, indent=1, ensure_ascii=False) + "\n")
+        replace_file(path, sealed(learned))
 
     def _append(self, path: Path, lines: Iterable[Line]) -> None:
         """Append lines; another run that is appending is waited for."""
-        whole = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        whole = "".join(sealed(line) for line in lines)
         if whole:
             path.parent.mkdir(parents=True, exist_ok=True)
             with LineFile(path, wait=True) as file:
@@ -156,9 +157,14 @@ class Notes:
             return {key(line): line for line in _lines(path)} if path.exists() else {}
 
 
+def vocabulary_hash(tokenizer: Any) -> str:
+    """Return what a folder of a transformers tokenizer is named by: its class and the ids of its tokens."""
+    return short_hash(f"{type(tokenizer).__name__} {sorted(tokenizer.get_vocab().items())}")
+
+
 def _readable(path: Path) -> AbstractContextManager[None]:
     return readable(f"notes {path}", "remove it, and run the same commands again")
 
 
 def _lines(path: Path) -> list[Line]:
-    return [dict(json.loads(line)) for line in whole_lines(path)]
+    return [unsealed(line) for line in whole_lines(path)]

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, Probe, RuleTimesProbe
-from harness.core.files import LineFile, parsed, regular, replace_file, whole_lines
+from harness.core.files import LineFile, parsed, regular, replace_file, short_hash, whole_lines
 from harness.core.records import Key, ProbeRecord, Record, by_key, text_hash
 
 PROBES, REPLACED = "probes", "replaced"
@@ -208,17 +208,29 @@ def load_experiment(path: Path) -> Experiment:
 DATE = "date"  # in an environment: the day on which its records were begun (UTC), absent from those of older versions
 
 
-def write_environment(folder: Path, digest: str, facts: dict[str, str | int]) -> None:
+def environment_file(folder: Path, digest: str) -> Path:
     """``<folder>/environments/<hash>.json``: what a record's environment hash stands for."""
-    path = folder / "environments" / f"{digest}.json"
+    return folder / "environments" / f"{digest}.json"
+
+
+def write_environment(folder: Path, facts: dict[str, str | int]) -> str:
+    """Keep the facts of an environment; return their hash."""
+    digest = _digest(facts)
+    path = environment_file(folder, digest)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(facts, indent=1) + "\n")
+    return digest
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, str | int]:
-    """Return the facts behind an environment's hash; "unknown" if the file is lost, which no number depends on."""
+    """Return the facts behind an environment's hash; "unknown" if the file is lost or was changed: no number depends on it."""
     try:
-        return dict(parsed((folder / "environments" / f"{digest}.json").read_text(encoding="utf8")))
+        facts = dict(parsed(environment_file(folder, digest).read_text(encoding="utf8")))
     except (OSError, ValueError, TypeError, RecursionError):
-        return {"environment": f"unknown ({digest})"}
+        facts = {}
+    return facts if _digest(facts) == digest else {"environment": f"unknown ({digest})"}
+
+
+def _digest(facts: dict[str, str | int]) -> str:
+    return short_hash(json.dumps(facts, sort_keys=True), 12)

@@ -3,19 +3,16 @@
 Append-only; everything printed is derived from them. ``harness.core.record_files`` says where they lie.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
-from harness.core.files import checksum_of, made, parsed, shallow
+from harness.core.files import check_unchanged, checksum_of, made, parsed, sealed, shallow, taken_out
 from methods.steps import Steps, StopReason
 
 Unit = tuple[str, str]  # (replica, example)
-CHECKSUM = ',"checksum":"'  # before a line's last field
 Key = tuple[str, int]
 LONGEST_S = 1e7  # of one example: four months
 MOST_DRAFTS = 2**14  # of a round; with many more, what counts by position takes for ever
@@ -98,16 +95,16 @@ class ProbeRecord:
         return self.example, self.repeat
 
     def to_line(self) -> str:
-        return _line({name: value for name, value in shallow(self).items() if value not in (None, [])})
+        return sealed({name: value for name, value in shallow(self).items() if value not in (None, [])})
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "ProbeRecord":
         """ValueError for what is no record of a probe: other fields or types, impossible numbers."""
         values = parsed(line)
-        checksum = _taken_out(values)
+        checksum = taken_out(values)
         found = made(cls, values)
         _check_found(found)
-        _check_unchanged(line, checksum)
+        check_unchanged(line, checksum)
         return found
 
 
@@ -165,15 +162,15 @@ class Record:
 
     def to_line(self) -> str:
         """Return what was generated, without what probes found."""
-        return _line({name: value for name, value in shallow(self).items() if name not in (*MEASURED, "probes")})
+        return sealed({name: value for name, value in shallow(self).items() if name not in (*MEASURED, "probes")})
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "Record":
         """ValueError for what is no record: other fields or types, rounds that do not fit the tokens, impossible numbers."""
         values = parsed(line)
-        checksum = _taken_out(values)
+        checksum = taken_out(values)
         record = cls.from_dict(values)
-        _check_unchanged(line, checksum)
+        check_unchanged(line, checksum)
         return record
 
     @classmethod
@@ -210,30 +207,6 @@ def by_key(records: Iterable[Record]) -> dict[Key, Record]:
     for record in records:
         found.setdefault(record.key, record)
     return found
-
-
-def _line(values: dict[str, Any]) -> str:
-    """Write a line as JSON whose last field is a checksum of all before it."""
-    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=shallow)
-    return f'{text[:-1]}{CHECKSUM}{_checksum(text[:-1].encode())}"}}\n'
-
-
-def _checksum(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
-def _taken_out(values: Any) -> Any:
-    """Take the checksum out of what a line holds; None of what is no object or has none."""
-    return values.pop("checksum", None) if isinstance(values, dict) else None
-
-
-def _check_unchanged(line: str | bytes, checksum: Any) -> None:
-    """ValueError for a line that was changed after a run had written it, in whatever field."""
-    text = line.encode() if isinstance(line, str) else line
-    if checksum is None:
-        raise ValueError("checksum: missing; an older version wrote the line, or somebody else")
-    if checksum != _checksum(text.rpartition(CHECKSUM.encode())[0]):
-        raise ValueError(f"checksum {checksum!r}: not the line's; it was changed after it was written")
 
 
 def _check_numbers(record: Record) -> None:

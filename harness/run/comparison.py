@@ -272,9 +272,7 @@ def _with_room(models: Models, experiment: Experiment, prompts: Sequence[Prompt]
 def _environment(experiment: Experiment, folder: Path) -> str:
     """Keep this machine's description and today's date beside the records; their hash stands in every one of them."""
     facts = environment.describe(experiment.device) | {DATE: datetime.now(UTC).date().isoformat()}
-    digest = environment.fingerprint(facts)
-    write_environment(folder, digest, facts)
-    return digest
+    return write_environment(folder, facts)
 
 
 def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: LoadedModel, models: Models) -> None:

@@ -20,7 +20,7 @@ from harness.core import plugins
 from harness.core.errors import Unavailable
 from harness.core.experiment import POCKET, Comparison, Experiment, ModelSpec
 from harness.core.files import replace_file, short_hash
-from harness.core.notes import Notes
+from harness.core.notes import Notes, vocabulary_hash
 from harness.core.record_files import RecordFile
 from harness.core.records import Record
 from harness.measures.pairing import out_of_turn, torn
@@ -265,6 +265,6 @@ def keep_tokenizer(tokenizer: PreTrainedTokenizerBase, notes: Notes) -> str:
         if not path.exists():
             replace_file(path, content)
         return digest
-    digest = short_hash(f"{kind.__name__} {sorted(tokenizer.get_vocab().items())}")
+    digest = vocabulary_hash(tokenizer)
     tokenizer.save_pretrained(notes.tokenizer(digest))
     return digest

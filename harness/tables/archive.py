@@ -24,11 +24,10 @@ from harness.core.notes import Notes
 from harness.core.record_files import (
     PROBES,
     RecordFile,
+    environment_file,
     load_experiment,
-    read_environment,
     read_probe,
     read_records,
-    write_environment,
 )
 from harness.core.records import Key, ProbeRecord, Record, by_key, text_hash
 
@@ -201,7 +200,9 @@ def _copy(arm: Experiment, records: Path, folder: Path) -> int:
         path.write_text("".join(_lean_found(one).to_line() for one in found.values()), encoding="utf8")
     (folder / source.name).write_text("".join(lean(one).to_line() for one in generated.values()), encoding="utf8")
     for digest in {record.environment for record in generated.values()}:
-        write_environment(folder, digest, read_environment(records, digest))
+        if (known := environment_file(records, digest)).exists():
+            (copy := environment_file(folder, digest)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(known, copy)
     _copy_notes(pinned, here, there, [example for example, _ in generated])
     return num_left
 

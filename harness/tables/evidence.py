@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, ModelSpec, arms_of
 from harness.core.files import digest_of, readable
-from harness.core.notes import Notes
+from harness.core.notes import Notes, vocabulary_hash
 from harness.core.record_files import RecordFile, read_environment
 from harness.core.records import Record
 from harness.measures.statistics import Missing
@@ -196,6 +196,8 @@ def _decoder(path: Path) -> Decode:
             from transformers import AutoTokenizer  # takes seconds; only tokenizers that the light library cannot stand for
 
             kept = AutoTokenizer.from_pretrained(path)
+            if vocabulary_hash(kept) != path.name:
+                raise ValueError("it is not as it was written: its vocabulary differs")
             return lambda tokens: str(kept.decode(list(tokens)))
         from tokenizers import Tokenizer
 

@@ -15,7 +15,7 @@ from probed import with_probe_records, write_records
 
 from harness.cli.main import main
 from harness.core.checkout import ROOT
-from harness.core.environment import describe, fingerprint
+from harness.core.environment import describe
 from harness.core.errors import UsageError
 from harness.core.experiment import MemoryProbe
 from harness.core.notes import Notes
@@ -64,11 +64,11 @@ def at_a_clean_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record_all(synthetic: SimpleNamespace, records: Path, commit: str, settings: Settings = COMMITTED, number: int = 8) -> None:
     facts = describe() | {"commit": commit, "date": "2026-11-23"}
-    write_environment(records, fingerprint(facts), facts)
+    environment = write_environment(records, facts)
     notes = Notes(records)
     for arm in get_table(number).arms(settings):
         pinned = arm.replace(source_fingerprint="0123")
-        own = {"signature": pinned.signature, "environment": fingerprint(facts)}
+        own = {"signature": pinned.signature, "environment": environment}
         made = [replace(one, example=f"{one.example} of {arm.replica}", **own) for one in synthetic.run(arm)]
         write_records(records, pinned, made)
         notes.note_pin(arm, pinned)

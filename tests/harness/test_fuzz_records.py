@@ -21,8 +21,16 @@ from hypothesis import strategies as st
 
 from harness.cli.main import main
 from harness.core.errors import UsageError
+from harness.core.files import sealed, unsealed
 from harness.core.notes import Notes
-from harness.core.record_files import RecordFile, load_experiment, read_environment, read_records
+from harness.core.record_files import (
+    RecordFile,
+    environment_file,
+    load_experiment,
+    read_environment,
+    read_records,
+    write_environment,
+)
 from harness.core.records import Divergence, EarlyRanks, Record, RuleTimes, by_key
 from harness.measures import frames
 from harness.measures.frames import load
@@ -373,6 +381,46 @@ def test_damaged_notes_are_named(synthetic: SimpleNamespace, tmp_path: Path, nam
         read()
 
 
+def test_edited_notes_are_refused(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    """Fault: other parameters in models.jsonl, or rows in learned/, went into tables and reports in silence."""
+    arm, notes = synthetic.plain_experiment(), Notes(tmp_path)
+    notes.note_pin(arm, arm)
+    notes.note_model(arm.target, {"num_parameters": 123})
+    notes.note_texts(arm, {"one": "ein Satz 123"})
+    notes.note_scores(arm, "comet", {"scores": {"one": 0.123}})
+    notes.note_learned(arm.signature, {arm.target.name: {"rows": 123}})
+    read: dict[str, Callable[[Notes], object]] = {
+        "pins.jsonl": lambda notes: notes.pin(arm),
+        "models.jsonl": lambda notes: notes.model(arm.target),
+        str(notes.text_file(arm).relative_to(notes.folder)): lambda notes: notes.texts(arm),
+        str(notes.score_file(arm, "comet").relative_to(notes.folder)): lambda notes: notes.scores(arm, "comet"),
+        f"learned/{arm.signature}.json": lambda notes: notes.learned(arm.signature),
+    }
+    assert set(read) == {str(path.relative_to(notes.folder)) for path in notes.folder.rglob("*.json*")}
+    for name, reading in read.items():
+        path = notes.folder / name
+        whole = path.read_bytes()
+        assert reading(Notes(tmp_path))
+        old, new = (b'"seed":0', b'"seed":1') if name == "pins.jsonl" else (b"123", b"124")
+        assert old in whole
+        older = re.sub(rb',?"checksum":"[0-9a-f]+"', b"", whole)
+        for edited, reason in ((whole.replace(old, new, 1), "not the line's"), (older, "checksum: missing")):
+            assert edited != whole
+            path.write_bytes(edited)
+            with pytest.raises(UsageError, match=rf"notes {re.escape(str(path))}: cannot be read .*{reason}.*; remove it"):
+                reading(Notes(tmp_path))
+        path.write_bytes(whole)
+
+
+def test_an_edited_environment_is_unknown(tmp_path: Path) -> None:
+    """Fault: another processor or commit in it stood in the head of tables."""
+    digest = write_environment(tmp_path, {"processor": "AMD EPYC", "commit": "0123456789ab"})
+    assert read_environment(tmp_path, digest)["processor"] == "AMD EPYC"
+    path = environment_file(tmp_path, digest)
+    path.write_text(path.read_text(encoding="utf8").replace("AMD", "Intel"), encoding="utf8")
+    assert read_environment(tmp_path, digest) == {"environment": f"unknown ({digest})"}
+
+
 def test_a_pin_of_another_experiment_is_named(synthetic: SimpleNamespace, tmp_path: Path) -> None:
     """Fault: two lines' experiments were exchanged, and a table printed temperature 0's numbers under temperature 1."""
     greedy = synthetic.plain_experiment()
@@ -381,9 +429,9 @@ def test_a_pin_of_another_experiment_is_named(synthetic: SimpleNamespace, tmp_pa
     notes.note_pin(greedy, greedy)
     notes.note_pin(drawn, drawn)
     path = notes.folder / "pins.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
+    lines = [unsealed(line) for line in path.read_text(encoding="utf8").splitlines()]
     lines[0]["experiment"], lines[1]["experiment"] = lines[1]["experiment"], lines[0]["experiment"]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf8")
+    path.write_text("".join(sealed(line) for line in lines), encoding="utf8")
     with pytest.raises(UsageError, match=rf"notes {path}: cannot be read .*was run with another sampling than it plans"):
         Notes(tmp_path).pin(greedy)
 

@@ -12,7 +12,7 @@ from probed import write_records
 from transformers import AutoTokenizer
 
 from harness.cli.main import main
-from harness.core.errors import Unavailable
+from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import Comparison, Experiment
 from harness.core.notes import Notes
 from harness.core.record_files import RecordFile
@@ -21,7 +21,7 @@ from harness.papers import get_table
 from harness.run import plan as run_plan_module
 from harness.run.plan import run_plan
 from harness.run.runner import keep_tokenizer
-from harness.tables.evidence import stored_evidence
+from harness.tables.evidence import _decoder, stored_evidence
 from harness.zoo.build import ensure
 
 PAPER = Settings(profile="paper", limit=2)
@@ -221,12 +221,29 @@ def test_a_kept_tokenizer_gives_the_same_text(zoo_cache: Path, tmp_path: Path) -
         whole, notes = AutoTokenizer.from_pretrained(folder), Notes(tmp_path)
         digest = keep_tokenizer(whole, notes)
         assert notes.tokenizer(digest).is_file()
-        from harness.tables.evidence import _decoder
-
         light = _decoder(notes.tokenizer(digest))
         for start in range(0, len(whole) - 5, 7):
             ids = list(range(start, start + 5))
             assert light(ids) == whole.decode(ids)
+
+
+def test_a_kept_folder_of_a_tokenizer_that_changed_is_refused(zoo_cache: Path, tmp_path: Path) -> None:
+    """Fault: two tokens of a folder's vocabulary were exchanged, and a figure showed one for the other."""
+    folder = ensure(("t5-small",), "test", "toy", workers=0)["t5-small"]
+    whole, notes = AutoTokenizer.from_pretrained(folder), Notes(tmp_path)
+    whole.clean_up_tokenization_spaces = True  # the light library knows nothing of it
+    kept = notes.tokenizer(keep_tokenizer(whole, notes))
+    assert kept.is_dir()
+    assert _decoder(kept)([5, 6]) == whole.decode([5, 6])
+    first, second = (json.dumps(whole.convert_ids_to_tokens(number)) for number in (5, 6))
+    path = kept / "tokenizer.json"
+    text = path.read_text(encoding="utf8")
+    for old, new in ((first, '"\\u0001"'), (second, first), ('"\\u0001"', second)):
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf8")
+    _decoder.cache_clear()
+    with pytest.raises(UsageError, match=r"cannot be read .*its vocabulary differs"):
+        _decoder(kept)
 
 
 def test_a_figure_of_text_needs_no_cache(
