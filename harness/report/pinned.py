@@ -81,31 +81,36 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
     llama, t5, speech = drafted_by("llama-draft"), drafted_by("t5-draft"), drafted_by("whisper-draft")
     blocks, ngram = drafted_by("specdec-drafter", "block"), drafted_by("ngram-t5-cnndm", "bigram")
     written, alone = plain("wmt-en-de", "specdec-verifier"), MethodSpec.of("drafter-alone", drafter=blocks, gamma=5)
+    sampled = plain("wmt-en-de", "specdec-verifier", 1.0, batch_size=4)
     answers, german = plain("squad", "llama-target"), plain("wmt-en-de", "t5-target")
     text, drawn = plain("text", "llama-target"), plain("text", "llama-target", 1.0)
     beams, searching = MethodSpec.of("beam", num_beams=3), MethodSpec.of("speculative-beam", drafter=t5, gamma=3, num_beams=3)
+    batched = drawn.replace(batch_size=4)
+    flat = batched.replace(sampling=SamplingSpec(temperature=2.0))
     stacked = DrafterSpec(kind="hierarchical", model=llama.model, inner=DrafterSpec(kind="copy"))
     shared = DrafterSpec(kind="tli", model=llama.model, options={"draft_tokens": 200})
     return {
         "squad-greedy": drafted(answers, llama, schedule="heuristic"),
         "squad-copy": drafted(answers, DrafterSpec(kind="copy")),
-        "text-sampled-batch": drafted(plain("text", "llama-target", 1.0, batch_size=4), llama),
+        "text-sampled-batch": drafted(batched, llama),
         "text-filtered": drafted(plain("text", "llama-target").replace(sampling=FILTERED), llama),
         "text-lenient": drafted(drawn, llama, rule="lenience", lenience=0.3),
         "text-lenient-greedy": drafted(text, llama, rule="lenience", lenience=0.3),
         "text-typical": drafted(drawn, llama, rule="typical"),
         "text-target-greedy": drafted(drawn, llama, rule="target-greedy"),
         "text-hierarchical": drafted(drawn, stacked, rule="baseline"),
-        "text-hierarchical-model": drafted(drawn, replace(stacked, inner=llama)),
-        "text-hierarchical-batch": drafted(
-            plain("text", "llama-target", 1.0, batch_size=4), replace(stacked, inner=llama), rule="block-verification"
-        ),
+        "text-hierarchical-model": drafted(text.replace(sampling=FILTERED), replace(stacked, inner=llama)),
+        "text-hierarchical-batch": drafted(batched, replace(stacked, inner=llama), rule="block-verification"),
         "text-sigmoid-copy": drafted(drawn, DrafterSpec(kind="copy"), rule="sigmoid"),
         "text-tli": drafted(drawn, shared, rule="fused", schedule="sweep"),
         "text-slem": drafted(drawn, drafted_by("llama-draft", "slem"), rule="point-mass"),
         "text-first-layers": drafted(drawn, DrafterSpec(kind="first-layers"), rule="block-verification"),
         "text-suffix": drafted(text, DrafterSpec(kind="suffix", options={"match_factor": 2.0}), 5),
         "text-random": drafted(drawn, DrafterSpec(kind="random"), None, schedule="optimal", alpha=0.7, cost=0.1),
+        "text-generate-batch": Comparison((flat, flat.replace(method=MethodSpec.of("transformers")))),
+        "text-assisted-batch": Comparison(
+            (batched, batched.replace(method=MethodSpec.of("transformers", drafter=llama, gamma=3)))
+        ),
         "de-greedy": drafted(german, t5),
         "ro-greedy": drafted(plain("wmt-en-ro", "t5-target"), t5),
         "de-beam": Comparison((german, german.replace(method=beams))),
@@ -124,6 +129,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
             plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=2, tau=3.0
         ),
         "blocks-alone": Comparison((written, written.replace(method=alone))),
+        "blocks-alone-sampled-batch": Comparison((sampled, sampled.replace(method=alone))),
         "speech-exact": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="exact"),
         "speech-sigmoid": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid", scale=10.0),
         "speech-released": drafted(

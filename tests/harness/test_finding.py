@@ -247,8 +247,8 @@ def test_times_of_other_code_or_another_machine_are_not_compared() -> None:
 
 def test_a_cell_knows_who_recorded_it(tmp_path: Path, synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     facts = {"commit": "0123", "processor": "a Xeon"}
-    write_environment(tmp_path, "abcd", facts)
-    records = [replace(synthetic.plain(arms.plain, name), environment="abcd") for name in "ab"]
+    digest = write_environment(tmp_path, facts)
+    records = [replace(synthetic.plain(arms.plain, name), environment=digest) for name in "ab"]
     evidence = Evidence(lambda experiment: records, folder=tmp_path)
     estimate = ratio_of_examples([(one.unit, 1.0, 2.0) for one in records])
     cell = cell_of(evidence, "row", "a", None, [arms.plain], lambda: estimate)

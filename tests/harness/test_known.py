@@ -8,21 +8,31 @@ from typing import Any
 import pytest
 import torch
 
-from harness.measures import of_run
+from harness.measures import definitions, of_run
+from harness.measures.logs import plus_one, pooled
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
-from harness.report import known
-from harness.report.known import SAMPLINGS, counted, decided, read, rounds, searched
+from harness.report.known import inputs
+from harness.report.known import rules as known_rules
+from harness.report.known.inputs import read
+from harness.report.known.networks import made
+from harness.report.known.records import counted
+from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
+from harness.run import decode, prompts
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods.beam import BeamState
+from methods.ppd import heads
 from methods.sampling import EndlessUniforms, Sampling
 from methods.specdec import rules as specdec_rules
+from methods.specdec.blockwise import BlockwiseHeads
 from methods.speculative import acceptance
 from methods.speculative.engine_rules import Typical
 from methods.speculative.rules import SpeculativeSampling
 from methods.types import Proposal, Stop
+from tasks import translation as translation_task
+from tasks.text import Text
 
 Patch = pytest.MonkeyPatch
 BASELINES = Path(__file__).resolve().parents[2] / "results" / "baselines"
@@ -40,7 +50,7 @@ def test_the_committed_answers_are_given(given: dict[str, Any]) -> None:
 
 def test_every_rule_decides_and_all_its_ways_alike(given: dict[str, Any]) -> None:
     found = given["metrics"]
-    assert {case.split(" (")[0].split(",")[0] for case in found} >= set(known.RULES)
+    assert {case.split(" (")[0].split(",")[0] for case in found} >= set(known_rules.RULES)
     assert "its ways differ" not in found.values()
 
 
@@ -122,7 +132,7 @@ def two_beginnings(patch: Patch) -> None:
 
 def first_end_alone(patch: Patch) -> None:
     whole = loading.eos_ids
-    patch.setattr(known, "eos_ids", lambda source: whole(source)[:1])
+    patch.setattr(inputs, "eos_ids", lambda source: whole(source)[:1])
 
 
 def first_pieces_alone(patch: Patch) -> None:
@@ -135,13 +145,13 @@ def first_pieces_alone(patch: Patch) -> None:
 
 
 def louder(patch: Patch) -> None:
-    whole = known.to_mono
-    patch.setattr(known, "to_mono", lambda samples, rate: whole(2 * samples, rate))
+    whole = inputs.to_mono
+    patch.setattr(inputs, "to_mono", lambda samples, rate: whole(2 * samples, rate))
 
 
 def one_seed_for_all_windows(patch: Patch) -> None:
-    whole = known.seed_of
-    patch.setattr(known, "seed_of", lambda experiment, name, repeat, window: whole(experiment, name, repeat))
+    whole = inputs.seed_of
+    patch.setattr(inputs, "seed_of", lambda experiment, name, repeat, window: whole(experiment, name, repeat))
 
 
 def same_numbers_inside(patch: Patch) -> None:
@@ -166,6 +176,57 @@ def drafted_for_verified(patch: Patch) -> None:
     patch.setattr(acceptance, "_num_verified", acceptance._num_drafted)
 
 
+def languages_exchanged(patch: Patch) -> None:
+    patch.setattr(translation_task, "SHOTS", {"en": translation_task.SHOTS["de"], "de": translation_task.SHOTS["en"]})
+    patch.setattr(inputs, "TASKS", {"wmt-en-de": inputs.TASKS["wmt-en-de"]})
+
+
+def text_cut_at_its_end(patch: Patch) -> None:
+    patch.setattr(Text, "continues_prompt", False)
+
+
+def braces_kept(patch: Patch) -> None:
+    patch.setattr(prompts, "_render", lambda task, example, asked: asked.prompt_template or task.prompt(example, "t5"))
+
+
+def windows_further_apart(patch: Patch) -> None:
+    patch.setattr(inputs, "starts_of", lambda num_samples, size: range(0, max(1, num_samples - size + size), size))
+
+
+def windows_left_late(patch: Patch) -> None:
+    whole = decode._change_over
+    patch.setattr(decode, "_change_over", lambda left, right: (whole(left, right)[0], max(0, whole(left, right)[1] - 1)))
+
+
+def lenience_of_the_draft(patch: Patch) -> None:
+    def acceptance_of(target: torch.Tensor, probs: torch.Tensor, sampling: Sampling, lenience: float) -> torch.Tensor:
+        return torch.minimum(sampling.probs(target), probs / lenience).sum(-1)
+
+    patch.setattr(known_rules, "acceptance", acceptance_of)
+
+
+def heads_in_the_order_of_the_file(patch: Patch) -> None:
+    whole = heads.load_file
+    patch.setattr(heads, "load_file", lambda path: dict(zip(whole(path), reversed(whole(path).values()), strict=True)))
+
+
+def without_the_state(patch: Patch) -> None:
+    whole = BlockwiseHeads.forward
+    patch.setattr(BlockwiseHeads, "forward", lambda own, hidden: whole(own, hidden) - hidden.unsqueeze(-2))
+
+
+def cut_not_rounded(patch: Patch) -> None:
+    patch.setattr(torch.Tensor, "round_", torch.Tensor.trunc_)
+
+
+def plain_rounds_counted(patch: Patch) -> None:
+    changed = [
+        replace(one, measure=plus_one(pooled(definitions.ALL_ROUNDS))) if one.name == "vllm_mean_acceptance_length" else one
+        for one in definitions.DEFINITIONS
+    ]
+    patch.setattr(definitions, "DEFINITIONS", changed)
+
+
 @pytest.mark.parametrize(
     ("fault", "rules", "moved"),
     [
@@ -183,13 +244,23 @@ def drafted_for_verified(patch: Patch) -> None:
         (too_few_beams, [], "beams with three ends"),
         (rounds_for_walls, [], "speedup"),
         (drafted_for_verified, [], "position_conditional(2)"),
+        (languages_exchanged, [], "prompt of wmt-en-de, instruction"),
+        (text_cut_at_its_end, [], "prompt of text, cut to fit"),
+        (braces_kept, [], "prompt of squad, by a template"),
+        (windows_further_apart, [], "windows of 1000 samples"),
+        (windows_left_late, [], "windows joined"),
+        (lenience_of_the_draft, [], "overlap at lenience 0.3, T 1"),
+        (heads_in_the_order_of_the_file, [], "trained head of layer 5"),
+        (without_the_state, [], "blockwise head 1"),
+        (cut_not_rounded, [], "a weight in int8"),
+        (plain_rounds_counted, [], "definition vllm_mean_acceptance_length"),
     ],
 )
 def test_a_fault_moves_its_answer(
     given: dict[str, Any], monkeypatch: Patch, fault: Callable[[Patch], None], rules: list[str], moved: str
 ) -> None:
     fault(monkeypatch)
-    found = decided(rules) if rules else {**read(), **searched(), **counted()}
+    found = decided(rules) if rules else {**read(), **searched(), **overlapping(), **made(), **counted()}
     assert not same(given["metrics"][moved], found[moved])
 
 

@@ -8,6 +8,7 @@ import torch
 from harness.core import environment, products
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
+from harness.core.record_files import write_environment
 from harness.models.loading import load_model
 from kernels import native
 from kernels.products.matrix import COMPILED, SOURCE, TORCH, Choice
@@ -71,12 +72,12 @@ def test_without_a_compiler_torch_makes_all_of_them(monkeypatch: pytest.MonkeyPa
 
 
 @needs_compiler
-def test_a_records_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_records_environment_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     prints = set()
     for name in ("torch", "measured", "compiled"):
         monkeypatch.setenv(products.VARIABLE, name)
         environment.describe.cache_clear()
-        prints.add(environment.fingerprint(environment.describe()))
+        prints.add(write_environment(tmp_path, environment.describe()))
     assert len(prints) == 3
 
 

@@ -24,11 +24,13 @@ from harness.report.regress import POOLED, SCORED, Move, measure, measure_texts,
 from harness.run import record as run_record
 from harness.run.runner import Runner
 from kernels.verify import reference, sigmoid
+from methods import transformers_assisted, transformers_generate
 from methods.beam import BeamState
 from methods.models import llama
 from methods.ppd import pipeline
-from methods.sampling import EndlessUniforms, Uniforms
+from methods.sampling import EndlessUniforms, Sampling, Uniforms
 from methods.session import ModelSession
+from methods.specdec.drafter import BlockDrafter
 from methods.specdec.rules import TopBeta
 from methods.speculative import beam, drafters, engine_rules, model
 from methods.speculative.engine_rules import Typical
@@ -36,7 +38,7 @@ from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import CopyDrafter, RandomDrafter, SuffixDrafter
 from methods.speculative.rules import Lenience, SigmoidRule, SpeculativeSampling
 from methods.speculative.translation import TextDrafter, TranslatedSession
-from methods.types import Outcome, Stop
+from methods.types import Outcome, Proposal, Stop, Verdict
 from tasks import speech, squad, summarization, translation
 
 BASELINES, NUM_EXAMPLES = CHECKPOINTS.parent, 4
@@ -276,6 +278,42 @@ def greedily_more_lenient(patch: Patch) -> None:
     patch.setattr(Lenience, "greedy_accepts", lambda self, logits: whole(Lenience(self.lenience**2), logits))
 
 
+class Unfiltered(SpeculativeSampling):
+    def verify(self, proposal: Proposal, target_logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor) -> Verdict:
+        return super().verify(proposal, target_logits, Sampling(temperature=sampling.temperature), uniforms)
+
+
+def filters_lost_inside(patch: Patch) -> None:
+    patch.setattr(model, "SpeculativeSampling", Unfiltered)
+
+
+def numbers_of_the_first_row(patch: Patch) -> None:
+    whole, first = transformers_generate.random_numbers, list[int]()
+
+    def numbers(seed: int, device: torch.device) -> Any:
+        first.append(seed)
+        return whole(first[0], device)
+
+    patch.setattr(transformers_generate, "random_numbers", numbers)
+
+
+def assistants_stop_early(patch: Patch) -> None:
+    whole, changed = transformers_assisted._how_many, {"assistant_confidence_threshold": 0.4}  # transformers' default
+    patch.setattr(transformers_assisted, "_how_many", lambda gamma, schedule: whole(gamma, schedule) | changed)
+
+
+def filtered_by_default(patch: Patch) -> None:
+    whole = transformers_generate._drawn
+    patch.setattr(transformers_generate, "_drawn", lambda sampling: whole(sampling) | {"top_k": 50})
+
+
+def blocks_drawn_by_the_first_numbers(patch: Patch) -> None:
+    whole = BlockDrafter.propose
+    patch.setattr(
+        BlockDrafter, "propose", lambda own, counts, places, sampling: whole(own, counts, [0] * len(places), sampling)
+    )
+
+
 def one_draft_less_is_searched(patch: Patch) -> None:
     """Speculative beam search drafts a step less: its beams stay what they are."""
     whole = beam._Lookahead.levels
@@ -287,6 +325,11 @@ FAULTS = [
     (text_cut_short, "text-slem"),
     (numbers_shared_by_levels, "text-hierarchical"),
     (lenient_inside, "text-hierarchical"),
+    (filters_lost_inside, "text-hierarchical-model"),
+    (numbers_of_the_first_row, "text-assisted-batch"),
+    (assistants_stop_early, "text-assisted-batch"),
+    (filtered_by_default, "text-generate-batch"),
+    (blocks_drawn_by_the_first_numbers, "blocks-alone-sampled-batch"),
     (guesses_half_the_vocabulary, "text-random"),
     (one_layer_less, "text-first-layers"),
     (other_threshold, "text-typical"),

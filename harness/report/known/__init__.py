@@ -1,0 +1,20 @@
+"""Known answers: what is decided, read, made and counted of cases that are made here, for what toy models never meet.
+
+Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
+"""
+
+from harness.report.known import inputs, networks, records, rules
+
+Answer = float | str
+
+
+def answers() -> dict[str, Answer]:
+    """Return every known answer by its name: numbers, and hashes of what is no number."""
+    return {
+        **rules.decided(),
+        **rules.searched(),
+        **rules.overlapping(),
+        **inputs.read(),
+        **networks.made(),
+        **records.counted(),
+    }

@@ -1,0 +1,97 @@
+"""What a run reads: prompts, ends, sound, random numbers, and a draft's words for its target's."""
+
+from typing import Any, get_args
+
+import numpy as np
+from transformers import GenerationConfig
+
+from harness.core.files import short_hash
+from harness.models.loading import LoadedModel, eos_ids, load_model
+from harness.models.names import pin_model
+from harness.models.translation import fewer, translation_of
+from harness.report.known.rules import ENDS
+from harness.report.pinned import model, plain_decoding
+from harness.run.decode import merged, parts_of
+from harness.run.prompts import make_prompt, seed_of
+from methods.sampling import EndlessUniforms, Uniforms
+from tasks import TASKS, get_task
+from tasks.base import PromptStyle
+from tasks.sound import starts_of, to_mono
+from tasks.sources.read import read_examples
+
+TEMPLATE = "{{ bos_token }}{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}assistant:"
+SHORTER = {"squad": 60, "text": 12}  # tokens that a prompt is cut to
+WRITTEN = {"squad": "{question}\\n{context} {{}}", "text": "{prompt}\\nand on"}  # templates
+
+
+def read() -> dict[str, float | str]:
+    """Return what a run is given."""
+    llama, t5 = loaded("llama-target"), loaded("t5-draft")
+    return {**_told(llama, t5), **_asked(llama), **_heard(), **_drawn()}
+
+
+def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
+    """Return tokens and ends of texts."""
+    llama.tokenizer.chat_template = TEMPLATE
+    shared = translation_of(llama, t5)
+    return {
+        "a chat's tokens": _hash(llama.encode_chat("Two dogs ran.")),
+        "a prompt's tokens": _hash((llama.encode("Two dogs ran."), t5.encode("Two dogs ran."))),
+        "ends of a text": _hash(eos_ids(GenerationConfig(eos_token_id=list(ENDS)))),
+        "tokens of another vocabulary": _hash((shared.pieces, shared.target_ids.tolist(), shared.draft_ids.tolist())),
+        "tokens of a part of another": _hash(fewer(shared, 50, llama.eos_token_ids).target_ids.tolist()),
+        "a prompt in another's tokens": _hash(shared.prompt(llama.encode("Two dogs ran."))),
+        "a continuation in one's own": _hash(shared.back(t5.encode("Two dogs ran."))),
+    }
+
+
+def _asked(llama: LoadedModel) -> dict[str, str]:
+    """Return every task's prompts of its first example; and of some cut to what fits, and written by a template."""
+    found = dict[str, str]()
+    for name, task in TASKS.items():
+        example = next(iter(read_examples(task, "toy", "test", 1, 0)))
+        if example.audio is None:
+            found |= {f"prompt of {name}, {style}": _hash(task.prompt(example, style)) for style in get_args(PromptStyle)}
+        if name in SHORTER:
+            whole = plain_decoding(0, 1, 1, name, "llama-target", max_input_tokens=None)
+            templated = whole.replace(prompt_template=WRITTEN[name])
+            ways = {"cut to fit": whole.replace(max_input_tokens=SHORTER[name]), "by a template": templated}
+            for way, experiment in ways.items():
+                prompt = make_prompt(get_task(name), example, experiment, llama)
+                found[f"prompt of {name}, {way}"] = _hash((prompt.tokens, prompt.truncated_tokens))
+    return found
+
+
+def _heard() -> dict[str, float | str]:
+    """Return how sound of two channels is made one, and how long sound is cut to windows whose texts are joined again."""
+    stereo = np.stack([np.linspace(0, 1, 800, dtype=np.float32), np.full(800, 0.5, np.float32)], axis=1)
+    found: dict[str, float | str] = {
+        f"two channels at {rate} Hz": float(to_mono(stereo, rate).samples.astype(np.float64).sum()) for rate in (16000, 8000)
+    }
+    for length in (300, 301, 1000):
+        found[f"windows of {length} samples"] = _hash(list(starts_of(length, 300)))
+    windows = [[7, 1, 2, 3, 4, 5, 9], [4, 5, 6, 8, 9], [8, 6, 8, 2], [3, 9]]
+    found["windows' texts"] = _hash(parts_of([token for part in windows for token in part], {9}, 4))
+    found["windows joined"] = _hash(merged(windows, {9}))
+    return found
+
+
+def _drawn() -> dict[str, str]:
+    """Return seeds, and the numbers that they give."""
+    experiment = plain_decoding(0, 1, 1, "text", "llama-target")
+    found = {}
+    for repeat, window in ((0, 0), (1, 0), (0, 1), (0, 2)):
+        found[f"seed of repeat {repeat}, window {window}"] = _hash(seed_of(experiment, "an example", repeat, window))
+    for kind in (Uniforms, EndlessUniforms):
+        for level, own in enumerate((kind([5, 6], 4), kind([5, 6], 4).nested())):
+            drawn = own.draft([0, 2], 2), own.verify([1, 0], 2)
+            found[f"{kind.__name__}, level {level}"] = _hash([one.mul(2**20).long().tolist() for one in drawn])
+    return found
+
+
+def loaded(name: str) -> LoadedModel:
+    return load_model(pin_model(model(name), "test", "toy"), dtype="float64")
+
+
+def _hash(value: Any) -> str:
+    return short_hash(repr(value), 8)

@@ -1,0 +1,54 @@
+"""What small networks and stored weights give whose numbers are written by hand: of what no committed checkpoint has."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.report.known.inputs import loaded
+from kernels.inputs import Rounding
+from kernels.products.narrow import narrow
+from methods.ppd.heads import load_heads, save_heads
+from methods.specdec.blockwise import BlockwiseHeads
+
+LAYERS = (5, 3, 1)  # of trained heads, not in their order
+ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
+
+
+def made() -> dict[str, float]:
+    """Return sums of outputs, each number weighed by its place."""
+    return {**_blockwise(), **_early(), **_narrow()}
+
+
+def _blockwise() -> dict[str, float]:
+    heads = BlockwiseHeads(6, 3, 4).double()
+    for number, weight in enumerate(heads.parameters()):
+        weight.data.copy_(_written(*weight.shape, start=number))
+    return {f"blockwise head {index + 1}": _weighed(heads(_written(5, 6))[:, index]) for index in range(3)}
+
+
+def _early() -> dict[str, float]:
+    stack = loaded("llama-target").stack
+    width, vocab_size = stack.head_weight.shape
+    with TemporaryDirectory() as folder:
+        save_heads({layer: _written(vocab_size, width, start=layer) for layer in LAYERS}, Path(folder))
+        heads = load_heads(Path(folder), stack)
+    return {f"trained head of layer {layer}": _weighed(heads.weight(layer)) for layer in LAYERS}
+
+
+def _narrow() -> dict[str, float]:
+    weight = _written(40, 24).float()
+    return {f"a weight in {rounding}": _weighed(narrow(weight, rounding).widened()) for rounding in ROUNDINGS}
+
+
+def _written(*shape: int, start: int = 0) -> Float[Tensor, "..."]:
+    """Return numbers between -1 and 1 that no two places of a small tensor share."""
+    count = torch.Size(shape).numel()
+    return torch.sin(0.7 + start + 1.3 * torch.arange(count, dtype=torch.float64)).view(shape)
+
+
+def _weighed(values: Tensor) -> float:
+    flat = values.detach().double().flatten()
+    return float((flat * torch.cos(torch.arange(len(flat), dtype=torch.float64))).sum())

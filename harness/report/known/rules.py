@@ -1,0 +1,125 @@
+"""What rules decide, beams find and drafts overlap of the same drawn rounds.
+
+Toy models meet few of these: filters before a sigmoid, laws of several tiles, a text with three ends.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.core.files import short_hash
+from kernels.inputs import InputError
+from methods.beam import BeamState
+from methods.parts import RULES
+from methods.sampling import Sampling
+from methods.specdec.options import CAPS
+from methods.speculative.overlap import acceptance
+from methods.speculative.rules import KernelRule, ways_of
+from methods.types import Proposal, Stop, Verdict, VerifyRule
+
+DRAFTS, SHAPES = 3, ((24, 40), (2, 5000))  # rows and tokens of a round: the compiled loop goes over 5000 in three tiles
+SAMPLINGS = {
+    "greedy": Sampling(temperature=0.0),
+    "T 1": Sampling(temperature=1.0),
+    "T 0.5": Sampling(temperature=0.5),
+    "top-k 3": Sampling(temperature=1.0, top_k=3),
+    "T 1.3, top-k 20, top-p 0.9": Sampling(temperature=1.3, top_k=20, top_p=0.9),
+    "top-p 0.9": Sampling(temperature=1.0, top_p=0.9),
+}
+TAUS = {"verifier": 1.0, "as_described": 0.1}  # by scores: of the rounds here some drafts stand and some do not
+RULE_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {  # of those that take any
+    "sigmoid": ({"scale": 10.0}, {"scale": 10.0, "half_logits": True}),
+    "sigmoid-released": ({"scale": 10.0},),
+    "lenience": ({"lenience": 0.3}, {"lenience": 0.3, "as_described": True}),
+    "typical": ({}, {"epsilon": 0.3, "delta": 1.0}),
+    "top-1": tuple({"cap": cap} for cap in CAPS),
+    "top-beta": tuple({"beta": 2, "tau": tau, "score": score, "cap": cap} for score, tau in TAUS.items() for cap in CAPS),
+}
+ENDS = (1, 30, 45)  # of a text
+LENIENCES = (1.0, 0.3)
+
+
+def decided(names: Iterable[str] = RULES) -> dict[str, float | str]:
+    """Return what rules decide on the same rounds, by all that may decide for them, and the probabilities that they state.
+
+    Not where a rule is not defined: SpecDec's are greedy.
+    """
+    found: dict[str, float | str] = {}
+    for name in names:
+        for options in RULE_OPTIONS.get(name, ({},)):
+            told = ", ".join(f"{key} {value}" for key, value in options.items())
+            for label, sampling in SAMPLINGS.items():
+                case = f"{name}{f' ({told})' if told else ''}, {label}"
+                decisions, probs = _decided(RULES[name](**options), sampling)
+                found |= {case: decisions, f"{case}, probabilities": probs} if decisions else {}
+    return found
+
+
+def _decided(rule: VerifyRule, sampling: Sampling) -> tuple[str, float]:
+    """Return how many drafts stand with a hash of all decisions, and the sum of stated probabilities.
+
+    A kernel need not state those behind the first rejection. Rounds that a rule is not defined for, it refuses: nothing of a
+    rule that refuses all.
+    """
+    stated, accepted, decisions = 0.0, 0, list[Any]()
+    for given in rounds(sampling):
+        try:
+            one, *others = (way.verify(*given) for way in ways_of(rule, torch.device("cpu")))
+        except InputError:
+            decisions.append("refused")
+            continue
+        if any(_decisions(other) != _decisions(one) for other in others):
+            return "its ways differ", 0.0
+        decisions.append(_decisions(one))
+        accepted += int(one.num_accepted.sum())
+        places, counts = torch.arange(DRAFTS), torch.tensor(given[0].lengths)[:, None]
+        seen = (places < counts) & (places <= (one.num_accepted[:, None] if isinstance(rule, KernelRule) else counts))
+        stated += sum(float(probs.double()[seen].sum()) for probs in (one.target_probs, one.draft_probs) if probs.numel())
+    told = f"{accepted} accepted, {short_hash(repr(decisions), 8)}"
+    return ("" if all(one == "refused" for one in decisions) else told), stated
+
+
+def _decisions(verdict: Verdict) -> tuple[list[int], list[int]]:
+    return verdict.num_accepted.tolist(), verdict.next_token.tolist()
+
+
+@cache
+def rounds(sampling: Sampling) -> list[tuple[Proposal, torch.Tensor, Sampling, torch.Tensor]]:
+    """Return what a rule's ``verify`` takes: drawn drafts with their logits, and the same for point masses; ragged rows."""
+    found = []
+    for rows, vocab_size in SHAPES:
+        numbers = np.random.default_rng(vocab_size)
+        target = torch.from_numpy(2 * numbers.standard_normal((rows, DRAFTS + 1, vocab_size)))
+        draft = target[:, :-1] + torch.from_numpy(numbers.standard_normal((rows, DRAFTS, vocab_size)))
+        drawn, uniforms = (torch.from_numpy(numbers.random((rows, DRAFTS + more))) for more in (0, 1))
+        tokens = sampling.draw(draft.flatten(0, 1), drawn.flatten()).view(rows, DRAFTS)
+        lengths = tuple(DRAFTS - row % 2 for row in range(rows))
+        found += [(Proposal(tokens, lengths, logits, sampling), target, sampling, uniforms) for logits in (draft, None)]
+    return found
+
+
+def overlapping() -> dict[str, float]:
+    """Return the chance that drafts of the rounds stand, summed: alpha as it is measured, at each lenience."""
+    found = {}
+    for label, sampling in SAMPLINGS.items():
+        drawn, _ = rounds(sampling)[:2]
+        proposal, target = drawn[:2]
+        assert proposal.logits is not None
+        laws = sampling.probs(proposal.logits).flatten(0, 1), target[:, :-1].flatten(0, 1)
+        for lenience in LENIENCES:
+            found[f"overlap at lenience {lenience}, {label}"] = float(acceptance(laws[1], laws[0], sampling, lenience).sum())
+    return found
+
+
+def searched() -> dict[str, str]:
+    """Return what beams find where a text has several ends, all of them likely."""
+    state = BeamState(4, Stop(max_new_tokens=8, token_ids=frozenset(ENDS)))
+    numbers, seen = np.random.default_rng(8), list[Any]()
+    while not state.finished():
+        logits = numbers.standard_normal((len(state.beams), 60))
+        logits[:, list(ENDS)] += 4
+        seen.append(state.advance(torch.from_numpy(logits).log_softmax(-1)))
+    return {"beams with three ends": short_hash(repr((seen, state.best())), 8)}
