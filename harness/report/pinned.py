@@ -108,9 +108,6 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "text-suffix": drafted(text, DrafterSpec(kind="suffix", options={"match_factor": 2.0}), 5),
         "text-random": drafted(drawn, DrafterSpec(kind="random"), None, schedule="optimal", alpha=0.7, cost=0.1),
         "text-generate-batch": Comparison((flat, flat.replace(method=MethodSpec.of("transformers")))),
-        "text-assisted-batch": Comparison(
-            (batched, batched.replace(method=MethodSpec.of("transformers", drafter=llama, gamma=3)))
-        ),
         "de-greedy": drafted(german, t5),
         "ro-greedy": drafted(plain("wmt-en-ro", "t5-target"), t5),
         "de-beam": Comparison((german, german.replace(method=beams))),

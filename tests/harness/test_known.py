@@ -7,29 +7,36 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
-from harness.measures import definitions, of_run
+from harness.measures import definitions, of_run, pipelines
 from harness.measures.logs import plus_one, pooled
+from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
-from harness.report.known import inputs
+from harness.papers.leviathan import speed
+from harness.report.known import inputs, records
 from harness.report.known import rules as known_rules
 from harness.report.known.inputs import read
+from harness.report.known.loops import asked
 from harness.report.known.networks import made
-from harness.report.known.records import counted
+from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
 from harness.run import decode, prompts
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
+from methods import transformers_assisted, transformers_generate
 from methods.beam import BeamState
+from methods.models import whisper
 from methods.ppd import heads
-from methods.sampling import EndlessUniforms, Sampling
+from methods.sampling import EndlessUniforms, Sampling, Uniforms
 from methods.specdec import rules as specdec_rules
 from methods.specdec.blockwise import BlockwiseHeads
 from methods.speculative import acceptance
 from methods.speculative.engine_rules import Typical
 from methods.speculative.rules import SpeculativeSampling
+from methods.transformers_generate import TransformersGenerate
 from methods.types import Proposal, Stop
 from tasks import translation as translation_task
 from tasks.text import Text
@@ -64,12 +71,16 @@ def test_exact_rules_decide_alike_where_they_draw(given: dict[str, Any]) -> None
 
 def test_records_by_hand() -> None:
     """Plain: 10 tokens in 1 s of rounds, prompts of 0.3 to 0.6 s and 0.05 s beside; drafted: 10 in 0.75 s, 0.5 s and 0.05 s."""
-    found = counted()
+    found = counted() | timed()
     assert found["speedup"] == pytest.approx(4 * 1.5 / (4 * 1.3))
     assert found["decode_speedup"] == pytest.approx(1 / 0.75)
     assert found["tokens_per_s"] == pytest.approx(10 / 1.3)
     assert found["ms_per_token"] == pytest.approx(130)
     assert found["tokens_per_s of two rows"] == pytest.approx(20 / 1.3)
+    assert found["pipeline: speedup"] == pytest.approx(4 * 1.5 / (4 * 1.64))
+    assert found["tokens expected of lenience"] == pytest.approx((1 - 0.8**4) / (1 - 0.8))
+    assert found["tokens expected of typical"] == "None"
+    assert found["drafting: predicted_costs"] == pytest.approx(2.0 * 0.1 / (0.12 + 3 * 0.02 / 3 + 0.01), rel=0.05)
     assert found["accepted_over_verified"] == pytest.approx(6 / (3 + 2 + 1 + 2))
     assert found["accepted_over_drafted"] == pytest.approx(6 / (3 + 3 + 2 + 2))
     assert found["position_conditional(2)"] == pytest.approx(2 / 3)
@@ -219,6 +230,53 @@ def cut_not_rounded(patch: Patch) -> None:
     patch.setattr(torch.Tensor, "round_", torch.Tensor.trunc_)
 
 
+def ends_of_the_configuration(patch: Patch) -> None:
+    whole = loading.eos_ids
+    patch.setattr(loading, "eos_ids", lambda source: () if isinstance(source, GenerationConfig) else whole(source))
+
+
+def begins_with_anything(patch: Patch) -> None:
+    whole = whisper._tokens
+    patch.setattr(whisper, "_tokens", lambda of, name, size: () if name.startswith("begin") else whole(of, name, size))
+
+
+def filtered_by_default(patch: Patch) -> None:
+    whole = transformers_generate._drawn
+    patch.setattr(transformers_generate, "_drawn", lambda sampling: whole(sampling) | {"top_k": sampling.top_k or 50})
+
+
+def assistants_stop_early(patch: Patch) -> None:
+    whole, changed = transformers_assisted._how_many, {"assistant_confidence_threshold": 0.4}  # transformers' default
+    patch.setattr(transformers_assisted, "_how_many", lambda gamma, schedule: whole(gamma, schedule) | changed)
+
+
+def numbers_of_the_first_row(patch: Patch) -> None:
+    whole = TransformersGenerate.generate
+
+    def generate(own: Any, session: Any, given: Any, sampling: Any, uniforms: Uniforms, stop: Stop) -> Any:
+        return whole(own, session, given, sampling, Uniforms([uniforms.seeds[0]] * len(uniforms.seeds), uniforms.length), stop)
+
+    patch.setattr(TransformersGenerate, "generate", generate)
+
+
+def repeats_drawn_apart(patch: Patch) -> None:
+    patch.setattr(records, "ratio_of_examples", lambda rows: whole_ratio([(f"{i}", *row[1:]) for i, row in enumerate(rows)]))
+
+
+def strict_alpha_of_lenience(patch: Patch) -> None:
+    whole = speed.memory_access_factor_eq1
+    patch.setattr(
+        speed,
+        "memory_access_factor_eq1",
+        lambda experiment, found: whole(experiment, found | {"alpha_overlap_lenient": found["alpha_overlap"]}),
+    )
+
+
+def prompts_left_out(patch: Patch) -> None:
+    whole = pipelines._values
+    patch.setattr(pipelines, "_values", lambda record, layers, simulated: whole(record, layers, simulated=True))
+
+
 def plain_rounds_counted(patch: Patch) -> None:
     changed = [
         replace(one, measure=plus_one(pooled(definitions.ALL_ROUNDS))) if one.name == "vllm_mean_acceptance_length" else one
@@ -253,6 +311,14 @@ def plain_rounds_counted(patch: Patch) -> None:
         (heads_in_the_order_of_the_file, [], "trained head of layer 5"),
         (without_the_state, [], "blockwise head 1"),
         (cut_not_rounded, [], "a weight in int8"),
+        (ends_of_the_configuration, [], "ends of a model that states both"),
+        (begins_with_anything, [], "tokens that no text begins with"),
+        (filtered_by_default, [], "transformers at T 1"),
+        (assistants_stop_early, [], "transformers' assistant, constant"),
+        (numbers_of_the_first_row, [], "transformers' rows are their own, prompt lookup at T 1"),
+        (repeats_drawn_apart, [], "a ratio of repeats"),
+        (strict_alpha_of_lenience, [], "tokens expected of lenience"),
+        (prompts_left_out, [], "pipeline: speedup"),
         (plain_rounds_counted, [], "definition vllm_mean_acceptance_length"),
     ],
 )
@@ -260,7 +326,7 @@ def test_a_fault_moves_its_answer(
     given: dict[str, Any], monkeypatch: Patch, fault: Callable[[Patch], None], rules: list[str], moved: str
 ) -> None:
     fault(monkeypatch)
-    found = decided(rules) if rules else {**read(), **searched(), **overlapping(), **made(), **counted()}
+    found = decided(rules) if rules else {**read(), **searched(), **overlapping(), **made(), **asked(), **counted(), **timed()}
     assert not same(given["metrics"][moved], found[moved])
 
 

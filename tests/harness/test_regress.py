@@ -94,7 +94,9 @@ def test_pinned_set_is_what_the_committed_baselines_cover() -> None:
     committed = read_baseline(Path(__file__).resolve().parents[2] / "results" / "baselines")
     assert set(committed) == {*pinned_set(), SCORED, KNOWN}
     del committed[SCORED], committed[KNOWN]
-    assert {one["verdict"] for one in committed.values()} <= {"identical", "near-tie", "same distribution", "lossy"}
+    verdicts = {name: one["verdict"] for name, one in committed.items()}
+    assert verdicts.pop("text-generate-batch") == "not tested", "random numbers of transformers' own"
+    assert set(verdicts.values()) <= {"identical", "near-tie", "same distribution", "lossy"}
     assert all(len(one["examples"]) >= 16 for one in committed.values())
     assert sum(len(one["metrics"]) for one in committed.values()) > 100
 
@@ -111,7 +113,6 @@ def test_baselines_of_real_models_are_whole_and_long_enough_to_find_something() 
 
 UNWATCHED = {  # parts that the pinned set leaves out, and why
     "blockwise",  # needs heads, of which none are committed
-    "transformers",  # another library's loops, which change with its version
 }
 
 

@@ -24,7 +24,7 @@ from harness.report.regress import POOLED, SCORED, Move, measure, measure_texts,
 from harness.run import record as run_record
 from harness.run.runner import Runner
 from kernels.verify import reference, sigmoid
-from methods import transformers_assisted, transformers_generate
+from methods import transformers_generate
 from methods.beam import BeamState
 from methods.models import llama
 from methods.ppd import pipeline
@@ -287,21 +287,6 @@ def filters_lost_inside(patch: Patch) -> None:
     patch.setattr(model, "SpeculativeSampling", Unfiltered)
 
 
-def numbers_of_the_first_row(patch: Patch) -> None:
-    whole, first = transformers_generate.random_numbers, list[int]()
-
-    def numbers(seed: int, device: torch.device) -> Any:
-        first.append(seed)
-        return whole(first[0], device)
-
-    patch.setattr(transformers_generate, "random_numbers", numbers)
-
-
-def assistants_stop_early(patch: Patch) -> None:
-    whole, changed = transformers_assisted._how_many, {"assistant_confidence_threshold": 0.4}  # transformers' default
-    patch.setattr(transformers_assisted, "_how_many", lambda gamma, schedule: whole(gamma, schedule) | changed)
-
-
 def filtered_by_default(patch: Patch) -> None:
     whole = transformers_generate._drawn
     patch.setattr(transformers_generate, "_drawn", lambda sampling: whole(sampling) | {"top_k": 50})
@@ -326,8 +311,6 @@ FAULTS = [
     (numbers_shared_by_levels, "text-hierarchical"),
     (lenient_inside, "text-hierarchical"),
     (filters_lost_inside, "text-hierarchical-model"),
-    (numbers_of_the_first_row, "text-assisted-batch"),
-    (assistants_stop_early, "text-assisted-batch"),
     (filtered_by_default, "text-generate-batch"),
     (blocks_drawn_by_the_first_numbers, "blocks-alone-sampled-batch"),
     (guesses_half_the_vocabulary, "text-random"),

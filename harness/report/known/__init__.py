@@ -3,7 +3,7 @@
 Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
 """
 
-from harness.report.known import inputs, networks, records, rules
+from harness.report.known import inputs, loops, networks, records, rules
 
 Answer = float | str
 
@@ -16,5 +16,7 @@ def answers() -> dict[str, Answer]:
         **rules.overlapping(),
         **inputs.read(),
         **networks.made(),
+        **loops.asked(),
         **records.counted(),
+        **records.timed(),
     }

@@ -1,18 +1,26 @@
 """What a run reads: prompts, ends, sound, random numbers, and a draft's words for its target's."""
 
+import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import numpy as np
+import torch
 from transformers import GenerationConfig
 
+from harness.core.experiment import ModelSpec
 from harness.core.files import short_hash
 from harness.models.loading import LoadedModel, eos_ids, load_model
 from harness.models.names import pin_model
 from harness.models.translation import fewer, translation_of
 from harness.report.known.rules import ENDS
-from harness.report.pinned import model, plain_decoding
+from harness.report.pinned import CHECKPOINTS, model, plain_decoding
 from harness.run.decode import merged, parts_of
 from harness.run.prompts import make_prompt, seed_of
+from methods.models import stack_for
+from methods.models.whisper import WhisperStack
 from methods.sampling import EndlessUniforms, Uniforms
 from tasks import TASKS, get_task
 from tasks.base import PromptStyle
@@ -27,7 +35,7 @@ WRITTEN = {"squad": "{question}\\n{context} {{}}", "text": "{prompt}\\nand on"} 
 def read() -> dict[str, float | str]:
     """Return what a run is given."""
     llama, t5 = loaded("llama-target"), loaded("t5-draft")
-    return {**_told(llama, t5), **_asked(llama), **_heard(), **_drawn()}
+    return {**_told(llama, t5), **_asked(llama), **_ended(), **_heard(), **_drawn()}
 
 
 def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
@@ -86,6 +94,26 @@ def _drawn() -> dict[str, str]:
         for level, own in enumerate((kind([5, 6], 4), kind([5, 6], 4).nested())):
             drawn = own.draft([0, 2], 2), own.verify([1, 0], 2)
             found[f"{kind.__name__}, level {level}"] = _hash([one.mul(2**20).long().tolist() for one in drawn])
+    return found
+
+
+def _ended() -> dict[str, str]:
+    """Return the ends of a model whose two configurations differ, and the tokens that one which hears does not begin with."""
+    found = {}
+    with TemporaryDirectory() as folder:
+        for name, of_generation in (("both", [7, 9]), ("none for generation", None)):
+            copy = Path(folder) / name
+            shutil.copytree(CHECKPOINTS / "llama-draft", copy)
+            for file, ends in (("config.json", [5]), ("generation_config.json", of_generation)):
+                values = json.loads((copy / file).read_text(encoding="utf8")) if (copy / file).exists() else {}
+                (copy / file).write_text(json.dumps(values | {"eos_token_id": ends}), encoding="utf8")
+            found[f"ends of a model that states {name}"] = _hash(load_model(ModelSpec(name=str(copy))).eos_token_ids)
+    hears = loaded("whisper-target").stack.model
+    hears.generation_config.begin_suppress_tokens, hears.generation_config.suppress_tokens = [3, 5], [8]
+    stack = stack_for(hears)
+    assert isinstance(stack, WhisperStack)
+    logits = stack.head(torch.zeros(1, 1, stack.width, dtype=stack.dtype))[0, 0]
+    found["tokens that no text begins with"] = _hash((stack.begin_suppressed, logits.isinf().nonzero().flatten().tolist()))
     return found
 
 

@@ -1,14 +1,17 @@
-"""What records that are written by hand amount to: every definition of acceptance, and of speed."""
+"""What records that are written by hand amount to: every definition of acceptance, speeds, and the accounts of their parts."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from harness.core.experiment import DrafterSpec, MethodSpec
-from harness.core.records import Record
+from harness.core.records import Overlap, Record
+from harness.measures import pipelines
 from harness.measures.definitions import definitions_of
 from harness.measures.logs import Log
 from harness.measures.of_run import decode_speedup, ms_per_token, speedup, tokens_per_s
-from harness.measures.statistics import Estimate
+from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.papers.leviathan import speed
 from harness.report.pinned import plain_decoding
 from methods.speculative import acceptance
 from methods.steps import Step, Steps
@@ -21,6 +24,7 @@ STEPS = (  # drafts, those that stand, tokens that are emitted
     ((4, 3, 2), 2, 2),  # the last of them ends the text
 )
 PROBS = {3: ([0.5, 0.2, 0.9], [0.4, 0.8, 0.9]), 2: ([0.3, 0.8], [0.6, 0.4]), 0: ([], [])}  # target's and draft's, by drafts
+NUM_EXAMPLES, NUM_LAYERS = 4, 8
 DEFINITIONS: dict[str, Callable[[list[Step]], acceptance.Statistic]] = {
     one.__name__: one
     for one in (
@@ -37,51 +41,90 @@ DEFINITIONS: dict[str, Callable[[list[Step]], acceptance.Statistic]] = {
 
 
 def counted() -> dict[str, float | str]:
-    """Return what records written by hand amount to: every definition of acceptance, and of speed."""
-    steps = [
-        Step(
-            list(drafted), stand, emitted, *PROBS[len(drafted)],
-            stop_reason="eos" if emitted == stand else None,
-        )
-        for drafted, stand, emitted in STEPS
-    ]  # fmt: skip
+    """Return every definition of acceptance, and what Eq. 1 makes of it."""
+    steps = _steps()
     found: dict[str, float | str] = {name: top / below for name, one in DEFINITIONS.items() for top, below in [one(steps)]}
-    plain = [_timed(f"{number}", [Step([], 0, 1, round_s=0.1) for _ in range(10)], 0.3 + 0.1 * number) for number in range(4)]
-    drafted = [replace(one, round_s=0.15) for one in steps]
-    drafting = [_timed(f"{number}", drafted, 0.5) for number in range(4)]
-    times = {
+    return found | _defined() | _expected() | _repeated()
+
+
+def timed() -> dict[str, float | str]:
+    """Return speeds, and what they are made of, by a clock that reads the same in every round."""
+    plain = [_record(number, [Step([], 0, 1, round_s=0.1)] * 10, 0.3 + 0.1 * number) for number in range(NUM_EXAMPLES)]
+    rounds = [replace(one, round_s=0.15, draft_s=0.02, verify_s=0.12) for one in _steps()]
+    drafting = [_record(number, rounds, 0.5) for number in range(NUM_EXAMPLES)]
+    found: dict[str, Estimate | Missing | None] = {
         "speedup": speedup(plain, drafting), "decode_speedup": decode_speedup(plain, drafting),
         "tokens_per_s": tokens_per_s(drafting), "ms_per_token": ms_per_token(drafting),
         "tokens_per_s of two rows": tokens_per_s(_together(drafting)),
     }  # fmt: skip
-    found |= {name: one.value if isinstance(one, Estimate) else str(one) for name, one in times.items()}
-    return found | _defined([_timed("0", drafted, 0.5), _timed("1", drafted[:2], 0.5), _timed("2", drafted[2:], 0.5)])
+    overlap = [Overlap(drafter="copy", by_lenience={"1.0": [0.5, 0.7, 0.9, 0.8, 0.6]})]
+    account = speed.account([replace(one, overlap=overlap) for one in plain], drafting, "copy", 3)
+    piped = pipelines.account([plain], [_record(number, _piped(), 0.5) for number in range(NUM_EXAMPLES)], NUM_LAYERS)
+    found |= {f"drafting: {name}": one for name, one in (account if isinstance(account, dict) else {"": account}).items()}
+    found |= {f"pipeline: {name}": one for name, one in getattr(piped, "estimates", {"": piped}).items()}
+    return {name: one.value if isinstance(one, Estimate) else str(one) for name, one in found.items()}
 
 
-def _defined(records: list[Record]) -> dict[str, float | str]:
+def _defined() -> dict[str, float | str]:
     """Return what every definition in the literature gives of examples that differ, or why it gives nothing."""
     method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=3)
-    log = Log(plain_decoding(0, 1, 3, "text", "llama-target").replace(method=method), records)
-    found: dict[str, float | str] = {}
+    steps = [replace(one, round_s=0.15) for one in _steps()]
+    examples = [_record(number, own, 0.5) for number, own in enumerate((steps, steps[:2], steps[2:]))]
+    log, found = Log(plain_decoding(0, 1, 3, "text", "llama-target").replace(method=method), examples), dict[str, float | str]()
     for one in definitions_of([log]):
         estimate = one.estimate(log)
         found[f"definition {one.name}"] = one.reason(log) if estimate is None else estimate.value
     return found
 
 
-def _timed(example: str, steps: list[Step], encode_s: float) -> Record:
+def _expected() -> dict[str, float | str]:
+    """Return Eq. 1 at the alpha that is each rule's, or that it is not told."""
+    alphas = {name: Estimate(alpha, None, None, 40) for name, alpha in (("alpha_overlap", 0.5), ("alpha_overlap_lenient", 0.8))}
+    rules: dict[str, dict[str, Any]] = {"speculative-sampling": {}, "lenience": {"lenience": 0.3}, "typical": {}}
+    found: dict[str, float | str] = {}
+    for rule, options in rules.items():
+        method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), rule=rule, gamma=3, **options)
+        experiment = plain_decoding(0, 1, 1, "text", "llama-target", 1.0).replace(method=method)
+        one = speed.memory_access_factor_eq1(experiment, alphas)
+        found[f"tokens expected of {rule}"] = str(one) if one is None else one.value
+    return found
+
+
+def _repeated() -> dict[str, float | str]:
+    """Return the interval of a ratio whose examples were repeated: an example is drawn with all its repeats."""
+    found = ratio_of_examples([(f"{number % 40}", 1.0 + number % 7, 2.0 + number % 3) for number in range(80)])
+    return {"a ratio of repeats": "-" if found is None else f"{found.as_text('.6f')} n={found.n}"}
+
+
+def _steps() -> list[Step]:
+    return [
+        Step(list(drafted), stand, emitted, *PROBS[len(drafted)], stop_reason="eos" if emitted == stand else None)
+        for drafted, stand, emitted in STEPS
+    ]
+
+
+def _piped() -> list[Step]:
+    """Return ten rounds of a pipeline, of which every third guess fails; the last guesses nothing."""
+    hits, found = [number % 3 != 2 for number in range(9)], []
+    for before, hit in zip((False, *hits), (*hits, None), strict=True):
+        parts = [0.0 if before else 0.04, 0.01, 0.005, 0.05, 0.02, 0.01 if hit else 0.0, 0.002]
+        step = Step([], 0, 1, round_s=sum(parts), early_layer=NUM_LAYERS // 2, parts=parts)
+        found.append(step if hit is None else replace(step, candidates=[1 if hit else 2], matched=hit, units=[0.02, 0.07]))
+    return found
+
+
+def _record(number: int, steps: list[Step], encode_s: float) -> Record:
     """Make a record whose rounds and prompt take all of its time but a twentieth of a second."""
-    rounds_s = sum(float(step.round_s) for step in steps)
     return Record(
         signature="known",
-        example=example,
+        example=f"{number}",
         repeat=0,
         status="ok",
         tokens=[1] * sum(step.emitted for step in steps),
         stop_reason="length",
         num_rows=1,
         encode_s=encode_s,
-        wall_s=rounds_s + encode_s + 0.05,
+        wall_s=sum(float(step.round_s) for step in steps) + encode_s + 0.05,
         steps=Steps.of(steps),
         run="one",
     )
