@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.core.experiment import Comparison, Experiment, MemoryProbe
 from harness.core.settings import Settings
 from harness.measures.of_run import peak_mib
-from harness.measures.statistics import Missing
+from harness.measures.statistics import DESCRIPTIVE, Missing
 from harness.papers.optimized import columns, setup
 from harness.tables import style
 from harness.tables.base import Figure
@@ -105,7 +105,7 @@ def _provenance(settings: Settings, cases: Sequence[setup.Case], means: tuple[st
     return (
         f"At most {counts}, drawn by the seed; {style.data_of(settings)}, on "
         f"{settings.device}, {settings.dtype}; batch 1,\n{cases[0].sampling}, +2 / -1 heuristic. Bars: 95 % intervals over "
-        f"examples. {what}\n"
+        f"examples, of {DESCRIPTIVE} or more. {what}\n"
         "Pairs are named as the paper's; below it, what ran: family, parameters, layers. Pairs without models are not shown."
     )
 
