@@ -235,6 +235,16 @@ def ends_of_the_configuration(patch: Patch) -> None:
     patch.setattr(loading, "eos_ids", lambda source: () if isinstance(source, GenerationConfig) else whole(source))
 
 
+def first_end_alone_stops(patch: Patch) -> None:
+    whole = decode.Stop
+    patch.setattr(decode, "Stop", lambda max_new_tokens, token_ids: whole(max_new_tokens, frozenset(sorted(token_ids)[:1])))
+
+
+def failures_left_out(patch: Patch) -> None:
+    whole = of_run.failed_frac
+    patch.setattr(records, "failed_frac", lambda rows: whole(of_run.succeeded(rows)))
+
+
 def begins_with_anything(patch: Patch) -> None:
     whole = whisper._tokens
     patch.setattr(whisper, "_tokens", lambda of, name, size: () if name.startswith("begin") else whole(of, name, size))
@@ -312,6 +322,8 @@ def plain_rounds_counted(patch: Patch) -> None:
         (without_the_state, [], "blockwise head 1"),
         (cut_not_rounded, [], "a weight in int8"),
         (ends_of_the_configuration, [], "ends of a model that states both"),
+        (first_end_alone_stops, [], "ends of a model that states both"),
+        (failures_left_out, [], "failed_frac"),
         (begins_with_anything, [], "tokens that no text begins with"),
         (filtered_by_default, [], "transformers at T 1"),
         (assistants_stop_early, [], "transformers' assistant, constant"),

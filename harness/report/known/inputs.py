@@ -17,7 +17,7 @@ from harness.models.names import pin_model
 from harness.models.translation import fewer, translation_of
 from harness.report.known.rules import ENDS
 from harness.report.pinned import CHECKPOINTS, model, plain_decoding
-from harness.run.decode import merged, parts_of
+from harness.run.decode import merged, parts_of, stop_of
 from harness.run.prompts import make_prompt, seed_of
 from methods.models import stack_for
 from methods.models.whisper import WhisperStack
@@ -107,7 +107,9 @@ def _ended() -> dict[str, str]:
             for file, ends in (("config.json", [5]), ("generation_config.json", of_generation)):
                 values = json.loads((copy / file).read_text(encoding="utf8")) if (copy / file).exists() else {}
                 (copy / file).write_text(json.dumps(values | {"eos_token_id": ends}), encoding="utf8")
-            found[f"ends of a model that states {name}"] = _hash(load_model(ModelSpec(name=str(copy))).eos_token_ids)
+            stating = load_model(ModelSpec(name=str(copy)))
+            stop = stop_of(plain_decoding(0, 1, 1, "text", "llama-draft"), stating)
+            found[f"ends of a model that states {name}"] = _hash((stating.eos_token_ids, sorted(stop.token_ids)))
     hears = loaded("whisper-target").stack.model
     hears.generation_config.begin_suppress_tokens, hears.generation_config.suppress_tokens = [3, 5], [8]
     stack = stack_for(hears)

@@ -9,7 +9,7 @@ from harness.core.records import Overlap, Record
 from harness.measures import pipelines
 from harness.measures.definitions import definitions_of
 from harness.measures.logs import Log
-from harness.measures.of_run import decode_speedup, ms_per_token, speedup, tokens_per_s
+from harness.measures.of_run import decode_speedup, failed_frac, ms_per_token, speedup, tokens_per_s
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.leviathan import speed
 from harness.report.pinned import plain_decoding
@@ -56,6 +56,7 @@ def timed() -> dict[str, float | str]:
         "speedup": speedup(plain, drafting), "decode_speedup": decode_speedup(plain, drafting),
         "tokens_per_s": tokens_per_s(drafting), "ms_per_token": ms_per_token(drafting),
         "tokens_per_s of two rows": tokens_per_s(_together(drafting)),
+        "failed_frac": failed_frac([*drafting, replace(drafting[0], example="9", status="failed", error="why", steps=None)]),
     }  # fmt: skip
     overlap = [Overlap(drafter="copy", by_lenience={"1.0": [0.5, 0.7, 0.9, 0.8, 0.6]})]
     account = speed.account([replace(one, overlap=overlap) for one in plain], drafting, "copy", 3)
