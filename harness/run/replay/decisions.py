@@ -109,8 +109,10 @@ def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> I
 def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
     """Yield how far every draft that was decided on is from what its law and random number give.
 
-    Not of a draft that is itself drafted for: which number drew it nobody wrote down.
+    Of a draft that is itself drafted for nobody wrote down which number drew it: one that its law leaves out, none did.
     """
+    for one in drafts.left_out(decided(output.rounds)):
+        yield Decision(one.position, "draft", 1.0, 0.0)
     if drafts.again or isinstance(drafts.drafter, ModelDrafter | BlockDrafter | BlockwiseDrafter):
         known, laws = drafts.drawn_from(decided(output.rounds))
         if known:

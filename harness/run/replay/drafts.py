@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.reading import DRAFT, HALF, Reader, around_nucleus, border_of
+from harness.run.replay.reading import DRAFT, HALF, Reader, around_nucleus, border_of, widened
 from methods.sampling import Sampling
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
@@ -128,6 +128,7 @@ class Drafts:
         self.as_points = as_points or (isinstance(drafter, PerRow) and not self.again)
         self.vocab_size, self.device = reader.target.vocab_size, reader.target.stack.device
         self.laws: Tensor | None = None
+        self.widest: Tensor | None = None  # of a draft that is drafted for: what its filters leave at most
         self.border: list[float] | None = None
         read = _laws_by_position(drafter, inputs, pending_of(reader, inputs), output)
         if read is not None:
@@ -137,6 +138,8 @@ class Drafts:
                 assert smaller is not None
                 assert larger is not None
                 self.border = border_of(smaller, larger).tolist()
+            if isinstance(drafter, HierarchicalDrafter) and reader.sampling.filters:
+                self.widest = read(widened(reader.sampling))
 
     def bound(self, position: int) -> float:
         """Return by how much rounding may move a draft's law there, or its difference from the target's."""
@@ -157,6 +160,12 @@ class Drafts:
         if self.laws is None or not known:
             return [], torch.empty(0)
         return known, self.laws[[one.position for one in known]]
+
+    def left_out(self, places: Sequence[Place]) -> list[Place]:
+        """Return the drafts that no number can have drawn, since the filters leave them nothing; of one that is drafted for."""
+        if self.widest is None:
+            return []
+        return [one for one in places if one.position < len(self.widest) and not self.widest[one.position, one.token]]
 
     def probs(self, places: Sequence[Place]) -> list[float | None]:
         """Return what its law gives each draft; None where it is not known."""

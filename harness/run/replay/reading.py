@@ -104,6 +104,12 @@ def around_nucleus(sampling: Sampling) -> tuple[Sampling, Sampling]:
     return replace(sampling, top_p=least), replace(sampling, top_p=most)
 
 
+def widened(sampling: Sampling) -> Sampling:
+    """Return a sampling whose filters leave what rounding may have moved across their borders, too."""
+    around = sampling if sampling.top_p is None else around_nucleus(sampling)[1]
+    return around if around.top_k is None else replace(around, top_k=around.top_k + 1)
+
+
 def border_of(smaller: Float[Tensor, "T V"], larger: Float[Tensor, "T V"]) -> Float[Tensor, "T"]:
     """Return the total variation between the laws of ``around_nucleus``: 0 but where a token is at the border."""
     return (smaller.double() - larger.double()).abs().sum(-1) / 2
