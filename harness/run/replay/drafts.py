@@ -138,7 +138,8 @@ class Drafts:
                 assert smaller is not None
                 assert larger is not None
                 self.border = border_of(smaller, larger).tolist()
-            if isinstance(drafter, HierarchicalDrafter) and reader.sampling.filters:
+            is_half = reader.target.stack.dtype in HALF  # of which no bound is known
+            if isinstance(drafter, HierarchicalDrafter) and reader.sampling.filters and not is_half:
                 self.widest = read(widened(reader.sampling))
 
     def bound(self, position: int) -> float:
