@@ -11,8 +11,10 @@ from harness.core.files import short_hash
 from harness.report.known.inputs import loaded
 from harness.report.known.rules import SAMPLINGS
 from methods import transformers_assisted, transformers_generate
+from methods.models.base import Stack
 from methods.sampling import Uniforms
 from methods.session import ModelSession
+from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Stop
 
 PROMPTS, SEEDS, NUM_TOKENS = ((5, 6, 7), (8, 9, 10, 11), (12, 13)), (1, 2, 3), 12
@@ -24,20 +26,21 @@ def asked() -> dict[str, str]:
     found = {f"transformers at {label}": _hash(transformers_generate._drawn(one)) for label, one in SAMPLINGS.items()}
     for schedule in SCHEDULES:
         found[f"transformers' assistant, {schedule}"] = _hash(transformers_assisted._how_many(3, schedule))
-    lookup = partial(transformers_assisted.lend_lookup, gamma=3)
+    stack, lookup = loaded("llama-target").stack, partial(transformers_assisted.lend_lookup, gamma=3)
     for name, label, assistance in (("plain", "greedy", None), ("prompt lookup", "T 1", lookup)):
-        method = transformers_generate.TransformersGenerate(assistance=assistance)
-        together = _texts(method, label, range(len(PROMPTS)))
-        alone = [text for row in range(len(PROMPTS)) for text in _texts(method, label, range(row, row + 1))]
+        method = TransformersGenerate(assistance=assistance)
+        together = _texts(stack, method, label, range(len(PROMPTS)))
+        alone = [text for row in range(len(PROMPTS)) for text in _texts(stack, method, label, range(row, row + 1))]
         found[f"transformers' rows are their own, {name} at {label}"] = str(together == alone)
     return found
 
 
-def _texts(method: transformers_generate.TransformersGenerate, label: str, rows: range) -> list[list[int]]:
-    session = ModelSession(loaded("llama-target").stack)
+def _texts(stack: Stack, method: TransformersGenerate, label: str, rows: range) -> list[list[int]]:
     inputs, uniforms = Inputs(tuple(PROMPTS[row] for row in rows)), Uniforms([SEEDS[row] for row in rows], NUM_TOKENS)
     with torch.inference_mode():
-        made: list[Generation] = method.generate(session, inputs, SAMPLINGS[label], uniforms, Stop(max_new_tokens=NUM_TOKENS))
+        made: list[Generation] = method.generate(
+            ModelSession(stack), inputs, SAMPLINGS[label], uniforms, Stop(max_new_tokens=NUM_TOKENS)
+        )
     return [one.tokens for one in made]
 
 
