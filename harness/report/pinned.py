@@ -85,7 +85,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
     answers, german = plain("squad", "llama-target"), plain("wmt-en-de", "t5-target")
     text, drawn = plain("text", "llama-target"), plain("text", "llama-target", 1.0)
     beams, searching = MethodSpec.of("beam", num_beams=3), MethodSpec.of("speculative-beam", drafter=t5, gamma=3, num_beams=3)
-    batched = drawn.replace(batch_size=4)
+    batched, spoken = drawn.replace(batch_size=4), plain("librispeech-clean", "whisper-target", 1.0)
     flat = batched.replace(sampling=SamplingSpec(temperature=2.0))
     stacked = DrafterSpec(kind="hierarchical", model=llama.model, inner=DrafterSpec(kind="copy"))
     shared = DrafterSpec(kind="tli", model=llama.model, options={"draft_tokens": 200})
@@ -118,20 +118,14 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "news-unigram": drafted(plain("cnndm", "t5-target", 1.0), replace(ngram, kind="unigram")),
         "ppd-greedy": piped(answers.replace(ignore_eos=True), candidates=1, execution="process"),
         "ppd-sampled": piped(plain("squad", "llama-target", 1.0, ignore_eos=True), candidates=3, execution="batched"),
-        "ppd-long": piped(
-            plain("text", "llama-target", ignore_eos=True, max_new_tokens=100), candidates=2, execution="batched"
-        ),
+        "ppd-long": piped(text.replace(ignore_eos=True, max_new_tokens=100), candidates=2, execution="batched"),
         "blocks-strict": drafted(written, blocks, 5, rule="top-1"),
-        "blocks-relaxed-batch": drafted(
-            plain("wmt-en-de", "specdec-verifier", batch_size=4), blocks, 5, rule="top-beta", beta=2, tau=3.0
-        ),
+        "blocks-relaxed-batch": drafted(written.replace(batch_size=4), blocks, 5, rule="top-beta", beta=2, tau=3.0),
         "blocks-alone": Comparison((written, written.replace(method=alone))),
         "blocks-alone-sampled-batch": Comparison((sampled, sampled.replace(method=alone))),
-        "speech-exact": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="exact"),
-        "speech-sigmoid": drafted(plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid", scale=10.0),
-        "speech-released": drafted(
-            plain("librispeech-clean", "whisper-target", 1.0), speech, rule="sigmoid-released", scale=10.0
-        ),
+        "speech-exact": drafted(spoken, speech, rule="exact"),
+        "speech-sigmoid": drafted(spoken, speech, rule="sigmoid", scale=10.0),
+        "speech-released": drafted(spoken, speech, rule="sigmoid-released", scale=10.0),
     }
 
 

@@ -1,6 +1,5 @@
 """What records that are written by hand amount to: every definition of acceptance, speeds, and the accounts of their parts."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from harness.measures.of_run import decode_speedup, failed_frac, ms_per_token, s
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.leviathan import speed
 from harness.report.pinned import plain_decoding
-from methods.speculative import acceptance
 from methods.steps import Step, Steps
 
 STEPS = (  # drafts, those that stand, tokens that are emitted
@@ -25,26 +23,11 @@ STEPS = (  # drafts, those that stand, tokens that are emitted
 )
 PROBS = {3: ([0.5, 0.2, 0.9], [0.4, 0.8, 0.9]), 2: ([0.3, 0.8], [0.6, 0.4]), 0: ([], [])}  # target's and draft's, by drafts
 NUM_EXAMPLES, NUM_LAYERS = 4, 8
-DEFINITIONS: dict[str, Callable[[list[Step]], acceptance.Statistic]] = {
-    one.__name__: one
-    for one in (
-        acceptance.alpha_ratio, acceptance.alpha_point_mass, acceptance.accepted_over_verified,
-        acceptance.accepted_over_drafted, acceptance.accepted_per_step, acceptance.tokens_per_step,
-        acceptance.expected_token_wise, acceptance.expected_blocks, acceptance.accepted_over_all_drafted,
-        acceptance.accepted_per_drafting_step, acceptance.matches_per_step,
-    )
-} | {
-    f"{one.__name__}({place})": one(place)
-    for one in (acceptance.position_joint, acceptance.position_conditional)
-    for place in (1, 2, 3)
-}  # fmt: skip
 
 
 def counted() -> dict[str, float | str]:
     """Return every definition of acceptance, and what Eq. 1 makes of it."""
-    steps = _steps()
-    found: dict[str, float | str] = {name: top / below for name, one in DEFINITIONS.items() for top, below in [one(steps)]}
-    return found | _defined() | _expected() | _repeated()
+    return {**_defined(), **_expected(), **_repeated()}
 
 
 def timed() -> dict[str, float | str]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from harness.core.files import short_hash
+from harness.core.plugins import find
 from kernels.inputs import InputError
 from methods.beam import BeamState
 from methods.parts import RULES
@@ -42,13 +43,13 @@ ENDS = (1, 30, 45)  # of a text
 LENIENCES = (1.0, 0.3)
 
 
-def decided(names: Iterable[str] = RULES) -> dict[str, float | str]:
+def decided(names: Iterable[str] = ()) -> dict[str, float | str]:
     """Return what rules decide on the same rounds, by all that may decide for them, and the probabilities that they state.
 
-    Not where a rule is not defined: SpecDec's are greedy.
+    By default of all but those of plug-ins. Not where a rule is not defined: SpecDec's are greedy.
     """
     found: dict[str, float | str] = {}
-    for name in names:
+    for name in names or [one for one in RULES if find("rule", one) is None]:
         for options in RULE_OPTIONS.get(name, ({},)):
             told = ", ".join(f"{key} {value}" for key, value in options.items())
             for label, sampling in SAMPLINGS.items():
