@@ -17,8 +17,6 @@ from harness.run.prompts import Prompt, seed_of
 from methods.sampling import Sampling, Uniforms
 from methods.types import Generation, Inputs, Method, Session, Stop
 
-LIMITED_BY_DRAFTER = ("drafter-alone",)  # methods whose output ends where the drafter has no position left
-
 
 def generate(
     experiment: Experiment, method: Method, prompts: Sequence[Prompt], target: LoadedModel, session: Session, repeat: int
@@ -76,24 +74,6 @@ def outputs_of(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], ta
     assert limit is not None
     budget = min(experiment.max_new_tokens, limit - len(prompt.tokens) + 1)
     return parts_of(tokens, stop_of(experiment, target).token_ids, budget)
-
-
-def misended(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], target: LoadedModel) -> tuple[int, str] | None:
-    """Return where an output goes on behind its end, or ends before a stopping token and its limit, in words; None: neither.
-
-    Every window of a recording ends so; those that say nothing are left out.
-    """
-    stop, limit = stop_of(experiment, target), target.stack.position_limit
-    cached = 0 if target.stack.encodes_prompts else len(prompt.tokens) - 1
-    budget = experiment.max_new_tokens if limit is None else min(experiment.max_new_tokens, limit - cached)
-    windows, parts = len(prompt.windows()), parts_of(tokens, stop.token_ids, budget)
-    if len(parts) > windows:
-        return sum(map(len, parts[:windows])), "token behind the end of the text"
-    if experiment.method.name in LIMITED_BY_DRAFTER:
-        return None
-    if windows == 1 and len(parts[0]) < budget and not stop.token_ids.intersection(parts[0][-1:]):
-        return len(parts[0]), "end before a stopping token and the limit"
-    return None
 
 
 def text_of(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], target: LoadedModel) -> str:

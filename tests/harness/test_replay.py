@@ -20,13 +20,12 @@ from harness.models.fit import Models
 from harness.models.loading import load_model
 from harness.models.names import pin_model
 from harness.run.comparison import Replay
-from harness.run.decode import misended
 from harness.run.prompts import examples_of, make_prompt
 from harness.run.replay import Reader, is_replayed, outputs, reading
 from harness.run.replay.blocks import blocks
 from harness.run.replay.decisions import acceptances
 from harness.run.replay.drafts import Sampled, asked_again, rounds_of
-from harness.run.replay.outputs import Replayed
+from harness.run.replay.outputs import Replayed, misended
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
 from kernels.verify import reference
@@ -525,6 +524,6 @@ def test_what_does_not_fit_into_memory_is_not_replayed(kind: str, tmp_path: Path
 def test_a_drafter_alone_may_end_where_it_has_no_position_left(name: str, is_fault: bool) -> None:
     """It has fewer of them than the target; nothing else may end before a stopping token and the limit."""
     experiment: Any = SimpleNamespace(method=SimpleNamespace(name=name), max_new_tokens=48, ignore_eos=True)
-    target: Any = SimpleNamespace(stack=SimpleNamespace(position_limit=64, encodes_prompts=True), eos_token_ids=(2,))
+    target: Any = SimpleNamespace(stack=SimpleNamespace(position_limit=64, encodes_prompts=True, model=None))
     prompt: Any = SimpleNamespace(windows=lambda: [0], tokens=(5, 6))
     assert (misended(experiment, prompt, [7] * 31, target) is not None) == is_fault

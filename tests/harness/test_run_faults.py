@@ -1,4 +1,4 @@
-"""A run sees faults by itself: of texts' ends by any method, and of lossy rules by the laws that they state.
+"""A run sees faults by itself: of where texts begin and end by any method, and of lossy rules by the laws that they state.
 
 The models are those of `make regress`, in fp64. Faults that exact methods' replays find: test_replay.py.
 """
@@ -28,6 +28,8 @@ from harness.run.replay.reading import seed_said
 from harness.run.runner import Runner, pin
 from kernels.inputs import SamplingSpec
 from methods.beam import BeamSearch
+from methods.models.base import EncoderDecoderStack
+from methods.models.whisper import WhisperStack
 from methods.sampling import Sampling
 from methods.specdec import drafter as block_drafter
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
@@ -76,9 +78,34 @@ def ends_too_soon(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stop, "budgets", lambda self, target: [min(30, room) for room in whole(self, target)])
 
 
+def knows_no_end(patch: pytest.MonkeyPatch) -> None:
+    """Every arm goes on behind the model's end of text."""
+    patch.setattr(run_decode, "stop_of", lambda experiment, target: Stop(max_new_tokens=experiment.max_new_tokens))
+
+
+def begins_with_another_token(patch: pytest.MonkeyPatch) -> None:
+    """Every decoder reads a wrong first token, so that all arms are wrong alike."""
+    begin = EncoderDecoderStack.__init__
+
+    def begun(self: EncoderDecoderStack, *given: Any) -> None:
+        begin(self, *given)
+        assert self.start_token is not None
+        self.start_token += 1
+
+    patch.setattr(EncoderDecoderStack, "__init__", begun)
+
+
+def never_begins_as_it_may(patch: pytest.MonkeyPatch) -> None:
+    """No transcription begins with most of what it may begin with, in any arm."""
+    patch.setattr(WhisperStack, "begin_suppressed", property(lambda self: tuple(range(1, 300)), lambda self, tokens: None))
+
+
 @pytest.mark.parametrize(
     ("fault", "name", "method", "expected"),
     [
+        (knows_no_end, "news-sampled", None, "token behind the end of the text"),
+        (begins_with_another_token, "news-sampled", None, "not what target, random numbers and limits give"),
+        (never_begins_as_it_may, "speech-exact", None, "not what target, random numbers and limits give"),
         (looks_at_the_last_token, "news-sampled", None, "token behind the end of the text"),
         (ends_too_soon, "text-lenient", None, "end before a stopping token and the limit"),
         (ends_too_soon, "de-beam", None, "end before a stopping token and the limit"),

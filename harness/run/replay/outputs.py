@@ -1,7 +1,7 @@
 """Replays of outputs and of records: which methods can be replayed, all decisions of one, and the first that is a fault."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from harness.core.experiment import Experiment
 from harness.core.messages import is_memory
 from harness.core.records import Divergence, Record
 from harness.models.loading import LoadedModel
-from harness.run.decode import misended, outputs_of
+from harness.run.decode import outputs_of, parts_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt
 from harness.run.replay.blocks import blocks
@@ -26,7 +26,7 @@ from harness.run.replay.decisions import (
     repeated_drafts,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
-from harness.run.replay.reading import SAMPLE, Reader, law_of, numbers_of, seed_said
+from harness.run.replay.reading import SAMPLE, Reader, ends_said, law_of, numbers_of, seed_said
 from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
@@ -37,6 +37,7 @@ from methods.speculative.rules import KernelRule, Lenience, SpeculativeSampling
 from methods.steps import Step
 from methods.types import Generation, Inputs, Method, VerifyRule
 
+LIMITED_BY_DRAFTER = ("drafter-alone",)  # methods whose output ends where the drafter has no position left
 STATE_DRAFTS = (SpeculativeSampling, BlockVerification, KernelRule, Lenience, Typical, TargetGreedy)  # with what drafters gave
 STATE_LAW = (Lenience, Typical, TargetGreedy)  # lossy rules whose probabilities of drafts are the target's own
 
@@ -88,6 +89,25 @@ def with_end(record: Record, experiment: Experiment, prompt: Prompt, target: Loa
         return record
     position, what = found
     return dataclasses.replace(record, divergence=_divergence(Decision(position, what, 1.0, 0.0)))
+
+
+def misended(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], target: LoadedModel) -> tuple[int, str] | None:
+    """Return where an output goes on behind its end, or ends before a stopping token and its limit, in words; None: neither.
+
+    Every window of a recording ends so; those that say nothing are left out. Stopping tokens are read from the model's settings
+    anew: nothing of ``LoadedModel.eos_token_ids`` is used.
+    """
+    ends, limit = frozenset() if experiment.ignore_eos else ends_said(target.stack.model), target.stack.position_limit
+    cached = 0 if target.stack.encodes_prompts else len(prompt.tokens) - 1
+    budget = experiment.max_new_tokens if limit is None else min(experiment.max_new_tokens, limit - cached)
+    windows, parts = len(prompt.windows()), parts_of(tokens, ends, budget)
+    if len(parts) > windows:
+        return sum(map(len, parts[:windows])), "token behind the end of the text"
+    if experiment.method.name in LIMITED_BY_DRAFTER:
+        return None
+    if windows == 1 and len(parts[0]) < budget and not ends.intersection(parts[0][-1:]):
+        return len(parts[0]), "end before a stopping token and the limit"
+    return None
 
 
 def _taken(rounds: list[Step], count: int) -> list[Step]:

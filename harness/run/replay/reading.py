@@ -116,11 +116,16 @@ def border_of(smaller: Float[Tensor, "T V"], larger: Float[Tensor, "T V"]) -> Fl
 
 
 def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
-    """Return the logits before each token of one row's output, by one pass of a transformers model and without a cache."""
-    (prompt,), before, device = inputs.prompts, list(tokens[:-1]), stack.device
+    """Return the logits before each token of one row's output, by one pass of a transformers model and without a cache.
+
+    What a text begins with and may not say is what the model's own settings tell, not what ``stack`` made of them.
+    """
+    (prompt,), before, device, settings = inputs.prompts, list(tokens[:-1]), stack.device, model.generation_config
     if stack.encodes_prompts:
         source = torch.tensor([prompt], device=device)
-        text = torch.tensor([[stack.start_token, *before]], device=device)
+        starts = [getattr(one, "decoder_start_token_id", None) for one in (settings, model.config)]
+        start = next(token for token in starts if token is not None)
+        text = torch.tensor([[start, *before]], device=device)
         given: dict[str, Tensor] = {
             "input_ids": source,
             "attention_mask": torch.ones_like(source),
@@ -132,9 +137,9 @@ def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -
     else:
         given = {"input_ids": torch.tensor([[*prompt, *before]], device=device)}
     logits = model(**given, use_cache=False, return_dict=True).logits[0, -len(tokens) :].clone()
-    never = () if inputs.features is None else model.generation_config.suppress_tokens or ()
-    logits[:, list(never)] = float("-inf")
-    logits[:1, list(stack.begin_suppressed)] = float("-inf")
+    if inputs.features is not None:
+        logits[:, settings.suppress_tokens or []] = float("-inf")
+        logits[:1, settings.begin_suppress_tokens or []] = float("-inf")
     return logits
 
 
@@ -147,6 +152,13 @@ def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T
     for kind in kinds:
         scores = kind(None, scores)
     return scores.softmax(-1)
+
+
+def ends_said(model: Any) -> frozenset[int]:
+    """Return the tokens that end a text, by a model's generation settings, or by its configuration where those name none."""
+    named = [getattr(one, "eos_token_id", None) for one in (model.generation_config, model.config)]
+    ends = next((found for found in named if found is not None and found != []), [])
+    return frozenset([ends] if isinstance(ends, int) else ends)
 
 
 def seed_said(seed: int, example: str, repeat: int, window: int) -> int:
