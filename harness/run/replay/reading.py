@@ -157,7 +157,7 @@ def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T
 def ends_said(model: Any) -> frozenset[int]:
     """Return the tokens that end a text, by a model's generation settings, or by its configuration where those name none."""
     named = [getattr(one, "eos_token_id", None) for one in (model.generation_config, model.config)]
-    ends = next((found for found in named if found is not None and found != []), [])
+    ends: int | list[int] = next((found for found in named if found is not None and found != []), [])
     return frozenset([ends] if isinstance(ends, int) else ends)
 
 
