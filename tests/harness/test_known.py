@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import GenerationConfig
 
-from harness.measures import definitions, of_run, pipelines
+from harness.measures import definitions, of_run, paired_tests, pipelines, statistics, verdicts
 from harness.measures.logs import plus_one, pooled
 from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
@@ -20,23 +21,25 @@ from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
 from harness.report.known import inputs, records
 from harness.report.known import rules as known_rules
+from harness.report.known.forms import belonging, inferred, parted, predicted
 from harness.report.known.inputs import read
 from harness.report.known.loops import asked
 from harness.report.known.networks import made
 from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
-from harness.run import decode, prompts
+from harness.run import decode, divergence, prompts
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods import transformers_assisted, transformers_generate
 from methods.beam import BeamState
 from methods.models import whisper
-from methods.ppd import heads
+from methods.ppd import heads, plans
+from methods.ppd import theory as pipelined
 from methods.sampling import EndlessUniforms, Sampling, Uniforms
 from methods.specdec import rules as specdec_rules
 from methods.specdec.blockwise import BlockwiseHeads
-from methods.speculative import acceptance
+from methods.speculative import acceptance, theory
 from methods.speculative.engine_rules import Typical
 from methods.speculative.rules import SpeculativeSampling
 from methods.transformers_generate import TransformersGenerate
@@ -315,6 +318,61 @@ def plain_rounds_counted(patch: Patch) -> None:
     patch.setattr(definitions, "DEFINITIONS", changed)
 
 
+def last_token_began_early(patch: Patch) -> None:
+    patch.setattr(
+        pipelined, "latency", lambda depth, early, count, rate: depth * count - (depth - early) * count * np.asarray(rate)
+    )
+
+
+def drafts_for_tokens(patch: Patch) -> None:
+    patch.setattr(theory, "operations_factor", lambda alpha, gamma: gamma / theory.expected_tokens(alpha, gamma))
+
+
+def layers_counted_from_the_first(patch: Patch) -> None:
+    whole = plans._costs
+    patch.setattr(plans, "_costs", lambda steps, num_layers: whole([replace(one, early_layer=0) for one in steps], num_layers))
+
+
+def one_name_for_all_leniences(patch: Patch) -> None:
+    whole = of_run.alpha_overlap
+    patch.setattr(of_run, "alpha_overlap", lambda rows, drafter, lenience: whole(rows, drafter, 1.0))
+
+
+def one_sided(patch: Patch) -> None:
+    whole = paired_tests.all_signs
+    patch.setattr(paired_tests, "all_signs", lambda ranks, positive: whole(ranks, positive) / 2)
+
+
+def no_test_among_others(patch: Patch) -> None:
+    patch.setattr(paired_tests, "holm", lambda chances, error: {name for name, one in chances.items() if one <= error})
+
+
+def replicas_taken_for_one(patch: Patch) -> None:
+    patch.setattr(statistics, "replicas_of", lambda units: [])
+
+
+def apart_by_replicas(patch: Patch) -> None:
+    patch.setattr(statistics, "_shared_names", lambda *arms: arms)
+
+
+def of_any_device(patch: Patch) -> None:
+    whole = verdicts.place_of
+    patch.setattr(verdicts, "place_of", lambda experiment: whole(experiment.replace(device="cpu")))
+
+
+def of_any_dtype(patch: Patch) -> None:
+    whole = verdicts.place_of
+    patch.setattr(verdicts, "place_of", lambda experiment: whole(experiment.replace(dtype="float64")))
+
+
+def sees_with_any_test(patch: Patch) -> None:
+    patch.setattr(verdicts, "BLIND", ("nothing ",))
+
+
+def near_by_a_probability(patch: Patch) -> None:
+    patch.setattr(divergence, "draw_off", lambda laws, tokens, number: laws.max() - laws.gather(-1, tokens[:, None]).sum())
+
+
 @pytest.mark.parametrize(
     ("fault", "answers", "moved"),
     [
@@ -364,6 +422,18 @@ def plain_rounds_counted(patch: Patch) -> None:
         (strict_alpha_of_lenience, counted, "tokens expected of lenience"),
         (prompts_left_out, timed, "pipeline: speedup"),
         (plain_rounds_counted, counted, "definition vllm_mean_acceptance_length"),
+        (last_token_began_early, predicted, "PPD, latency"),
+        (drafts_for_tokens, predicted, "Theorem 3.11"),
+        (layers_counted_from_the_first, timed, "cost of a pipeline's layer"),
+        (one_name_for_all_leniences, counted, "alpha_overlap[copy]_at_lenience_0.3"),
+        (one_sided, inferred, "signed ranks"),
+        (no_test_among_others, inferred, "what stands out of four"),
+        (replicas_taken_for_one, inferred, "a number of three replicas"),
+        (apart_by_replicas, inferred, "a difference of two arms' numbers"),
+        (of_any_device, belonging, "verdict of exact on cuda"),
+        (of_any_dtype, belonging, "verdict of exact in half precision"),
+        (sees_with_any_test, belonging, "earned by ranks alone"),
+        (near_by_a_probability, parted, "margin at temperature 1"),
     ],
 )
 def test_a_fault_moves_its_answer(

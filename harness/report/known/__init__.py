@@ -1,9 +1,9 @@
-"""Known answers: what is decided, read, made and counted of cases that are made here, for what toy models never meet.
+"""Known answers: what is decided, read, made, counted and reckoned of cases that are made here, for what toy models never meet.
 
 Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
 """
 
-from harness.report.known import inputs, loops, networks, records, rules
+from harness.report.known import forms, inputs, loops, networks, records, rules
 
 Answer = float | str
 
@@ -19,4 +19,8 @@ def answers() -> dict[str, Answer]:
         **loops.asked(),
         **records.counted(),
         **records.timed(),
+        **forms.predicted(),
+        **forms.inferred(),
+        **forms.belonging(),
+        **forms.parted(),
     }

@@ -8,11 +8,13 @@ from harness.core.records import Overlap, Record
 from harness.measures import pipelines
 from harness.measures.definitions import definitions_of
 from harness.measures.logs import Log
-from harness.measures.of_run import decode_speedup, failed_frac, ms_per_token, speedup, tokens_per_s
+from harness.measures.of_run import all_metrics, decode_speedup, failed_frac, ms_per_token, speedup, tokens_per_s
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.leviathan import speed
 from harness.report.pinned import plain_decoding
+from methods.ppd.plans import measured_costs
 from methods.steps import Step, Steps
+from tasks import get_task
 
 STEPS = (  # drafts, those that stand, tokens that are emitted
     ((7, 8, 9), 3, 4),
@@ -27,7 +29,7 @@ NUM_EXAMPLES, NUM_LAYERS = 4, 8
 
 def counted() -> dict[str, float | str]:
     """Return every definition of acceptance, and what Eq. 1 makes of it."""
-    return {**_defined(), **_expected(), **_repeated()}
+    return {**_defined(), **_expected(), **_repeated(), **_named()}
 
 
 def timed() -> dict[str, float | str]:
@@ -35,7 +37,7 @@ def timed() -> dict[str, float | str]:
     plain = [_record(number, [Step([], 0, 1, round_s=0.1)] * 10, 0.3 + 0.1 * number) for number in range(NUM_EXAMPLES)]
     rounds = [replace(one, round_s=0.15, draft_s=0.02, verify_s=0.12) for one in _steps()]
     drafting = [_record(number, rounds, 0.5) for number in range(NUM_EXAMPLES)]
-    found: dict[str, Estimate | Missing | None] = {
+    found: dict[str, Estimate | Missing | float | None] = {
         "speedup": speedup(plain, drafting), "decode_speedup": decode_speedup(plain, drafting),
         "tokens_per_s": tokens_per_s(drafting), "ms_per_token": ms_per_token(drafting),
         "tokens_per_s of two rows": tokens_per_s(_together(drafting)),
@@ -46,7 +48,11 @@ def timed() -> dict[str, float | str]:
     piped = pipelines.account([plain], [_record(number, _piped(), 0.5) for number in range(NUM_EXAMPLES)], NUM_LAYERS)
     found |= {f"drafting: {name}": one for name, one in (account if isinstance(account, dict) else {"": account}).items()}
     found |= {f"pipeline: {name}": one for name, one in getattr(piped, "estimates", {"": piped}).items()}
-    return {name: one.value if isinstance(one, Estimate) else str(one) for name, one in found.items()}
+    found |= {f"cost of a pipeline's {name}": one for name, one in vars(measured_costs(_piped(), NUM_LAYERS, 1)).items()}
+    return {
+        name: one.value if isinstance(one, Estimate) else one if isinstance(one, float) else str(one)
+        for name, one in found.items()
+    }
 
 
 def _defined() -> dict[str, float | str]:
@@ -77,7 +83,19 @@ def _expected() -> dict[str, float | str]:
 def _repeated() -> dict[str, float | str]:
     """Return the interval of a ratio whose examples were repeated: an example is drawn with all its repeats."""
     found = ratio_of_examples([(f"{number % 40}", 1.0 + number % 7, 2.0 + number % 3) for number in range(80)])
-    return {"a ratio of repeats": "-" if found is None else f"{found.as_text('.6f')} n={found.n}"}
+    return {"a ratio of repeats": told(found)}
+
+
+def _named() -> dict[str, float | str]:
+    """Return an arm's overlaps by the names that a run prints, at each lenience that was measured."""
+    overlap = [Overlap(drafter="copy", by_lenience={"1.0": [0.5, 0.7, 0.9, 0.8, 0.6], "0.3": [0.8, 0.9, 1.0, 0.9, 0.7]})]
+    found = all_metrics(get_task("text"), [replace(_record(number, _steps(), 0.5), overlap=overlap) for number in range(2)])
+    return {name: one.value for name, one in found.items() if name.startswith("alpha_overlap")}
+
+
+def told(found: Estimate | None) -> str:
+    """Return a number with its interval and how many examples it is of."""
+    return "-" if found is None else f"{found.as_text('.6f')} n={found.n}"
 
 
 def _steps() -> list[Step]:

@@ -1,0 +1,169 @@
+"""What the papers' closed forms, the tests of paired examples and the intervals give of numbers that are written here.
+
+Also what audits say of an experiment by the place where it ran, and how far an output may be from another by rounding.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from harness.core.experiment import DrafterSpec, MethodSpec, ModelSpec
+from harness.core.files import short_hash
+from harness.measures import paired_tests, statistics
+from harness.measures.statistics import Redrawn
+from harness.measures.verdicts import as_earned, is_red, key_of, label_of
+from harness.models.fit import Models
+from harness.report.known.records import told
+from harness.report.pinned import model, plain_decoding
+from harness.run.divergence import margin_at
+from harness.run.prompts import Prompt, make_prompt
+from methods.ppd import theory as pipelined
+from methods.speculative import theory
+from tasks import get_task
+from tasks.sources.read import read_examples
+
+RATES, LAYERS, CANDIDATES = np.array([0.0, 0.3, 1.0]), (40, 30), 3
+COSTS = pipelined.Costs(layer=1.0, sub_layer=1.6, early_head=0.5, final_head=0.4, request=2.0, hand_over=0.3)
+DIFFERENCES = [3.0, -1.0, 2.0, 2.0, 0.0, -0.5, 4.0, 1.0]
+CHANCES = {"a": 0.001, "b": 0.02, "c": 0.03, "d": 0.6}
+ROUND = {"ar_s": 0.1, "draft_s": 0.02, "verify_s": 0.13, "round_s": 0.01, "gamma": 4}
+SAMPLE = {"samples": 400, "p": 0.3, "tv_at_power_0.9": 0.1}
+REPLICAS, OWN_EXAMPLES = ("one", "two", "three"), 4
+
+
+def predicted() -> dict[str, float]:
+    """Return Equations 3 and 5 and Theorem 4.1 of PPD, and Eq. 1, Theorems 3.8 and 3.11 of speculative decoding."""
+    depth, early = LAYERS
+    forms = {
+        "PPD, Eq. 3": pipelined.half_depth_latency_per_token(RATES),
+        "PPD, Eq. 5": pipelined.half_depth_compute_per_time_unit(RATES, CANDIDATES),
+        "PPD, latency": pipelined.latency(depth, early, 20, RATES),
+        "PPD, compute": pipelined.compute(depth, early, 20, CANDIDATES, RATES),
+        "PPD, latency a token": pipelined.latency_per_token(depth, early, RATES),
+        "PPD, compute a token": pipelined.compute_per_token(depth, early, CANDIDATES, RATES),
+        "PPD, compute a time unit": pipelined.compute_per_time_unit(depth, early, CANDIDATES, RATES),
+        "PPD, latency by measured costs": pipelined.expected_latency(depth, early, 20, RATES, COSTS),
+        "PPD, a token by measured costs": np.array(pipelined.token_latency(depth, early, COSTS)),
+        "PPD, the paper's layer 15 of 24": np.array(pipelined.scaled_layer(15, 24)),
+        "Eq. 1": theory.expected_tokens(RATES, 4),
+        "Theorem 3.8": theory.walltime_factor(RATES, 4, 0.1),
+        "Theorem 3.11": theory.operations_factor(RATES[1:], 4),
+        "best number of drafts": np.array([theory.optimal_gamma(alpha, 0.05) for alpha in (0.1, 0.6, 0.9)]),
+        "an oracle's speed-up": theory.oracle_factor(RATES, 0.1),
+        "speed-up by measured costs": theory.predicted_speedup(3.0, **ROUND),
+    }
+    return {name: _folded(values) for name, values in forms.items()}
+
+
+def inferred() -> dict[str, float | str]:
+    """Return chances of the tests of paired examples, and intervals of differences, shares and replicas."""
+    many = [(number % 7) - 2.5 for number in range(paired_tests.EXACT + 11)]
+    first, second = _redrawn("x", 1.0), _redrawn("x", 1.3)
+    other = _redrawn("y", 1.3)
+    estimates = {
+        "a difference of one arm's numbers": statistics.paired_difference(first, second),
+        "a difference of two arms' numbers": statistics.paired_difference(first, other),
+        "a share of all": statistics.share_of_examples(1.0, 12, 12, 1.0),
+        "a number of three replicas": statistics.ratio_of_examples(
+            [
+                ((name, f"{row}"), 2.0 + index + row % 3, 1.0 + row % 2)
+                for index, name in enumerate(REPLICAS)
+                for row in range(8)
+            ]
+        ),
+        "a median": statistics.median(np.array([0.3, 0.1, 0.2, 0.9, 0.4, 0.5])),
+        "a sum's metric": statistics.of_sums(
+            {"hits": np.array([3.0, 1.0, 2.0, 4.0]), "all": np.array([4.0, 2.0, 2.0, 8.0])},
+            lambda sums, n: float(sums["hits"] / sums["all"]),
+        ),
+    }
+    found: dict[str, float | str] = {
+        "signed ranks": paired_tests.signed_rank(DIFFERENCES),
+        "signed ranks of many": paired_tests.signed_rank(many),
+        "as many hits or more": paired_tests.at_least(4, 20, 0.05),
+        "what stands out of four": ", ".join(sorted(paired_tests.holm(CHANCES, 0.05))),
+        "what is decided of four": str(statistics.holm(list(CHANCES.values()))),
+        "Student's 95 % of 2": statistics.student_quantile(2),
+        "a chance beyond": statistics.chance_beyond(0.8, 5),
+        "a tail among five": statistics.tail_among(5, 30),
+        "no more than 3 of 40": statistics.at_most(3, 40, 0.2),
+        "independent numbers": _folded(np.array(statistics.independent_difference((0.5, 0.6, 0.8), (0.3, 0.35, 0.36)))),
+    }
+    return found | {name: told(one) for name, one in estimates.items()}
+
+
+def belonging() -> dict[str, str]:
+    """Return which experiments share a verdict, and which verdict a subject's evidence earns."""
+    drafter = DrafterSpec(kind="model", model=model("llama-draft"))
+    plain = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
+    exact = plain.replace(method=MethodSpec.of("speculative", drafter=drafter, rule="exact", gamma=3))
+    rounded = exact.replace(target=ModelSpec(name=f"int8:{plain.target.name}"))
+    searched = plain.replace(method=MethodSpec.of("beam", num_beams=3), sampling=plain_decoding(0, 1, 1, "text", "x").sampling)
+    experiments = {
+        "plain": plain,
+        "exact": exact,
+        "exact on cuda": exact.replace(device="cuda:1"),
+        "exact in half precision": exact.replace(dtype="float16"),
+        "exact with graphs": exact.replace(graphs=True),
+        "exact of rounded weights": rounded,
+        "exact, greedy": exact.replace(sampling=searched.sampling),
+        "beams": searched,
+    }
+    found = {f"verdict of {name}": short_hash(repr(_nameless(key_of(one))), 8) for name, one in experiments.items()}
+    found |= {f"label of {name}": label_of(experiments[name].method) for name in ("plain", "exact", "beams")}
+    unseen: dict[str, Any] = {
+        "verdict": "same distribution",
+        "declared": "exact",
+        "tests": {"ranks at 1": SAMPLE},
+        "failed": [],
+    }
+    rows: dict[str, dict[str, Any]] = {
+        "ranks alone": unseen,
+        "contexts": unseen | {"tests": {"contexts of 2": SAMPLE}},
+        "too few contexts": unseen | {"tests": {"contexts of 2": SAMPLE | {"tv_at_power_0.9": 0.3}}},
+        "ranks and a law": unseen | {"largest_deviation": {"cpu": 1e-9}},
+        "ranks and ten decisions": unseen | {"replayed": {"decisions": 10}},
+        "ranks and eleven decisions": unseen | {"replayed": {"decisions": 11}},
+        "lossy, declared exact": {"verdict": "lossy", "declared": "exact"},
+    }
+    earned = {name: as_earned(row) for name, row in rows.items()}
+    return found | {f"earned by {name}": f"{row['verdict']}, red {is_red(row)}" for name, row in earned.items()}
+
+
+def parted() -> dict[str, float]:
+    """Return how far an output's first other token is from the target's own, and by how much rounding may move that."""
+    found: dict[str, float] = {}
+    for temperature in (0.0, 1.0):
+        plain = plain_decoding(0, 1, 1, "text", "llama-target", temperature)
+        models = Models(device=plain.device, dtype=plain.dtype)
+        prompt = _prompt(models)
+        margin, bound = margin_at(plain, ([5, 6, 7, 8], [5, 6, 9, 8]), prompt, 0, models)
+        short, none = margin_at(plain, ([5, 6, 7], [5, 6]), prompt, 0, models)
+        case = f"at temperature {temperature:g}"
+        found |= {f"margin {case}": margin, f"its bound {case}": bound, f"margin of an end {case}": short - none}
+    return found
+
+
+def _prompt(models: Models) -> Prompt:
+    experiment = plain_decoding(0, 1, 1, "text", "llama-target")
+    task = get_task("text")
+    return make_prompt(task, next(iter(read_examples(task, "toy", "test", 1, 0))), experiment, models.get(experiment.target))
+
+
+def _redrawn(arm: str, scale: float) -> Redrawn:
+    """Make a ratio of examples in three replicas of an arm, as ``paired_difference`` draws it again."""
+    units = tuple((f"{arm} {name}", f"{row} of {name}") for name in REPLICAS for row in range(OWN_EXAMPLES))
+    above = np.array([scale * (2.0 + index % 5) for index in range(len(units))])
+    below = np.array([1.0 + index % 3 for index in range(len(units))])
+    return Redrawn(units, lambda counts: (counts @ above) / (counts @ below))
+
+
+def _nameless(key: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out where the checkouts' models lie."""
+    return tuple(part.split(" on ")[-1] for part in key)
+
+
+def _folded(values: object) -> float:
+    """Return one number that moves where any of these does."""
+    flat = np.asarray(values, dtype=float).ravel()
+    return float(flat @ (1 + np.arange(len(flat)) / 8))
