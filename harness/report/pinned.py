@@ -92,7 +92,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
     return {
         "squad-greedy": drafted(answers, llama, schedule="heuristic"),
         "squad-copy": drafted(answers, DrafterSpec(kind="copy")),
-        "text-sampled-batch": drafted(batched, llama),
+        "text-sampled-batch": drafted(batched, llama, schedule="heuristic"),
         "text-filtered": drafted(plain("text", "llama-target").replace(sampling=FILTERED), llama),
         "text-lenient": drafted(drawn, llama, rule="lenience", lenience=0.3),
         "text-lenient-greedy": drafted(text, llama, rule="lenience", lenience=0.3),

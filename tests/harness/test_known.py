@@ -21,6 +21,7 @@ from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
 from harness.report.known import inputs, records
 from harness.report.known import rules as known_rules
+from harness.report.known.decoding import decoded
 from harness.report.known.forms import belonging, inferred, parted, predicted
 from harness.report.known.inputs import read
 from harness.report.known.loops import asked
@@ -28,7 +29,7 @@ from harness.report.known.networks import made
 from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
-from harness.run import decode, divergence, prompts
+from harness.run import decode, divergence, prompts, record
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods import transformers_assisted, transformers_generate
@@ -37,9 +38,11 @@ from methods.models import whisper
 from methods.ppd import heads, plans
 from methods.ppd import theory as pipelined
 from methods.sampling import EndlessUniforms, Sampling, Uniforms
+from methods.specdec import drafter
 from methods.specdec import rules as specdec_rules
 from methods.specdec.blockwise import BlockwiseHeads
 from methods.speculative import acceptance, theory
+from methods.speculative import decode as speculative_decode
 from methods.speculative.engine_rules import Typical
 from methods.speculative.rules import SpeculativeSampling
 from methods.transformers_generate import TransformersGenerate
@@ -373,6 +376,44 @@ def near_by_a_probability(patch: Patch) -> None:
     patch.setattr(divergence, "draw_off", lambda laws, tokens, number: laws.max() - laws.gather(-1, tokens[:, None]).sum())
 
 
+def windows_after_the_first_not_heard(patch: Patch) -> None:
+    whole = record.overlap
+    heard = list[Any]()
+
+    def first_window(session: Any, drafters: Any, given: Any, *rest: Any) -> Any:
+        heard.append(given)
+        return whole(session, drafters, heard[0], *rest)
+
+    patch.setattr(record, "overlap", first_window)
+
+
+def ends_as_its_first_window(patch: Patch) -> None:
+    whole = decode._strung
+    patch.setattr(decode, "_strung", lambda parts: replace(whole(parts), stop_reason=parts[0].stop_reason))
+
+
+def rounds_end_with_verification(patch: Patch) -> None:
+    stamp = speculative_decode._stamp
+    patch.setattr(
+        speculative_decode,
+        "_stamp",
+        lambda rows, draft_s, verify_s, round_s: stamp(rows, draft_s, verify_s, draft_s + verify_s),
+    )
+
+
+def laws_in_half_precision(patch: Patch) -> None:
+    patch.setattr(Sampling, "probs", lambda own, logits: (logits / own.temperature).softmax(-1))
+
+
+def blocks_begin_a_token_late(patch: Patch) -> None:
+    whole = drafter.block_logits
+
+    def block_logits(stack: Any, source: Any, text: torch.Tensor, lengths: Any) -> torch.Tensor:
+        return whole(stack, source, text, [length - (lengths[0] > 1) for length in lengths])
+
+    patch.setattr(drafter, "block_logits", block_logits)
+
+
 @pytest.mark.parametrize(
     ("fault", "answers", "moved"),
     [
@@ -422,6 +463,11 @@ def near_by_a_probability(patch: Patch) -> None:
         (strict_alpha_of_lenience, counted, "tokens expected of lenience"),
         (prompts_left_out, timed, "pipeline: speedup"),
         (plain_rounds_counted, counted, "definition vllm_mean_acceptance_length"),
+        (windows_after_the_first_not_heard, decoded, "overlap of windows"),
+        (ends_as_its_first_window, decoded, "text of 5 windows"),
+        (rounds_end_with_verification, decoded, "readings of round_s"),
+        (laws_in_half_precision, decoded, "a law in half precision, T 1"),
+        (blocks_begin_a_token_late, decoded, "laws of blocks along a long text"),
         (last_token_began_early, predicted, "PPD, latency"),
         (drafts_for_tokens, predicted, "Theorem 3.11"),
         (layers_counted_from_the_first, timed, "cost of a pipeline's layer"),

@@ -21,6 +21,7 @@ from harness.measures import of_run, statistics
 from harness.models.loading import LoadedModel
 from harness.report.pinned import CHECKPOINTS, pinned_set
 from harness.report.regress import POOLED, SCORED, Move, measure, measure_texts, moves, read_baseline
+from harness.run import build
 from harness.run import record as run_record
 from harness.run.runner import Runner
 from kernels.verify import reference, sigmoid
@@ -299,6 +300,16 @@ def blocks_drawn_by_the_first_numbers(patch: Patch) -> None:
     )
 
 
+def one_schedule_for_all_rows(patch: Patch) -> None:
+    whole = build.build_schedule
+
+    def build_schedule(spec: Any) -> Any:
+        shared = whole(spec)()
+        return lambda: shared
+
+    patch.setattr(build, "build_schedule", build_schedule)
+
+
 def one_draft_less_is_searched(patch: Patch) -> None:
     """Speculative beam search drafts a step less: its beams stay what they are."""
     whole = beam._Lookahead.levels
@@ -324,6 +335,7 @@ FAULTS = [
     (last_draft_missing, "news-sampled"),
     (last_draft_missing, "de-greedy"),
     (eager_rule, "text-sampled-batch"),
+    (one_schedule_for_all_rows, "text-sampled-batch"),
     (shifted_positions, "text-lenient"),
     (deaf_to_eos, "de-greedy"),
     (prompt_without_its_end, "de-greedy"),

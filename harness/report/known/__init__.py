@@ -3,7 +3,7 @@
 Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
 """
 
-from harness.report.known import forms, inputs, loops, networks, records, rules
+from harness.report.known import decoding, forms, inputs, loops, networks, records, rules
 
 Answer = float | str
 
@@ -19,6 +19,7 @@ def answers() -> dict[str, Answer]:
         **loops.asked(),
         **records.counted(),
         **records.timed(),
+        **decoding.decoded(),
         **forms.predicted(),
         **forms.inferred(),
         **forms.belonging(),

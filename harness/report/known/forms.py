@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from harness.core.experiment import DrafterSpec, MethodSpec, ModelSpec
-from harness.core.files import short_hash
 from harness.measures import paired_tests, statistics
 from harness.measures.statistics import Redrawn
 from harness.measures.verdicts import as_earned, is_red, key_of, label_of
 from harness.models.fit import Models
-from harness.report.known.records import told
+from harness.report.known.values import folded, hashed, told
 from harness.report.pinned import model, plain_decoding
 from harness.run.divergence import margin_at
 from harness.run.prompts import Prompt, make_prompt
@@ -52,7 +51,7 @@ def predicted() -> dict[str, float]:
         "an oracle's speed-up": theory.oracle_factor(RATES, 0.1),
         "speed-up by measured costs": theory.predicted_speedup(3.0, **ROUND),
     }
-    return {name: _folded(values) for name, values in forms.items()}
+    return {name: folded(values) for name, values in forms.items()}
 
 
 def inferred() -> dict[str, float | str]:
@@ -87,7 +86,7 @@ def inferred() -> dict[str, float | str]:
         "a chance beyond": statistics.chance_beyond(0.8, 5),
         "a tail among five": statistics.tail_among(5, 30),
         "no more than 3 of 40": statistics.at_most(3, 40, 0.2),
-        "independent numbers": _folded(np.array(statistics.independent_difference((0.5, 0.6, 0.8), (0.3, 0.35, 0.36)))),
+        "independent numbers": folded(np.array(statistics.independent_difference((0.5, 0.6, 0.8), (0.3, 0.35, 0.36)))),
     }
     return found | {name: told(one) for name, one in estimates.items()}
 
@@ -109,7 +108,7 @@ def belonging() -> dict[str, str]:
         "exact, greedy": exact.replace(sampling=searched.sampling),
         "beams": searched,
     }
-    found = {f"verdict of {name}": short_hash(repr(_nameless(key_of(one))), 8) for name, one in experiments.items()}
+    found = {f"verdict of {name}": hashed(_nameless(key_of(one))) for name, one in experiments.items()}
     found |= {f"label of {name}": label_of(experiments[name].method) for name in ("plain", "exact", "beams")}
     unseen: dict[str, Any] = {
         "verdict": "same distribution",
@@ -161,9 +160,3 @@ def _redrawn(arm: str, scale: float) -> Redrawn:
 def _nameless(key: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out where the checkouts' models lie."""
     return tuple(part.split(" on ")[-1] for part in key)
-
-
-def _folded(values: object) -> float:
-    """Return one number that moves where any of these does."""
-    flat = np.asarray(values, dtype=float).ravel()
-    return float(flat @ (1 + np.arange(len(flat)) / 8))

@@ -4,19 +4,19 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 from transformers import GenerationConfig
 
 from harness.core.experiment import ModelSpec
-from harness.core.files import short_hash
 from harness.core.plugins import find
 from harness.models.loading import LoadedModel, eos_ids, load_model
 from harness.models.names import pin_model
 from harness.models.translation import fewer, translation_of
 from harness.report.known.rules import ENDS
+from harness.report.known.values import hashed
 from harness.report.pinned import CHECKPOINTS, model, plain_decoding
 from harness.run.decode import merged, parts_of, stop_of
 from harness.run.prompts import make_prompt, seed_of
@@ -44,13 +44,13 @@ def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
     llama.tokenizer.chat_template = TEMPLATE
     shared = translation_of(llama, t5)
     return {
-        "a chat's tokens": _hash(llama.encode_chat("Two dogs ran.")),
-        "a prompt's tokens": _hash((llama.encode("Two dogs ran."), t5.encode("Two dogs ran."))),
-        "ends of a text": _hash(eos_ids(GenerationConfig(eos_token_id=list(ENDS)))),
-        "tokens of another vocabulary": _hash((shared.pieces, shared.target_ids.tolist(), shared.draft_ids.tolist())),
-        "tokens of a part of another": _hash(fewer(shared, 50, llama.eos_token_ids).target_ids.tolist()),
-        "a prompt in another's tokens": _hash(shared.prompt(llama.encode("Two dogs ran."))),
-        "a continuation in one's own": _hash(shared.back(t5.encode("Two dogs ran."))),
+        "a chat's tokens": hashed(llama.encode_chat("Two dogs ran.")),
+        "a prompt's tokens": hashed((llama.encode("Two dogs ran."), t5.encode("Two dogs ran."))),
+        "ends of a text": hashed(eos_ids(GenerationConfig(eos_token_id=list(ENDS)))),
+        "tokens of another vocabulary": hashed((shared.pieces, shared.target_ids.tolist(), shared.draft_ids.tolist())),
+        "tokens of a part of another": hashed(fewer(shared, 50, llama.eos_token_ids).target_ids.tolist()),
+        "a prompt in another's tokens": hashed(shared.prompt(llama.encode("Two dogs ran."))),
+        "a continuation in one's own": hashed(shared.back(t5.encode("Two dogs ran."))),
     }
 
 
@@ -62,14 +62,14 @@ def _asked(llama: LoadedModel) -> dict[str, str]:
             continue
         example = next(iter(read_examples(task, "toy", "test", 1, 0)))
         if example.audio is None:
-            found |= {f"prompt of {name}, {style}": _hash(task.prompt(example, style)) for style in get_args(PromptStyle)}
+            found |= {f"prompt of {name}, {style}": hashed(task.prompt(example, style)) for style in get_args(PromptStyle)}
         if name in SHORTER:
             whole = plain_decoding(0, 1, 1, name, "llama-target", max_input_tokens=None)
             templated = whole.replace(prompt_template=WRITTEN[name])
             ways = {"cut to fit": whole.replace(max_input_tokens=SHORTER[name]), "by a template": templated}
             for way, experiment in ways.items():
                 prompt = make_prompt(get_task(name), example, experiment, llama)
-                found[f"prompt of {name}, {way}"] = _hash((prompt.tokens, prompt.truncated_tokens))
+                found[f"prompt of {name}, {way}"] = hashed((prompt.tokens, prompt.truncated_tokens))
     return found
 
 
@@ -80,10 +80,10 @@ def _heard() -> dict[str, float | str]:
         f"two channels at {rate} Hz": float(to_mono(stereo, rate).samples.astype(np.float64).sum()) for rate in (16000, 8000)
     }
     for length in (300, 301, 1000):
-        found[f"windows of {length} samples"] = _hash(list(starts_of(length, 300)))
+        found[f"windows of {length} samples"] = hashed(list(starts_of(length, 300)))
     windows = [[7, 1, 2, 3, 4, 5, 9], [4, 5, 6, 8, 9], [8, 6, 8, 2], [3, 9]]
-    found["windows' texts"] = _hash(parts_of([token for part in windows for token in part], {9}, 4))
-    found["windows joined"] = _hash(merged(windows, {9}))
+    found["windows' texts"] = hashed(parts_of([token for part in windows for token in part], {9}, 4))
+    found["windows joined"] = hashed(merged(windows, {9}))
     return found
 
 
@@ -92,11 +92,11 @@ def _drawn() -> dict[str, str]:
     experiment = plain_decoding(0, 1, 1, "text", "llama-target")
     found = {}
     for repeat, window in ((0, 0), (1, 0), (0, 1), (0, 2)):
-        found[f"seed of repeat {repeat}, window {window}"] = _hash(seed_of(experiment, "an example", repeat, window))
+        found[f"seed of repeat {repeat}, window {window}"] = hashed(seed_of(experiment, "an example", repeat, window))
     for kind in (Uniforms, EndlessUniforms):
         for level, own in enumerate((kind([5, 6], 4), kind([5, 6], 4).nested())):
             drawn = own.draft([0, 2], 2), own.verify([1, 0], 2)
-            found[f"{kind.__name__}, level {level}"] = _hash([one.mul(2**20).long().tolist() for one in drawn])
+            found[f"{kind.__name__}, level {level}"] = hashed([one.mul(2**20).long().tolist() for one in drawn])
     return found
 
 
@@ -112,19 +112,15 @@ def _ended() -> dict[str, str]:
                 (copy / file).write_text(json.dumps(values | {"eos_token_id": ends}), encoding="utf8")
             stating = load_model(ModelSpec(name=str(copy)))
             stop = stop_of(plain_decoding(0, 1, 1, "text", "llama-draft"), stating)
-            found[f"ends of a model that states {name}"] = _hash((stating.eos_token_ids, sorted(stop.token_ids)))
+            found[f"ends of a model that states {name}"] = hashed((stating.eos_token_ids, sorted(stop.token_ids)))
     hears = loaded("whisper-target").stack.model
     hears.generation_config.begin_suppress_tokens, hears.generation_config.suppress_tokens = [3, 5], [8]
     stack = stack_for(hears)
     assert isinstance(stack, WhisperStack)
     logits = stack.head(torch.zeros(1, 1, stack.width, dtype=stack.dtype))[0, 0]
-    found["tokens that no text begins with"] = _hash((stack.begin_suppressed, logits.isinf().nonzero().flatten().tolist()))
+    found["tokens that no text begins with"] = hashed((stack.begin_suppressed, logits.isinf().nonzero().flatten().tolist()))
     return found
 
 
 def loaded(name: str) -> LoadedModel:
     return load_model(pin_model(model(name), "test", "toy"), dtype="float64")
-
-
-def _hash(value: Any) -> str:
-    return short_hash(repr(value), 8)

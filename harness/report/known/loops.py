@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 
-from harness.core.files import short_hash
 from harness.report.known.inputs import loaded
 from harness.report.known.rules import SAMPLINGS
+from harness.report.known.values import hashed
 from methods import transformers_assisted, transformers_generate
 from methods.models.base import Stack
 from methods.sampling import Uniforms
@@ -23,9 +23,12 @@ SCHEDULES = ("constant", "heuristic")
 
 def asked() -> dict[str, str]:
     """Return settings as hashes, and whether rows that are decoded together are as each is alone."""
-    found = {f"transformers at {label}": _hash(transformers_generate._drawn(one)) for label, one in SAMPLINGS.items()}
+    found = {
+        f"transformers at {label}": hashed(sorted(transformers_generate._drawn(one).items()))
+        for label, one in SAMPLINGS.items()
+    }
     for schedule in SCHEDULES:
-        found[f"transformers' assistant, {schedule}"] = _hash(transformers_assisted._how_many(3, schedule))
+        found[f"transformers' assistant, {schedule}"] = hashed(sorted(transformers_assisted._how_many(3, schedule).items()))
     stack, lookup = loaded("llama-target").stack, partial(transformers_assisted.lend_lookup, gamma=3)
     for name, label, assistance in (("plain", "greedy", None), ("prompt lookup", "T 1", lookup)):
         method = TransformersGenerate(assistance=assistance)
@@ -42,7 +45,3 @@ def _texts(stack: Stack, method: TransformersGenerate, label: str, rows: range) 
             ModelSession(stack), inputs, SAMPLINGS[label], uniforms, Stop(max_new_tokens=NUM_TOKENS)
         )
     return [one.tokens for one in made]
-
-
-def _hash(settings: dict[str, object]) -> str:
-    return short_hash(repr(sorted(settings.items())), 8)

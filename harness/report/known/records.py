@@ -11,6 +11,7 @@ from harness.measures.logs import Log
 from harness.measures.of_run import all_metrics, decode_speedup, failed_frac, ms_per_token, speedup, tokens_per_s
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.leviathan import speed
+from harness.report.known.values import told
 from harness.report.pinned import plain_decoding
 from methods.ppd.plans import measured_costs
 from methods.steps import Step, Steps
@@ -91,11 +92,6 @@ def _named() -> dict[str, float | str]:
     overlap = [Overlap(drafter="copy", by_lenience={"1.0": [0.5, 0.7, 0.9, 0.8, 0.6], "0.3": [0.8, 0.9, 1.0, 0.9, 0.7]})]
     found = all_metrics(get_task("text"), [replace(_record(number, _steps(), 0.5), overlap=overlap) for number in range(2)])
     return {name: one.value for name, one in found.items() if name.startswith("alpha_overlap")}
-
-
-def told(found: Estimate | None) -> str:
-    """Return a number with its interval and how many examples it is of."""
-    return "-" if found is None else f"{found.as_text('.6f')} n={found.n}"
 
 
 def _steps() -> list[Step]:

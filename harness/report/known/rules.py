@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.core.files import short_hash
 from harness.core.plugins import find
+from harness.report.known.values import hashed
 from kernels.inputs import InputError
 from methods.beam import BeamState
 from methods.parts import RULES
@@ -79,7 +79,7 @@ def _decided(rule: VerifyRule, sampling: Sampling) -> tuple[str, float]:
         places, counts = torch.arange(DRAFTS), torch.tensor(given[0].lengths)[:, None]
         seen = (places < counts) & (places <= (one.num_accepted[:, None] if isinstance(rule, KernelRule) else counts))
         stated += sum(float(probs.double()[seen].sum()) for probs in (one.target_probs, one.draft_probs) if probs.numel())
-    told = f"{accepted} accepted, {short_hash(repr(decisions), 8)}"
+    told = f"{accepted} accepted, {hashed(decisions)}"
     return ("" if all(one == "refused" for one in decisions) else told), stated
 
 
@@ -123,4 +123,4 @@ def searched() -> dict[str, str]:
         logits = numbers.standard_normal((len(state.beams), 60))
         logits[:, list(ENDS)] += 4
         seen.append(state.advance(torch.from_numpy(logits).log_softmax(-1)))
-    return {"beams with three ends": short_hash(repr((seen, state.best())), 8)}
+    return {"beams with three ends": hashed((seen, state.best()))}

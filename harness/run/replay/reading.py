@@ -84,7 +84,7 @@ class Reader:
         margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
         if sampling.greedy:
             return _reading(wide, margin, margin, sampling)
-        apart = (sampling.probs(logits) - sampling.probs(wide)).abs().sum(-1) / 2
+        apart = (law_of(logits, sampling) - law_of(wide, sampling)).abs().sum(-1) / 2
         return _reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()), sampling)
 
 

@@ -1,0 +1,108 @@
+"""What is decoded of a recording in several windows, by a clock that counts its readings, and along a long text."""
+
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+import torch
+
+from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, OverlapProbe
+from harness.core.records import Record
+from harness.models.fit import Models
+from harness.report.known.rules import SAMPLINGS
+from harness.report.known.values import folded, hashed
+from harness.report.pinned import drafted_by, plain_decoding
+from harness.run.build import build_drafter, build_method
+from harness.run.prompts import make_prompt
+from harness.run.record import Arm, forced, generated
+from methods.sampling import Sampling, Uniforms
+from methods.specdec.drafter import TEACHER_ROWS, BlockDrafter
+from methods.types import Inputs, Stop
+from tasks import get_task
+from tasks.base import Sound
+from tasks.sources.read import read_examples
+
+WINDOWS, BUDGET = 6, 20  # as many times the sound of one example; tokens of a window, by which some end and some are cut
+SPANS = ("round_s", "draft_s", "verify_s")
+FACTS = {"run": "known", "environment": "known"}
+SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
+
+
+def decoded() -> dict[str, float | str]:
+    """Return texts as hashes, and acceptance, overlaps and seconds as sums that weigh each number by its place."""
+    return {**_heard(), **_clocked(), **_in_half_precision(), **_behind_a_long_text()}
+
+
+@dataclass(frozen=True)
+class _Long:
+    """A recording longer than what the model hears at once."""
+
+    samples: np.ndarray
+
+    def sound(self) -> Sound:
+        return Sound(self.samples)
+
+
+def _heard() -> dict[str, float | str]:
+    """Return a drafted transcript of several windows, how it ended, and the overlap along it."""
+    drafter = drafted_by("whisper-draft")
+    experiment, probe = _drafting("librispeech-clean", "whisper-target", drafter, BUDGET), OverlapProbe(drafter=drafter)
+    models, task = Models(experiment.device, experiment.dtype), get_task(experiment.task)
+    target, example = models.get(experiment.target), next(iter(read_examples(task, "toy", "test", 1, 0)))
+    assert example.audio is not None
+    long = replace(example, audio=_Long(np.tile(example.audio.sound().samples, WINDOWS)))
+    prompt, session = make_prompt(task, long, experiment, target), target.session()
+    method, drafters = build_method(experiment.method, target, models), {probe: build_drafter(drafter, target, models)}
+    arm = Arm(experiment, method, [prompt], must_equal=False, drafters=drafters, heads={})
+    [record] = generated(arm, [prompt], task, target, session, 0, FACTS)
+    [overlap] = forced(arm, [probe], prompt, record, target, session, FACTS)[probe.id].overlap
+    return {
+        f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.stop_reason)),
+        "drafts of windows that stand": hashed(_of_steps(record)),
+        "overlap of windows": folded(overlap.by_lenience["1.0"]),
+    }
+
+
+def _clocked() -> dict[str, float]:
+    """Return what rounds of two rows take by a clock of which every reading is a second later than the one before."""
+    experiment = _drafting("text", "llama-target", drafted_by("llama-draft"), 12)
+    models = Models(experiment.device, experiment.dtype)
+    target = models.get(experiment.target)
+    method, seconds = build_method(experiment.method, target, models), count()
+    rows, stop = Inputs(((5, 6, 7), (8, 9))), Stop(max_new_tokens=12)
+    made = method.generate(
+        target.session(), rows, Sampling.of(experiment.sampling), Uniforms([1, 2], 12), stop, lambda: float(next(seconds))
+    )
+    steps = [step for one in made for step in one.steps]
+    return {
+        f"readings of {name}": folded([getattr(step, name) for step in steps]) for name in ("round_s", "draft_s", "verify_s")
+    }
+
+
+def _in_half_precision() -> dict[str, float]:
+    """Return laws of logits in bfloat16, of which all sums are made in fp32."""
+    logits = torch.sin(torch.arange(40.0)).mul(6).bfloat16()
+    drawn = {label: one for label, one in SAMPLINGS.items() if not one.greedy}
+    return {f"a law in half precision, {label}": folded(one.probs(logits).tolist()) for label, one in drawn.items()}
+
+
+def _behind_a_long_text() -> dict[str, float]:
+    """Return the law of a block's first token before each token of a text that takes two passes to read."""
+    experiment = _drafting("wmt-en-de", "specdec-verifier", drafted_by("specdec-drafter", "block"), LONG)
+    models = Models(experiment.device, experiment.dtype)
+    assert experiment.method.drafter is not None
+    drafter = build_drafter(experiment.method.drafter, models.get(experiment.target), models)
+    assert isinstance(drafter, BlockDrafter)
+    text = [3 + 5 * place % 50 for place in range(LONG)]
+    laws = torch.cat(list(drafter.teacher_probs(Inputs((SOURCE,)), [0], text, Sampling(temperature=1.0))))
+    return {"laws of blocks along a long text": folded(laws[:, :50].flatten().tolist())}
+
+
+def _drafting(task: str, target: str, drafter: DrafterSpec, length: int) -> Experiment:
+    method = MethodSpec.of("speculative", drafter=drafter, gamma=3)
+    return plain_decoding(0, 1, 1, task, target, 1.0, method=method, max_new_tokens=length)
+
+
+def _of_steps(record: Record) -> list[list[int]]:
+    assert record.steps is not None
+    return [list(record.steps.num_accepted), list(record.steps.emitted)]
