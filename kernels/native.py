@@ -5,6 +5,7 @@ bytes: one that does not match (torn, damaged) is compiled again. Where torch wa
 """
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -98,6 +99,8 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no regular file", str(path))
     try:
         return _digest(path.read_bytes()) == path.with_suffix(".sha256").read_text(encoding="ascii")
     except (FileNotFoundError, UnicodeDecodeError):

@@ -140,8 +140,11 @@ def check_unchanged(line: str | bytes, checksum: Any) -> None:
     text = line.encode() if isinstance(line, str) else line
     if checksum is None:
         raise ValueError("checksum: missing; an older version wrote the line, or somebody else")
-    if checksum != _checksum(text.rpartition(CHECKSUM.encode())[0].removesuffix(b",")):
+    before, _, behind = text.rstrip().rpartition(CHECKSUM.encode())
+    if checksum != _checksum(before.removesuffix(b",")):
         raise ValueError(f"checksum {checksum!r}: not the line's; it was changed after it was written")
+    if behind != f'{checksum}"}}'.encode():  # of a field that a line has twice, readers take the last
+        raise ValueError(f"checksum {checksum!r}: not the line's last field; it was changed after it was written")
 
 
 def _checksum(text: bytes) -> str:

@@ -22,6 +22,7 @@ from harness.core.experiment import Experiment, ModelSpec
 from harness.core.files import LineFile, readable, replace_file, sealed, short_hash, unsealed, whole_lines
 
 Line = Mapping[str, Any]
+LEARNED = frozenset({"rows", "tested", "why"})  # of a model's training on the rows of an experiment
 SAME = ("task", "sampling", "seed", "replica", "replicas", "batch_size", "dtype", "max_new_tokens")  # what no pinning changes
 
 
@@ -53,7 +54,11 @@ class Notes:
 
     def unavailable(self, planned: Experiment) -> str | None:
         """Say why a planned experiment could not be run."""
-        return self._pins.get(planned.signature, {}).get("unavailable")
+        why = self._pins.get(planned.signature, {}).get("unavailable")
+        with _readable(self.folder / "pins.jsonl"):
+            if why is not None and not isinstance(why, str):
+                raise ValueError(f"unavailable {why!r}: expected text")
+        return why
 
     def model(self, spec: ModelSpec) -> Line:
         """Return the facts of a pinned model; empty if none were noted."""
@@ -85,7 +90,10 @@ class Notes:
         """Return what was noted of each model's training on the rows of an experiment; empty if nothing was."""
         path = self._learned_file(signature)
         with _readable(path):
-            return unsealed(path.read_bytes()) if path.is_file() else {}
+            found = unsealed(path.read_bytes()) if path.is_file() else {}
+            if odd := next((name for name, one in found.items() if not LEARNED.issubset(one)), None):
+                raise ValueError(f"{odd!r}: expected {', '.join(sorted(LEARNED))} of every model")
+            return found
 
     def _learned_file(self, signature: str) -> Path:
         return self.folder / "learned" / f"{signature}.json"

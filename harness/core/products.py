@@ -15,9 +15,10 @@ from harness.core.errors import UsageError
 from harness.core.files import made, parsed, replace_file, short_hash, written
 from kernels import native
 from kernels.native import cache_folder
-from kernels.products.matrix import COMPILED, SOURCE, TORCH, Choice, choose, measured_times
+from kernels.products.matrix import ANY_ROWS, COMPILED, SOURCE, TORCH, Choice, choose, measured_times
 
 VARIABLE = "FORETOKEN_PRODUCTS"
+LARGEST = 2**40  # numbers in a weight; none is larger
 NAMES = ("measured", "torch", "compiled")
 
 
@@ -51,8 +52,15 @@ def _measured(folder: Path) -> Choice:
                     times = measured_times()
                     assert times is not None
                     replace_file(path, written(choose(times)))
-        return made(Choice, parsed(path.read_bytes()))
-    except ValueError as error:
+        return _checked(made(Choice, parsed(path.read_bytes())))
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error}); delete it, and the choice is measured anew") from error
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; free some space, or set {VARIABLE} to torch") from error
+
+
+def _checked(found: Choice) -> Choice:
+    """ValueError for a choice that no measuring gives."""
+    if found.rounding is not None or not 0 <= found.least_size <= LARGEST or not 0 <= found.most_rows <= ANY_ROWS:
+        raise ValueError(f"{found}: no choice that is measured")
+    return found

@@ -48,11 +48,30 @@ class RecordFile:
         found = by_key(read_records(self.path) if self.path.exists() else ())
         if foreign := next((one for one in found.values() if one.signature != self.experiment.signature), None):
             raise _foreign(self.path, foreign, self.experiment.signature)
+        for record in found.values():
+            self._check_asked(record)
         for probe in self.experiment.probes:
             name = probe.id
             for key, one in read_probe(self.probe_path(probe), found).items():
                 found[key].probes[name] = one
         return found
+
+    def _check_asked(self, record: Record) -> None:
+        """UsageError for rounds, or rows of a batch, that the experiment does not ask for."""
+        asked, steps = self.experiment, record.steps
+        most = asked.method.gamma if asked.method.name == "speculative" and asked.method.has_constant_gamma else None
+        most = 0 if asked.method.name == "autoregressive" else most
+        drafted = 0 if steps is None else max(map(len, steps.drafted), default=0)
+        if most is not None and drafted > most:
+            raise self._unasked(record, f"a round of {drafted} drafts", f"{most} at most")
+        if (record.num_rows or 1) > asked.batch_size:
+            raise self._unasked(record, f"{record.num_rows} rows in a batch", f"{asked.batch_size} at most")
+
+    def _unasked(self, record: Record, found: str, expected: str) -> UsageError:
+        return UsageError(
+            f"records {self.path}: example {record.example!r} has {found}; its experiment asks for {expected}: remove that "
+            "line, and it is run again"
+        )
 
     def probe_path(self, probe: Probe) -> Path:
         return self.folder / PROBES / f"{self.path.stem}.{probe.id}.jsonl"

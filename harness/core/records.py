@@ -4,13 +4,13 @@ Append-only; everything printed is derived from them. ``harness.core.record_file
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
 from harness.core.files import check_unchanged, checksum_of, made, parsed, sealed, shallow, taken_out
-from methods.steps import Steps, StopReason
+from methods.steps import PIPELINE_COLUMNS, Steps, StopReason
 
 Unit = tuple[str, str]  # (replica, example)
 Key = tuple[str, int]
@@ -271,6 +271,10 @@ def check_times(record: Record, share: float = 0.0) -> None:
         raise ValueError(f"clock: a batch took {rows * record.wall_s:.3g} s, its rounds and encoding {parts_s:.3g} s")
 
 
+def _differ(ours: Sequence[object], theirs: Sequence[object]) -> bool:
+    return len(ours) != len(theirs)
+
+
 def _check_rounds(record: Record) -> None:
     """Columns are whole or, where a method has none, empty; together the rounds emit the record's tokens."""
     steps = record.steps
@@ -280,8 +284,10 @@ def _check_rounds(record: Record) -> None:
     rounds = lengths["drafted"]
     if lengths["num_accepted"] != rounds or lengths["emitted"] != rounds or not {0, rounds}.issuperset(lengths.values()):
         raise ValueError("steps: columns of different lengths")
-    if any(len(target) != len(draft) for target, draft in zip(steps.target_probs, steps.draft_probs, strict=False)):
+    if lengths["target_probs"] != lengths["draft_probs"] or any(map(_differ, steps.target_probs, steps.draft_probs)):
         raise ValueError("steps: target_probs and draft_probs of different lengths")
+    if len({lengths[name] for name in PIPELINE_COLUMNS}) > 1:
+        raise ValueError(f"steps: some of {', '.join(PIPELINE_COLUMNS)} are missing; expected all of a pipeline's, or none")
     if sum(steps.emitted) != len(record.tokens or ()) or min((*steps.emitted, *steps.num_accepted), default=0) < 0:
         raise ValueError(f"steps: {sum(steps.emitted)} tokens emitted, {len(record.tokens or ())} recorded")
     for name in ("draft_s", "verify_s", "round_s"):

@@ -28,7 +28,7 @@ from harness.models.fit import Models
 from harness.models.loading import LoadedModel
 from harness.run.build import build_method
 from harness.run.decode import must_equal, outputs_of
-from harness.run.refusals import check_tokens
+from harness.run.refusals import check_alike, check_tokens
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
@@ -76,6 +76,7 @@ def _judge(comparison: Comparison, records: list[list[Record]], models: Models) 
         check_tokens(arm, target.name, target.vocab_size)
     method = build_method(experiment.method, target, models)
     if must_equal(baseline, experiment, method):
+        check_alike(records[0], records[-1])
         return _judge_identity(records[-1])
     if method.guarantee == "lossy":
         plain = {record.key: record.tokens for record in records[0]}

@@ -4,13 +4,13 @@ The Hub's client and transformers are imported where they are called: they take 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from os.path import expanduser  # unlike Path's it leaves an unknown user's ~ alone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import (
@@ -26,13 +26,13 @@ from safetensors import safe_open
 
 from harness.core.errors import Unavailable, UsageError
 from harness.core.experiment import POCKET, ZOO, ModelSpec
-from harness.core.files import digest_of, short_hash
+from harness.core.files import digest_of, readable, short_hash
 from harness.core.messages import first_line, is_memory
 from harness.models.gguf import converted, gguf_file, gguf_revision, unreadable_gguf
 from harness.models.limits import check_settings
 from harness.models.pocket import TRAINED, PocketDraft, fetched, revision_of
 from harness.models.quantised import dequantised_from
-from harness.zoo.cache import is_complete, model_folder, quiet, read_facts, verify
+from harness.zoo.cache import DONE, is_complete, model_folder, quiet, read_facts, verify
 from kernels.inputs import ROUNDINGS
 from kernels.native import cache_folder
 from methods.options import BLOCKWISE_HEADS, EARLY_HEADS, NGRAM_TABLE
@@ -125,6 +125,11 @@ def weights_of(spec: ModelSpec) -> str | None:
     if folder is None:
         return dequantised_from(load_config(spec)) if _has_config_here(spec) else None
     facts = read_facts(folder)
+    with readable(f"{folder / DONE}", f"delete {folder} and run the command again to rebuild it"):
+        return _made_of(spec, facts)
+
+
+def _made_of(spec: ModelSpec, facts: Mapping[str, Any]) -> str:
     if spec.base.removeprefix(POCKET) not in TRAINED:
         return str(facts["weights"])
     learned = facts["material"]

@@ -1,5 +1,6 @@
 """Models before they are loaded (their size), those that a process loaded, which two decode together, and parts that draft."""
 
+import sys
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +38,7 @@ from methods.static import Room, StaticSession
 
 BYTES_PER_WEIGHT = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 NARROW_BYTES = {None: 0, "bf16": 2, "int8": 1}  # of the second copy that a rounded model has
+SAMPLE = "Two dogs didn't run over 15 hills; they slept."  # cut by both tokenizers of a pair
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
@@ -91,6 +93,17 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
         ids = getattr(target.tokenizer, name), getattr(draft.tokenizer, name)
         if ids[0] != ids[1]:
             raise _differ("special tokens", target, draft, (f"{name} {ids[0]}", f"{name} {ids[1]}"), remedy)
+
+
+def _note_other_cuts(target: LoadedModel, draft: LoadedModel) -> None:
+    """Say so where two tokenizers of the same tokens cut a text differently: one of them may have lost a part."""
+    ours, theirs = (model.encode(SAMPLE) for model in (target, draft))
+    if ours != theirs:
+        print(
+            f"foretoken: note: tokenizers of target {target.name} and draft {draft.name} have the same tokens and cut a text "
+            f"into {len(ours)} and {len(theirs)} of them, or into others; the target's are used; is one of them damaged?",
+            file=sys.stderr,
+        )
 
 
 def kept_tokens(model: LoadedModel) -> list[int]:
@@ -175,8 +188,9 @@ def _check_base(spec: ModelSpec, target: LoadedModel) -> None:
     base = read_facts(zoo_model_folder(spec)).get("base")
     if base is None:
         raise no_block_heads(spec.name)
-    if Path(target.path).name != f"{base['name'].removeprefix(ZOO)}-{base['revision']}":
-        raise foreign_heads(spec.name, target.name, base["name"])
+    name, revision = str(base.get("name")), base.get("revision")
+    if Path(target.path).name != f"{name.removeprefix(ZOO)}-{revision}":
+        raise foreign_heads(spec.name, target.name, name)
 
 
 def no_block_heads(name: str) -> UsageError:
@@ -200,6 +214,7 @@ class Models:
     room: Room | None = None
     _loaded: dict[ModelSpec, LoadedModel] = field(default_factory=dict)
     _widened: dict[str, Any] = field(default_factory=dict)
+    _compared: set[ModelSpec] = field(default_factory=set)
     _translations: dict[tuple[str, str], Translation] = field(default_factory=dict)
 
     @cached_property
@@ -222,6 +237,9 @@ class Models:
         ``translated``, their vocabularies."""
         draft = self._load(spec)
         (check_kinds if translated else check_pair)(target, draft)
+        if not translated and spec not in self._compared:
+            self._compared.add(spec)
+            _note_other_cuts(target, draft)
         if drafts_blocks is not None:
             check_role(spec.name, is_block=isinstance(draft.stack, BlockStack), drafts_blocks=drafts_blocks)
         return draft

@@ -24,6 +24,7 @@ SUFFIX = ".gguf"
 WIDE = ("F32", "F64")  # norms are always stored so
 NOT_QUANTISED = (*WIDE, "F16", "BF16")
 DERIVED = "rope_"  # tensors that begin so are tables of angles, no weights
+PERMUTED = "llama."  # the family whose rows of queries and keys lie in another order than in transformers
 OUTPUT = "output.weight"  # the embedding once more in files of models that tie the two, as llama.cpp writes BLOOM and Falcon
 SPLITS_DIGITS = ("smollm",)  # of tokenizer.ggml.pre: each digit is a piece of its own, which transformers' reader leaves out
 
@@ -115,6 +116,12 @@ def _header(file: Path) -> tuple[str, str | None, dict[str, int]]:
         counts[tensor.tensor_type.name] += int(tensor.n_elements)
     names = [name for name, _ in counts.most_common() if name not in WIDE] or ["F32"]
     suffix = "" if set(names) <= set(NOT_QUANTISED) else " dequantised"
+    family = reader.fields.get("general.architecture")
+    shared_heads = f"{'' if family is None else family.contents()}.attention.head_count_kv"
+    if shared_heads.startswith(PERMUTED) and shared_heads not in reader.fields:
+        raise ValueError(
+            f"its metadata have no {shared_heads}, without which transformers leaves rows of keys in another order"
+        )
     pre = reader.fields.get("tokenizer.ggml.pre")
     sizes = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors if not tensor.name.startswith(DERIVED)}
     return " and ".join(names) + suffix, None if pre is None else pre.contents(), sizes

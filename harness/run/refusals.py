@@ -187,6 +187,17 @@ def check_tokens(records: Iterable[Record], target: str, vocab_size: int) -> Non
             )
 
 
+def check_alike(plain: Iterable[Record], records: Iterable[Record]) -> None:
+    """UsageError for a text that is not plain decoding's, must be, and of which no divergence is noted: a run notes each."""
+    texts = {record.key: record.tokens for record in plain if record.status == "ok"}
+    for record in records:
+        if record.status == "ok" and record.divergence is None and texts.get(record.key, record.tokens) != record.tokens:
+            raise UsageError(
+                f"record {record.signature}, example {record.example!r}: its text is not plain decoding's, and no divergence "
+                "is noted; expected either: remove that line from its file, and it is run again"
+            )
+
+
 def check_planned(experiment: Experiment, stored: Iterable[Key], planned: Callable[[Experiment], Sequence[Example]]) -> None:
     """UsageError for a record of an example that the experiment's data do not have; a larger limit may have been run before."""
     recorded = dict.fromkeys(example for example, _ in stored)

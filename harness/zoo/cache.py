@@ -22,6 +22,13 @@ from harness.core.files import digest_of, replace_file
 from kernels.native import cache_folder
 
 DONE = "recipe.json"
+FACTS: dict[str, type] = {  # of what recipe.json says, what is read here
+    **dict.fromkeys(("num_parameters", "num_rows", "vocab_size", "num_texts"), int),
+    **dict.fromkeys(("recipe", "base", "material"), dict),
+    "evaluations": list,
+    "weights": str,
+}
+NAMED = {int: "a whole number >= 0", dict: "an object", list: "a list", str: "text"}
 SEAL = ".checksums.json"  # hidden: it is no part of what a folder's files hash to
 FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
@@ -161,6 +168,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
         raise unreadable(path, error) from error
     if not isinstance(facts, dict):
         raise unreadable(path, ValueError("expected an object"))
+    for name, kind in FACTS.items():
+        value: Any = facts.get(name, kind())
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise unreadable(path, ValueError(f"{name} {value!r}: expected {NAMED[kind]}"))
     return facts
 
 

@@ -36,6 +36,7 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
     with _silenced():
         model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
     _refuse_misfits(found)
+    _refuse_apart(model)
     _refuse_numbers_of_other_kinds(Path(path), model)
     refuse_wiped_out(model.state_dict())
     return model
@@ -83,6 +84,12 @@ def refuse_wiped_out(tensors: Mapping[str, Tensor]) -> None:
             raise InputError(f"tensor {name!r}, {shape}, holds nothing but zeros: it was never trained, or was lost in a copy")
 
 
+def refuse_whole_numbers(tensors: Mapping[str, Tensor]) -> None:
+    """InputError for the first tensor of no floating point: whole numbers are those of a quantised copy, or of other data."""
+    if odd := next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None):
+        raise InputError(f"tensor {odd!r} is of type {str(tensors[odd].dtype).removeprefix('torch.')}; expected floating point")
+
+
 def refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
     """InputError for the first tensor that holds NaN or an infinity; whole numbers hold neither."""
     for _ in _finite_extremes(tensors):
@@ -94,7 +101,8 @@ def _finite_extremes(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tenso
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
             continue
-        extremes = torch.stack(tensor.aminmax())  # NaN is both; no second tensor of this size is made
+        kept = tensor if tensor.dtype in AS_NAMED_THERE else tensor.float()  # torch knows no extremes of eight bits
+        extremes = torch.stack(kept.aminmax())  # NaN is both; no second tensor of this size is made
         if not extremes.isfinite().all():
             raise InputError(f"tensor {name!r} holds NaN or infinity in {str(tensor.dtype).removeprefix('torch.')}")
         yield name, extremes
@@ -108,6 +116,17 @@ def _refuse_misfits(found: Mapping[str, Any]) -> None:
         raise InputError(f"tensor {missing[0]!r} is missing from its files, so its weights would be random{_more(missing)}")
     if left_over := sorted(found["unexpected_keys"]):
         raise InputError(f"tensor {left_over[0]!r} has no place in the model that its config.json describes{_more(left_over)}")
+
+
+def _refuse_apart(model: Any) -> None:
+    """InputError for two tensors that are one by the configuration and differ in the files: transformers runs with both."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    for name, source in model.get_expanded_tied_weights_keys(all_submodels=True).items():
+        if name in weights and source in weights and weights[name] is not weights[source]:
+            raise InputError(
+                f"tensor {name!r} differs from {source!r}, and its config.json says that they are one (tie_word_embeddings "
+                "true): expected one of them alone, or false there"
+            )
 
 
 def _refuse_odd_index(folder: Path) -> None:

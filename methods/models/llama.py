@@ -13,6 +13,7 @@ from methods.errors import InputError
 from methods.models.base import Frame, Norm, Stack, activation, attend, lookup, rms_norm
 from methods.models.weights import fuse
 
+SLIDING = ("mistral", "qwen2")  # families whose attention heeds sliding_window
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
@@ -139,8 +140,8 @@ class LlamaStack(Stack):
 
 def _limits(config: Any) -> tuple[int, int | None]:
     """Return the position limit, and the window of all layers. Where only some slide, it ends with their window: up to there
-    they attend as the others do."""
-    window = getattr(config, "sliding_window", None)
+    they attend as the others do. What a configuration says of one counts in the families of which transformers heeds it."""
+    window = getattr(config, "sliding_window", None) if config.model_type in SLIDING else None
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
     if window is None or "sliding_attention" not in kinds:
         return config.max_position_embeddings, None

@@ -7,6 +7,7 @@ The paper counts a match where the token that the last layer chose is among the 
 for every k at once, and one forward pass over the finished text yields it for every layer, head and position.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from methods.errors import InputError
 from methods.models.base import Stack
-from methods.models.checkpoint import refuse_wiped_out
+from methods.models.checkpoint import refuse_not_finite, refuse_whole_numbers, refuse_wiped_out
 from methods.options import EARLY_HEADS as FILE
 from methods.types import Inputs, Session
 
+NAME = re.compile(r"layer\.[1-9][0-9]*")  # of a trained head's weights
 CHUNK = 64  # positions whose logits are held at once
 
 
@@ -75,17 +77,18 @@ def load_heads(folder: Path, stack: Stack) -> TrainedHeads:
     path = folder / FILE
     try:
         tensors = load_file(path)
+        refuse_whole_numbers(tensors)
         refuse_wiped_out(tensors)
     except (OSError, SafetensorError, InputError) as error:
         raise InputError(f"trained heads {path}: cannot be read ({error}); expected what `foretoken heads` wrote") from error
+    if odd := next((name for name in tensors if not NAME.fullmatch(name)), None):
+        raise InputError(f"trained heads {path}: tensor {odd!r}; expected tensors named layer.N")
+    heads = TrainedHeads({int(name.removeprefix("layer.")): weight for name, weight in tensors.items()}, stack)
     try:
-        weights = {int(name.removeprefix("layer.")): weight for name, weight in tensors.items()}
-    except ValueError as error:
-        raise InputError(f"trained heads {path}: {error}; expected tensors named layer.N") from error
-    if odd := next((name for name, weight in tensors.items() if not weight.is_floating_point()), None):
-        kind = str(tensors[odd].dtype).removeprefix("torch.")
-        raise InputError(f"trained heads {path}: tensor {odd!r} is of type {kind}; expected floating point")
-    return TrainedHeads(weights, stack)
+        refuse_not_finite({f"layer.{layer}": weight for layer, weight in heads.weights.items()})
+    except InputError as error:
+        raise InputError(f"trained heads {path}: in the model's own type, {error}; train heads for this model") from error
+    return heads
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from kernels.verify.interface import refuse_nan
 from methods.errors import InputError
 from methods.models.bart import BartStack
 from methods.models.base import Stack
-from methods.models.checkpoint import refuse_wiped_out
+from methods.models.checkpoint import refuse_whole_numbers, refuse_wiped_out
 from methods.options import BLOCKWISE_HEADS as FILE
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -74,11 +74,13 @@ def load_blockwise(folder: str | Path, stack: Stack) -> BlockwiseHeads:
         )
     heads = BlockwiseHeads(width, num_heads, hidden_size // max(1, num_heads))
     try:
+        refuse_whole_numbers(state)
         heads.load_state_dict(state)
-        refuse_wiped_out(state)
+        heads = heads.to(stack.device, stack.dtype).eval().requires_grad_(False)
+        refuse_wiped_out(heads.state_dict())
     except (RuntimeError, InputError) as error:
         raise _damaged(folder, error) from error
-    return heads.to(stack.device, stack.dtype).eval().requires_grad_(False)
+    return heads
 
 
 def _damaged(folder: str | Path, error: Exception) -> InputError:

@@ -12,7 +12,7 @@ import torch
 from fuzz_models import save_models, save_whisper
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
@@ -21,6 +21,7 @@ from harness.models.files import verify_fetched
 from harness.models.fit import Models, estimate
 from harness.models.loading import load_model
 from methods.errors import InputError
+from methods.models import stack_for
 from methods.models.checkpoint import refuse_wiped_out
 
 Weights = dict[str, Tensor]
@@ -142,6 +143,26 @@ def test_weights_that_half_precision_cannot_hold_are_refused(
     folder = damaged(whole["target"], tmp_path / "model", lambda weights: weights | {GPT: weights[GPT] + 1e6})
     load(folder)
     assert f"tensor {GPT!r} holds NaN or infinity in float16" in refusal(folder, capfd, dtype="float16")
+
+
+def test_tied_weights_that_differ_are_refused(whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    """Fault: transformers ran with both, and its warning was silenced."""
+    tied = "transformer.wte.weight"
+
+    def with_head(change: float) -> Callable[[Weights], Weights]:
+        return lambda weights: weights | {"lm_head.weight": weights[tied] + change}
+
+    load(damaged(whole["target"], tmp_path / "equal", with_head(0.0)))
+    said = refusal(damaged(whole["target"], tmp_path / "other", with_head(0.1)), capfd)
+    assert f"tensor 'lm_head.weight' differs from {tied!r}, and its config.json says that they are one" in said
+
+
+def test_a_window_counts_where_transformers_heeds_it(tmp_path: Path) -> None:
+    """Fault: a Llama with sliding_window in its configuration had a window here and none there."""
+    for kind, window in ((LlamaConfig, None), (MistralConfig, 2)):
+        config = kind(vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+        config.sliding_window = 2
+        assert stack_for(AutoModelForCausalLM.from_config(config)).window == window
 
 
 def test_what_transformers_knows_to_be_left_over_is_no_damage(whole: dict[str, Path], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.cli.main import main
+from harness.cli.run_judged import status_of
 from harness.core.errors import UsageError
 from harness.core.files import sealed, unsealed
 from harness.core.notes import Notes
@@ -38,10 +39,12 @@ from harness.papers import TABLES
 from harness.report.experiments import experiment_items
 from harness.report.items import read_table
 from harness.report.regress import read_baseline
+from harness.run.refusals import check_alike
 from harness.tables.evidence import stored_decoder
 from kernels.inputs import SamplingSpec
 from methods.speculative.acceptance import alpha_ratio
 from methods.steps import Step
+from tasks.base import DataError, stack
 
 SHARED = [HealthCheck.function_scoped_fixture]  # every example writes its files anew
 FUZZED = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": SHARED}
@@ -178,7 +181,7 @@ def test_flipped_bytes_and_foreign_lines_are_named_and_nothing_is_removed(stored
 @settings(max_examples=60, **FUZZED)
 @given(order=st.lists(st.integers(0, 2), min_size=1, max_size=8), cut=st.integers(0, 10**6))
 def test_doubled_lines_count_once_and_a_torn_one_not_at_all(stored: SimpleNamespace, order: list[int], cut: int) -> None:
-    records = [*stored.records[:2], replace(stored.records[2], signature=stored.plain.signature)]
+    records = [*stored.records[:2], replace(stored.records[1], example=stored.records[0].example, text="another")]
     all_lines = [record.to_line().encode() for record in records]
     whole = b"".join(all_lines[index] for index in order)
     cut %= len(whole) + 1
@@ -186,7 +189,7 @@ def test_doubled_lines_count_once_and_a_torn_one_not_at_all(stored: SimpleNamesp
     num_whole = whole[:cut].count(b"\n")
     kept = list(read_records(path))
     assert [one.to_line().encode() for one in kept] == [all_lines[index] for index in order[:num_whole]]
-    assert list(by_key(kept)) == list(dict.fromkeys(stored.records[index].key for index in order[:num_whole]))
+    assert list(by_key(kept)) == list(dict.fromkeys(records[index].key for index in order[:num_whole]))
     file = RecordFile(stored.folder, stored.plain)
     with file.open() as writer:
         writer.append(stored.records[0])
@@ -388,7 +391,7 @@ def test_edited_notes_are_refused(synthetic: SimpleNamespace, tmp_path: Path) ->
     notes.note_model(arm.target, {"num_parameters": 123})
     notes.note_texts(arm, {"one": "ein Satz 123"})
     notes.note_scores(arm, "comet", {"scores": {"one": 0.123}})
-    notes.note_learned(arm.signature, {arm.target.name: {"rows": 123}})
+    notes.note_learned(arm.signature, {arm.target.name: {"rows": 123, "tested": 200, "why": ""}})
     read: dict[str, Callable[[Notes], object]] = {
         "pins.jsonl": lambda notes: notes.pin(arm),
         "models.jsonl": lambda notes: notes.model(arm.target),
@@ -404,12 +407,49 @@ def test_edited_notes_are_refused(synthetic: SimpleNamespace, tmp_path: Path) ->
         old, new = (b'"seed":0', b'"seed":1') if name == "pins.jsonl" else (b"123", b"124")
         assert old in whole
         older = re.sub(rb',?"checksum":"[0-9a-f]+"', b"", whole)
-        for edited, reason in ((whole.replace(old, new, 1), "not the line's"), (older, "checksum: missing")):
+        appended = re.sub(rb'("checksum":"[0-9a-f]+")', rb'\1,"seed":1', whole, count=1)
+        edits = {"not the line's": whole.replace(old, new, 1), "checksum: missing": older, "last field": appended}
+        for reason, edited in edits.items():
             assert edited != whole
             path.write_bytes(edited)
             with pytest.raises(UsageError, match=rf"notes {re.escape(str(path))}: cannot be read .*{reason}.*; remove it"):
                 reading(Notes(tmp_path))
         path.write_bytes(whole)
+
+
+def test_notes_of_other_kinds_are_named(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    """Fault: notes signed anew by somebody who knows how ended in tracebacks."""
+    arm, notes = synthetic.plain_experiment(), Notes(tmp_path)
+    notes._note_pins({arm.signature: {"planned": arm.signature, "unavailable": 5}})
+    with pytest.raises(UsageError, match=r"pins\.jsonl: cannot be read \(unavailable 5: expected text\)"):
+        Notes(tmp_path).unavailable(arm)
+    for odd in (5, {"rows": 3}):
+        notes.note_learned(arm.signature, {"m": odd})
+        with pytest.raises(UsageError, match=rf"learned/{arm.signature}\.json: cannot be read"):
+            Notes(tmp_path).learned(arm.signature)
+
+
+def test_statistics_of_different_shapes_are_refused() -> None:
+    with pytest.raises(DataError, match="statistics: not the same of every example"):
+        stack([{"hits": 1.0}, {"hits": [1.0, 2.0]}])
+
+
+@pytest.mark.parametrize(("failed", "status"), [(0, 0), (1, 0), (2, 1), (4, 1)])
+def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespace, failed: int, status: int) -> None:
+    """Fault: 11 of 12 examples failed, and the last of them was "identical", status 0."""
+    one = synthetic.run(synthetic.plain_experiment())[0]
+    records = [replace(one, status="failed" if number < failed else "ok") for number in range(4)]
+    assert status_of(records, {"audit": {"verdict": "identical"}}) == status
+
+
+def test_another_text_without_a_divergence_is_refused(synthetic: SimpleNamespace) -> None:
+    """Fault: a forged line whose text was another one than plain decoding's was "identical"."""
+    plain = synthetic.run(synthetic.plain_experiment())
+    check_alike(plain, plain)
+    other = replace(plain[0], tokens=[*plain[0].tokens, 1], divergence=None)
+    with pytest.raises(UsageError, match="its text is not plain decoding's, and no divergence is noted"):
+        check_alike(plain, [other])
+    check_alike(plain, [replace(other, status="failed", error="why")])
 
 
 def test_an_edited_environment_is_unknown(tmp_path: Path) -> None:

@@ -43,9 +43,11 @@ def test_a_damaged_choice_is_refused_by_its_name(tmp_path: Path) -> None:
     products.choice()
     products._measured.cache_clear()
     [path] = tmp_path.glob("products-*.json")
-    path.write_text('{"least_size": 64}x')
-    with pytest.raises(UsageError, match=r"products-.*\.json: cannot be read .*; delete it"):
-        products.choice()
+    nonsense = ("64}x", '64, "rounding": "int8"}', "-1}", '64, "most_rows": -64}', f"{10**30}}}")
+    for content in [*(f'{{"least_size": {one}' for one in nonsense), "[" * 100_000]:
+        path.write_text(content)
+        with pytest.raises(UsageError, match=r"products-.*\.json: cannot be read .*; delete it"):
+            products.choice()
 
 
 def test_names_fix_it(monkeypatch: pytest.MonkeyPatch, measured: list[int]) -> None:

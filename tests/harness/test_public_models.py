@@ -689,6 +689,15 @@ def test_metadata_that_do_not_fit_a_gguf_files_tensors_are_refused(
     assert expected in str(caught.value)
 
 
+def test_a_gguf_file_that_does_not_count_heads_of_keys_is_refused(gguf_cache: Path, tmp_path: Path) -> None:
+    """Fault: transformers then leaves rows of queries and keys in another order, and texts were others."""
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, llama())
+    path.write_bytes(path.read_bytes().replace(b"llama.attention.head_count_kv", b"llama.attention.head_count_kx"))
+    with pytest.raises(UsageError, match=r"its metadata have no llama\.attention\.head_count_kv, without which"):
+        load_model(ModelSpec(name=str(path)))
+
+
 def test_damaged_tensors_of_a_gguf_file_are_refused(gguf_cache: Path, tmp_path: Path) -> None:
     """One of another type is read from other bytes; zeros and NaN are the file's fault, not that of its copy in the cache."""
     path = tmp_path / "tiny.gguf"

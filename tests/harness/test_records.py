@@ -23,9 +23,12 @@ from methods.steps import Steps
 EXPERIMENT = Experiment(
     task="text",
     target=ModelSpec(name="m"),
-    method=MethodSpec(name="autoregressive"),
+    method=MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=2),
     probes=(OverlapProbe(drafter=DrafterSpec(kind="bigram")),),
 )
+
+
+PIPED = {"early_layer": [1], "parts": [[]], "units": [[]]}  # what a pipeline's rounds have besides
 
 
 def record(index: int) -> Record:
@@ -102,14 +105,22 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"wall_s": 1.0, "encode_s": 2.0}, "clock: a batch took 1 s, its rounds and encoding 2 s"),
         ({"wall_s": 1.0, "steps": {"round_s": [1.5]}}, "clock: a batch took 1 s, its rounds and encoding 1.5 s"),
         ({"wall_s": 3.0, "steps": {"round_s": [1.5], "draft_s": [1.0], "verify_s": [1.0]}}, "clock: a round took 1.5 s"),
-        ({"steps": {"candidates": [[3, 4]], "matched": [True]}}, "steps.matched: True of token 1 and candidates [3, 4]"),
-        ({"steps": {"candidates": [[1, 4]], "matched": [None]}}, "steps.matched: None of token 1 and candidates [1, 4]"),
+        (
+            {"steps": PIPED | {"candidates": [[3, 4]], "matched": [True]}},
+            "steps.matched: True of token 1 and candidates [3, 4]",
+        ),
+        (
+            {"steps": PIPED | {"candidates": [[1, 4]], "matched": [None]}},
+            "steps.matched: None of token 1 and candidates [1, 4]",
+        ),
         (
             {"overlap": [{"drafter": "bigram", "by_lenience": {"1.0": [0.5, 0.2], "0.5": [0.5]}}]},
             "overlap.by_lenience: [1, 2] positions; expected as many of each",
         ),
         ({"nats": 1e308}, "nats: 1e+308; expected 0 to 1400"),
         ({"statistics": {"log_prob": -1e308}}, "statistics.log_prob: -1e+308; expected -1e+100 to 1e+100"),
+        ({"steps": {"draft_probs": []}}, "target_probs and draft_probs of different lengths"),
+        ({"steps": {"early_layer": [3]}}, "some of candidates, matched, early_layer, parts, units are missing"),
         ({"steps": {"drafted": [[1, 10**30]]}}, "steps.drafted: 1000000000000000000000000000000; expected 0 to"),
     ],
 )
@@ -121,6 +132,43 @@ def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str
     with pytest.raises(UsageError, match=r"x\.jsonl:1: not a record") as caught:
         list(read_records(path))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("appended", ['"wall_s":5.0', '"tokens":[7,8]', '"text":"another"', '"checksum":"0"'])
+def test_nothing_stands_behind_a_checksum(appended: str) -> None:
+    """Fault: of a field that a line has twice the last counts, and one behind the checksum was not in its sum."""
+    line = record(0).to_line()
+    assert Record.from_line(line) == Record.from_line(line.rstrip()) == record(0).with_probes([])
+    with pytest.raises(ValueError, match="changed after it was written"):
+        Record.from_line(line.rstrip()[:-1] + f",{appended}}}\n")
+
+
+def speculating(gamma: int) -> Experiment:
+    method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=gamma)
+    return EXPERIMENT.replace(method=method, probes=())
+
+
+@pytest.mark.parametrize(
+    ("experiment", "change", "expected"),
+    [
+        (speculating(2), {}, None),
+        (speculating(1), {}, "a round of 2 drafts; its experiment asks for 1 at most"),
+        (EXPERIMENT.replace(probes=(), method=MethodSpec(name="autoregressive")), {}, "a round of 2 drafts; .* for 0 at most"),
+        (speculating(2), {"num_rows": 2}, "2 rows in a batch; its experiment asks for 1 at most"),
+        (speculating(2).replace(batch_size=2), {"num_rows": 2}, None),
+    ],
+)
+def test_what_an_experiment_does_not_ask_for_is_refused(
+    tmp_path: Path, experiment: Experiment, change: dict[str, Any], expected: str | None
+) -> None:
+    """Fault: such lines, signed by somebody who knows how, were read in silence."""
+    file = RecordFile(tmp_path, experiment)
+    file.path.write_text(replace(record(0), signature=experiment.signature, overlap=[], **change).to_line())
+    if expected is None:
+        assert len(file.stored()) == 1
+    else:
+        with pytest.raises(UsageError, match=rf"example 'é0' has {expected}: remove that line"):
+            file.stored()
 
 
 def measured(**found: Any) -> ProbeRecord:

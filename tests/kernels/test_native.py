@@ -1,6 +1,7 @@
 """Compiled sources: made once, checked before they are loaded, and done without where nothing can compile them."""
 
 import ctypes
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_a_cache_here_is_no_library_of_the_systems(source: Path, tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORETOKEN_CACHE", ".")
     assert load(source) is not None
+
+
+@needs_compiler
+def test_a_pipe_in_the_place_of_a_library_hangs_nothing(source: Path, tmp_path: Path) -> None:
+    load(source)
+    path = compiled(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert load(source) is None
 
 
 @needs_compiler

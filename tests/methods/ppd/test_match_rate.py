@@ -135,7 +135,15 @@ def test_what_cannot_be_ranked_is_refused(deep: Callable[..., Stack], tmp_path: 
     with pytest.raises(InputError, match="none for layer 3; expected one of 2"):
         early_ranks(session, Inputs((PROMPT,)), tokens, [2, 3], [only_two])
     weight = torch.ones(stack.vocab_size, 32)
-    for odd, said in ((weight / 0, "tensor 'layer.2' holds NaN or infinity"), (weight.int(), "int32; expected floating point")):
-        save_file({"layer.2": odd}, tmp_path / EARLY_HEADS)
+    stack.dtype = torch.float32
+    for name, odd, said in (
+        ("layer.2", weight / 0, "tensor 'layer.2' holds NaN or infinity"),
+        ("layer.2", weight.int(), "int32; expected floating point"),
+        ("layer.2", (weight * 0).to(torch.float8_e5m2), "holds nothing but zeros"),
+        ("layer.2", weight.double() * 1e60, "in the model's own type, tensor 'layer.2' holds NaN or infinity in float32"),
+        ("layer.02", weight, r"tensor 'layer\.02'; expected tensors named layer\.N"),
+        ("2", weight, r"tensor '2'; expected tensors named layer\.N"),
+    ):
+        save_file({name: odd}, tmp_path / EARLY_HEADS)
         with pytest.raises(InputError, match=said):
             load_heads(tmp_path, stack)

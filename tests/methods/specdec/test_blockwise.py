@@ -179,6 +179,7 @@ def test_damaged_heads_are_refused_in_one_line(trained: Pair, tmp_path: Path) ->
     random_heads(3, 7).save(tmp_path)
     whole, state = file.read_bytes(), load_file(file)
     broken = [{}, {"up.weight": state["up.weight"]}, state | {"up.bias": torch.zeros(1)}, state | {"up.weight": torch.zeros(2)}]
+    broken.append({name: weight.to(torch.int16) for name, weight in state.items()})
     broken.append(state | {"down.bias": torch.full_like(state["down.bias"], float("nan"))})
     for content in (b"", whole[: len(whole) // 2], *(save(one) for one in broken)):
         file.write_bytes(content)
