@@ -147,7 +147,7 @@ def _forced(settings: Any) -> dict[str, Any]:
     """Return the forced tokens in their order, by where the settings name them."""
     forced = {"decoder_start_token_id": settings.decoder_start_token_id}
     languages = getattr(settings, "lang_to_id", None)
-    if languages and getattr(settings, "is_multilingual", True):
+    if languages is not None and getattr(settings, "is_multilingual", True):
         tasks = getattr(settings, "task_to_id", None) or {}
         if LANGUAGE not in languages or TASK not in tasks:
             raise InputError(

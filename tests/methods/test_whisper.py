@@ -303,8 +303,9 @@ def test_forced_tokens_are_the_checkpoints(changes: dict, expected: tuple[int, .
 
 
 def test_a_checkpoint_without_english_is_refused() -> None:
-    with pytest.raises(InputError, match=r"lang_to_id has no '<\|en\|>' or task_to_id no 'transcribe'; expected both"):
-        forced_tokens(GenerationConfig(**(SETTINGS | {"lang_to_id": {"<|de|>": 37}})))
+    for languages in ({"<|de|>": 37}, {}):
+        with pytest.raises(InputError, match=r"lang_to_id has no '<\|en\|>' or task_to_id no 'transcribe'; expected both"):
+            forced_tokens(GenerationConfig(**(SETTINGS | {"lang_to_id": languages})))
 
 
 def test_features_of_another_shape_or_for_a_model_that_reads_are_refused(tiny) -> None:
