@@ -180,12 +180,7 @@ def stack(statistics: Sequence[Statistics]) -> dict[str, np.ndarray]:
     """Stack the statistics of N examples: an array [N] or [N, k] for each key."""
     if not statistics:
         raise DataError("no statistics to aggregate: expected those of at least one example")
-    try:
-        return {key: np.asarray([item[key] for item in statistics], dtype=np.float64) for key in statistics[0]}
-    except (LookupError, ValueError, TypeError) as error:
-        raise DataError(
-            f"statistics: not the same of every example ({error}); expected those of one task: run it again"
-        ) from error
+    return {key: np.asarray([item[key] for item in statistics], dtype=np.float64) for key in statistics[0]}
 
 
 def percent_of_mean(sums: Sums, names: Sequence[str]) -> dict[str, np.ndarray]:

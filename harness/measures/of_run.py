@@ -223,7 +223,7 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
     statistics = [record.statistics for record in counted if record.statistics is not None]
     if not statistics:
         return {}
-    if odd := next((one for one in counted if one.statistics and one.statistics.keys() != statistics[0].keys()), None):
+    if odd := next((one for one in counted if _shape(one.statistics or {}) != _shape(statistics[0])), None):
         raise UsageError(
             f"record {odd.signature}, example {odd.example!r}: its statistics are not those of example "
             f"{counted[0].example!r}; remove the line that was edited, and it is run again"
@@ -240,6 +240,11 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
         one = widened(one, replicas_of(units), statistic, 100.0 if metric.unit == "%" else None)
         found[name] = replace(one, redrawn=Redrawn(units, statistic))
     return found
+
+
+def _shape(statistics: Statistics) -> dict[str, int | None]:
+    """Return how many numbers each statistic has; None of a single one."""
+    return {name: len(value) if isinstance(value, list) else None for name, value in statistics.items()}
 
 
 def _resampled(task: Task, statistics: Sequence[Statistics], name: str) -> Statistic:

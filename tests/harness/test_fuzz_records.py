@@ -35,6 +35,7 @@ from harness.core.record_files import (
 from harness.core.records import Divergence, EarlyRanks, Record, RuleTimes, by_key
 from harness.measures import frames
 from harness.measures.frames import load
+from harness.measures.of_run import of_task
 from harness.papers import TABLES
 from harness.report.experiments import experiment_items
 from harness.report.items import read_table
@@ -44,7 +45,7 @@ from harness.tables.evidence import stored_decoder
 from kernels.inputs import SamplingSpec
 from methods.speculative.acceptance import alpha_ratio
 from methods.steps import Step
-from tasks.base import DataError, stack
+from tasks import get_task
 
 SHARED = [HealthCheck.function_scoped_fixture]  # every example writes its files anew
 FUZZED = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": SHARED}
@@ -429,16 +430,19 @@ def test_notes_of_other_kinds_are_named(synthetic: SimpleNamespace, tmp_path: Pa
             Notes(tmp_path).learned(arm.signature)
 
 
-def test_statistics_of_different_shapes_are_refused() -> None:
-    with pytest.raises(DataError, match="statistics: not the same of every example"):
-        stack([{"hits": 1.0}, {"hits": [1.0, 2.0]}])
+def test_statistics_of_different_shapes_are_refused(stored: SimpleNamespace) -> None:
+    one = stored.records[0]
+    other = replace(one, example="other", statistics={name: [1.0, 2.0, 3.0] for name in one.statistics})
+    with pytest.raises(UsageError, match="example 'other': its statistics are not those of example"):
+        of_task(get_task("wmt-en-de"), [one, other])
 
 
 @pytest.mark.parametrize(("failed", "status"), [(0, 0), (1, 0), (2, 1), (4, 1)])
 def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespace, failed: int, status: int) -> None:
     """Fault: 11 of 12 examples failed, and the last of them was "identical", status 0."""
     one = synthetic.run(synthetic.plain_experiment())[0]
-    records = [replace(one, status="failed" if number < failed else "ok") for number in range(4)]
+    records = [replace(one, status="failed", error="InputError: x") if number < failed else one for number in range(4)]
+    records.append(replace(one, status="failed", error="DataError: no sound"))
     assert status_of(records, {"audit": {"verdict": "identical"}}) == status
 
 
