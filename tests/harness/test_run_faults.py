@@ -122,6 +122,25 @@ def test_a_text_that_does_not_end_where_it_must_turns_a_run_red(
     assert expected in found["summary"]
 
 
+def test_rows_that_share_a_schedule_turn_a_run_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one row's drafts told counts for the next row: texts are right, and acceptance is not what a schedule gives."""
+    name, whole = "text-sampled-batch", DraftAndVerify.generate
+    assert judged(tmp_path / "right", name)[0]["verdict"] == "same distribution"
+
+    def generate(self: DraftAndVerify, *given: Any) -> Any:
+        own, shared = self.schedule_factory, self.schedule_factory()
+        self.schedule_factory = lambda: shared
+        try:
+            return whole(self, *given)
+        finally:
+            self.schedule_factory = own
+
+    monkeypatch.setattr(DraftAndVerify, "generate", generate)
+    found = judged(tmp_path / "wrong", name)[0]
+    assert found["verdict"] == "bug"
+    assert "number of drafts" in found["summary"]
+
+
 def test_repeats_that_share_their_numbers_turn_a_run_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chosen examples are replayed of any one repeat, not of the first alone."""
     exact = by_rule("speculative-sampling")

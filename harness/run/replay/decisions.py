@@ -13,7 +13,8 @@ from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
-from methods.types import Drafter, Generation, Inputs, Proposal
+from methods.steps import Step
+from methods.types import Drafter, Generation, Inputs, Proposal, Schedule
 
 STATED, WRITTEN = 1e-4, 1e-7  # of a probability that a rule states: how far its own may be; a record has seven digits of both
 ROWS = 64  # laws that are summed up at a time
@@ -26,6 +27,20 @@ class Decision(NamedTuple):
     what: str
     off: float
     bound: float
+
+
+def overdrafted(steps: Sequence[Step], schedule: Schedule, length: int) -> Iterator[Decision]:
+    """Yield a fault for a round of more drafts than a schedule of the row's own asks for, by what the rounds before it told.
+
+    A drafter may give fewer. ``length`` is how many tokens the output may have: the target adds the last one itself.
+    """
+    emitted = 0
+    for step in steps:
+        beyond = len(step.drafted) - min(schedule.next(), length - emitted - 1)
+        if beyond > 0:
+            yield Decision(emitted, "number of drafts", float(beyond), 0.0)
+        schedule.observe(len(step.drafted), step.num_accepted)
+        emitted += step.emitted
 
 
 def choices(made: Generation, reading: Reading, exact: bool, keeps_last: bool = False) -> Iterator[Decision]:

@@ -23,6 +23,7 @@ from harness.run.replay.decisions import (
     draws,
     first_choices,
     last_tokens,
+    overdrafted,
     repeated_drafts,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
@@ -165,6 +166,7 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
         if isinstance(method, PredictivePipelinedDecoding):
             yield from candidates(method.head, reader.target.stack, inputs, made)
         return
+    yield from overdrafted(made.steps, method.schedule_factory(), length)
     rule, lenience = _rule_of(method), _lenience_of(method)
     by_block = isinstance(rule, BlockVerification)
     rounds = rounds_of(made.steps, by_block or method.looks_ahead)
