@@ -19,7 +19,7 @@ from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
-from harness.report.known import inputs, records
+from harness.report.known import decoding, inputs, records
 from harness.report.known import rules as known_rules
 from harness.report.known.decoding import decoded
 from harness.report.known.forms import belonging, inferred, parted, predicted
@@ -405,6 +405,17 @@ def laws_in_half_precision(patch: Patch) -> None:
     patch.setattr(Sampling, "probs", lambda own, logits: (logits / own.temperature).softmax(-1))
 
 
+def beams_in_half_precision(patch: Patch) -> None:
+    patch.setattr(decoding, "next_log_probs", lambda session, tokens, device: session.extend(tokens)[:, -1].log_softmax(-1))
+
+
+def norms_in_half_precision(patch: Patch) -> None:
+    def rms_norm(weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda hidden: hidden * (hidden.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+    patch.setattr(decoding, "rms_norm", rms_norm)
+
+
 def blocks_begin_a_token_late(patch: Patch) -> None:
     whole = drafter.block_logits
 
@@ -467,6 +478,8 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
         (ends_as_its_first_window, decoded, "text of 5 windows"),
         (rounds_end_with_verification, decoded, "readings of round_s"),
         (laws_in_half_precision, decoded, "a law in half precision, T 1"),
+        (beams_in_half_precision, decoded, "beams in half precision"),
+        (norms_in_half_precision, decoded, "a norm in half precision"),
         (blocks_begin_a_token_late, decoded, "laws of blocks along a long text"),
         (last_token_began_early, predicted, "PPD, latency"),
         (drafts_for_tokens, predicted, "Theorem 3.11"),

@@ -9,13 +9,17 @@ import torch
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, OverlapProbe
 from harness.core.records import Record
 from harness.models.fit import Models
+from harness.report.known.inputs import loaded
 from harness.report.known.rules import SAMPLINGS
 from harness.report.known.values import folded, hashed
 from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_drafter, build_method
 from harness.run.prompts import make_prompt
 from harness.run.record import Arm, forced, generated
+from methods.beam import next_log_probs
+from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
 from methods.specdec.drafter import TEACHER_ROWS, BlockDrafter
 from methods.types import Inputs, Stop
 from tasks import get_task
@@ -80,10 +84,16 @@ def _clocked() -> dict[str, float]:
 
 
 def _in_half_precision() -> dict[str, float]:
-    """Return laws of logits in bfloat16, of which all sums are made in fp32."""
+    """Return laws of logits in bfloat16, log-probabilities of beams and a norm, of which all sums are made in fp32."""
     logits = torch.sin(torch.arange(40.0)).mul(6).bfloat16()
     drawn = {label: one for label, one in SAMPLINGS.items() if not one.greedy}
-    return {f"a law in half precision, {label}": folded(one.probs(logits).tolist()) for label, one in drawn.items()}
+    session = ModelSession(loaded("llama-draft").stack)
+    vars(session)["extend"] = lambda tokens: logits[None, None]  # whatever the tokens are
+    return {
+        **{f"a law in half precision, {label}": folded(one.probs(logits).tolist()) for label, one in drawn.items()},
+        "beams in half precision": folded(next_log_probs(session, [5], torch.device("cpu")).tolist()),
+        "a norm in half precision": folded(rms_norm(logits.cos(), 1e-5)(logits[None])[0].tolist()),
+    }
 
 
 def _behind_a_long_text() -> dict[str, float]:
