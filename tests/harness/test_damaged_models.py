@@ -20,6 +20,7 @@ from harness.models import loading
 from harness.models.files import verify_fetched
 from harness.models.fit import Models, estimate
 from harness.models.loading import load_model
+from harness.zoo.cache import read_facts
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.checkpoint import refuse_wiped_out
@@ -155,6 +156,29 @@ def test_tied_weights_that_differ_are_refused(whole: dict[str, Path], tmp_path: 
     load(damaged(whole["target"], tmp_path / "equal", with_head(0.0)))
     said = refusal(damaged(whole["target"], tmp_path / "other", with_head(0.1)), capfd)
     assert f"tensor 'lm_head.weight' differs from {tied!r}, and its config.json says that they are one" in said
+
+
+@pytest.mark.parametrize("facts", [{"num_parameters": "x"}, {"num_parameters": -5}, {"base": "x"}, {"weights": ["a"]}])
+def test_a_recipe_of_other_kinds_is_refused(tmp_path: Path, facts: dict[str, object]) -> None:
+    """Fault: each ended in a traceback, or stood in a table."""
+    (tmp_path / "recipe.json").write_text(json.dumps(facts))
+    with pytest.raises(UsageError, match=rf"recipe\.json: cannot be read \({next(iter(facts))} .*: expected .*\); delete"):
+        read_facts(tmp_path)
+
+
+def test_tokenizers_that_cut_a_text_differently_are_told_of(
+    whole: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: a target's tokenizer that had lost its merges ran in silence beside a whole one."""
+    folder = Path(shutil.copytree(whole["target"], tmp_path / "model"))
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["model"]["merges"] = []
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    models = Models()
+    target = models.get(ModelSpec(name=str(folder)))
+    for _ in range(2):
+        models.draft(ModelSpec(name=str(whole["draft"])), target)
+    assert capsys.readouterr().err.count("have the same tokens and cut a text into") == 1
 
 
 def test_a_window_counts_where_transformers_heeds_it(tmp_path: Path) -> None:
