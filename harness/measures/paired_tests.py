@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from harness.measures import statistics
 from harness.measures.statistics import SAME, at_most
 
 EXACT = 200  # differences: the law of their signed ranks takes n^3 steps, of 1,000 some seconds, and is normal by then
@@ -60,9 +61,5 @@ def at_least(hits: int, n: int, share: float) -> float:
 
 def holm(p_values: Mapping[str, float], false_alarm: float) -> set[str]:
     """Return the names that stand out (Holm 1979): with a chance of at most ``false_alarm`` any of them does so by chance."""
-    found: set[str] = set()
-    for place, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[name] > false_alarm / (len(p_values) - place):
-            break
-        found.add(name)
-    return found
+    stand_out = statistics.holm(list(p_values.values()), false_alarm)
+    return {name for name, stands in zip(p_values, stand_out, strict=True) if stands}
