@@ -6,6 +6,7 @@ decided as the reference does on random rounds just before.
 """
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ TRANSFORMERS = "transformers"  # the function of transformers: batch 1, draws it
 NOT_DONE = {name: False for name in inspect.signature(_speculative_sampling).parameters if name == "is_done_candidate"}
 NUM_ROUNDS = 8  # different inputs, at least, so that a call seldom finds its rows in the caches near its core
 NUM_ROWS = 32  # of all rounds, at least: with fewer, the mean acceptance is far from the one asked for
+NUM_RESAMPLED = 100  # rows of all rounds where an interval resamples rounds
 BASELINE = "baseline"
 SMALL = 32_000  # vocabularies of which a call takes longer to start than to look at a row
 # Shares of the baseline's time that the CPU paths may take: with top-k, below SMALL, and everywhere else.
@@ -136,13 +138,14 @@ class KernelRow:
         return f"{self.kernel:17s} {self.median_s * 1e6:9.1f} us{spread}  {shown}{goal}  ({used})"
 
 
-def make_rounds(setting: Setting) -> _Rounds:
+def make_rounds(setting: Setting, num_rows: int = NUM_ROWS) -> _Rounds:
     """Draw random logits with the setting's overlap on its device; a proposal has its log-sum-exp, as a model drafter's has,
-    of the type that it has there: on a CPU fp64, since drafts and their sums come out of one compiled call."""
+    of the type that it has there: on a CPU fp64, since drafts and their sums come out of one compiled call. ``num_rows``: of
+    all rounds together, at least."""
     generator = torch.Generator(setting.device).manual_seed(setting.vocab_size)
     noise = 0.5 if setting.acceptance is None else noise_for(setting.acceptance, setting.vocab_size, setting.sampling)
     proposals, targets, uniforms = [], [], []
-    for _ in range(max(NUM_ROUNDS, NUM_ROWS // setting.batch)):
+    for _ in range(max(NUM_ROUNDS, math.ceil(num_rows / setting.batch))):
         target, draft = _models(generator, setting.batch, setting.gamma, setting.vocab_size, noise)
         numbers = _uniforms(generator, setting.batch, setting.gamma)
         tokens = inverse_cdf(setting.sampling.probs(draft), numbers)
@@ -300,7 +303,7 @@ def bench_setting(
     """Time every kernel and the baseline in turns on the same rounds. ``bandwidth``: bytes a second of this machine's memory;
     ``empty_s``: seconds of an empty launch."""
     names = [name for name in names if name != TRANSFORMERS or setting.batch == 1]
-    rounds = make_rounds(setting)
+    rounds = make_rounds(setting, NUM_RESAMPLED)
     calls = calls_for(names, rounds)
     if setting.device.startswith("cuda"):
         timer = partial(time_on_device, device=setting.device)

@@ -39,6 +39,19 @@ def test_rounds_have_the_acceptance_that_was_asked_for(acceptance: float) -> Non
     assert float(overlap.mean()) == pytest.approx(acceptance, abs=0.02)
     assert len(rounds.targets) == NUM_ROUNDS
     assert len(make_rounds(SMALL).targets) == NUM_ROWS
+    assert len(make_rounds(replace(SMALL, batch=3), 100).targets) == 34  # a batch more than a hundred rows fill
+
+
+def test_an_interval_resamples_a_hundred_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+
+    def noted(calls: Sequence[Callable[[int], object]], num_rounds: int, repeats: int, cold: bool) -> np.ndarray:
+        timed.append(num_rounds)
+        return np.full((len(calls), repeats, num_rounds), 1e-6)
+
+    monkeypatch.setattr(kernel_bench, "time_on_cpu", noted)
+    bench_setting(SMALL, ["baseline", "fused"], {}, 2, 1e9, 2e-6)
+    assert timed == [100]
 
 
 def test_where_all_is_to_be_accepted_all_is() -> None:
