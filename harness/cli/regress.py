@@ -14,6 +14,8 @@ from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import is_grid
 from harness.core import products
 from harness.core.errors import UsageError
+from harness.core.settings import RECORDS
+from harness.report.alarms import alarms_file, false_alarms, most_false_alarms
 from harness.report.baseline import update, write
 from harness.report.holding import hold
 from harness.report.pinned import pinned_set
@@ -21,11 +23,9 @@ from harness.report.regress import (
     KNOWN,
     SCORED,
     Move,
-    false_alarms,
     measure,
     measure_known,
     measure_texts,
-    most_false_alarms,
     moves,
     read_baseline,
     update_baseline,
@@ -93,12 +93,7 @@ def _execute_pinned(args: argparse.Namespace) -> int:
     baseline = read_baseline(args.baselines) if known or args.update is None else None
     os.environ[products.VARIABLE] = "torch"  # the baselines hold on every machine
     if args.repeats is not None:
-        with TemporaryDirectory() as folder:
-            alarms = false_alarms(Path(folder), range(1, args.repeats + 1))
-        moved = f"on {args.repeats} other seeds, one thread beside two, {sum(map(bool, alarms))} moved anything"
-        bound = f"fewer than {most_false_alarms(alarms):.1%} of runs of these {len(pinned_set())} comparisons are false alarms"
-        print(f"regress: {moved}: with 95 % confidence {bound}")
-        return int(any(alarms))
+        return _count_alarms(args.repeats, args.quiet)
     with TemporaryDirectory() as folder:
         measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set())
     measured |= {SCORED: measure_texts(), KNOWN: measure_known()}
@@ -114,6 +109,19 @@ def _execute_pinned(args: argparse.Namespace) -> int:
     print(f"regress: {len(changed)} of {total} numbers and verdicts moved")
     _print_moves(changed)
     return 1
+
+
+def _count_alarms(repeats: int, quiet: bool) -> int:
+    """Say how often unchanged code moves a number: a line a seed, and a bound behind the last."""
+    counts = list[int]()
+    for moved in false_alarms(alarms_file(RECORDS), range(1, repeats + 1)):
+        counts.append(len(moved))
+        if moved or not quiet:
+            print(f"regress: seed {len(counts)} of {repeats}: {'; '.join(moved) or 'nothing moved'}", flush=True)
+    told = f"on {repeats} other seeds, one thread beside two, {sum(map(bool, counts))} moved anything"
+    bound = f"fewer than {most_false_alarms(counts):.1%} of runs of these {len(pinned_set())} comparisons are false alarms"
+    print(f"regress: {told}: with 95 % confidence {bound}")
+    return int(any(counts))
 
 
 def _print_moves(changed: Sequence[Move]) -> None:

@@ -23,10 +23,9 @@ from harness.core.records import Record
 from harness.exact.run_verdict import judge_run
 from harness.measures import pipelines
 from harness.measures.of_run import measure_run, of_task
-from harness.measures.statistics import CONFIDENCE, Estimate, exact_interval
+from harness.measures.statistics import Estimate
 from harness.models.files import files_hash
 from harness.report.known import answers
-from harness.report.pinned import pinned_set
 from harness.report.scored import TEXTS, scored
 from harness.run.build import specs_of
 from harness.run.runner import Runner, pin
@@ -220,23 +219,6 @@ def _baseline(file: Path) -> dict[str, Any]:
         if not all(isinstance(one, dict) for one in tables):
             raise ValueError("metrics, intervals and examples are not tables")
         return found
-
-
-def false_alarms(folder: Path, seeds: Sequence[int]) -> list[int]:
-    """Return how many numbers move by themselves: for every seed, between runs of a few examples on one thread and on two."""
-    counts = []
-    for seed in seeds:
-        runs = [measure(Runner(folder, quiet=True), pinned_set(seed, threads, num_examples=4)) for threads in (1, 2)]
-        counts.append(len(moves(*runs)))
-    return counts
-
-
-def most_false_alarms(counts: Sequence[int]) -> float:
-    """Return the share of runs below which false alarms are with 95 % confidence, from how many numbers moved on each seed.
-
-    A seed counts once, however many comparisons it has: these share models and random numbers.
-    """
-    return exact_interval(sum(map(bool, counts)), len(counts), 1 - CONFIDENCE)[1]
 
 
 def update_baseline(folder: Path, measured: Measured, changed: list[Move], reason: str, changelog: Path) -> None:

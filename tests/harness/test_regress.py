@@ -7,9 +7,11 @@ import pytest
 
 from harness.core.errors import UsageError
 from harness.measures.statistics import DESCRIPTIVE, Estimate
+from harness.report import alarms
+from harness.report.alarms import alarms_file, false_alarms, most_false_alarms
 from harness.report.baseline import read
 from harness.report.pinned import pinned_set
-from harness.report.regress import KNOWN, SCORED, Move, _pooled, most_false_alarms, moves, read_baseline, update_baseline
+from harness.report.regress import KNOWN, SCORED, Move, _pooled, moves, read_baseline, update_baseline
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 
 
@@ -144,3 +146,24 @@ def test_the_stated_share_of_false_alarms_counts_seeds(counts: list[int], bound:
     if not any(counts[:50]) and len(counts) == 50:
         text = (Path(__file__).resolve().parents[2] / "docs" / "exactness.md").read_text(encoding="utf8")
         assert f"fewer than {most_false_alarms(counts):.1%} of".replace("%", " %") in " ".join(text.split())
+
+
+def test_a_killed_count_of_false_alarms_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every seed's answer is on the disk before the next begins; none is found twice, and a changed one is refused."""
+    found: list[int] = []
+
+    def moved(seed: int) -> list[str]:
+        found.append(seed)
+        return ["pair, alpha: 0.5 -> 0.6"] if seed == 2 else []
+
+    monkeypatch.setattr(alarms, "_moved", moved)
+    file = alarms_file(tmp_path / "new")
+    killed = false_alarms(file, [1, 2, 3])
+    assert [next(killed), next(killed)] == [[], ["pair, alpha: 0.5 -> 0.6"]]
+    killed.close()
+    file.write_bytes(file.read_bytes() + b'["seed 3", {"mov')
+    assert list(map(len, false_alarms(file, [1, 2, 3, 4]))) == [0, 1, 0, 0]
+    assert found == [1, 2, 3, 4]
+    file.write_text(file.read_text().replace("-> 0.6", "-> 0.7"))
+    with pytest.raises(UsageError, match="the checksum of 'seed 2' differs"):
+        next(false_alarms(file, [1]))
