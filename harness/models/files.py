@@ -29,7 +29,7 @@ from harness.core.experiment import POCKET, ZOO, ModelSpec
 from harness.core.files import digest_of, readable, short_hash
 from harness.core.messages import first_line, is_memory
 from harness.models.gguf import converted, gguf_file, gguf_revision, unreadable_gguf
-from harness.models.limits import check_settings
+from harness.models.limits import check_folder, check_settings
 from harness.models.pocket import TRAINED, PocketDraft, fetched, revision_of
 from harness.models.quantised import dequantised_from
 from harness.zoo.cache import DONE, is_complete, model_folder, quiet, read_facts, verify
@@ -232,6 +232,8 @@ def load_config(spec: ModelSpec) -> "PreTrainedConfig":
 
     path = model_path(spec)
     with quiet(), one_line(spec, path):
+        if (folder := Path(path)).is_dir():
+            check_folder(folder)
         config = AutoConfig.from_pretrained(path, **hub_arguments(spec))
         check_settings(config)
         return config

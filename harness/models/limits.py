@@ -1,6 +1,8 @@
 """What a model's settings may be, whatever file they are from, and how an error of a library about a file is told."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,13 +10,70 @@ if TYPE_CHECKING:
 
 DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")  # as configurations name them
 MOST_LAYERS = 1000  # the deepest public model has 126; many more take hours to build before a tensor is found missing
-LIMITS = {  # of numbers in a configuration, by a part of their names; others must fit into 64 bits
+LIMITS = {  # of numbers in a configuration, by a part of their names, the first that fits; others must fit into 64 bits
     "drop": (0, 1),
     "_eps": (1e-30, 1),
     "epsilon": (1e-30, 1),
     "max_distance": (1, 2**20),
     "sliding_window": (1, 2**40),
+    "type_vocab_size": (0, 2**40),
+    "vocab_size": (1, 2**40),
+    "attention_heads": (1, 2**20),
+    "key_value_heads": (1, 2**20),
+    "n_head": (1, 2**20),
+    "head_dim": (1, 2**20),
+    "hidden_size": (1, 2**40),
+    "intermediate_size": (1, 2**40),
+    "max_position_embeddings": (1, 2**40),
 }
+CONFIG = "config.json"
+SETTINGS = (CONFIG, "generation_config.json", "tokenizer_config.json", "preprocessor_config.json", "special_tokens_map.json")
+KINDS: dict[str, type] = {
+    "model_type": str, "architectures": list, "quantization_config": dict, "rope_scaling": dict, "rope_parameters": dict,
+    "dtype": str, "torch_dtype": str, "hidden_act": str, "activation_function": str, "dense_act_fn": str,
+    "feed_forward_proj": str, "tie_word_embeddings": bool, "is_encoder_decoder": bool,
+}  # fmt: skip
+ACTIVATIONS = ("hidden_act", "activation_function", "dense_act_fn")
+JSON_NAMES = {str: "a text", list: "a list", dict: "a table", bool: "true or false"}
+
+
+def check_folder(folder: Path) -> None:
+    """Look at the settings of a model's folder before transformers reads them, which takes the last of a key's two values, and
+    whose errors name no field.
+
+    Raises:
+        ValueError: a file of settings is no file, no JSON or no table, names a key twice, or says what no model can run with.
+    """
+    for name in SETTINGS:
+        path = folder / name
+        if not path.exists():
+            continue
+        if not path.is_file():
+            raise ValueError(f"{name} is no regular file; expected JSON")
+        try:
+            settings = json.loads(path.read_text(encoding="utf8"), object_pairs_hook=_once)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        if not isinstance(settings, dict):
+            raise ValueError(f"{name} holds {str(settings)[:40]!r}, expected a table of settings")
+        if name == CONFIG:
+            _check_kinds(settings)
+            _check_numbers(settings, CONFIG)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    settings = dict(pairs)
+    if len(settings) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice; leave one of them")
+    return settings
+
+
+def _check_kinds(settings: Mapping[str, Any]) -> None:
+    for name, kind in KINDS.items():
+        value = settings.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{name} {value!r} in its {CONFIG}, expected {JSON_NAMES[kind]}")
 
 
 def check_settings(config: "PreTrainedConfig", source: str = "config.json") -> None:
@@ -24,6 +83,23 @@ def check_settings(config: "PreTrainedConfig", source: str = "config.json") -> N
         if not isinstance(depth, int) or not 1 <= depth <= MOST_LAYERS:
             raise ValueError(f"{name} {depth!r} in its {source}, expected 1 to {MOST_LAYERS}")
     _check_numbers(config.to_dict(), source)
+    _check_activations(config, source)
+
+
+def _check_activations(config: "PreTrainedConfig", source: str) -> None:
+    """ValueError for an activation that transformers does not know, or a T5's two settings of it that do not agree."""
+    from transformers.activations import ACT2FN
+
+    for name in ACTIVATIONS:
+        if (value := getattr(config, name, None)) is not None and value not in ACT2FN:
+            raise ValueError(f"{name} {value!r} in its {source}, expected an activation of transformers, as 'silu' or 'relu'")
+    if (both := getattr(config, "feed_forward_proj", None)) is not None:
+        meant = "gelu_new" if both == "gated-gelu" else both.split("-")[-1]
+        if (config.dense_act_fn, config.is_gated_act) != (meant, both.startswith("gated-")):
+            raise ValueError(
+                f"dense_act_fn {config.dense_act_fn!r} and is_gated_act {config.is_gated_act} in its {source} are not what its "
+                f"feed_forward_proj {both!r} says; leave one of the two"
+            )
 
 
 def _check_numbers(settings: Mapping[str, Any], source: str) -> None:

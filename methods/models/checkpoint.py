@@ -38,7 +38,7 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
     _refuse_misfits(found)
     _refuse_apart(model)
     _refuse_numbers_of_other_kinds(Path(path), model)
-    refuse_wiped_out(model.state_dict())
+    _refuse_wiped_out_model(model)
     return model
 
 
@@ -62,7 +62,7 @@ def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: A
                 setattr(module, name, nn.Parameter(_numbers(weight.data).to(dtype), requires_grad=False))
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config
-    refuse_wiped_out(model.state_dict())
+    _refuse_wiped_out_model(model)
     return model
 
 
@@ -71,6 +71,24 @@ def _numbers(weight: Any) -> Tensor:
     whose products round it so, which give it in that dtype alone."""
     rounds = "output_dtype" not in signature(weight.dequantize).parameters
     return weight.dequantize() if rounds else weight.dequantize(output_dtype=torch.float32)
+
+
+def _refuse_wiped_out_model(model: nn.Module) -> None:
+    """InputError as ``refuse_wiped_out``, and for a norm whose output is the same whatever it reads: its layer does nothing.
+
+    A norm's weights may all be zero where it multiplies by 1 + weight, as Gemma's.
+    """
+    refuse_wiped_out(model.state_dict())
+    for name, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if not type(module).__name__.endswith("Norm") or not isinstance(weight, Tensor) or weight.dim() != 1:
+            continue
+        if weight.is_meta or len(weight) == 1 or weight.any():
+            continue
+        ramp = torch.arange(1, len(weight) + 1, dtype=weight.dtype, device=weight.device)[None]
+        with torch.no_grad():
+            if torch.equal(module(ramp), module(-ramp)):
+                raise InputError(f"tensor '{name}.weight' holds nothing but zeros: it was never trained, or was lost in a copy")
 
 
 def refuse_wiped_out(tensors: Mapping[str, Tensor]) -> None:

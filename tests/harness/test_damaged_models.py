@@ -12,7 +12,7 @@ import torch
 from fuzz_models import save_models, save_whisper
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
+from transformers import AutoModelForCausalLM, GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
@@ -23,7 +23,7 @@ from harness.models.loading import load_model
 from harness.zoo.cache import read_facts
 from methods.errors import InputError
 from methods.models import stack_for
-from methods.models.checkpoint import refuse_wiped_out
+from methods.models.checkpoint import load_whole, refuse_wiped_out
 
 Weights = dict[str, Tensor]
 GPT, T5 = "transformer.h.1.mlp.c_fc.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"
@@ -216,7 +216,7 @@ def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | 
         ("config.json", {"n_layer": 1_000_000}, "num_hidden_layers 1000000 in its config.json, expected 1 to 1000"),
         ("config.json", {"n_layer": 0}, "num_hidden_layers 0 in its config.json, expected 1 to 1000"),
         ("config.json", {"n_embd": 2**20}, "its files hold"),
-        ("config.json", {"n_head": 0}, "cannot be read ("),
+        ("config.json", {"n_head": 0}, "n_head 0 in its config.json, expected 1 to"),
         ("config.json", {"n_head": 3}, "cannot be read ("),
         ("config.json", {"n_embd": "8"}, "cannot be read (Validation error for field 'n_embd': TypeError"),
         ("config.json", {"dtype": "float99"}, "float99"),
@@ -226,14 +226,14 @@ def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | 
         ("config.json", {"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon inf in its config.json"),
         ("config.json", {"resid_pdrop": float("nan")}, "resid_pdrop nan in its config.json, expected 0 to 1"),
         ("config.json", {"pad_token_id": 10**30}, "pad_token_id 1000000000000000000000000000000 in its config.json"),
-        ("config.json", {"n_head": -1}, "cannot be read ("),
-        ("config.json", {"vocab_size": 0}, "its config.json asks for"),
-        ("config.json", "[]", "cannot be read ("),
+        ("config.json", {"n_head": -1}, "n_head -1 in its config.json, expected 1 to"),
+        ("config.json", {"vocab_size": 0}, "vocab_size 0 in its config.json, expected 1 to"),
+        ("config.json", "[]", "config.json holds '[]', expected a table of settings"),
         ("generation_config.json", {"eos_token_id": [7, "x"]}, "eos_token_id 'x' in its config.json or generation_config.json"),
-        ("generation_config.json", "[]", "cannot be read ("),
-        ("generation_config.json", "{", "cannot be read ("),
+        ("generation_config.json", "[]", "generation_config.json holds '[]', expected a table of settings"),
+        ("generation_config.json", "{", "cannot be read (generation_config.json: Expecting property name"),
         ("tokenizer.json", "[]", "cannot be read ("),
-        ("tokenizer_config.json", "[]", "cannot be read ("),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json holds '[]', expected a table of settings"),
         ("tokenizer_config.json", {"model_max_length": "x"}, "cannot be read ("),
     ],
 )
@@ -290,9 +290,88 @@ def test_a_single_row_of_zeros_is_no_matrix_that_was_lost() -> None:
 
 def test_weights_that_tell_no_token_from_another_are_refused(whole: dict[str, Path], tmp_path: Path) -> None:
     norm = ("transformer.ln_f.weight", "transformer.ln_f.bias")
-    folder = damaged(whole["target"], tmp_path / "model", lambda all: all | {name: all[name] * 0 for name in norm})
+    least = 1e-45  # no zero, and what it is multiplied with is
+    folder = damaged(whole["target"], tmp_path / "model", lambda all: all | {name: all[name] * 0 + least for name in norm})
     with pytest.raises(UsageError, match="its logits are the same for every token"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("target", "transformer.h.0.ln_1.weight"),
+        ("t5", "decoder.block.0.layer.0.layer_norm.weight"),
+        ("whisper", "model.decoder.layers.0.final_layer_norm.weight"),
+    ],
+)
+def test_a_norm_of_zeros_is_refused(whole: dict[str, Path], tmp_path: Path, model: str, name: str) -> None:
+    """Its layer did nothing, and the run was "identical" with other tokens."""
+    folder = damaged(whole[model], tmp_path / "model", lambda all: all | {name: all[name] * 0})
+    with pytest.raises(UsageError, match=f"tensor '{name}' holds nothing but zeros: it was never trained"):
+        load(folder)
+
+
+def test_a_norm_that_multiplies_by_one_more_than_its_weights_may_be_zeros(tmp_path: Path) -> None:
+    """An untrained Gemma's are. Fault: it is refused as damaged."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8}
+    model = GemmaForCausalLM(GemmaConfig(vocab_size=300, num_key_value_heads=1, **sizes))
+    for module in model.modules():
+        if type(module).__name__ == "GemmaRMSNorm":
+            torch.nn.init.zeros_(module.weight)
+    model.save_pretrained(tmp_path)
+    load_whole(GemmaForCausalLM, tmp_path)
+
+
+SAID = {  # what stands in a file of settings: what its refusal says
+    '{"hidden_act": "silu", "hidden_act": "relu"': "config.json: 'hidden_act' stands there twice; leave one of them",
+    '{"hidden_act": "nosuch"': "hidden_act 'nosuch' in its config.json, expected an activation of transformers",
+    '{"hidden_act": 3': "hidden_act 3 in its config.json, expected a text",
+    '{"num_key_value_heads": 0': "num_key_value_heads 0 in its config.json, expected 1 to",
+    '{"num_attention_heads": 0': "num_attention_heads 0 in its config.json, expected 1 to",
+    '{"head_dim": -12': "head_dim -12 in its config.json, expected 1 to",
+    '{"max_position_embeddings": -1': "max_position_embeddings -1 in its config.json, expected 1 to",
+    '{"quantization_config": 5': "quantization_config 5 in its config.json, expected a table",
+    '{"model_type": ["llama"]': "model_type ['llama'] in its config.json, expected a text",
+    '{"dtype": 7': "dtype 7 in its config.json, expected a text",
+    '{"tie_word_embeddings": "yes"': "tie_word_embeddings 'yes' in its config.json, expected true or false",
+}
+
+
+@pytest.mark.parametrize("damage", SAID)
+def test_a_refused_setting_is_named(whole: dict[str, Path], tmp_path: Path, damage: str) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(tmp_path)
+    for file in whole["target"].glob("tok*"):
+        shutil.copy(file, tmp_path)
+    load(tmp_path)
+    file = tmp_path / "config.json"
+    key = damage.split('"')[1]
+    kept = {name: value for name, value in json.loads(file.read_text()).items() if name != key}
+    file.write_text(f"{damage}, {json.dumps(kept)[1:]}")
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path)
+    assert SAID[damage] in str(caught.value)
+
+
+def test_two_settings_of_a_t5s_activation_agree(whole: dict[str, Path], tmp_path: Path) -> None:
+    """transformers runs with dense_act_fn, whatever feed_forward_proj says."""
+    shutil.copytree(whole["t5"], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps(settings | {"dense_act_fn": "gelu"}))
+    with pytest.raises(UsageError, match=r"dense_act_fn 'gelu' and is_gated_act False in its config\.json are not what"):
+        load(tmp_path)
+    file.write_text(json.dumps(settings | {"feed_forward_proj": "relu", "dense_act_fn": "relu"}))
+    load(tmp_path)
+
+
+def test_settings_that_are_a_folder_are_refused(whole: dict[str, Path], tmp_path: Path) -> None:
+    """transformers passed over them in silence."""
+    shutil.copytree(whole["target"], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    (tmp_path / "generation_config.json").mkdir()
+    with pytest.raises(UsageError, match=r"generation_config\.json is no regular file; expected JSON"):
+        load(tmp_path)
 
 
 def test_an_untrained_model_whose_padding_has_no_embedding_is_loaded(whole: dict[str, Path], tmp_path: Path) -> None:
