@@ -61,8 +61,8 @@ def is_complete(folder: Path) -> bool:
 def make(folder: Path, build: Callable[[Path], object]) -> None:
     """Have ``build`` fill a folder beside ``folder``, then rename it. One process at a time; another one waits and reuses.
 
-    The partial folder of a killed process is handed to ``build`` again, which may resume from it, unless it is complete:
-    ``build`` writes recipe.json after everything else.
+    The partial folder of a killed process is handed to ``build`` again, which may resume from it, unless it was sealed: of one
+    that was not, nothing tells whether its files are as they were written.
     """
     partial = folder.with_name(folder.name + ".partial")
     with explained(folder.parent):
@@ -71,9 +71,11 @@ def make(folder: Path, build: Callable[[Path], object]) -> None:
             if is_complete(folder):
                 return
             partial.mkdir(exist_ok=True)
-            if not is_complete(partial):
+            if not (partial / SEAL).exists():
+                (partial / DONE).unlink(missing_ok=True)
                 build(partial)
-            seal(partial)
+                seal(partial)
+            verify(partial)
             if folder.is_dir() and not folder.is_symlink():  # it has no recipe.json, so it is not whole
                 shutil.rmtree(folder)
             else:

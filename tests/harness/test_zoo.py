@@ -441,3 +441,28 @@ def test_what_a_killed_build_left_is_handed_on(tmp_path: Path) -> None:
     cache.make(tmp_path / "model-0", finish)
     assert (tmp_path / "model-0" / "recipe.json").read_text() == "half"
     assert not (tmp_path / "model-0.partial").exists()
+
+
+def test_what_a_killed_build_left_whole_is_taken_if_it_was_sealed(tmp_path: Path) -> None:
+    """Fault: the files of a whole folder that nobody had sealed were sealed as they lay there, damaged ones too."""
+    partial = tmp_path / "model-0.partial"
+
+    def build(folder: Path) -> None:
+        (folder / "weights").write_text("built")
+        (folder / "recipe.json").write_text("{}")
+
+    for sealed, found in ((False, "built"), (True, "left")):
+        partial.mkdir()
+        (partial / "weights").write_text("left")
+        (partial / "recipe.json").write_text("{}")
+        if sealed:
+            cache.seal(partial)
+        cache.make(tmp_path / "model-0", build)
+        assert (tmp_path / "model-0" / "weights").read_text() == found
+        shutil.rmtree(tmp_path / "model-0")
+    partial.mkdir()
+    build(partial)
+    cache.seal(partial)
+    (partial / "weights").write_text("bui1t")
+    with pytest.raises(UsageError, match=r"weights is not as it was written"):
+        cache.make(tmp_path / "model-0", build)
