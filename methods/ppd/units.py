@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -252,7 +253,11 @@ def _serve(served: _Served, unit: int, slots_per_unit: int, wake: Any, done: Any
         seen = _next_round(request, seen, served, wake)
         began = time.perf_counter()
         count = int(request[Mailbox.COUNT])
-        states = candidates.run(tokens[:count].tolist(), int(request[Mailbox.LENGTH]), int(request[Mailbox.LAYERS]))
+        try:
+            states = candidates.run(tokens[:count].tolist(), int(request[Mailbox.LENGTH]), int(request[Mailbox.LAYERS]))
+        except Exception as error:  # whatever it is, nobody is above to catch it: it is said, and the parent sees the exit
+            print(f"foretoken: sub-process {unit + 1}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
         hidden[:count].copy_(states)
         if hidden.is_cuda:
             torch.cuda.synchronize(hidden.device)

@@ -226,6 +226,25 @@ def test_a_killed_sub_process_ends_the_run_and_its_siblings(deep: Build) -> None
     assert not any(alive(pid) for pid in pids)
 
 
+def test_a_sub_process_without_memory_says_so_in_one_line(
+    deep: Build, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """It ended in a traceback. A fork inherits what is patched here."""
+
+    def run_out(*_: object) -> None:
+        raise MemoryError("no page left")
+
+    monkeypatch.setattr("methods.ppd.memory.Candidates.run", run_out)
+    stack = deep(late=0.0)
+    method = pipeline(stack, 3, 2)
+    with pytest.raises(WorkerError, match=r"sub-process \d of 2 died \(exit code 1\).*look for a lack of memory"):
+        run(method, stack, [(5, 6)])
+    method.close()
+    said = capfd.readouterr().err
+    assert "foretoken: sub-process 1: MemoryError: no page left\n" in said
+    assert "Traceback" not in said
+
+
 def test_a_dead_sub_process_whose_candidate_never_wins_ends_the_run_too(deep: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """The likeliest candidate is always right here, so nobody ever waits for the second."""
     monkeypatch.setattr("methods.ppd.units.WATCH_S", 0.0)
