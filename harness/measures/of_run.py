@@ -237,7 +237,7 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
         else:
             one = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
         statistic, units = _resampled(task, statistics, name), tuple(record.unit for record in counted)
-        one = widened(one, replicas_of(units), statistic, 100.0 if metric.unit == "%" else None)
+        one = widened(one, replicas_of(units), statistic, 100.0 if metric.unit in ("%", "BLEU") else None)
         found[name] = replace(one, redrawn=Redrawn(units, statistic))
     return found
 

@@ -18,7 +18,8 @@ from harness.tables.published import Published
 
 NOT_PUBLIC = "not public"
 REFUSED = "refused"  # such a number's status
-STATUSES = ("measured", "computed", "not run", "failed", REFUSED, "not reached")
+STATUSES = ("measured", "computed", "set", "not run", "failed", REFUSED, "not reached")
+NUMBERS = ("measured", "computed", "set")  # of which there is a number; "set" is a setting that was taken over
 BETWEEN_HEADS = " / "
 ABSENT = ("impossible: ", "no model: ")  # what cannot be had at all, and what only the profile lacks
 TIME_SHARE = "% of time"  # the unit of shares of a time, and of times that are saved
@@ -66,7 +67,7 @@ class Cell:
         if self.status not in STATUSES and not self.status.startswith(ABSENT):
             expected = f"{', '.join(STATUSES)}, no model: why or impossible: why"
             raise ValueError(f"status {self.status!r}: expected {expected}")
-        if (self.measured is None) == (self.status in ("measured", "computed")):
+        if (self.measured is None) == (self.status in NUMBERS):
             raise ValueError(f"cell {self.row!r}, {self.column!r}: status {self.status!r} with value {self.measured!r}")
 
     @property
@@ -117,7 +118,7 @@ class Cell:
     @property
     def is_arithmetic(self) -> bool:
         """Tell what was computed of the paper's own numbers, or taken over from it, from what was measured."""
-        return self.status == "computed" and self.n is None
+        return self.status in ("computed", "set") and self.n is None
 
 
 @dataclass(frozen=True)
@@ -268,8 +269,10 @@ def _shortfall(experiment: Experiment, records: Sequence[Record]) -> str:
     return ", ".join(parts)
 
 
-def computed(row: str, column: str, published: Published, value: float, unit: str = "", note: str = "") -> Cell:
-    return Cell(row, column, published, value, unit=unit, status="computed", note=note)
+def computed(
+    row: str, column: str, published: Published, value: float, unit: str = "", note: str = "", status: str = "computed"
+) -> Cell:
+    return Cell(row, column, published, value, unit=unit, status=status, note=note)
 
 
 def impossible(row: str, column: str, published: Published, why: str, unit: str = "") -> Cell:

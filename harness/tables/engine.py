@@ -28,7 +28,7 @@ from harness.core.records import Record
 from harness.core.settings import REPLICAS, Settings
 from harness.measures.of_run import output_perplexity
 from harness.measures.pairing import num_near_ties, succeeded
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import DESCRIPTIVE, Estimate, Missing
 from harness.tables import published as published_numbers
 from harness.tables.base import BETWEEN_HEADS, Appendix, Cell, Finding, Table, cell_of, computed, impossible, without_model
 from harness.tables.evidence import Evidence
@@ -37,7 +37,7 @@ from harness.tables.published import Printed, Published
 Arm = tuple[Experiment, list[Record]]
 Arms = Mapping[str, Experiment | Missing]
 Result = Estimate | Missing | None
-Kind = Literal["measured", "derived", "planned"]
+Kind = Literal["measured", "derived", "planned", "set"]
 T = TypeVar("T")
 
 
@@ -93,8 +93,8 @@ class Column:
     ``published`` is the paper's name for it (None: the paper has no such column). ``note`` explains it below the table.
     ``reads`` names the other arms that it needs: rows of sections without them have no such cell. ``applies`` says which rows
     have one. ``remark`` is a footnote of a single cell. ``kind``: "derived" is arithmetic on measurements and theory, "planned"
-    follows from the plan, or from what the run noted of models, None until it did. ``optional``: it needs what may not be
-    installed, and a refusal says what.
+    follows from the plan, or from what the run noted of models, None until it did, "set" is a setting that the plan took over.
+    ``optional``: it needs what may not be installed, and a refusal says what.
     ``parts``: what a cell is the total of, each beside the paper's number, so that a total does not agree whose parts do not.
     ``papers_arm`` names the arm whose published number stands beside a row, where it is not the row's own.
     """
@@ -248,6 +248,8 @@ def replicas_note(arms: Sequence[Experiment], divided: Sequence[Comparison]) -> 
         once = " and one training of each model" if retrained else ""
         return [f"One process{once}: intervals hold nothing of what other {what} would give. REPLICAS={REPLICAS} does."]
     each = ", each with its own training of every model" if retrained else ""
+    if all(arm.limit < DESCRIPTIVE for arm in parts):
+        return [f"{count} processes share the examples{each}."]
     models = "" if retrained else " of the same models"
     return [
         f"{count} processes share the examples{each}: 95 % of what another recording{models}, on such a machine, would print "
@@ -295,7 +297,7 @@ def _cell(section: Section, row: Row, column: Column, known: Known, printed: Pub
         return None
     if absent := next((arm for name in names if isinstance(arm := arms.get(name), Missing)), None):
         return None if section.printed_only and printed is None else without_model(*place, absent.why, column.unit)
-    if column.kind == "planned":
+    if column.kind in ("planned", "set"):
         return _planned(place, column, column.measure(known, row), column.remark(known, row))
     if not all(name in known for name in names):
         return None
@@ -324,5 +326,6 @@ def _planned(place: tuple[str, str, Published], column: Column, result: Result, 
     if result is None:
         return Cell(*place, unit=column.unit)
     if isinstance(result, Estimate):
-        return computed(*place, result.value, column.unit or result.unit, remark)
+        status = "set" if column.kind == "set" else "computed"
+        return computed(*place, result.value, column.unit or result.unit, remark, status)
     return impossible(*place, result.why, column.unit)

@@ -24,7 +24,8 @@ LEGEND = (
     f"(NOTATION.md). A number of fewer than {DESCRIPTIVE} describes these alone; it has no interval, as what is computed, "
     "copied or the same in every example has none.",
     "(paper): as the paper prints it, blank where it has no such number; (README), (arXiv v1): from its code's page, its first "
-    "version; (derived): arithmetic on its numbers. (here): measured; (computed): the formula's.",
+    "version; (derived): arithmetic on its numbers. (here): measured; (computed): the formula's; (set): the paper's "
+    "setting, taken over.",
 )
 WHOLE = ("tokens", "examples", "calls")
 RAN = "ran"
@@ -155,7 +156,8 @@ def column_heads(column: str, cells: Sequence[Cell]) -> list[str]:
         return [column]
     origins = {cell.origin or PAPER for cell in published}
     numbers = [cell for cell in cells if cell.measured is not None]
-    ours = "computed" if numbers and all(cell.is_arithmetic for cell in numbers) else "here"
+    kinds = {cell.status if cell.is_arithmetic else "here" for cell in numbers} or {"here"}
+    ours = kinds.pop() if len(kinds) == 1 else "here"
     return [f"{column} ({origins.pop() if len(origins) == 1 else MIXED})", f"{column} ({ours})"]
 
 
@@ -197,7 +199,7 @@ def measured_text(cell: Cell, out: Grid, count: int | None = None) -> str:
         text += (
             f" [{_number(cell.low, cell.unit)}, {_number(cell.high, cell.unit)}]{APPROXIMATE if _is_approximate(cell) else ''}"
         )
-    own = f" n={cell.n}" if count is not None and cell.n not in (None, 1, count) else ""  # 1: a model's, not of examples
+    own = f" n={cell.n}" if count is not None and cell.n not in (None, count) else ""
     return text + own + mark
 
 

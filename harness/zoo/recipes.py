@@ -1,8 +1,9 @@
 """The zoo's recipes at every scale: small models of the real architectures, each wholly described by a frozen dataclass.
 
 Groups (llama, t5, gpt, whisper, specdec) share a corpus and a tokenizer, so that any target and draft of one group can be
-paired. The targets are deep and narrow: like a large model's, their forward pass costs almost the same for one token as for a
-few. A scale is data: its numbers stand in ``recipes.toml`` and ``specdec.toml``.
+paired. The targets are deep and narrow, so that a pass of them costs several of a draft's, as a large model's does. Unlike a
+large model's, it costs more for a few tokens than for one (verify cost in Leviathan's table 2). A scale is data: its numbers
+stand in ``recipes.toml`` and ``specdec.toml``.
 """
 
 import json

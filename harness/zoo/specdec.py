@@ -6,8 +6,8 @@ of each block size and all others a share of them (``SHARES``). A drafter of ano
 a model of its shape, where the base drafter begins with one.
 
 Toy sizes: most words are one token and batches are a handful of sentences, because small models lack updates, above all until
-their attention has found the source. The verifier's decoder is deep and narrow, so that verifying a block costs little more
-than one token, as in a large model; most of its layers join late (see ``networks``). The drafter begins with the teacher's
+their attention has found the source. The verifier's decoder is deep and narrow, so that a pass of it costs several of the
+drafter's, as a large model's does; most of its layers join late (see ``networks``). The drafter begins with the teacher's
 weights, which have its shape; the paper's begins with none. The teacher learns longest for its size: where it errs, its corpus
 is noise that neither of the others can learn.
 """

@@ -338,7 +338,7 @@ def _column(title: str, name: str, *, derived: bool = False, published: str | No
 
 GAMMA = Column(
     "gamma", lambda known, row: Estimate(float(known[row.arm][0].method.gamma), None, None, 1), "tokens", published="gamma",
-    kind="planned",
+    kind="set",
 )  # fmt: skip
 ALPHA_NOTE = (
     "alpha: alpha_overlap on the timed examples. speed, Emp: seconds per token of the target alone over those with the "

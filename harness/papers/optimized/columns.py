@@ -266,8 +266,8 @@ COLUMNS = (
         CALLS, lambda known, row: ratio(known[baseline_of(row.arm)][1], known[row.arm][1], num_calls), CALLS_RATIO,
         published=("derived_call_ratio", "implied_calls_ratio"), reads=lambda rule: (baseline_of(rule),), applies=_not_first,
         note=f"{CALLS}, {CALL_TIME}: the number of calls, and the mean time of one, over the baseline's: below 1 is less. "
-        "Their product is the ratio of profiled times. Derived: what the paper's Tables 1 and 4 imply; most of its sigmoid's "
-        "gain is fewer calls, not faster ones.",
+        "Their product is the ratio of profiled times. Derived: what the paper's Tables 1 and 4 imply; of its sigmoid's "
+        "gain in speech most is fewer calls, not faster ones.",
     ),
     _compared(CALL_TIME, call_ratio, "x", ("derived_call_ratio", "per_step_time_ratio_table4")),
     Column(

@@ -159,6 +159,7 @@ WITH_HEADS = order(
     "with a trained head",
     f"with the model's own {ONE_TRAINING}",
     "pairs of numbers",
+    beside=False,
 )
 LAYER_COLUMNS = [_column(column_of(layer)) for layer in paper_layers()]
 MATCH_RATES = table(

@@ -15,7 +15,7 @@ from harness.core.experiment import Experiment, MemoryProbe
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.of_run import decoded_together, peak_mib
-from harness.measures.statistics import Estimate, Missing, ratio_of_examples
+from harness.measures.statistics import DESCRIPTIVE, Estimate, Missing, ratio_of_examples
 from harness.papers.specdec import setup
 from harness.papers.specdec.columns import arm_notes, faster_beam, printed_value, which_beam
 from harness.papers.specdec.measures import latency_s, sentence_speedup, timed_together
@@ -26,7 +26,6 @@ from harness.tables.finding import FASTER, Where, side
 from harness.tables.published import Published
 
 MIB = 2**20
-MIN_BATCHES = 6  # a bootstrap of fewer batches gives their minimum and maximum, which is no interval
 TIMED_ARMS = (setup.GREEDY, setup.BEAM, setup.THEIR_BEAM, setup.STRICT, setup.HIGH_EFFICIENCY)
 T5 = "T5-large"
 T5_KEY = (T5, "cells")
@@ -98,14 +97,7 @@ def peaks_mib(experiment: Experiment, records: Sequence[Record]) -> list[float] 
 
 def decoding_mib(experiment: Experiment, records: Sequence[Record]) -> Result:
     """Mean over batches of what one held above the loaded models."""
-    return with_spread(peak_mib(records, experiment.batch_size))
-
-
-def with_spread(found: Result) -> Result:
-    """Return the estimate, without its interval if it is of fewer than MIN_BATCHES batches."""
-    if isinstance(found, Estimate) and found.n < MIN_BATCHES:
-        return replace(found, low=None, high=None)
-    return found
+    return peak_mib(records, experiment.batch_size)
 
 
 def _extra(measure: Callable[[Known, str], Result], known: Known, row: Row) -> Result:
@@ -122,7 +114,7 @@ def _extra_decoding(known: Known, row: Row) -> Result:
     plain = {rows[0].key: rows[0].peak_bytes for rows in at}
     pairs = [(rows[0].example, rows[0].peak_bytes, plain.get(rows[0].key)) for rows in method]
     rows = [(example, (more - less) / MIB, 1.0) for example, more, less in pairs if more is not None and less is not None]
-    return with_spread(ratio_of_examples(rows, "MiB"))
+    return ratio_of_examples(rows, "MiB")
 
 
 def _both(title: str, measure: Callable[[Known, Row], Result], model: str | None = None, kind: Kind = "measured") -> Column:
@@ -179,7 +171,7 @@ def _held_notes(setting: setup.Setup, settings: Settings) -> list[str]:
         f"MiB. AT is greedy decoding; SpecDec++ has {rule}. Peak: the loaded "
         "weights and the most that any batch took above the loaded models; a maximum has no interval. decoding: the mean over "
         "batches of what one took above them, n batches, without an interval where they are fewer than "
-        f"{MIN_BATCHES}; extra decoding: the same of the difference, batch by batch. Measured by {where}.",
+        f"{DESCRIPTIVE}; extra decoding: the same of the difference, batch by batch. Measured by {where}.",
         "weights: of the verifier, of verifier and drafter, of the drafter, from their recipes.",
         "A CPU's peak also has what the allocator keeps between operations, so small differences are the allocator's.",
         *([repository] if setting == setup.EN_DE else []),
@@ -210,7 +202,7 @@ def _held_table(number: int, paper_number: int, title: str, setting: setup.Setup
 
 def batch_speedup(known: Known, baseline: str, arm: str) -> Result:
     """Seconds of the baseline over the arm's; the interval resamples batches."""
-    return with_spread(sentence_speedup(*(_as_wholes(*known[name]) for name in (setup.GREEDY, baseline, arm))))
+    return sentence_speedup(*(_as_wholes(*known[name]) for name in (setup.GREEDY, baseline, arm)))
 
 
 def _as_wholes(experiment: Experiment, records: Sequence[Record]) -> list[Record]:
@@ -235,7 +227,7 @@ def _milliseconds(seconds: Callable[[Sequence[Record], int], Estimate | None]) -
 
     def measured(known: Known, row: Row) -> Result:
         experiment, records = known[row.arm]
-        over_greedy, found = batch_speedup(known, setup.GREEDY, row.arm), with_spread(seconds(records, experiment.batch_size))
+        over_greedy, found = batch_speedup(known, setup.GREEDY, row.arm), seconds(records, experiment.batch_size)
         if isinstance(over_greedy, Missing) or not isinstance(found, Estimate):
             return over_greedy if isinstance(over_greedy, Missing) else found
         return found.mapped(lambda time: 1e3 * time, "ms")
@@ -249,7 +241,7 @@ TIMES = (
         "latency", _milliseconds(latency_s), "ms", reads=(setup.GREEDY,), published="latency_s",
         note="latency: ms until a batch is done, encoders included; a sentence: the same over its sentences. speed, over "
         "greedy: over AT of the same batch size with beam 5, the faster of our search and transformers', and with b = 1, arms "
-        f"interleaved. Intervals resample batches (n); there is none of fewer than {MIN_BATCHES}.",
+        f"interleaved. Intervals resample batches (n); there is none of fewer than {DESCRIPTIVE}.",
     ),
     A_SENTENCE,
     Column(
@@ -266,7 +258,7 @@ MEMORY = (
         note="MiB. peak: weights of verifier and drafter and the most that any batch took above the loaded models; decoding: "
         "the mean over batches of what one took. Measured in a run without a clock.",
     ),
-    Column("weights", lambda known, row: weights_mib(known, row.arm), "MiB"),
+    Column("weights", lambda known, row: weights_mib(known, row.arm), "MiB", kind="planned"),
     Column("decoding", lambda known, row: decoding_mib(*known[row.arm]), "MiB"),
 )  # fmt: skip
 

@@ -10,10 +10,10 @@ from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, Experiment
 from harness.core.settings import Settings
 from harness.measures.pairing import succeeded
-from harness.measures.statistics import Estimate, Missing
+from harness.measures.statistics import DESCRIPTIVE, Estimate, Missing
 from harness.papers.specdec import setup
 from harness.papers.specdec.columns import BY_TITLE, faster_beam
-from harness.papers.specdec.cost import A_SENTENCE, MIN_BATCHES, TIMED_ARMS, arms_at
+from harness.papers.specdec.cost import A_SENTENCE, TIMED_ARMS, arms_at
 from harness.papers.specdec.measures import sentence_speedups
 from harness.tables import published, style
 from harness.tables.base import Figure
@@ -215,7 +215,7 @@ def draw_batches(settings: Settings, evidence: Evidence, folder: Path) -> list[P
         style.footnote(
             figure,
             f"k = {setup.gamma_of(settings, setup.EN_DE)}, SpecDec++ with {setup.EFFICIENCY}; {task}, "
-            f"{style.data_of(settings)}. Bars: 95 % over batches, none for fewer than {MIN_BATCHES}. Batch sizes are measured\n"
+            f"{style.data_of(settings)}. Bars: 95 % over batches, none for fewer than {DESCRIPTIVE}. Batch sizes are measured\n"
             f"one after another. Below, 1 is the faster of our beam search and transformers'.{style.not_shown(refused)}",
             evidence.ran([arm for arm in arms_at(settings, setup.EN_DE, largest).values() if isinstance(arm, Experiment)]),
         )

@@ -70,8 +70,8 @@ def sections_of(settled: Mapping[str, setup.Setup], keys: Keys = MAIN_KEYS, *, l
 
 
 ALIKE_NOTE = (
-    "The paper's verifier and drafter are of one shape, 6 + 6 layers. Ours are not: in a deep and narrow decoder verifying "
-    "costs little more than one token. The rows named alike are a pair of one shape."
+    "The paper's verifier and drafter are of one shape, 6 + 6 layers. Ours are not: our verifier's decoder is deep and narrow. "
+    "The rows named alike are a pair of one shape."
 )
 ALIKE = ", alike: "  # between the layers of a pair of one shape and what a row is
 
