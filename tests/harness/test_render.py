@@ -267,9 +267,12 @@ def test_a_cell_of_fewer_examples_than_its_row_names_its_n() -> None:
         Cell("big / other", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
         Cell("big / other", "ratio", None, 0.5, 0.4, 0.6, 640, "", "measured"),
         Cell("big / weights", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
-        Cell("big / weights", "ratio", None, 3.57, None, None, 1, "", "measured"),  # of a model, not of examples
+        Cell("big / weights", "ratio", None, 3.57, None, None, None, "", "computed"),  # of a model, not of examples
+        Cell("big / one", "alpha", None, 0.7, 0.6, 0.8, 640, "", "measured"),
+        Cell("big / one", "ratio", None, 0.11, None, None, 1, "", "measured"),  # of the one text that did not loop, say
     ]
     together = markdown_table(replace(SMALL, blocks=(("alpha", "ratio"),)), cells)
     assert "| 0.70 [0.60, 0.80] | 0.50 [0.40, 0.60]~ n=78 (1) | 640 |" in together
-    assert together.count("n=") == 1
+    assert "| 0.11 n=1 " in together
+    assert together.count("n=") == 2
     assert re.search(r"\| 0\.50 \[0\.40, 0\.60\]~ \(1\) +\| 78 +\|", markdown_table(SMALL, cells))

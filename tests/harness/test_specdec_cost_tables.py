@@ -218,7 +218,7 @@ def test_few_batches_have_no_interval() -> None:
             known = size == 1 and cell.column != "extra decoding"
             assert (cell.low is not None) == (cell.high is not None) == known, cell
     for number in (24, 26):
-        assert "fewer than 6" in " ".join(get_table(number).notes(FEW))
+        assert "fewer than 30" in " ".join(get_table(number).notes(FEW))
 
 
 def test_a_wrong_output_bars_the_time_of_the_profile_too() -> None:

@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.core.experiment import Experiment
+from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
 from harness.core.settings import Settings
 from harness.measures.statistics import Estimate, Missing, Refused, ratio_of_examples
-from harness.tables.engine import Column, Known, Result, Row, Section, section_cells, table
+from harness.tables.engine import Column, Known, Result, Row, Section, replicas_note, section_cells, table
 from harness.tables.evidence import Evidence
+from harness.tables.layout import markdown_table
 
 WHY = "no model of that size"
 CALLS: list[str] = []
@@ -28,7 +29,7 @@ COLUMNS = (
     Column("tokens", emitted, "tokens", note="tokens: emitted in a round.", published="emitted"),
     Column("twice", lambda known, row: known.once(facts, row.arm), kind="derived"),
     Column("again", lambda known, row: known.once(facts, row.arm), reads=("plain",), remark=lambda known, row: row.name),
-    Column("gamma", lambda known, row: Estimate(row.key["gamma"], None, None, 1), kind="planned", published="gamma"),
+    Column("gamma", lambda known, row: Estimate(row.key["gamma"], None, None, 1), kind="set", published="gamma"),
     Column("scored", lambda known, row: Missing("the scorer is not installed"), optional=True),
     Column("refused", lambda known, row: Refused("refused: drifted"), applies=lambda arm, row: row.name == "small"),
     Column("never shown", note="never shown: nor is this."),
@@ -80,7 +81,8 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     assert tokens.measured == 3
     assert {cell.status for cell in cells if cell.row == "large"} == {f"no model: {WHY}"}
     assert by_place["large", "gamma"].published == 3
-    assert (by_place["small", "gamma"].status, by_place["small", "gamma"].measured) == ("computed", 3)
+    assert (by_place["small", "gamma"].status, by_place["small", "gamma"].measured) == ("set", 3)
+    assert "| gamma (set) |" in markdown_table(made.table, cells), "Theorem 3.8 did not give it"
     assert (by_place["small", "twice"].status, by_place["small", "again"].status) == ("computed", "measured")
     assert len(CALLS) == 2, "once for both columns of a section"
     assert by_place["small", "again"].note == "small"
@@ -91,6 +93,13 @@ def test_cells_follow_from_rows_and_columns(made: SimpleNamespace) -> None:
     assert [cell.column for cell in cells if cell.row == "other"] == ["tokens"]
     assert by_place["other", "tokens"].published is None
     assert [cell.column for cell in cells if cell.row == "small"] == list(made.table.columns)
+
+
+@pytest.mark.parametrize(("limit", "what"), [(15, "share the examples."), (100, "print lies in the intervals.")])
+def test_nothing_is_said_of_intervals_where_there_are_none(made: SimpleNamespace, limit: int, what: str) -> None:
+    arms = [made.plain.replace(limit=limit, replicas=3)]
+    (said,) = replicas_note(arms, [Comparison((arms[0],))])
+    assert said.endswith(what)
 
 
 def test_a_total_knows_whether_its_parts_lie_on_both_sides_of_the_papers(made: SimpleNamespace) -> None:
