@@ -141,6 +141,23 @@ def test_rows_that_share_a_schedule_turn_a_run_red(tmp_path: Path, monkeypatch: 
     assert "number of drafts" in found["summary"]
 
 
+@pytest.mark.parametrize("name", ["squad-greedy", "speech-exact"])
+def test_drafts_that_are_counted_behind_the_end_turn_a_run_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The text is right, and acceptance is too high; the replay of a sampled one ended in a traceback."""
+    whole = decode._take
+
+    def take(row: Any, length: int, decided: Any, stop: Stop) -> None:
+        whole(row, length, decided, stop)
+        row.made.steps[-1].num_accepted = decided.num_accepted
+
+    monkeypatch.setattr(decode, "_take", take)
+    found = judged(tmp_path / "wrong", name, limit=8)[0]
+    assert found["verdict"] == "bug"
+    assert "number of accepted drafts" in found["summary"]
+
+
 def test_repeats_that_share_their_numbers_turn_a_run_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chosen examples are replayed of any one repeat, not of the first alone."""
     exact = by_rule("speculative-sampling")

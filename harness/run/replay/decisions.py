@@ -43,6 +43,15 @@ def overdrafted(steps: Sequence[Step], schedule: Schedule, length: int) -> Itera
         emitted += step.emitted
 
 
+def miscounted(steps: Sequence[Step]) -> Iterator[Decision]:
+    """Yield a fault for a round that emitted less than the drafts that it says stood, or more than one token behind them."""
+    start = 0
+    for step in steps:
+        if not step.num_accepted <= step.emitted <= step.num_accepted + 1:
+            yield Decision(start, "number of accepted drafts", 1.0, 0.0)
+        start += step.emitted
+
+
 def choices(made: Generation, reading: Reading, exact: bool, keeps_last: bool = False) -> Iterator[Decision]:
     """Yield how much worse each token is than the target's first choice, and how much better a draft is that was rejected.
 

@@ -23,6 +23,7 @@ from harness.run.replay.decisions import (
     draws,
     first_choices,
     last_tokens,
+    miscounted,
     overdrafted,
     repeated_drafts,
 )
@@ -165,6 +166,9 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
             yield from draws("drawn token", range(len(laws)), made.tokens, laws, drawn, reading.law_bound)
         if isinstance(method, PredictivePipelinedDecoding):
             yield from candidates(method.head, reader.target.stack, inputs, made)
+        return
+    if odd := list(miscounted(made.steps)):  # rounds that are none are not read further
+        yield from odd
         return
     yield from overdrafted(made.steps, method.schedule_factory(), length)
     rule, lenience = _rule_of(method), _lenience_of(method)
