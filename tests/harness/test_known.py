@@ -44,10 +44,13 @@ from methods.specdec.blockwise import BlockwiseHeads
 from methods.speculative import acceptance, theory
 from methods.speculative import decode as speculative_decode
 from methods.speculative.engine_rules import Typical
+from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Proposal, Stop
+from tasks import squad
 from tasks import translation as translation_task
+from tasks.sources import read as read_rows
 from tasks.text import Text
 
 Patch = pytest.MonkeyPatch
@@ -321,6 +324,63 @@ def plain_rounds_counted(patch: Patch) -> None:
     patch.setattr(definitions, "DEFINITIONS", changed)
 
 
+def inner_places_of_the_first_row(patch: Patch) -> None:
+    whole = HierarchicalDrafter._round
+
+    def as_the_first(own: HierarchicalDrafter, positions: list[int], *given: Any) -> None:
+        moved = [place + len(own.drafted[0]) - len(row) for place, row in zip(positions, own.drafted, strict=True)]
+        whole(own, moved, *given)
+
+    patch.setattr(HierarchicalDrafter, "_round", as_the_first)
+
+
+def two_inner_drafts(patch: Patch) -> None:
+    begin = HierarchicalDrafter.__init__
+    patch.setattr(HierarchicalDrafter, "__init__", lambda own, session, inner, inner_draft: begin(own, session, inner, 2))
+
+
+def drafting_left_out_of_drafting(patch: Patch) -> None:
+    whole = speculative_decode._stamp
+    patch.setattr(speculative_decode, "_stamp", lambda rows, draft_s, verify_s, *s: whole(rows, 0.0, verify_s + draft_s, *s))
+
+
+def misses_for_matches(patch: Patch) -> None:
+    whole = plans.expected_latency
+    patch.setattr(
+        plans, "expected_latency", lambda depth, early, length, rate, costs: whole(depth, early, length, 1 - rate, costs)
+    )
+
+
+def a_last_draft_not_counted(patch: Patch) -> None:
+    whole = transformers_assisted.rounds
+
+    def rounds_of(*given: Any) -> list[Any]:
+        steps = whole(*given)
+        return [replace(one, num_accepted=min(one.num_accepted, one.emitted - 1)) for one in steps]
+
+    patch.setattr(transformers_assisted, "rounds", rounds_of)
+
+
+def rows_of_one_seed(patch: Patch) -> None:
+    whole = read_rows._ordered
+    patch.setattr(read_rows, "_ordered", lambda chosen, seed: whole(chosen, 0))
+
+
+def one_answer_alone(patch: Patch) -> None:
+    whole = squad.DATASET.example
+
+    def first(*given: Any) -> Any:
+        found = whole(*given)
+        return replace(found, references=found.references[:1])
+
+    patch.setattr(squad.Squad, "dataset", replace(squad.DATASET, example=first))
+
+
+def letters_for_bytes(patch: Patch) -> None:
+    whole = inputs.score_reference
+    patch.setattr(inputs, "score_reference", lambda *given: replace(whole(*given), num_bytes=len(given[3])))
+
+
 def last_token_began_early(patch: Patch) -> None:
     patch.setattr(
         pipelined, "latency", lambda depth, early, count, rate: depth * count - (depth - early) * count * np.asarray(rate)
@@ -481,6 +541,14 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
         (beams_in_half_precision, decoded, "beams in half precision"),
         (norms_in_half_precision, decoded, "a norm in half precision"),
         (blocks_begin_a_token_late, decoded, "laws of blocks along a long text"),
+        (inner_places_of_the_first_row, decoded, "and their rows are their own"),
+        (two_inner_drafts, decoded, "drafts that are drafted for"),
+        (drafting_left_out_of_drafting, decoded, "readings of draft_s"),
+        (misses_for_matches, counted, "plan where a candidate more takes 0.0 s"),
+        (a_last_draft_not_counted, asked, "transformers' assisted rounds"),
+        (rows_of_one_seed, read, "rows of a file by seed 1"),
+        (one_answer_alone, read, "answers of a row"),
+        (letters_for_bytes, read, "bytes of a reference"),
         (last_token_began_early, predicted, "PPD, latency"),
         (drafts_for_tokens, predicted, "Theorem 3.11"),
         (layers_counted_from_the_first, timed, "cost of a pipeline's layer"),

@@ -1,7 +1,8 @@
 """What is decoded of a recording in several windows, by a clock that counts its readings, and along a long text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +22,14 @@ from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.specdec.drafter import TEACHER_ROWS, BlockDrafter
+from methods.speculative.decode import DraftAndVerify
 from methods.types import Inputs, Stop
 from tasks import get_task
 from tasks.base import Sound
 from tasks.sources.read import read_examples
 
 WINDOWS, BUDGET = 6, 20  # as many times the sound of one example; tokens of a window, by which some end and some are cut
+NESTED, ROWS = 24, ((5, 6, 7, 5, 6), (8, 9, 8), (5, 6, 5, 6, 5, 6), (11, 12, 13))  # tokens, and prompts with words to copy
 SPANS = ("round_s", "draft_s", "verify_s")
 FACTS = {"run": "known", "environment": "known"}
 SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
@@ -34,7 +37,7 @@ SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and th
 
 def decoded() -> dict[str, float | str]:
     """Return texts as hashes, and acceptance, overlaps and seconds as sums that weigh each number by its place."""
-    return {**_heard(), **_clocked(), **_in_half_precision(), **_behind_a_long_text()}
+    return {**_heard(), **_clocked(), **_nested(), **_in_half_precision(), **_behind_a_long_text()}
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,50 @@ def _heard() -> dict[str, float | str]:
 
 
 def _clocked() -> dict[str, float]:
-    """Return what rounds of two rows take by a clock of which every reading is a second later than the one before."""
+    """Return what rounds of two rows take by a clock of which every reading is a second later than the one before; drafting
+    puts it forward by a hundred seconds, a verdict by ten thousand."""
     experiment = _drafting("text", "llama-target", drafted_by("llama-draft"), 12)
     models = Models(experiment.device, experiment.dtype)
     target = models.get(experiment.target)
-    method, seconds = build_method(experiment.method, target, models), count()
+    method, now = build_method(experiment.method, target, models), [0.0]
+    assert isinstance(method, DraftAndVerify)
+
+    def read(passed: float = 1.0) -> float:
+        now[0] += passed
+        return now[0]
+
+    def slow(part: object, name: str, takes: float) -> None:
+        whole = getattr(part, name)
+        vars(part)[name] = lambda *given: (read(takes), whole(*given))[1]
+
+    slow(method.drafter, "propose", 100.0)
+    slow(method.rule, "verify", 10_000.0)
     rows, stop = Inputs(((5, 6, 7), (8, 9))), Stop(max_new_tokens=12)
-    made = method.generate(
-        target.session(), rows, Sampling.of(experiment.sampling), Uniforms([1, 2], 12), stop, lambda: float(next(seconds))
-    )
+    made = method.generate(target.session(), rows, Sampling.of(experiment.sampling), Uniforms([1, 2], 12), stop, read)
     steps = [step for one in made for step in one.steps]
     return {
         f"readings of {name}": folded([getattr(step, name) for step in steps]) for name in ("round_s", "draft_s", "verify_s")
     }
+
+
+def _nested() -> dict[str, str]:
+    """Return the rounds of rows whose drafts are drafted for in turn, three tokens at a time, and whether each is its own."""
+    inner = replace(drafted_by("llama-draft", "hierarchical"), inner=DrafterSpec(kind="copy"), options={"inner_gamma": 3})
+    experiment = _drafting("text", "llama-target", inner, NESTED, gamma=6)
+    models = Models(experiment.device, experiment.dtype)
+    target = models.get(experiment.target)
+
+    def rounds(rows: Sequence[int]) -> list[Any]:
+        method = build_method(experiment.method, target, models)
+        inputs, uniforms = Inputs(tuple(ROWS[row] for row in rows)), Uniforms(list(rows), NESTED)
+        made = method.generate(
+            target.session(), inputs, Sampling.of(experiment.sampling), uniforms, Stop(max_new_tokens=NESTED)
+        )
+        return [[(step.drafted, step.num_accepted) for step in one.steps] for one in made]
+
+    together = rounds(range(len(ROWS)))
+    alone = [rounds([row])[0] for row in range(len(ROWS))]
+    return {"drafts that are drafted for": hashed(together), "and their rows are their own": str(together == alone)}
 
 
 def _in_half_precision() -> dict[str, float]:
@@ -108,8 +142,8 @@ def _behind_a_long_text() -> dict[str, float]:
     return {"laws of blocks along a long text": folded(laws[:, :50].flatten().tolist())}
 
 
-def _drafting(task: str, target: str, drafter: DrafterSpec, length: int) -> Experiment:
-    method = MethodSpec.of("speculative", drafter=drafter, gamma=3)
+def _drafting(task: str, target: str, drafter: DrafterSpec, length: int, gamma: int = 3) -> Experiment:
+    method = MethodSpec.of("speculative", drafter=drafter, gamma=gamma)
     return plain_decoding(0, 1, 1, task, target, 1.0, method=method, max_new_tokens=length)
 
 

@@ -20,6 +20,7 @@ from harness.report.known.values import hashed
 from harness.report.pinned import CHECKPOINTS, model, plain_decoding
 from harness.run.decode import merged, parts_of, stop_of
 from harness.run.prompts import make_prompt, seed_of
+from harness.run.record import score_reference
 from methods.models import stack_for
 from methods.models.whisper import WhisperStack
 from methods.sampling import EndlessUniforms, Uniforms
@@ -36,7 +37,7 @@ WRITTEN = {"squad": "{question}\\n{context} {{}}", "text": "{prompt}\\nand on"} 
 def read() -> dict[str, float | str]:
     """Return what a run is given."""
     llama, t5 = loaded("llama-target"), loaded("t5-draft")
-    return {**_told(llama, t5), **_asked(llama), **_ended(), **_heard(), **_drawn()}
+    return {**_told(llama, t5), **_asked(llama), **_filed(), **_ended(), **_heard(), **_drawn(), **_scored(llama)}
 
 
 def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
@@ -71,6 +72,32 @@ def _asked(llama: LoadedModel) -> dict[str, str]:
                 prompt = make_prompt(get_task(name), example, experiment, llama)
                 found[f"prompt of {name}, {way}"] = hashed((prompt.tokens, prompt.truncated_tokens))
     return found
+
+
+def _filed() -> dict[str, str]:
+    """Return which rows of a file two seeds choose, and what is read of rows with several answers."""
+    rows = [
+        {
+            "id": f"q{number}",
+            "context": f"Dog {number} ran.",
+            "question": f"Who ran {number}?",
+            "answers": {"text": [f"Dog {number}", "Dog"]},
+        }
+        for number in range(80)
+    ]
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
+        chosen = {seed: list(read_examples(get_task("squad"), str(file), "test", 3, seed)) for seed in (0, 1)}
+    found = {f"rows of a file by seed {seed}": hashed([one.id for one in examples]) for seed, examples in chosen.items()}
+    return {**found, "answers of a row": hashed(chosen[0][0].references)}
+
+
+def _scored(llama: LoadedModel) -> dict[str, float]:
+    """Return how many bytes a reference has of which letters take two."""
+    text = "Zwei große Hunde, süß und müde."
+    score = score_reference(llama.session(), llama.encode("Two dogs ran."), llama.encode_continuation(text), text)
+    return {"bytes of a reference": float(score.num_bytes), "nats of a reference": -score.log_prob_sum}
 
 
 def _heard() -> dict[str, float | str]:

@@ -19,6 +19,12 @@ from methods.types import Generation, Inputs, Stop
 
 PROMPTS, SEEDS, NUM_TOKENS = ((5, 6, 7), (8, 9, 10, 11), (12, 13)), (1, 2, 3), 12
 SCHEDULES = ("constant", "heuristic")
+ASSISTED = (  # behind two tokens of a prompt: the text with its drafts that a round looked at, and what it emitted
+    ((1, 2), (5, 6, 7), (5, 6, 7, 8)),
+    ((1, 2, 5, 6, 7, 8), (3, 4), (9,)),
+    ((1, 2, 5, 6, 7, 8, 9), (), (4,)),
+    ((1, 2, 5, 6, 7, 8, 9, 4), (6, 2, 1), (6, 2)),  # cut by the limit, or by an end
+)
 
 
 def asked() -> dict[str, str]:
@@ -29,6 +35,10 @@ def asked() -> dict[str, str]:
     }
     for schedule in SCHEDULES:
         found[f"transformers' assistant, {schedule}"] = hashed(sorted(transformers_assisted._how_many(3, schedule).items()))
+    seen = [(len(text), torch.tensor([[*text, *drafts]])) for text, drafts, _ in ASSISTED]
+    emitted = [token for _, _, tokens in ASSISTED for token in tokens]
+    steps = transformers_assisted.rounds(seen, 2, emitted)
+    found["transformers' assisted rounds"] = hashed([(one.drafted, one.num_accepted, one.emitted) for one in steps])
     stack, lookup = loaded("llama-target").stack, partial(transformers_assisted.lend_lookup, gamma=3)
     for name, label, assistance in (("plain", "greedy", None), ("prompt lookup", "T 1", lookup)):
         method = TransformersGenerate(assistance=assistance)

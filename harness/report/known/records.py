@@ -11,9 +11,11 @@ from harness.measures.logs import Log
 from harness.measures.of_run import all_metrics, decode_speedup, failed_frac, ms_per_token, speedup, tokens_per_s
 from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.leviathan import speed
+from harness.report.known.inputs import loaded
 from harness.report.known.values import told
 from harness.report.pinned import plain_decoding
-from methods.ppd.plans import measured_costs
+from methods.ppd.heads import OwnHead
+from methods.ppd.plans import MOST_CANDIDATES, Adaptive, measured_costs
 from methods.steps import Step, Steps
 from tasks import get_task
 
@@ -30,7 +32,7 @@ NUM_EXAMPLES, NUM_LAYERS = 4, 8
 
 def counted() -> dict[str, float | str]:
     """Return every definition of acceptance, and what Eq. 1 makes of it."""
-    return {**_defined(), **_expected(), **_repeated(), **_named()}
+    return {**_defined(), **_expected(), **_repeated(), **_named(), **_planned()}
 
 
 def timed() -> dict[str, float | str]:
@@ -92,6 +94,24 @@ def _named() -> dict[str, float | str]:
     overlap = [Overlap(drafter="copy", by_lenience={"1.0": [0.5, 0.7, 0.9, 0.8, 0.6], "0.3": [0.8, 0.9, 1.0, 0.9, 0.7]})]
     found = all_metrics(get_task("text"), [replace(_record(number, _steps(), 0.5), overlap=overlap) for number in range(2)])
     return {name: one.value for name, one in found.items() if name.startswith("alpha_overlap")}
+
+
+def _planned() -> dict[str, str]:
+    """Return where a planner predicts early and with how many candidates, by made-up ranks, where more cost more or not."""
+    stack, found = loaded("llama-target").stack, {}
+    ranks = {3: [3, 3, 1, 3, 4, 2], 4: [0, 0, 1, 0, 4, 0], 5: [0, 0, 0, 0, 0, 0]}
+    for each_s in (0.0, 0.01):
+        planner = Adaptive(OwnHead(), None, None, "batched")
+        planner._ranks, planner._num_observed, planner._num_tokens = ranks, 1, 7
+        planner._steps = [
+            Step(
+                [], 0, 1, early_layer=3, parts=[0.04, 0.01, each_s * count, 0.05, 0.02, 0.01, 0.002],
+                candidates=[1] * count, matched=True, units=[0.02, 0.07 + each_s * count],
+            )
+            for count in (1, MOST_CANDIDATES)
+        ]  # fmt: skip
+        found[f"plan where a candidate more takes {each_s} s"] = str(planner._best(stack))
+    return found
 
 
 def _steps() -> list[Step]:
