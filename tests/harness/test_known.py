@@ -41,8 +41,9 @@ from methods.sampling import EndlessUniforms, Sampling, Uniforms
 from methods.specdec import drafter
 from methods.specdec import rules as specdec_rules
 from methods.specdec.blockwise import BlockwiseHeads
-from methods.speculative import acceptance, theory
+from methods.speculative import acceptance, per_row, theory
 from methods.speculative import decode as speculative_decode
+from methods.speculative import translation as translated
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.rules import SpeculativeSampling
@@ -324,6 +325,48 @@ def plain_rounds_counted(patch: Patch) -> None:
     patch.setattr(definitions, "DEFINITIONS", changed)
 
 
+def prompts_without_their_first_token(patch: Patch) -> None:
+    whole = translated.TranslatedSession.prefill
+    patch.setattr(
+        translated.TranslatedSession,
+        "prefill",
+        lambda own, given: whole(own, replace(given, prompts=tuple(prompt[1:] for prompt in given.prompts))),
+    )
+
+
+def late_ends_kept(patch: Patch) -> None:
+    """An end that is ranked behind the beams is finalized too."""
+    whole = BeamState.take
+
+    def take(own: BeamState, candidates: list[Any]) -> Any:
+        beams, late = own.beams, candidates[own.num_beams :]
+        chosen = whole(own, candidates)
+        for score, parent, token in late:
+            if token in own.stop.token_ids:
+                own._finalize(score, (*beams[parent], token))
+        return chosen
+
+    patch.setattr(BeamState, "take", take)
+
+
+def last_share_alone(patch: Patch) -> None:
+    """A chain's shares are no products."""
+    whole = per_row.SuffixDrafter._chain
+
+    def chain(own: Any, text: Any, starts: list[int], room: int) -> tuple[list[int], float]:
+        found, expected = list[int](), 0.0
+        while len(found) < room:
+            token, share = whole(own, text, starts, 1)
+            starts = [start + 1 for start in starts if start + 1 < len(text) and text[start : start + 1] == token]
+            if not token:
+                break
+            found += token
+            expected += share
+        return found, expected
+
+    patch.setattr(per_row.SuffixDrafter, "_chain", chain)
+
+
 def inner_places_of_the_first_row(patch: Patch) -> None:
     whole = HierarchicalDrafter._round
 
@@ -541,6 +584,9 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
         (beams_in_half_precision, decoded, "beams in half precision"),
         (norms_in_half_precision, decoded, "a norm in half precision"),
         (blocks_begin_a_token_late, decoded, "laws of blocks along a long text"),
+        (prompts_without_their_first_token, read, "what a draft of other words reads"),
+        (late_ends_kept, searched, "ends of two beams"),
+        (last_share_alone, searched, "texts that are gone on with"),
         (inner_places_of_the_first_row, decoded, "and their rows are their own"),
         (two_inner_drafts, decoded, "drafts that are drafted for"),
         (drafting_left_out_of_drafting, decoded, "readings of draft_s"),

@@ -24,6 +24,9 @@ from harness.run.record import score_reference
 from methods.models import stack_for
 from methods.models.whisper import WhisperStack
 from methods.sampling import EndlessUniforms, Uniforms
+from methods.session import ModelSession
+from methods.speculative.translation import TranslatedSession
+from methods.types import Inputs
 from tasks import TASKS, get_task
 from tasks.base import PromptStyle
 from tasks.sound import starts_of, to_mono
@@ -43,13 +46,17 @@ def read() -> dict[str, float | str]:
 def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
     """Return tokens and ends of texts."""
     llama.tokenizer.chat_template = TEMPLATE
-    shared = translation_of(llama, t5)
+    shared, reads = translation_of(llama, t5), list[object]()
+    session = ModelSession(t5.stack)
+    vars(session)["prefill"] = lambda inputs: reads.append(inputs.prompts)
+    TranslatedSession(session, shared).prefill(Inputs(tuple(llama.encode(text)[1:] for text in ("Two dogs ran.", "A cat."))))
     return {
         "a chat's tokens": hashed(llama.encode_chat("Two dogs ran.")),
         "a prompt's tokens": hashed((llama.encode("Two dogs ran."), t5.encode("Two dogs ran."))),
         "ends of a text": hashed(eos_ids(GenerationConfig(eos_token_id=list(ENDS)))),
         "tokens of another vocabulary": hashed((shared.pieces, shared.target_ids.tolist(), shared.draft_ids.tolist())),
         "tokens of a part of another": hashed(fewer(shared, 50, llama.eos_token_ids).target_ids.tolist()),
+        "what a draft of other words reads": hashed(reads),
         "a prompt in another's tokens": hashed(shared.prompt(llama.encode("Two dogs ran."))),
         "a continuation in one's own": hashed(shared.back(t5.encode("Two dogs ran."))),
     }

@@ -18,6 +18,7 @@ from methods.parts import RULES
 from methods.sampling import Sampling
 from methods.specdec.options import CAPS
 from methods.speculative.overlap import acceptance
+from methods.speculative.per_row import SuffixDrafter
 from methods.speculative.rules import KernelRule, ways_of
 from methods.types import Proposal, Stop, Verdict, VerifyRule
 
@@ -123,4 +124,20 @@ def searched() -> dict[str, str]:
         logits = numbers.standard_normal((len(state.beams), 60))
         logits[:, list(ENDS)] += 4
         seen.append(state.advance(torch.from_numpy(logits).log_softmax(-1)))
-    return {"beams with three ends": hashed((seen, state.best()))}
+    ended = []
+    for _ in range(20):
+        pair = BeamState(2, Stop(max_new_tokens=6, token_ids=frozenset(ENDS)))
+        while not pair.finished():
+            logits = numbers.standard_normal((len(pair.beams), 60))
+            logits[:, ENDS[0]] += 2
+            pair.advance(torch.from_numpy(logits).log_softmax(-1))
+            ended.append([tokens for _, tokens in pair.finalized])
+    return {"beams with three ends": hashed((seen, state.best())), "ends of two beams": hashed(ended), **_continued()}
+
+
+def _continued() -> dict[str, str]:
+    """Return how texts of three words are gone on with by the ends that occurred before in them."""
+    numbers, drafter = np.random.default_rng(9), SuffixDrafter(8, match_factor=2.0, min_share=0.2)
+    texts = [numbers.integers(5, 8, 30).tolist() for _ in range(40)]
+    found = [drafter.propose(text, 6, torch.zeros(6, dtype=torch.float64), Sampling()).tokens.tolist() for text in texts]
+    return {"texts that are gone on with": hashed(found)}
