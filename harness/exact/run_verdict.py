@@ -21,7 +21,7 @@ from harness.core.records import Record
 from harness.exact.checks import Finding, check_identity, check_law
 from harness.exact.fit import CELLS, FALSE_ALARM, POWER, evenness, places_of
 from harness.exact.ground import WINDOW_DRAFTS, prompts_of
-from harness.exact.law import windows_of
+from harness.exact.law import Window, windows_of
 from harness.measures.of_run import output_perplexity
 from harness.measures.verdicts import ENOUGH_DECISIONS, NOT_TESTED
 from harness.models.fit import Models
@@ -33,7 +33,7 @@ from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
 
-EXAMPLES, WINDOWS, KEPT = 2, 2, 24
+EXAMPLES, SEARCHED, WINDOWS, KEPT = 2, 10, 2, 24
 BLOCK_KEPT = 8  # of a rule that looks ahead, whose law is integrated over whole blocks
 MAX_RECORDS = 50
 WithModels = Callable[[Experiment, Callable[[Models], Finding]], Finding]  # harness.run.runner.Runner.with_models
@@ -100,18 +100,21 @@ def _judge_identity(records: Sequence[Record]) -> Finding:
 
 
 def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence[Record], target: LoadedModel) -> Finding:
-    """Integrate the rule's law on laws along a few of the run's own outputs, cut to their likeliest tokens."""
-    chosen = [one for one in records if one.status == "ok" and len(one.tokens or ()) > WINDOW_DRAFTS][:EXAMPLES]
-    prompts, windows = prompts_of(experiment, target, {record.example for record in chosen}), []
+    """Integrate the rule's law on laws along a few of the run's own outputs, the first that have enough drafts, cut to their
+    likeliest tokens."""
+    chosen = [one for one in records if one.status == "ok" and len(one.tokens or ()) > WINDOW_DRAFTS][:SEARCHED]
+    prompts, windows = prompts_of(experiment, target, {record.example for record in chosen}), list[tuple[str, Window]]()
     kept = BLOCK_KEPT if method.looks_ahead else KEPT
     for record in chosen:
+        if len({example for example, _ in windows}) == EXAMPLES:
+            break
         prompt = prompts[record.example]
         inputs, tokens = prompt.windows()[0], outputs_of(experiment, prompt, record.tokens or [], target)[0]
         sampling, session = Sampling.of(experiment.sampling), target.session()
         found = windows_of(session, method.drafter, inputs, tokens, sampling, WINDOW_DRAFTS, WINDOWS, kept)
         windows += [(record.example, window) for window in found]
     if not windows:
-        return Finding("unknown", "no output is long enough to check the rule's law on")
+        return Finding("unknown", "no output is long enough, or has enough drafts, to check the rule's law on")
     finding = check_law(method.rule, windows, Sampling.of(experiment.sampling))
     worst = max(finding.evidence["largest_deviation"].values())
     evidence = {"windows": len(windows), "largest_deviation": worst}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from harness.core.experiment import Comparison, DrafterSpec, MethodSpec, ModelSpec
 from harness.core.record_files import read_records
+from harness.exact import run_verdict
 from harness.exact.controls import CONTROLS
 from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import speedup
@@ -156,6 +157,21 @@ def test_drafts_that_are_counted_behind_the_end_turn_a_run_red(
     found = judged(tmp_path / "wrong", name, limit=8)[0]
     assert found["verdict"] == "bug"
     assert "number of accepted drafts" in found["summary"]
+
+
+def test_a_law_is_integrated_where_there_are_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first two outputs had too few, the verdict was "unknown"."""
+    whole, asked = run_verdict.windows_of, list[int]()
+
+    def windows_of(*given: Any) -> Any:
+        asked.append(1)
+        return whole(*given) if len(asked) > 2 else iter(())
+
+    monkeypatch.setattr(run_verdict, "windows_of", windows_of)
+    found = judged(tmp_path, "text-lenient", by_rule("speculative-sampling"))[0]
+    assert found["verdict"] == "same distribution"
+    assert found["windows"] == 4
+    assert len(asked) == 4
 
 
 def test_repeats_that_share_their_numbers_turn_a_run_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
