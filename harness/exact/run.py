@@ -147,6 +147,11 @@ def read_findings(path: Path) -> Findings:
     return found
 
 
+def finding_line(name: str, finding: dict[str, Any]) -> bytes:
+    """Return a line of the file that ``read_findings`` reads."""
+    return (json.dumps([name, finding, checksum_of([name, finding])], ensure_ascii=False) + "\n").encode()
+
+
 def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ...], quiet: bool, line: int) -> None:
     """Find what is not in the part's file yet; the progress bar stands in a ``line`` of the screen.
 
@@ -163,8 +168,7 @@ def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ..
             bar.set_description(name)
             if known.get(name, {"verdict": "failed"}).get("verdict") == "failed":
                 finding = find()
-                kept = [name, finding, checksum_of([name, finding])]
-                file.write((json.dumps(kept, ensure_ascii=False) + "\n").encode())
+                file.write(finding_line(name, finding))
             bar.update()
         bar.set_description(part.name)
 

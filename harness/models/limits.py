@@ -33,6 +33,7 @@ KINDS: dict[str, type] = {
     "dtype": str, "torch_dtype": str, "hidden_act": str, "activation_function": str, "dense_act_fn": str,
     "feed_forward_proj": str, "tie_word_embeddings": bool, "is_encoder_decoder": bool,
 }  # fmt: skip
+T5S = ("t5", "mt5", "umt5", "longt5")  # in which one setting of the activation follows from the other
 ACTIVATIONS = ("hidden_act", "activation_function", "dense_act_fn")
 JSON_NAMES = {str: "a text", list: "a list", dict: "a table", bool: "true or false"}
 
@@ -93,7 +94,8 @@ def _check_activations(config: "PreTrainedConfig", source: str) -> None:
     for name in ACTIVATIONS:
         if (value := getattr(config, name, None)) is not None and value not in ACT2FN:
             raise ValueError(f"{name} {value!r} in its {source}, expected an activation of transformers, as 'silu' or 'relu'")
-    if (both := getattr(config, "feed_forward_proj", None)) is not None:
+    if config.model_type in T5S:
+        both = config.feed_forward_proj
         meant = "gelu_new" if both == "gated-gelu" else both.split("-")[-1]
         if (config.dense_act_fn, config.is_gated_act) != (meant, both.startswith("gated-")):
             raise ValueError(

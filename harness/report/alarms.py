@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 from harness.core.checkout import ROOT, hash_code
 from harness.core.environment import describe
-from harness.core.files import LineFile, checksum_of
-from harness.exact.run import read_findings
+from harness.core.files import LineFile
+from harness.exact.run import finding_line, read_findings
 from harness.measures.statistics import CONFIDENCE, exact_interval
 from harness.report.pinned import pinned_set
 from harness.report.regress import measure, moves
@@ -40,7 +40,7 @@ def false_alarms(file: Path, seeds: Sequence[int]) -> Iterator[list[str]]:
             name = f"seed {seed}"
             if name not in known:
                 known[name] = {"moved": _moved(seed)}
-                kept.write((json.dumps([name, known[name], checksum_of([name, known[name]])]) + "\n").encode())
+                kept.write(finding_line(name, known[name]))
             yield known[name]["moved"]
 
 

@@ -12,13 +12,23 @@ import torch
 from fuzz_models import save_models, save_whisper
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Pop2PianoConfig,
+    T5Config,
+)
 
 from harness.core.errors import UsageError
 from harness.core.experiment import ModelSpec
 from harness.models import loading
 from harness.models.files import verify_fetched
 from harness.models.fit import Models, estimate
+from harness.models.limits import check_folder, check_settings
 from harness.models.loading import load_model
 from harness.zoo.cache import read_facts
 from methods.errors import InputError
@@ -319,7 +329,7 @@ def test_a_norm_that_multiplies_by_one_more_than_its_weights_may_be_zeros(tmp_pa
         if type(module).__name__ == "GemmaRMSNorm":
             torch.nn.init.zeros_(module.weight)
     model.save_pretrained(tmp_path)
-    load_whole(GemmaForCausalLM, tmp_path)
+    assert not load_whole(GemmaForCausalLM, tmp_path).model.norm.weight.any()
 
 
 SAID = {  # what stands in a file of settings: what its refusal says
@@ -363,6 +373,14 @@ def test_two_settings_of_a_t5s_activation_agree(whole: dict[str, Path], tmp_path
         load(tmp_path)
     file.write_text(json.dumps(settings | {"feed_forward_proj": "relu", "dense_act_fn": "relu"}))
     load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [T5Config, Pop2PianoConfig, GemmaConfig, LlamaConfig])
+def test_settings_as_transformers_has_them_pass(tmp_path: Path, kind: type) -> None:
+    """Fault: a Pop2Piano's two activations, which do not follow from one another, were refused as a T5's that disagree."""
+    kind().save_pretrained(tmp_path)
+    check_folder(tmp_path)
+    check_settings(kind.from_pretrained(tmp_path))
 
 
 def test_settings_that_are_a_folder_are_refused(whole: dict[str, Path], tmp_path: Path) -> None:
