@@ -13,23 +13,28 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from harness.measures import definitions, of_run, paired_tests, pipelines, statistics, verdicts
+from harness.core.experiment import DrafterSpec, MethodSpec
+from harness.exact.captured import greedy, two_samples
+from harness.measures import definitions, of_run, paired_tests, pairing, pipelines, statistics, verdicts
 from harness.measures.logs import plus_one, pooled
 from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
-from harness.report.known import decoding, inputs, records
+from harness.report.known import decoding, inputs, judged, records
 from harness.report.known import rules as known_rules
+from harness.report.known.arms import compared
+from harness.report.known.clocks import clocked
 from harness.report.known.decoding import decoded
 from harness.report.known.forms import belonging, inferred, parted, predicted
 from harness.report.known.inputs import read
+from harness.report.known.judged import concluded
 from harness.report.known.loops import asked
 from harness.report.known.networks import made
 from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
-from harness.run import decode, divergence, prompts, record
+from harness.run import decode, divergence, peers, prompts, record
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods import transformers_assisted, transformers_generate
@@ -44,6 +49,7 @@ from methods.specdec.blockwise import BlockwiseHeads
 from methods.speculative import acceptance, per_row, theory
 from methods.speculative import decode as speculative_decode
 from methods.speculative import translation as translated
+from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.rules import SpeculativeSampling
@@ -528,6 +534,57 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
     patch.setattr(drafter, "block_logits", block_logits)
 
 
+def prompts_and_beginnings_exchanged(monkeypatch: Patch) -> None:
+    begin = DraftAndVerify._begin
+
+    def exchanged(*given: Any) -> Any:
+        pending, first, second = begin(*given)
+        return pending, second, first
+
+    monkeypatch.setattr(DraftAndVerify, "_begin", exchanged)
+
+
+def repeats_scored_as_examples(monkeypatch: Patch) -> None:
+    own = of_run.of_task
+    monkeypatch.setattr(of_run, "of_task", lambda task, arm: own(task, [replace(one, repeat=0) for one in arm]))
+
+
+def batches_drawn_by_row(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(pairing, "batches_of", lambda arm: {one.key: one.example for one in arm})
+
+
+def shares_of_nothing_unbounded(monkeypatch: Patch) -> None:
+    own = statistics.bounded
+    monkeypatch.setattr(statistics, "bounded", lambda found, *given: found if found.value == 0 else own(found, *given))
+
+
+def ends_in_their_order(monkeypatch: Patch) -> None:
+    own = statistics.Estimate.mapped
+
+    def as_they_come(one: statistics.Estimate, change: Callable[[float], float], unit: str = "") -> statistics.Estimate:
+        found = own(one, change, unit)
+        return replace(
+            found, low=None if one.low is None else change(one.low), high=None if one.high is None else change(one.high)
+        )
+
+    monkeypatch.setattr(statistics.Estimate, "mapped", as_they_come)
+
+
+def five_drafts_for_every_peer(monkeypatch: Patch) -> None:
+    own = peers._assisted
+    five = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=5)
+    monkeypatch.setattr(peers, "_assisted", lambda drafter, ours, **more: own(drafter, five, **more))
+
+
+def noise_left_out(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(greedy, "found_share", lambda n, level, noise: two_samples.found_share(n, level))
+
+
+def replays_of_any_arm(monkeypatch: Patch) -> None:
+    own = judged.judge_run
+    monkeypatch.setattr(judged, "judge_run", lambda arms, both, *given: own(arms, [both[0], [*both[0], *both[1]]], *given))
+
+
 @pytest.mark.parametrize(
     ("fault", "answers", "moved"),
     [
@@ -579,7 +636,7 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
         (plain_rounds_counted, counted, "definition vllm_mean_acceptance_length"),
         (windows_after_the_first_not_heard, decoded, "overlap of windows"),
         (ends_as_its_first_window, decoded, "text of 5 windows"),
-        (rounds_end_with_verification, decoded, "readings of round_s"),
+        (rounds_end_with_verification, clocked, "round_s by a clock, drafts"),
         (laws_in_half_precision, decoded, "a law in half precision, T 1"),
         (beams_in_half_precision, decoded, "beams in half precision"),
         (norms_in_half_precision, decoded, "a norm in half precision"),
@@ -589,7 +646,8 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
         (last_share_alone, searched, "texts that are gone on with"),
         (inner_places_of_the_first_row, decoded, "and their rows are their own"),
         (two_inner_drafts, decoded, "drafts that are drafted for"),
-        (drafting_left_out_of_drafting, decoded, "readings of draft_s"),
+        (drafting_left_out_of_drafting, clocked, "draft_s by a clock, drafts"),
+        (prompts_and_beginnings_exchanged, clocked, "encode_s by a clock, drafts"),
         (misses_for_matches, counted, "plan where a candidate more takes 0.0 s"),
         (a_last_draft_not_counted, asked, "transformers' assisted rounds"),
         (rows_of_one_seed, read, "rows of a file by seed 1"),
@@ -607,6 +665,13 @@ def blocks_begin_a_token_late(patch: Patch) -> None:
         (of_any_dtype, belonging, "verdict of exact in half precision"),
         (sees_with_any_test, belonging, "earned by ranks alone"),
         (near_by_a_probability, parted, "margin at temperature 1"),
+        (repeats_scored_as_examples, compared, "f1 of squad, all"),
+        (batches_drawn_by_row, compared, "speed-up, in twos"),
+        (shares_of_nothing_unbounded, inferred, "a share of none"),
+        (ends_in_their_order, inferred, "a number that falls"),
+        (five_drafts_for_every_peer, asked, "the peer assistant"),
+        (noise_left_out, concluded, "captured, greedy, one in 3 parts"),
+        (replays_of_any_arm, concluded, "a run with too few replays"),
     ],
 )
 def test_a_fault_moves_its_answer(

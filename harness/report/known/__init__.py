@@ -3,7 +3,7 @@
 Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
 """
 
-from harness.report.known import decoding, forms, inputs, loops, networks, records, rules
+from harness.report.known import arms, clocks, decoding, forms, inputs, judged, loops, networks, records, rules
 
 Answer = float | str
 
@@ -19,9 +19,12 @@ def answers() -> dict[str, Answer]:
         **loops.asked(),
         **records.counted(),
         **records.timed(),
+        **arms.compared(),
+        **clocks.clocked(),
         **decoding.decoded(),
         **forms.predicted(),
         **forms.inferred(),
         **forms.belonging(),
         **forms.parted(),
+        **judged.concluded(),
     }

@@ -1,4 +1,4 @@
-"""What is decoded of a recording in several windows, by a clock that counts its readings, and along a long text."""
+"""What is decoded of a recording in several windows, by drafts that are drafted for, and along a long text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,6 @@ from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.specdec.drafter import TEACHER_ROWS, BlockDrafter
-from methods.speculative.decode import DraftAndVerify
 from methods.types import Inputs, Stop
 from tasks import get_task
 from tasks.base import Sound
@@ -30,14 +29,13 @@ from tasks.sources.read import read_examples
 
 WINDOWS, BUDGET = 6, 20  # as many times the sound of one example; tokens of a window, by which some end and some are cut
 NESTED, ROWS = 24, ((5, 6, 7, 5, 6), (8, 9, 8), (5, 6, 5, 6, 5, 6), (11, 12, 13))  # tokens, and prompts with words to copy
-SPANS = ("round_s", "draft_s", "verify_s")
 FACTS = {"run": "known", "environment": "known"}
 SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
 
 
 def decoded() -> dict[str, float | str]:
-    """Return texts as hashes, and acceptance, overlaps and seconds as sums that weigh each number by its place."""
-    return {**_heard(), **_clocked(), **_nested(), **_in_half_precision(), **_behind_a_long_text()}
+    """Return texts as hashes, and acceptance and overlaps as sums that weigh each number by its place."""
+    return {**_heard(), **_nested(), **_in_half_precision(), **_behind_a_long_text()}
 
 
 @dataclass(frozen=True)
@@ -67,33 +65,6 @@ def _heard() -> dict[str, float | str]:
         f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.stop_reason)),
         "drafts of windows that stand": hashed(_of_steps(record)),
         "overlap of windows": folded(overlap.by_lenience["1.0"]),
-    }
-
-
-def _clocked() -> dict[str, float]:
-    """Return what rounds of two rows take by a clock of which every reading is a second later than the one before; drafting
-    puts it forward by a hundred seconds, a verdict by ten thousand."""
-    experiment = _drafting("text", "llama-target", drafted_by("llama-draft"), 12)
-    models = Models(experiment.device, experiment.dtype)
-    target = models.get(experiment.target)
-    method, now = build_method(experiment.method, target, models), [0.0]
-    assert isinstance(method, DraftAndVerify)
-
-    def read(passed: float = 1.0) -> float:
-        now[0] += passed
-        return now[0]
-
-    def slow(part: object, name: str, takes: float) -> None:
-        whole = getattr(part, name)
-        vars(part)[name] = lambda *given: (read(takes), whole(*given))[1]
-
-    slow(method.drafter, "propose", 100.0)
-    slow(method.rule, "verify", 10_000.0)
-    rows, stop = Inputs(((5, 6, 7), (8, 9))), Stop(max_new_tokens=12)
-    made = method.generate(target.session(), rows, Sampling.of(experiment.sampling), Uniforms([1, 2], 12), stop, read)
-    steps = [step for one in made for step in one.steps]
-    return {
-        f"readings of {name}": folded([getattr(step, name) for step in steps]) for name in ("round_s", "draft_s", "verify_s")
     }
 
 

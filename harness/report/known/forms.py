@@ -3,13 +3,14 @@
 Also what audits say of an experiment by the place where it ran, and how far an output may be from another by rounding.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from harness.core.experiment import DrafterSpec, MethodSpec, ModelSpec
 from harness.measures import paired_tests, statistics
-from harness.measures.statistics import Redrawn
+from harness.measures.statistics import Estimate, Redrawn
 from harness.measures.verdicts import as_earned, is_red, key_of, label_of
 from harness.models.fit import Models
 from harness.report.known.values import folded, hashed, told
@@ -27,6 +28,8 @@ DIFFERENCES = [3.0, -1.0, 2.0, 2.0, 0.0, -0.5, 4.0, 1.0]
 CHANCES = {"a": 0.001, "b": 0.02, "c": 0.03, "d": 0.6}
 ROUND = {"ar_s": 0.1, "draft_s": 0.02, "verify_s": 0.13, "round_s": 0.01, "gamma": 4}
 SAMPLE = {"samples": 400, "p": 0.3, "tv_at_power_0.9": 0.1}
+RANKS, VALUES = np.array([2, 5, 5, 8, 10, 12]), np.array([0.4, np.nan, 0.1, 0.9, 0.2])
+COUNTS = np.array([[1.0, 2, 0, 1, 1], [0, 5, 0, 0, 0], [2, 0, 1, 0, 2], [1, 1, 1, 1, 1], [0, 0, 4, 1, 0]])
 REPLICAS, OWN_EXAMPLES = ("one", "two", "three"), 4
 
 
@@ -59,9 +62,10 @@ def inferred() -> dict[str, float | str]:
     many = [(number % 7) - 2.5 for number in range(paired_tests.EXACT + 11)]
     first, second = _redrawn("x", 1.0), _redrawn("x", 1.3)
     other = _redrawn("y", 1.3)
+    apart = statistics.paired_difference(first, other)
     estimates = {
         "a difference of one arm's numbers": statistics.paired_difference(first, second),
-        "a difference of two arms' numbers": statistics.paired_difference(first, other),
+        "a difference of two arms' numbers": apart,
         "a share of all": statistics.share_of_examples(1.0, 12, 12, 1.0),
         "a number of three replicas": statistics.ratio_of_examples(
             [
@@ -70,6 +74,20 @@ def inferred() -> dict[str, float | str]:
                 for row in range(8)
             ]
         ),
+        "a share of none": _share(40, lambda row: (0.0, 1.0 + row % 3)),
+        "a share of examples": _share(40, lambda row: (float(row % 4 == 0), 1.0)),
+        "a share of repeats": _share(30, lambda row: (float(row % 30 % 4 == 0), 1.0)),
+        "a share of tokens": _share(40, lambda row: (2.0 * (row % 4 == 0), 2.0)),
+        "a number that falls": None if apart is None else apart.mapped(lambda value: 1.0 / (2.0 + value)),
+        "a difference of names that stand twice": statistics.paired_difference(
+            Redrawn(tuple((unit[0], unit[1][:1]) for unit in first.units), first.statistic), second
+        ),
+        "a difference of nothing shared": statistics.paired_difference(first, Redrawn(tuple("abcdefghijkl"), first.statistic)),
+        "a share of two": statistics.share_of_examples(0.5, 1, 2, 1.0),
+        "a part of a hit": statistics.share_of_examples(0.55, 6.6, 12, 1.0),
+        "the best of five": statistics.resampled(5.5, lambda counts: counts @ np.arange(12.0) / 12, 12, among=5),
+        "a median of nine": statistics.median(np.array([0.3, 0.1, 0.2, 0.9, 0.4, 0.5, 0.15, 0.66, 0.71])),
+        "a median of four": statistics.median(np.array([0.3, 0.1, 0.2, 0.9])),
         "a median": statistics.median(np.array([0.3, 0.1, 0.2, 0.9, 0.4, 0.5])),
         "a sum's metric": statistics.of_sums(
             {"hits": np.array([3.0, 1.0, 2.0, 4.0]), "all": np.array([4.0, 2.0, 2.0, 8.0])},
@@ -86,6 +104,9 @@ def inferred() -> dict[str, float | str]:
         "a chance beyond": statistics.chance_beyond(0.8, 5),
         "a tail among five": statistics.tail_among(5, 30),
         "no more than 3 of 40": statistics.at_most(3, 40, 0.2),
+        "signs that fall one way and the other": folded([paired_tests.all_signs(RANKS, total) for total in (3, 30)]),
+        "medians of draws": folded(np.nan_to_num(statistics.medians_drawn(VALUES, COUNTS), nan=-1.0)),
+        "a drift": statistics.drift(np.array(DIFFERENCES) + 2.0),
         "independent numbers": folded(np.array(statistics.independent_difference((0.5, 0.6, 0.8), (0.3, 0.35, 0.36)))),
     }
     return found | {name: told(one) for name, one in estimates.items()}
@@ -141,6 +162,11 @@ def parted() -> dict[str, float]:
         case = f"at temperature {temperature:g}"
         found |= {f"margin {case}": margin, f"its bound {case}": bound, f"margin of an end {case}": short - none}
     return found
+
+
+def _share(num_examples: int, of: Callable[[int], tuple[float, float]]) -> Estimate | None:
+    """Return a share of 40 rows, of which some may be of one example."""
+    return statistics.ratio_of_examples([(f"{row % num_examples}", *of(row)) for row in range(40)], whole=1.0)
 
 
 def _prompt(models: Models) -> Prompt:

@@ -7,9 +7,12 @@ from functools import partial
 
 import torch
 
+from harness.core.experiment import MethodSpec
 from harness.report.known.inputs import loaded
 from harness.report.known.rules import SAMPLINGS
 from harness.report.known.values import hashed
+from harness.report.pinned import drafted_by
+from harness.run.peers import peer_method
 from methods import transformers_assisted, transformers_generate
 from methods.models.base import Stack
 from methods.sampling import Uniforms
@@ -18,6 +21,7 @@ from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Stop
 
 PROMPTS, SEEDS, NUM_TOKENS = ((5, 6, 7), (8, 9, 10, 11), (12, 13)), (1, 2, 3), 12
+PEERS = ("generate", "assistant", "prompt-lookup", "early-exit:3")
 SCHEDULES = ("constant", "heuristic")
 ASSISTED = (  # behind two tokens of a prompt: the text with its drafts that a round looked at, and what it emitted
     ((1, 2), (5, 6, 7), (5, 6, 7, 8)),
@@ -39,6 +43,8 @@ def asked() -> dict[str, str]:
     emitted = [token for _, _, tokens in ASSISTED for token in tokens]
     steps = transformers_assisted.rounds(seen, 2, emitted)
     found["transformers' assisted rounds"] = hashed([(one.drafted, one.num_accepted, one.emitted) for one in steps])
+    ours = MethodSpec.of("speculative", drafter=drafted_by("llama-draft"), gamma=2, schedule="heuristic")
+    found |= {f"the peer {name}": hashed(_asked(name, ours)) for name in PEERS}
     stack, lookup = loaded("llama-target").stack, partial(transformers_assisted.lend_lookup, gamma=3)
     for name, label, assistance in (("plain", "greedy", None), ("prompt lookup", "T 1", lookup)):
         method = TransformersGenerate(assistance=assistance)
@@ -46,6 +52,12 @@ def asked() -> dict[str, str]:
         alone = [text for row in range(len(PROMPTS)) for text in _texts(stack, method, label, range(row, row + 1))]
         found[f"transformers' rows are their own, {name} at {label}"] = str(together == alone)
     return found
+
+
+def _asked(name: str, ours: MethodSpec) -> tuple[str, dict[str, object], str, int]:
+    """Return what a peer of a method is asked for: how many tokens to draft, by which schedule and drafter, and its beams."""
+    peer = peer_method(name, ours, ours.drafter)
+    return peer.name, dict(sorted(peer.values.items())), "" if peer.drafter is None else peer.drafter.kind, peer.num_beams
 
 
 def _texts(stack: Stack, method: TransformersGenerate, label: str, rows: range) -> list[list[int]]:
