@@ -36,9 +36,12 @@ def classify(
             raise
         return Divergence(position=position, margin=None, bound=None, replays_agree=False, kind="unresolved")
     agree = first == second
-    explained = margin is None or bound is None or margin < bound
-    kind: Kind = "near-tie" if agree and explained else "bug"
-    return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind)
+    return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind_of(agree, margin, bound))
+
+
+def kind_of(agree: bool, margin: float | None, bound: float | None) -> Kind:
+    """Return what parts two outputs: rounding, if replays in fp64 ``agree`` and it can move the margin; else a bug."""
+    return "near-tie" if agree and (margin is None or bound is None or margin < bound) else "bug"
 
 
 def margin_at(

@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 from harness.core.experiment import DrafterSpec, MethodSpec
 from harness.exact.captured import greedy, two_samples
 from harness.measures import definitions, of_run, paired_tests, pairing, pipelines, statistics, verdicts
+from harness.measures.counts import Counts
 from harness.measures.logs import plus_one, pooled
 from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
@@ -35,6 +36,7 @@ from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
+from harness.run.replay import reading
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods import transformers_assisted, transformers_generate
@@ -53,6 +55,7 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.rules import SpeculativeSampling
+from methods.static import LaidSource
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Proposal, Stop
 from tasks import squad
@@ -580,6 +583,45 @@ def noise_left_out(monkeypatch: Patch) -> None:
     monkeypatch.setattr(greedy, "found_share", lambda n, level, noise: two_samples.found_share(n, level))
 
 
+def references_cut(monkeypatch: Patch) -> None:
+    own = inputs.log_prob
+    monkeypatch.setattr(inputs, "log_prob", lambda session, given, text: own(session, given, text[:256]))
+
+
+def wider_bounds(monkeypatch: Patch) -> None:
+    own = reading._reading
+    monkeypatch.setattr(reading, "_reading", lambda logits, margin, *given: own(logits, 4 * margin, *given))
+
+
+def verified_behind_the_drafts(monkeypatch: Patch) -> None:
+    def verified(own: Counts) -> int | None:
+        lengths = own.lengths
+        return lengths and sum(count * (stand + 1) for row in lengths.values() for stand, count in enumerate(row))
+
+    monkeypatch.setattr(Counts, "verified", property(verified))
+
+
+def the_other_way_round(monkeypatch: Patch) -> None:
+    own = peers.speedup
+    monkeypatch.setattr(peers, "speedup", lambda first, second: own(second, first))
+
+
+def padding_that_is_read(monkeypatch: Patch) -> None:
+    hold = LaidSource.hold
+
+    def unmasked(own: LaidSource, source: Any) -> None:
+        hold(own, source)
+        assert own.view.mask is not None
+        with torch.inference_mode():
+            own.view.mask.zero_()
+
+    monkeypatch.setattr(LaidSource, "hold", unmasked)
+
+
+def rounding_explains_all(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(judged, "kind_of", lambda agree, margin, bound: divergence.kind_of(agree, None, None))
+
+
 def replays_of_any_arm(monkeypatch: Patch) -> None:
     own = judged.judge_run
     monkeypatch.setattr(judged, "judge_run", lambda arms, both, *given: own(arms, [both[0], [*both[0], *both[1]]], *given))
@@ -671,6 +713,12 @@ def replays_of_any_arm(monkeypatch: Patch) -> None:
         (ends_in_their_order, inferred, "a number that falls"),
         (five_drafts_for_every_peer, asked, "the peer assistant"),
         (noise_left_out, concluded, "captured, greedy, one in 3 parts"),
+        (references_cut, read, "tokens of a long reference"),
+        (wider_bounds, decoded, "bounds of half precision, T 1"),
+        (verified_behind_the_drafts, counted, "accepted_over_verified of a chain elsewhere"),
+        (the_other_way_round, compared, "an arm over a peer"),
+        (padding_that_is_read, decoded, "fixed shapes of t5-target"),
+        (rounding_explains_all, concluded, "what parts outputs"),
         (replays_of_any_arm, concluded, "a run with too few replays"),
     ],
 )

@@ -13,8 +13,9 @@ from harness.core.experiment import Comparison, DrafterSpec, MemoryProbe, Method
 from harness.core.records import Divergence, EarlyRanks, Overlap, Record
 from harness.measures import of_run, pairing, pipelines
 from harness.measures.statistics import Estimate, Missing
-from harness.report.known.values import told
+from harness.report.known.values import told as with_interval
 from harness.report.pinned import drafted, drafted_by, plain_decoding
+from harness.run import peers
 from methods.steps import PARTS, Step, Steps
 from tasks import get_task
 from tasks.base import Example
@@ -67,11 +68,13 @@ def _run() -> dict[str, Number]:
     base = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
     plain, method = drafted(base, drafted_by("llama-draft"), rule="lenience", lenience=0.3).arms
     probes = (OverlapProbe(drafter=DrafterSpec(kind="copy")), *plain.probes, MemoryProbe())
+    told = peers.measured((plain, _plain(1)), _drafting(1), {"it": (method, _slower(_drafting(1), 1.2))}, lambda *_: {})
     labels = [probe.drafter.label for probe in probes if isinstance(probe, OverlapProbe)]
     measured = [replace(one, overlap=[_overlap(label, one) for label in labels]) for one in _plain(1)]
     arms = (plain.replace(probes=probes), method.replace(probes=(MemoryProbe(),)))
     made = of_run.measure_run(Comparison(arms), [measured, _drafting(1)])
     found: dict[str, Number] = {f"a run: {name.replace(labels[-1], 'its draft')}": one for name, one in made.items()}
+    found |= {"a peer over plain decoding": told[0].over_plain, "an arm over a peer": told[0].ours_over_it}
     for execution in ("simulated", "batched"):
         piped = base.replace(method=MethodSpec.of("ppd", early_layer=4, execution=execution))
         made = of_run.measure_run(Comparison((base, piped)), [_plain(1), _pipeline()])
@@ -93,10 +96,9 @@ def _scored() -> dict[str, Number]:
 
 def _piped() -> dict[str, Number]:
     """Return the account of a pipeline beside plain arms of two threads and of one, by the clock and simulated."""
-    slower = [_with_times(one, 1.3) for one in _plain(1)]
     found: dict[str, Number] = {}
     for case, simulated in (("", False), (", simulated", True)):
-        account = pipelines.account([_plain(1), slower], _pipeline(), LAYERS, simulated)
+        account = pipelines.account([_plain(1), _slower(_plain(1), 1.3)], _pipeline(), LAYERS, simulated)
         assert isinstance(account, pipelines.Account), account
         found |= {f"a pipeline's {name}{case}": one for name, one in account.estimates.items()}
     for case, arm in (("", _pipeline()), (", all right", _pipeline(always=True))):
@@ -116,6 +118,9 @@ def _refused() -> dict[str, Number]:
         "a drift of 35 %": lambda place, one: _with_times(one, 1.35 if place >= half else 1.0),
         "a drift of 60 %": lambda place, one: _with_times(one, 1.6 if place >= half else 1.0),
         "slow examples": lambda place, one: _with_times(one, 3.0 if place % 4 == 0 else 1.0),
+        "a process that grows quicker": lambda place, one: replace(
+            _with_times(one, 0.3 if half // 2 <= place < half else 1.0), run=f"{place >= half}"
+        ),
         "slow examples of one of two processes": lambda place, one: replace(
             _with_times(one, 3.0 if place % 4 == 0 and place < half else 1.0), run=f"{place >= half}"
         ),
@@ -218,6 +223,10 @@ def _with_times(one: Record, factor: float) -> Record:
     return replace(one, steps=longer, wall_s=None if one.wall_s is None else factor * one.wall_s)
 
 
+def _slower(arm: list[Record], factor: float) -> list[Record]:
+    return [_with_times(one, factor) for one in arm]
+
+
 def _partly(arm: list[Record], plain: list[Record]) -> list[Record]:
     """Return an arm of which every fifth output is plain decoding's."""
     outputs = {one.key: one.tokens for one in plain}
@@ -231,4 +240,4 @@ def _parted(kind: Any) -> Divergence:
 def _as_text(one: Number) -> str:
     if isinstance(one, Missing):
         return f"refused: {', '.join(re.findall(NUMBER, one.why))}"
-    return one if isinstance(one, str) else told(one)
+    return one if isinstance(one, str) else with_interval(one)

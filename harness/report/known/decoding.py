@@ -17,11 +17,13 @@ from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_drafter, build_method
 from harness.run.prompts import make_prompt
 from harness.run.record import Arm, forced, generated
+from harness.run.replay.reading import in_half_precision
 from methods.beam import next_log_probs
 from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.specdec.drafter import TEACHER_ROWS, BlockDrafter
+from methods.static import Room, StaticSession
 from methods.types import Inputs, Stop
 from tasks import get_task
 from tasks.base import Sound
@@ -29,13 +31,14 @@ from tasks.sources.read import read_examples
 
 WINDOWS, BUDGET = 6, 20  # as many times the sound of one example; tokens of a window, by which some end and some are cut
 NESTED, ROWS = 24, ((5, 6, 7, 5, 6), (8, 9, 8), (5, 6, 5, 6, 5, 6), (11, 12, 13))  # tokens, and prompts with words to copy
+WATCHED = ("on_processor_frac",)  # which tests leave out, so that no busy machine has a part in them
 FACTS = {"run": "known", "environment": "known"}
 SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
 
 
 def decoded() -> dict[str, float | str]:
     """Return texts as hashes, and acceptance and overlaps as sums that weigh each number by its place."""
-    return {**_heard(), **_nested(), **_in_half_precision(), **_behind_a_long_text()}
+    return {**_heard(), **_nested(), **_in_half_precision(), **_behind_a_long_text(), **_laid_out()}
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def _heard() -> dict[str, float | str]:
     return {
         f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.stop_reason)),
         "drafts of windows that stand": hashed(_of_steps(record)),
+        "what a record holds": ", ".join(sorted(name for name, value in vars(record).items() if value and name not in WATCHED)),
         "overlap of windows": folded(overlap.by_lenience["1.0"]),
     }
 
@@ -97,8 +101,15 @@ def _in_half_precision() -> dict[str, float]:
     return {
         **{f"a law in half precision, {label}": folded(one.probs(logits).tolist()) for label, one in drawn.items()},
         "beams in half precision": folded(next_log_probs(session, [5], torch.device("cpu")).tolist()),
+        **{f"bounds of half precision, {label}": folded(_bounds(logits, one)) for label, one in SAMPLINGS.items()},
         "a norm in half precision": folded(rms_norm(logits.cos(), 1e-5)(logits[None])[0].tolist()),
     }
+
+
+def _bounds(logits: torch.Tensor, sampling: Sampling) -> list[list[float]]:
+    """Return by how much rounding may move margins and laws of a text whose logits are off by a known part."""
+    found = in_half_precision(logits.view(4, 10), logits.float().view(4, 10) * 1.01, sampling)
+    return [found.margin_bound.tolist(), found.law_bound.tolist(), found.border.tolist()]
 
 
 def _behind_a_long_text() -> dict[str, float]:
@@ -111,6 +122,26 @@ def _behind_a_long_text() -> dict[str, float]:
     text = [3 + 5 * place % 50 for place in range(LONG)]
     laws = torch.cat(list(drafter.teacher_probs(Inputs((SOURCE,)), [0], text, Sampling(temperature=1.0))))
     return {"laws of blocks along a long text": folded(laws[:, :50].flatten().tolist())}
+
+
+def _laid_out() -> dict[str, str]:
+    """Return whether a session of fixed shapes gives what a growing one does: rows of several lengths, of which one goes."""
+    found = {}
+    for name in ("llama-target", "t5-target"):
+        stack = loaded(name).stack
+        growing, fixed = ModelSession(stack), StaticSession(stack, Room(len(ROWS), max(map(len, ROWS)), NESTED), 3)
+        pairs = zip(_passes(growing), _passes(fixed), strict=True)
+        found[f"fixed shapes of {name}"] = str(all(torch.allclose(first, second, atol=1e-6) for first, second in pairs))
+    return found
+
+
+def _passes(session: ModelSession) -> list[torch.Tensor]:
+    """Return the logits of a pass of one token, of one of three, and behind a text that was cut and lost a row."""
+    pending = torch.tensor(session.prefill(Inputs(ROWS)))[:, None]
+    found = [session.extend(pending), session.extend(torch.tensor([[5, 6, 7]] * len(ROWS)))]
+    session.rewind([1, 0, 2, 1])
+    session.select([3, 0, 2])
+    return [*found, session.extend(torch.tensor([[5, 6], [7, 8], [9, 10]]))]
 
 
 def _drafting(task: str, target: str, drafter: DrafterSpec, length: int, gamma: int = 3) -> Experiment:

@@ -25,6 +25,7 @@ from methods.models import stack_for
 from methods.models.whisper import WhisperStack
 from methods.sampling import EndlessUniforms, Uniforms
 from methods.session import ModelSession
+from methods.speculative.overlap import CHUNK, log_prob
 from methods.speculative.translation import TranslatedSession
 from methods.types import Inputs
 from tasks import TASKS, get_task
@@ -104,7 +105,12 @@ def _scored(llama: LoadedModel) -> dict[str, float]:
     """Return how many bytes a reference has of which letters take two."""
     text = "Zwei große Hunde, süß und müde."
     score = score_reference(llama.session(), llama.encode("Two dogs ran."), llama.encode_continuation(text), text)
-    return {"bytes of a reference": float(score.num_bytes), "nats of a reference": -score.log_prob_sum}
+    long = [5 + place * place % 90 for place in range(CHUNK + 40)]
+    nats, scored = log_prob(llama.session(), Inputs((tuple(llama.encode("Two dogs ran.")),)), long)
+    return {
+        "bytes of a reference": float(score.num_bytes), "nats of a reference": -score.log_prob_sum,
+        "nats of a long reference": -nats, "tokens of a long reference": float(scored),
+    }  # fmt: skip
 
 
 def _heard() -> dict[str, float | str]:
@@ -118,6 +124,7 @@ def _heard() -> dict[str, float | str]:
     windows = [[7, 1, 2, 3, 4, 5, 9], [4, 5, 6, 8, 9], [8, 6, 8, 2], [3, 9]]
     found["windows' texts"] = hashed(parts_of([token for part in windows for token in part], {9}, 4))
     found["windows joined"] = hashed(merged(windows, {9}))
+    found["long windows joined"] = hashed(merged([list(range(10, 19)), [13, 0, 15, 16, 17, 18, 1, 2], [16, 1, 2, 3]], {9}))
     return found
 
 

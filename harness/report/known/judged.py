@@ -14,7 +14,7 @@ from harness.exact.captured.capture import Capture, Output
 from harness.exact.captured.greedy import judge_greedy
 from harness.exact.captured.matched import groups_of
 from harness.exact.captured.sampled import judge_sampled
-from harness.exact.captured.two_samples import Feature, drawn_test, fisher, found_share, sign_test, swap_tests
+from harness.exact.captured.two_samples import Feature, can_reject, drawn_test, fisher, found_share, sign_test, swap_tests
 from harness.exact.checks import Finding
 from harness.exact.run_verdict import judge_run, judge_samples
 from harness.measures.verdicts import (
@@ -31,7 +31,9 @@ from harness.measures.verdicts import (
 from harness.models.fit import Models
 from harness.report.known.values import hashed
 from harness.report.pinned import drafted_by, plain_decoding
+from harness.run.divergence import kind_of
 from methods.sampling import Sampling
+from methods.specdec.rules import TopBeta
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 LEVEL, PROMPTS, SEEDS, LENGTH = 1e-3, 60, 2, 12
@@ -83,7 +85,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 def concluded() -> dict[str, str]:
     """Return verdicts, names, and the numbers in what is said of them."""
-    return {**_of_runs(), **_of_samples(), **_of_rows(), **_named(), **_captured(), **_swapped()}
+    return {**_of_runs(), **_parted(), **_of_samples(), **_of_rows(), **_named(), **_captured(), **_swapped()}
 
 
 def _of_runs() -> dict[str, str]:
@@ -120,6 +122,16 @@ def _of_runs() -> dict[str, str]:
         numbers = ", ".join(f"{judged[name]:.3g}" for name in ("windows", "tokens", "p") if name in judged)
         found[f"a run that is {name}"] = _told(judged["verdict"], f"{numbers} {judged['summary'] if name == 'lossy' else ''}")
     return found
+
+
+def _parted() -> dict[str, str]:
+    """Return what parts two outputs, by their replays and the margin, and what relaxed rules promise."""
+    margins = ((None, None), (0.1, 0.2), (0.2, 0.2), (0.3, 0.2))
+    rules = [TopBeta(beta, tau, score) for beta in (1, 2) for tau in (0.0, 1.0) for score in ("verifier", "as_described")]
+    return {
+        "what parts outputs": ", ".join(kind_of(agree, *one) for agree in (True, False) for one in margins),
+        "what relaxed rules promise": ", ".join(f"{one.guarantee} {one.strict}" for one in rules),
+    }
 
 
 def _of_samples() -> dict[str, str]:
@@ -177,7 +189,7 @@ def _captured() -> dict[str, str]:
 
 def _swapped() -> dict[str, str]:
     """Return p-values of outputs that are swapped between runs, in few units and in many, and what such a test misses."""
-    found = {}
+    found = {"units that can tell": hashed([can_reject(count, 0.01) for count in range(2, 14)])}
     for count in (9, 40):
         counts = np.array([[(3 * row + cell) % 5 - 1.0 for cell in range(3)] for row in range(count)])
         features = {"counts": Feature(counts, np.array([30.0, 20.0, 0.0])), "a number": Feature(counts[:, :1] ** 2 - 2)}

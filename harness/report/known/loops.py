@@ -44,7 +44,9 @@ def asked() -> dict[str, str]:
     steps = transformers_assisted.rounds(seen, 2, emitted)
     found["transformers' assisted rounds"] = hashed([(one.drafted, one.num_accepted, one.emitted) for one in steps])
     ours = MethodSpec.of("speculative", drafter=drafted_by("llama-draft"), gamma=2, schedule="heuristic")
-    found |= {f"the peer {name}": hashed(_asked(name, ours)) for name in PEERS}
+    beams = MethodSpec.of("speculative-beam", drafter=drafted_by("llama-draft"), num_beams=3)
+    for name in PEERS:
+        found[f"the peer {name}"] = hashed((_asked(name, ours), _asked(name, beams)))
     stack, lookup = loaded("llama-target").stack, partial(transformers_assisted.lend_lookup, gamma=3)
     for name, label, assistance in (("plain", "greedy", None), ("prompt lookup", "T 1", lookup)):
         method = TransformersGenerate(assistance=assistance)

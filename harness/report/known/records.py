@@ -6,6 +6,7 @@ from typing import Any
 from harness.core.experiment import DrafterSpec, MethodSpec
 from harness.core.records import Overlap, Record
 from harness.measures import pipelines
+from harness.measures.counts import Counted, Counts
 from harness.measures.definitions import definitions_of
 from harness.measures.logs import Log
 from harness.measures.of_run import all_metrics, decode_speedup, failed_frac, ms_per_token, speedup, tokens_per_s
@@ -32,7 +33,7 @@ NUM_EXAMPLES, NUM_LAYERS = 4, 8
 
 def counted() -> dict[str, float | str]:
     """Return every definition of acceptance, and what Eq. 1 makes of it."""
-    return {**_defined(), **_expected(), **_repeated(), **_named(), **_planned()}
+    return {**_defined(), **_of_engines(), **_expected(), **_repeated(), **_named(), **_planned()}
 
 
 def timed() -> dict[str, float | str]:
@@ -67,6 +68,21 @@ def _defined() -> dict[str, float | str]:
     for one in definitions_of([log]):
         estimate = one.estimate(log)
         found[f"definition {one.name}"] = one.reason(log) if estimate is None else estimate.value
+    return found
+
+
+def _of_engines() -> dict[str, str]:
+    """Return what every definition gives of counts that another engine wrote, of chains and of trees."""
+    chains = (
+        Counts(request="a", accepted=7, drafted=15, rounds=6, drafting=5, emitted=13, gamma=3, histogram=(1, 2, 1, 1)),
+        Counts(request="b", accepted=4, drafted=7, rounds=4, drafting=3, emitted=8, by_length={2: (1, 1), 3: (0, 0, 0, 1)}),
+    )
+    logs = {"a chain": chains[:1], "chains": chains, "a tree": (replace(chains[0], is_tree=True),)}
+    found = dict[str, str]()
+    for name, requests in logs.items():
+        log = Counted(format="", source="", requests=requests)
+        given = {one.name: one.estimate(log) for one in definitions_of([log])}
+        found |= {f"{definition} of {name} elsewhere": told(value) for definition, value in given.items() if value is not None}
     return found
 
 

@@ -67,7 +67,7 @@ class Reader:
 
     @torch.inference_mode()
     def _read(self, inputs: Inputs, tokens: Sequence[int]) -> Reading:
-        """Read a text; in half precision in fp32 too, with the same weights: how far the two part bounds rounding."""
+        """Read a text; in half precision in fp32 too, with the same weights."""
         target, sampling, stack = self.target, self.sampling, self.target.stack
         if stack.parts:
             logits = torch.cat(list(teacher_logits(target.session(), inputs, tokens)[1]))
@@ -80,12 +80,16 @@ class Reader:
             largest = logits.float().nan_to_num(neginf=0.0).abs().amax(-1)
             margin = 4 * torch.finfo(logits.dtype).eps * largest
             return _reading(logits.float(), margin, (margin / (sampling.temperature or 1.0)).clamp(max=1.0), sampling)
-        wide = read_text(stack, self.models.widened(target), inputs, tokens)
-        margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
-        if sampling.greedy:
-            return _reading(wide, margin, margin, sampling)
-        apart = (law_of(logits, sampling) - law_of(wide, sampling)).abs().sum(-1) / 2
-        return _reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()), sampling)
+        return in_half_precision(logits, read_text(stack, self.models.widened(target), inputs, tokens), sampling)
+
+
+def in_half_precision(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], sampling: Sampling) -> Reading:
+    """Return a text as it was read in half precision, with its logits in fp32: how far the two part bounds rounding."""
+    margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
+    if sampling.greedy:
+        return _reading(wide, margin, margin, sampling)
+    apart = (law_of(logits, sampling) - law_of(wide, sampling)).abs().sum(-1) / 2
+    return _reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()), sampling)
 
 
 def _reading(
