@@ -231,4 +231,8 @@ def _load(path: Path, changed: int) -> tuple[Row, ...]:
         rows = tuple({**as_earned(row), AUDIT: path.stem} for row in subjects)
         if nameless := [row for row in rows if not (row["key"] and _worst([row]).name)]:
             raise ValueError(f"{nameless[0]['verdict']!r} of nothing")
+        if odd := next(
+            (row for row in rows if row["verdict"] == "identical" and (row.get("bugs") or row.get("near_ties"))), None
+        ):
+            raise ValueError(f"{odd['name']}: identical, with {odd['bugs']} bugs and {odd['near_ties']} near-ties")
         return rows

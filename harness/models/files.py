@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 SHA1_DIGITS, SHA256_DIGITS = 40, 64
 NO_ANSWER = (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError)
+PANIC = "PanicException"  # of a library in Rust; no Exception
 REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((GatedRepoError,), "it is gated; accept its terms on huggingface.co and set HF_TOKEN, or name another model"),
     ((RevisionNotFoundError,), "the Hub has no such revision; expected a branch, tag or commit of this model"),
@@ -314,11 +315,13 @@ def one_line(spec: ModelSpec, path: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
         raise explain(spec, path, error) from error
 
 
-def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
+def explain(spec: ModelSpec, path: str, error: BaseException) -> UsageError:
     """The error for a model that could not be loaded; Unavailable where it is the Hub's and cannot be had."""
     causes = list(_chain(error))
     if isinstance(error, ImportError):
@@ -335,7 +338,7 @@ def explain(spec: ModelSpec, path: str, error: Exception) -> UsageError:
     return kind(f"{name}: cannot be loaded ({first_line(error)}); expected a folder, a Hub id, pocket:NAME or zoo:NAME")
 
 
-def _unreadable_folder(spec: ModelSpec, path: str, error: Exception) -> UsageError:
+def _unreadable_folder(spec: ModelSpec, path: str, error: BaseException) -> UsageError:
     reason = first_line(error)
     if Path(path).parent == cache_folder():
         if not spec.base.startswith((ZOO, POCKET)) and (file := gguf_file(spec.base)) is not None:

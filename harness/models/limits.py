@@ -25,8 +25,11 @@ LIMITS = {  # of numbers in a configuration, by a part of their names, the first
     "hidden_size": (1, 2**40),
     "intermediate_size": (1, 2**40),
     "max_position_embeddings": (1, 2**40),
+    "experts_per_tok": (1, 2**20),
+    "query_pre_attn_scalar": (1e-9, 2**40),
 }
-CONFIG = "config.json"
+ROPE = ("rope_scaling", "rope_parameters")  # the older name and the newer of one table of settings
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 SETTINGS = (CONFIG, "generation_config.json", "tokenizer_config.json", "preprocessor_config.json", "special_tokens_map.json")
 KINDS: dict[str, type] = {
     "model_type": str, "architectures": list, "quantization_config": dict, "rope_scaling": dict, "rope_parameters": dict,
@@ -60,6 +63,8 @@ def check_folder(folder: Path) -> None:
         if name == CONFIG:
             _check_kinds(settings)
             _check_numbers(settings, CONFIG)
+            _check_agreement(settings)
+    _check_tokenizer(folder / TOKENIZER)
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -68,6 +73,43 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice; leave one of them")
     return settings
+
+
+def _check_agreement(settings: Mapping[str, Any]) -> None:
+    """ValueError for settings that are there under two names, and for those of another network than the one that is named."""
+    import transformers
+
+    older, newer = (settings.get(name) for name in ROPE)
+    if older and newer and older != newer:
+        raise ValueError(f"{ROPE[0]} {older} and {ROPE[1]} {newer} in its {CONFIG}; leave one of the two")
+    for table in (one for one in (older, newer) if one):
+        if (factor := table.get("factor")) is not None and not (isinstance(factor, int | float) and factor > 0):
+            raise ValueError(f"factor {factor!r} of its rotary positions in its {CONFIG}, expected a number above 0")
+    if settings.get("return_dict") is False:
+        raise ValueError(f"return_dict false in its {CONFIG}; leave it out: outputs are read by their names")
+    family = str(settings.get("model_type"))
+    kind = transformers.CONFIG_MAPPING[family] if family in transformers.CONFIG_MAPPING else None  # noqa: SIM401, it is lazy
+    for name, other in getattr(kind, "attribute_map", {}).items():
+        if name in settings and other in settings and settings[name] != settings[other]:
+            both = f"{name} {settings[name]!r} and {other} {settings[other]!r}"
+            raise ValueError(f"{both} in its {CONFIG} are one setting by two names; leave one of them")
+    for name in settings.get("architectures") or ():
+        named = getattr(getattr(transformers, str(name), None), "config_class", None)
+        if named is not None and named.model_type != family:
+            both = f"model_type {family!r} and architectures {name!r}"
+            raise ValueError(f"{both} in its {CONFIG} are of two families; correct one of them")
+
+
+def _check_tokenizer(path: Path) -> None:
+    """ValueError for a tokenizer that cuts a text otherwise each time, or as none does that was saved whole."""
+    if not path.is_file():
+        return
+    try:
+        model = json.loads(path.read_text(encoding="utf8")).get("model") or {}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    if model.get("dropout"):
+        raise ValueError(f"dropout {model['dropout']!r} in its {path.name} cuts a text otherwise each time; set it to null")
 
 
 def _check_kinds(settings: Mapping[str, Any]) -> None:

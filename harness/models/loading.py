@@ -14,10 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import torch
 import transformers
 from jaxtyping import Float
+from jinja2 import nodes
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -53,9 +55,11 @@ MOST_HOP = 2**12  # samples from one frame to the next
 BEGIN, NO_TIMESTAMPS = "<|startoftranscript|>", "<|notimestamps|>"  # as all of OpenAI's tokenizers name them
 TRIED_TEXT = "a B, 12.\n\u00e9 \u8a9e"
 LEAST_KNOWN = 0.5  # of a network's tokens that its tokenizer knows; sizes are rounded up by some per cent, not to the double
+MOST_TIMES = 1000  # that a chat template may repeat a text
 TEMPLATE_S, MOST_CHARACTERS = 5, 1_000_000  # of a chat template: its time, and what it may add to a text
 TRIED_TOKENS = 32  # of the prompt that a model is tried with
-REREAD, TRIED_PROMPT = 8, 3  # tokens of a text that a model without a stack of its own reads in parts and whole; its prompt's
+HALF = (torch.float16, torch.bfloat16)
+REREAD, TRIED_PROMPT = 8, 3  # tokens of a text that a model reads in parts and whole; its prompt's
 CPU_BYTES = 1 << 50  # no limit: where a CPU is asked for, nothing is laid anywhere else
 
 
@@ -127,10 +131,13 @@ class LoadedModel:
             raise UsageError(f"chat_template: {self.name} has none; expected a chat model, or leave the flag out")
         turns = [{"role": "user", "content": text}]
         try:
+            check_template(self.tokenizer.get_chat_template())
             with _at_most(TEMPLATE_S):
                 rendered = str(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
             if len(rendered) > len(text) + MOST_CHARACTERS:
                 raise ValueError(f"it makes {len(rendered)} characters of {len(text)}")
+            if text not in rendered:
+                raise ValueError("it leaves the text out")
             return self.encode_continuation(rendered)
         except Exception as error:  # a template is a program of whoever made the checkpoint
             raise UsageError(
@@ -260,6 +267,14 @@ def _check_kept_tokens(spec: ModelSpec, config: PreTrainedConfig, vocab_size: in
     raise UsageError(f"model {spec.name}: {KEPT_TOKENS} in its config.json: {found}, expected {wanted}; distil the draft anew")
 
 
+def check_template(template: str) -> None:
+    """ValueError for a chat template whose numbers alone may take all time or memory within one step, which no limit stops."""
+    for node in jinja2.Environment().parse(template).find_all((nodes.Pow, nodes.Mul)):
+        numbers = [side.value for side in (node.left, node.right) if isinstance(side, nodes.Const)]
+        if isinstance(node, nodes.Pow) or any(isinstance(one, int) and one > MOST_TIMES for one in numbers):
+            raise ValueError(f"line {node.lineno} raises a number to a power, or repeats a text more than {MOST_TIMES} times")
+
+
 def _check_tokenizer(model: LoadedModel) -> None:
     """UsageError for a tokenizer that is another network's, as far as the numbers of tokens and a Whisper's forced ones tell.
 
@@ -274,6 +289,8 @@ def _check_tokenizer(model: LoadedModel) -> None:
     remedy = "take tokenizer.json and tokenizer_config.json from where its weights are from"
     if getattr(stack.model.config, KEPT_TOKENS, None) is None and ordinary.get(last, 0) >= size:
         raise UsageError(f"{said}numbers {last!r} as {ordinary[last]}, its network has {size} tokens; {remedy}")
+    if not tokenizer(TRIED_TEXT, add_special_tokens=False).input_ids:
+        raise UsageError(f"{said}makes no tokens of a text (post_processor in tokenizer.json); {remedy}")
     if len(vocabulary) < LEAST_KNOWN * size:
         raise UsageError(f"{said}has {len(vocabulary)} tokens, its network {size}; {remedy}")
     kept = dict(enumerate(getattr(stack.model.config, KEPT_TOKENS, None) or ()))
@@ -301,13 +318,17 @@ def _try(model: LoadedModel) -> None:
             f"its logits are {'NaN' if emitted.isnan().any() else 'the same for every token'}; correct its config.json, or its "
             "weights (fp16 overflows above 65504)"
         )
-    if isinstance(stack, GENERAL):
-        _check_general(stack, session)
+    limit = stack.position_limit
+    is_comparable = isinstance(stack, GENERAL) or stack.dtype not in HALF  # in half precision two ways may round far apart
+    if is_comparable and model.listener is None and not stack.parts and (limit is None or limit > REREAD):
+        _check_passes(stack, session)
 
 
 @torch.inference_mode()
-def _check_general(stack: Stack, session: ModelSession) -> None:
-    """InputError for a family of which passes over a cached, shortened text do not give what one pass over all of it gives."""
+def _check_passes(stack: Stack, session: ModelSession) -> None:
+    """InputError for a model of which passes over a cached, shortened text do not give what transformers' own over all of it
+    does: of a family without a stack none can be used, of others settings say what our stack does not read.
+    """
     size = min(stack.vocab_size, stack.input_vocab_size)
     text, other = ([(step * place + 1) % size for place in range(REREAD)] for step in (1, 2))
     prompt, more = text[:TRIED_PROMPT], text[TRIED_PROMPT:]
@@ -319,10 +340,11 @@ def _check_general(stack: Stack, session: ModelSession) -> None:
     whole = torch.tensor([prompt if stack.is_encoder_decoder else text], device=stack.device)
     wanted = stack.model(input_ids=whole, **decoded).logits[0, -len(more) :]
     apart = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny))
-    if not apart <= torch.finfo(stack.dtype).eps ** 0.5:
+    if not apart <= max(torch.finfo(stack.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:  # fp64 has parts in fp32 there
         raise InputError(
             f"model type {stack.model.config.model_type!r}: its logits behind a shortened cache are {apart:.1g} off "
-            "those of one pass over the text, so that no method can use it; choose another model"
+            "those of one pass of transformers over the text, so that no method can use it; choose another model, or correct "
+            "its config.json"
         )
 
 

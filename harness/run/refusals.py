@@ -188,9 +188,19 @@ def check_tokens(records: Iterable[Record], target: str, vocab_size: int) -> Non
 
 
 def check_alike(plain: Iterable[Record], records: Iterable[Record]) -> None:
-    """UsageError for a text that is not plain decoding's, must be, and of which no divergence is noted: a run notes each."""
-    texts = {record.key: record.tokens for record in plain if record.status == "ok"}
+    """UsageError for a text that is not plain decoding's, must be, and of which no divergence is noted: a run notes each.
+
+    So it is for one whose prompt had other tokens: two texts were asked for.
+    """
+    good = {record.key: record for record in plain if record.status == "ok"}
+    texts = {key: record.tokens for key, record in good.items()}
     for record in records:
+        other = good.get(record.key, record).prompt_tokens
+        if record.status == "ok" and other != record.prompt_tokens:
+            raise UsageError(
+                f"record {record.signature}, example {record.example!r}: its prompt has {record.prompt_tokens} tokens, plain "
+                f"decoding's {other}; expected the same: does the tokenizer cut a text otherwise each time?"
+            )
         if record.status == "ok" and record.divergence is None and texts.get(record.key, record.tokens) != record.tokens:
             raise UsageError(
                 f"record {record.signature}, example {record.example!r}: its text is not plain decoding's, and no divergence "

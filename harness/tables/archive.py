@@ -1,11 +1,13 @@
 """Evidence that is committed: the records behind the tables and figures of a paper, lean and compressed, in one archive.
 
 ``results/evidence/<paper>.tar.xz`` holds a folder of records as a run leaves it (``harness.core.record_files``, ``notes``), but
-of every record only what tables, figures and notebooks read (``lean``). It is unpacked and read like any folder of records.
+of every record only what tables, figures and notebooks read (``lean``). It is unpacked and read like any folder of records;
+a file beside it has its SHA-256.
 Tables are always made of lean records, from wherever they come, so both give the same bytes.
 """
 
 import atexit
+import hashlib
 import io
 import lzma
 import shutil
@@ -95,8 +97,17 @@ def keep(arms: Iterable[Experiment], records: Path, archive: Path, planned: Iter
         num_left = sum(_copy(arm, records, folder) for arm in arms)
         _prune(folder, {arm.portable.signature for arm in planned})
         archive.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(archive, _packed(folder))
+        _replace(archive, _packed(folder))
     return num_left
+
+
+def _replace(archive: Path, packed: bytes) -> None:
+    """Write an archive and its SHA-256; whoever is killed between leaves the two of the old one and the new."""
+    own = hashlib.sha256(packed).hexdigest()
+    before = [hashlib.sha256(archive.read_bytes()).hexdigest()] if archive.exists() else []
+    replace_file(_seal_of(archive), "".join(f"{one}\n" for one in (own, *before)))
+    replace_file(archive, packed)
+    replace_file(_seal_of(archive), f"{own}\n")
 
 
 def num_more(arms: Iterable[Experiment], records: Path, kept: Path) -> int:
@@ -117,16 +128,27 @@ def _unpacked(archive: Path, changed_ns: int) -> Path:
     return folder
 
 
+def _seal_of(archive: Path) -> Path:
+    """Name the file with an archive's SHA-256, which tells when whole lines or records are gone."""
+    return archive.with_name(f"{archive.name}.sha256")
+
+
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive, whose checksum is compared.
+    """Unpack an archive, whose checksums are compared.
 
     Raises:
-        UsageError: it is damaged.
+        UsageError: it is damaged, or not the one that was packed.
     """
     try:
-        with tarfile.open(fileobj=io.BytesIO(lzma.decompress(archive.read_bytes()))) as files:
+        packed, seal = archive.read_bytes(), _seal_of(archive)
+        with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as files:
+            if seal.exists() and hashlib.sha256(packed).hexdigest() not in seal.read_text(encoding="utf8").split():
+                raise UsageError(
+                    f"evidence {archive}: not what was packed: its SHA-256 is not that of {seal.name}; `git checkout` brings "
+                    "back both as they are committed"
+                )
             files.extractall(folder, filter="data")
-    except (OSError, lzma.LZMAError, EOFError, tarfile.TarError) as error:
+    except (OSError, UnicodeDecodeError, lzma.LZMAError, EOFError, tarfile.TarError) as error:
         raise UsageError(
             f"evidence {archive}: cannot be read ({error}); `git checkout` brings back the one that is committed"
         ) from error

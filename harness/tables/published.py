@@ -3,6 +3,7 @@
 import csv
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Literal, Self
 
@@ -32,7 +33,12 @@ class Printed(float):
     place: str
 
     def __new__(cls, value: str | float, origin: str = PAPER, place: str = "") -> Self:
-        made = super().__new__(cls, value)
+        try:
+            made = super().__new__(cls, value)
+        except ValueError:
+            made = super().__new__(cls, "nan")
+        if not isfinite(made):
+            raise UsageError(f"published numbers {place}: {value!r}; expected a number, as the paper prints it")
         made.text = value.strip() if isinstance(value, str) else f"{value:g}"
         made.origin, made.place = origin, place
         return made
@@ -61,8 +67,14 @@ def read(paper: str, name: str) -> tuple[Row, ...]:
         raise UsageError(
             f"published numbers {path}: cannot be read ({reason}); run from a checkout of the repository"
         ) from error
+    if not rows:
+        raise UsageError(f"published numbers {path}: no line below its columns; `git checkout` brings back the committed one")
     for number, row in enumerate(rows, start=2):
         row.place = f"{paper}/{name}.csv, line {number}"
+        if None in row or None in row.values():
+            raise UsageError(
+                f"published numbers {row.place}: not as many values as columns; `git checkout` brings back the committed one"
+            )
     return rows
 
 

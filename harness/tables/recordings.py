@@ -47,6 +47,8 @@ def read_recordings(path: Path) -> list[Recording]:
         head, *lines = csv.reader(io.StringIO(path.read_text(encoding="utf8")))
         if tuple(head) != Recording._fields:
             raise ValueError(f"its columns are {', '.join(head)}, not {', '.join(Recording._fields)}")
+        if cut := next((place for place, line in enumerate(lines, start=2) if len(line) != len(Recording._fields)), None):
+            raise ValueError(f"line {cut} is not whole")
         return [Recording(*line) for line in lines]
 
 

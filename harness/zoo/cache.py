@@ -101,6 +101,8 @@ def verify(folder: Path) -> None:
     try:
         digest_of(path)
         sealed = json.loads(path.read_text(encoding="utf8"))
+        if not isinstance(sealed, dict):
+            raise ValueError(f"{SEAL} holds no table of checksums")
         if changed := [name for name, digest in sealed.items() if digest_of(folder / name) != digest]:
             raise ValueError(f"{changed[0]} is not as it was written: its checksum differs")
         if surplus := [name for name in _files_of(folder) if name not in sealed]:

@@ -1,9 +1,12 @@
 """Committed evidence: records go into an archive lean, and from it alone tables and figures come out with the same bytes."""
 
+import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
@@ -82,6 +85,34 @@ def rendered(place: Path, *items: tuple[str, str]) -> dict[str, bytes]:
     for words in items:
         assert main(list(words)) == 0
     return {name: content for name, content in files_of(place / "results").items() if name.startswith(("tables/", "figures/"))}
+
+
+def test_an_archive_that_lost_whole_lines_is_refused(few_recorded: Path, capsys: pytest.CaptureFixture) -> None:
+    """Fault: each line that was left was whole, and a committed table was written anew of fewer examples."""
+    assert main(["table", str(SMALL)]) == 0
+    archive = archive_of(few_recorded / "results", get_table(SMALL).paper)
+    with tarfile.open(archive) as files:
+        members = {one.name: files.extractfile(one).read() for one in files.getmembers()}  # type: ignore[union-attr]
+    longest = max((name for name in members if name.endswith(".jsonl")), key=lambda name: members[name].count(b"\n"))
+    members[longest] = members[longest].partition(b"\n")[2]
+    with tarfile.open(archive, "w:xz") as files:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            files.addfile(entry, io.BytesIO(content))
+    for path in (few_recorded / "results" / "records").rglob("*.json*"):
+        path.unlink()
+    capsys.readouterr()
+    assert main(["table", str(SMALL)]) == 2
+    assert "not what was packed: its SHA-256 is not that of" in capsys.readouterr().err
+
+
+def test_every_committed_archive_has_its_checksum() -> None:
+    archives = [*(ROOT / "results").rglob("evidence/*.tar.xz")]
+    assert len(archives) == 8
+    for archive in archives:
+        seal = archive.with_name(f"{archive.name}.sha256").read_text(encoding="utf8")
+        assert seal == f"{hashlib.sha256(archive.read_bytes()).hexdigest()}\n"
 
 
 def test_from_the_archive_alone_come_the_same_bytes(

@@ -142,6 +142,13 @@ def test_a_verdict_is_that_of_what_ran(tmp_path: Path) -> None:
     assert verdict_of(speculative(), tmp_path / "nothing") is None
 
 
+def test_a_verdict_beside_counts_that_deny_it_is_refused(tmp_path: Path) -> None:
+    """Fault: "identical (4 prompts, 0 near-ties, 5 bugs)" stood in a table."""
+    store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical", "bugs": 5}))
+    with pytest.raises(UsageError, match="subject 0: identical, with 5 bugs and 0 near-ties"):
+        verdict_of(speculative(), tmp_path)
+
+
 def test_what_was_not_audited_says_where(tmp_path: Path) -> None:
     store(tmp_path, "zoo-toy", (speculative(), {**GREEDY, "verdict": "identical"}))
     there = speculative(target="meta-llama/Llama-2-13b-hf").replace(device="cuda:1", dtype="float16")

@@ -1,6 +1,7 @@
 """The catalogue: every table is listed, none invents a number, and each fills from records."""
 
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -208,6 +209,28 @@ def test_lost_and_absent_published_numbers_are_told_apart() -> None:
     assert published.value(published.Row(speed="", source="not recovered"), "speed") == NOT_RECOVERED
     assert published.value(published.Row(speed="", source="paper text"), "speed") is None
     assert published.value(published.Row(speed="2.5", source="paper text"), "speed") == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("value,source\n", "no line below its columns"),
+        ("value,source\n0.75\n", "line 2: not as many values as columns"),
+        ("value,source\n0.75,paper text,more\n", "line 2: not as many values as columns"),
+        ("value,source\nabc,paper text\n", "line 2, value: 'abc'; expected a number, as the paper prints it"),
+        ("value,source\nnan,paper text\n", "line 2, value: 'nan'; expected a number, as the paper prints it"),
+    ],
+)
+def test_damaged_published_numbers_are_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+) -> None:
+    """Fault: some ended in a traceback, others stood in a table as the paper's."""
+    monkeypatch.setattr(published, "FOLDER", tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "numbers.csv").write_text(text, encoding="utf8")
+    published.read.cache_clear()
+    with pytest.raises(UsageError, match=f"published numbers .*{re.escape(expected)}"):
+        [published.value(row, "value") for row in published.read("one", "numbers")]
 
 
 def test_published_numbers_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     Pop2PianoConfig,
+    Qwen2Config,
     T5Config,
 )
 
@@ -37,6 +40,14 @@ from methods.models.checkpoint import load_whole, refuse_wiped_out
 
 Weights = dict[str, Tensor]
 GPT, T5 = "transformer.h.1.mlp.c_fc.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"
+ENDS = "<|endoftext|>"
+ALONE, TEXTS = [{"SpecialToken": {"id": ENDS, "type_id": 0}}], [{"Sequence": {"id": one, "type_id": 0}} for one in "AB"]
+END_ALONE = {
+    "type": "TemplateProcessing",
+    "single": ALONE,
+    "pair": [*ALONE, *TEXTS],
+    "special_tokens": {ENDS: {"id": ENDS, "ids": [0], "tokens": [ENDS]}},
+}
 DAMAGE: dict[str, tuple[Callable[[Weights, str], Weights], str]] = {
     "missing": (lambda all, one: {name: weight for name, weight in all.items() if name != one}, "is missing from its files"),
     "renamed": (lambda all, one: {("x." + name if name == one else name): w for name, w in all.items()}, "is missing from its"),
@@ -151,9 +162,14 @@ def test_a_pipe_in_the_place_of_a_file_hangs_nothing(whole: dict[str, Path], tmp
 def test_weights_that_half_precision_cannot_hold_are_refused(
     whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    folder = damaged(whole["target"], tmp_path / "model", lambda weights: weights | {GPT: weights[GPT] + 1e6})
+    late = "transformer.wpe.weight"  # of places that no short text reads
+
+    def large(weights: Weights) -> Weights:
+        return weights | {late: torch.cat([weights[late][:-1], weights[late][-1:] + 1e6])}
+
+    folder = damaged(whole["target"], tmp_path / "model", large)
     load(folder)
-    assert f"tensor {GPT!r} holds NaN or infinity in float16" in refusal(folder, capfd, dtype="float16")
+    assert f"tensor {late!r} holds NaN or infinity in float16" in refusal(folder, capfd, dtype="float16")
 
 
 def test_tied_weights_that_differ_are_refused(whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
@@ -238,6 +254,17 @@ def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | 
         ("config.json", {"pad_token_id": 10**30}, "pad_token_id 1000000000000000000000000000000 in its config.json"),
         ("config.json", {"n_head": -1}, "n_head -1 in its config.json, expected 1 to"),
         ("config.json", {"vocab_size": 0}, "vocab_size 0 in its config.json, expected 1 to"),
+        (
+            "config.json",
+            {"num_attention_heads": 8},
+            "num_attention_heads 8 and n_head 1 in its config.json are one setting",
+        ),
+        (
+            "config.json",
+            {"architectures": ["LlamaForCausalLM"]},
+            "model_type 'gpt2' and architectures 'LlamaForCausalLM'",
+        ),
+        ("config.json", {"return_dict": False}, "return_dict false in its config.json; leave it out"),
         ("config.json", "[]", "config.json holds '[]', expected a table of settings"),
         ("generation_config.json", {"eos_token_id": [7, "x"]}, "eos_token_id 'x' in its config.json or generation_config.json"),
         ("generation_config.json", "[]", "generation_config.json holds '[]', expected a table of settings"),
@@ -426,6 +453,9 @@ def test_older_files_of_whole_numbers_are_refused(
         "{{ messages[7].content }}",
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{{ 'a' * 2000000 }}",
+        "{{ 'a' * 10**10 }}",
+        "{{ 9**(9**9) }}",
+        "hello",
     ],
 )
 def test_chat_templates_that_fail_are_refused_in_one_line(
@@ -437,6 +467,80 @@ def test_chat_templates_that_fail_are_refused_in_one_line(
     with pytest.raises(UsageError, match=rf"chat_template of {folder}: \w+Error: .*; correct it in") as caught:
         model.encode_chat("a b c")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": -4.0}},
+            "factor -4.0 of its rotary positions in its",
+        ),
+        (
+            {"rope_scaling": {"factor": 8}, "rope_parameters": {"rope_type": "default"}},
+            "rope_scaling {'factor': 8} and rope",
+        ),
+        ({"model_type": "mixtral", "num_experts_per_tok": 0}, "num_experts_per_tok 0 in its config.json, expected 1 to"),
+        ({"model_type": "gemma2", "query_pre_attn_scalar": -8}, "query_pre_attn_scalar -8 in its config.json, expected 1e-09"),
+    ],
+)
+def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, settings: dict[str, object], expected: str) -> None:
+    """Fault: each ran in silence."""
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        check_folder(tmp_path)
+
+
+def save_llama(kind: Any, folder: Path, words: Path) -> Any:
+    """Save a tiny, random model of Llama's shape with another's tokenizer, and return its settings."""
+    config = kind(
+        vocab_size=300, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    for file in words.glob("tok*"):
+        shutil.copy(file, folder)
+    return config
+
+
+@pytest.mark.parametrize("kinds", [["linear_attention"] * 2, ["sliding_attention", "full_attention"]])
+def test_layers_of_kinds_that_a_stack_does_not_read_are_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, kinds: list[str]
+) -> None:
+    """Fault: our stack ran, and the replay by transformers ended in a traceback."""
+    config = save_llama(Qwen2Config, tmp_path, whole["target"])
+    load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict() | {"layer_types": kinds, "architectures": None}))
+    assert "\n" not in refusal(tmp_path, capfd)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"model": {"dropout": 0.3}}, "dropout 0.3 in its tokenizer.json cuts a text otherwise each time; set it to null"),
+        ({"model": {"continuing_subword_prefix": "##"}}, "cannot be read ("),
+        (
+            {"post_processor": END_ALONE},
+            "its tokenizer makes no tokens of a text (post_processor in tokenizer.json)",
+        ),
+    ],
+)
+def test_tokenizers_that_lose_or_scatter_texts_are_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, change: dict[str, dict], expected: str
+) -> None:
+    """Fault: arms read other prompts and were called near-ties; a panic in Rust ended the command; prompts were lost."""
+    settings = json.loads((whole["target"] / "tokenizer.json").read_text())
+    for part, values in change.items():
+        settings[part] = (settings[part] if part == "model" else {}) | values
+    save_llama(LlamaConfig, tmp_path, whole["target"])
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))  # GPT-2's own class makes its processor anew
+    load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    said = refusal(tmp_path, capfd)
+    assert expected in said
+    assert "\n" not in said
 
 
 def test_a_cut_file_of_ones_own_is_never_to_be_deleted(whole: dict[str, Path], tmp_path: Path) -> None:

@@ -454,6 +454,8 @@ def test_another_text_without_a_divergence_is_refused(synthetic: SimpleNamespace
     with pytest.raises(UsageError, match="its text is not plain decoding's, and no divergence is noted"):
         check_alike(plain, [other])
     check_alike(plain, [replace(other, status="failed", error="why")])
+    with pytest.raises(UsageError, match="its prompt has 9 tokens, plain decoding's None; expected the same"):
+        check_alike(plain, [replace(plain[0], prompt_tokens=9)])
 
 
 def test_an_edited_environment_is_unknown(tmp_path: Path) -> None:
