@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from harness.core.experiment import DrafterSpec, MethodSpec
 from harness.exact.captured import greedy, two_samples
@@ -622,6 +622,34 @@ def rounding_explains_all(monkeypatch: Patch) -> None:
     monkeypatch.setattr(judged, "kind_of", lambda agree, margin, bound: divergence.kind_of(agree, None, None))
 
 
+def prompts_without_the_assistants_turn(monkeypatch: Patch) -> None:
+    own = PreTrainedTokenizerBase.apply_chat_template
+
+    def without(*given: Any, **more: Any) -> Any:
+        return own(*given, **more | {"add_generation_prompt": False})
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "apply_chat_template", without)
+
+
+def cut_texts_spelled_out(monkeypatch: Patch) -> None:
+    encode = prompts._encode
+
+    def spelled(task: Any, example: Any, *given: Any) -> Any:
+        inputs = {name: text if " " in text else " ".join(text) for name, text in example.inputs.items()}
+        return encode(task, replace(example, inputs=inputs), *given)
+
+    monkeypatch.setattr(prompts, "_encode", spelled)
+
+
+def shorter_ends(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(per_row.SuffixDrafter, "MAX_MATCH", 12)
+
+
+def nothing_counts_as_evidence(monkeypatch: Patch) -> None:
+    own = statistics.bounded
+    monkeypatch.setattr(statistics, "bounded", lambda found, whole, _: own(found, whole, found.n))
+
+
 def replays_of_any_arm(monkeypatch: Patch) -> None:
     own = judged.judge_run
     monkeypatch.setattr(judged, "judge_run", lambda arms, both, *given: own(arms, [both[0], [*both[0], *both[1]]], *given))
@@ -719,6 +747,10 @@ def replays_of_any_arm(monkeypatch: Patch) -> None:
         (the_other_way_round, compared, "an arm over a peer"),
         (padding_that_is_read, decoded, "fixed shapes of t5-target"),
         (rounding_explains_all, concluded, "what parts outputs"),
+        (prompts_without_the_assistants_turn, read, "a chat's tokens"),
+        (cut_texts_spelled_out, read, "prompt of text without spaces, cut to fit"),
+        (shorter_ends, searched, "ends of up to 39 tokens, suffix"),
+        (nothing_counts_as_evidence, inferred, "a share of all of some"),
         (replays_of_any_arm, concluded, "a run with too few replays"),
     ],
 )

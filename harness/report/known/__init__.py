@@ -12,6 +12,7 @@ def answers() -> dict[str, Answer]:
     """Return every known answer by its name: numbers, and hashes of what is no number."""
     return {
         **rules.decided(),
+        **rules.defaults(),
         **rules.searched(),
         **rules.overlapping(),
         **inputs.read(),

@@ -75,6 +75,7 @@ def inferred() -> dict[str, float | str]:
             ]
         ),
         "a share of none": _share(40, lambda row: (0.0, 1.0 + row % 3)),
+        "a share of all of some": _share(40, lambda row: (2.0 * (row < 9), 2.0 * (row < 9))),
         "a share of examples": _share(40, lambda row: (float(row % 4 == 0), 1.0)),
         "a share of repeats": _share(30, lambda row: (float(row % 30 % 4 == 0), 1.0)),
         "a share of tokens": _share(40, lambda row: (2.0 * (row % 4 == 0), 2.0)),

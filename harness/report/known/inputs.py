@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
@@ -33,8 +34,10 @@ from tasks.base import PromptStyle
 from tasks.sound import starts_of, to_mono
 from tasks.sources.read import read_examples
 
-TEMPLATE = "{{ bos_token }}{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}assistant:"
+TURNS = "{{ bos_token }}{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}"
+TEMPLATE = TURNS + "{% if add_generation_prompt %}assistant:{% endif %}"
 SHORTER = {"squad": 60, "text": 12}  # tokens that a prompt is cut to
+SHORTENED = {"squad": "context", "text": "prompt"}  # the field that is
 WRITTEN = {"squad": "{question}\\n{context} {{}}", "text": "{prompt}\\nand on"}  # templates
 
 
@@ -79,6 +82,9 @@ def _asked(llama: LoadedModel) -> dict[str, str]:
             for way, experiment in ways.items():
                 prompt = make_prompt(get_task(name), example, experiment, llama)
                 found[f"prompt of {name}, {way}"] = hashed((prompt.tokens, prompt.truncated_tokens))
+            joined = replace(example, inputs={**example.inputs, SHORTENED[name]: "abc,def." * 40})
+            prompt = make_prompt(get_task(name), joined, ways["cut to fit"], llama)
+            found[f"prompt of {name} without spaces, cut to fit"] = hashed((prompt.tokens, prompt.truncated_tokens))
     return found
 
 
@@ -97,8 +103,13 @@ def _filed() -> dict[str, str]:
         file = Path(folder) / "rows.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
         chosen = {seed: list(read_examples(get_task("squad"), str(file), "test", 3, seed)) for seed in (0, 1)}
+        texts = [
+            {"id": f"{length}", "text": " ".join(f"word{place}" for place in range(length))} for length in (2, 19, 20, 300)
+        ]
+        file.write_text("".join(json.dumps(row) + "\n" for row in texts), encoding="utf8")
+        cut = [(one.inputs, one.references) for one in read_examples(get_task("text"), str(file), "test", 9, 0)]
     found = {f"rows of a file by seed {seed}": hashed([one.id for one in examples]) for seed, examples in chosen.items()}
-    return {**found, "answers of a row": hashed(chosen[0][0].references)}
+    return {**found, "answers of a row": hashed(chosen[0][0].references), "texts that are cut": hashed(cut)}
 
 
 def _scored(llama: LoadedModel) -> dict[str, float]:

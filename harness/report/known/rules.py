@@ -4,6 +4,7 @@ Toy models meet few of these: filters before a sigmoid, laws of several tiles, a
 """
 
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -14,11 +15,12 @@ from harness.core.plugins import find
 from harness.report.known.values import hashed
 from kernels.inputs import InputError
 from methods.beam import BeamState
-from methods.parts import RULES
+from methods.options import options_class
+from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
 from methods.sampling import Sampling
 from methods.specdec.options import CAPS
 from methods.speculative.overlap import acceptance
-from methods.speculative.per_row import SuffixDrafter
+from methods.speculative.per_row import CopyDrafter, SuffixDrafter
 from methods.speculative.rules import KernelRule, ways_of
 from methods.types import Proposal, Stop, Verdict, VerifyRule
 
@@ -116,6 +118,17 @@ def overlapping() -> dict[str, float]:
     return found
 
 
+def defaults() -> dict[str, str]:
+    """Return what every method, rule, schedule and drafter takes where nothing is asked of it."""
+    parts = {"method": METHODS, "rule": RULES, "schedule": SCHEDULES, "drafter": DRAFTERS}
+    return {
+        f"defaults of {kind} {name}": ", ".join(f"{one.name} {one.default}" for one in fields(options_class(part)))
+        for kind, registry in parts.items()
+        for name, part in registry.items()
+        if find(kind, name) is None and fields(options_class(part))
+    }
+
+
 def searched() -> dict[str, str]:
     """Return what beams find where a text has several ends, all of them likely."""
     state = BeamState(4, Stop(max_new_tokens=8, token_ids=frozenset(ENDS)))
@@ -140,4 +153,17 @@ def _continued() -> dict[str, str]:
     numbers, drafter = np.random.default_rng(9), SuffixDrafter(8, match_factor=2.0, min_share=0.2)
     texts = [numbers.integers(5, 8, 30).tolist() for _ in range(40)]
     found = [drafter.propose(text, 6, torch.zeros(6, dtype=torch.float64), Sampling()).tokens.tolist() for text in texts]
-    return {"texts that are gone on with": hashed(found)}
+    long = [numbers.integers(5, 99, 40).tolist() for _ in range(3)]
+    places = [(start, length) for start in (0, 9) for length in range(1, 40)]
+    repeated = [[*long[0], *long[1], *long[0][start : start + length]] for start, length in places]
+    drafters: dict[str, Any] = {"suffix": SuffixDrafter(99), "copy": CopyDrafter(99)}
+    drafted = {
+        name: [one.propose(text, 40, torch.zeros(40, dtype=torch.float64), Sampling()).tokens.tolist() for text in repeated]
+        for name, one in drafters.items()
+    }
+    latest = [[*long[2][:length], 1, *long[0][:3], *long[2][1:length], 2, *long[2][:length]] for length in range(2, 14)]
+    copied = [CopyDrafter(99).propose(text, 1, torch.zeros(1), Sampling()).tokens.tolist() for text in latest]
+    return {
+        "texts that are gone on with": hashed(found), "the latest of equal ends": hashed(copied),
+        **{f"ends of up to 39 tokens, {name}": hashed(one) for name, one in drafted.items()},
+    }  # fmt: skip
