@@ -33,7 +33,7 @@ from harness.report.known.judged import concluded
 from harness.report.known.loops import asked
 from harness.report.known.networks import made
 from harness.report.known.records import counted, timed
-from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, searched
+from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, scheduled, searched
 from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
 from harness.run.replay import reading
@@ -47,13 +47,14 @@ from methods.ppd import theory as pipelined
 from methods.sampling import EndlessUniforms, Sampling, Uniforms
 from methods.specdec import drafter
 from methods.specdec import rules as specdec_rules
-from methods.specdec.blockwise import BlockwiseHeads
-from methods.speculative import acceptance, per_row, theory
+from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
+from methods.speculative import acceptance, per_row, schedules, theory
 from methods.speculative import decode as speculative_decode
 from methods.speculative import translation as translated
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import HierarchicalDrafter
+from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import SpeculativeSampling
 from methods.static import LaidSource
 from methods.transformers_generate import TransformersGenerate
@@ -650,6 +651,30 @@ def nothing_counts_as_evidence(monkeypatch: Patch) -> None:
     monkeypatch.setattr(statistics, "bounded", lambda found, whole, _: own(found, whole, found.n))
 
 
+def fewer_drafts_are_swept(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(schedules, "swept", lambda gamma: tuple(n for n in range(1, gamma + 1) if n <= 6 or n % 2 == 0))
+
+
+def all_alike_behind_the_unknown(monkeypatch: Patch) -> None:
+    own = NGramTable.bigram_log_probs
+
+    def alike(table: NGramTable, context: int) -> torch.Tensor:
+        is_known = int(table.indptr[context]) < int(table.indptr[context + 1])
+        return own(table, context) if is_known else torch.zeros(table.vocab_size)
+
+    monkeypatch.setattr(NGramTable, "bigram_log_probs", alike)
+
+
+def blockwise_laws_begin_early(monkeypatch: Patch) -> None:
+    own = BlockwiseDrafter.teacher_probs
+    monkeypatch.setattr(BlockwiseDrafter, "teacher_probs", lambda *given: list(own(*given))[1:])
+
+
+def few_seeds(monkeypatch: Patch) -> None:
+    own = transformers_generate.random_numbers
+    monkeypatch.setattr(transformers_generate, "random_numbers", lambda seed, device: own(seed % 2**8, device))
+
+
 def replays_of_any_arm(monkeypatch: Patch) -> None:
     own = judged.judge_run
     monkeypatch.setattr(judged, "judge_run", lambda arms, both, *given: own(arms, [both[0], [*both[0], *both[1]]], *given))
@@ -751,6 +776,10 @@ def replays_of_any_arm(monkeypatch: Patch) -> None:
         (cut_texts_spelled_out, read, "prompt of text without spaces, cut to fit"),
         (shorter_ends, searched, "ends of up to 39 tokens, suffix"),
         (nothing_counts_as_evidence, inferred, "a share of all of some"),
+        (fewer_drafts_are_swept, scheduled, "drafts that schedule sweep asks for"),
+        (all_alike_behind_the_unknown, made, "pairs behind token 5"),
+        (blockwise_laws_begin_early, made, "number of these laws"),
+        (few_seeds, asked, "transformers' numbers of far seeds are others"),
         (replays_of_any_arm, concluded, "a run with too few replays"),
     ],
 )

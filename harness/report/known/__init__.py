@@ -13,6 +13,7 @@ def answers() -> dict[str, Answer]:
     return {
         **rules.decided(),
         **rules.defaults(),
+        **rules.scheduled(),
         **rules.searched(),
         **rules.overlapping(),
         **inputs.read(),

@@ -3,6 +3,7 @@
 Not what they answer: that may change with their version. A pinned comparison has their plain sampling alone.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -53,6 +54,9 @@ def asked() -> dict[str, str]:
         together = _texts(stack, method, label, range(len(PROMPTS)))
         alone = [text for row in range(len(PROMPTS)) for text in _texts(stack, method, label, range(row, row + 1))]
         found[f"transformers' rows are their own, {name} at {label}"] = str(together == alone)
+    far = TransformersGenerate(assistance=lookup)
+    texts = [_texts(stack, far, "T 1", range(1), [seed]) for seed in (1, 1 + 2**8, 1 + 2**16, 1 + 2**31)]
+    found["transformers' numbers of far seeds are others"] = str(all(one != texts[0] for one in texts[1:]))
     return found
 
 
@@ -62,8 +66,10 @@ def _asked(name: str, ours: MethodSpec) -> tuple[str, dict[str, object], str, in
     return peer.name, dict(sorted(peer.values.items())), "" if peer.drafter is None else peer.drafter.kind, peer.num_beams
 
 
-def _texts(stack: Stack, method: TransformersGenerate, label: str, rows: range) -> list[list[int]]:
-    inputs, uniforms = Inputs(tuple(PROMPTS[row] for row in rows)), Uniforms([SEEDS[row] for row in rows], NUM_TOKENS)
+def _texts(
+    stack: Stack, method: TransformersGenerate, label: str, rows: range, seeds: Sequence[int] = SEEDS
+) -> list[list[int]]:
+    inputs, uniforms = Inputs(tuple(PROMPTS[row] for row in rows)), Uniforms([seeds[row] for row in rows], NUM_TOKENS)
     with torch.inference_mode():
         made: list[Generation] = method.generate(
             ModelSession(stack), inputs, SAMPLINGS[label], uniforms, Stop(max_new_tokens=NUM_TOKENS)

@@ -11,7 +11,10 @@ from harness.report.known.inputs import loaded
 from kernels.inputs import Rounding
 from kernels.products.narrow import narrow
 from methods.ppd.heads import load_heads, save_heads
-from methods.specdec.blockwise import BlockwiseHeads
+from methods.sampling import Sampling
+from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
+from methods.speculative.ngram import NGramTable
+from methods.types import Inputs
 
 LAYERS = (5, 3, 1)  # of trained heads, not in their order
 ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
@@ -19,14 +22,28 @@ ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
 
 def made() -> dict[str, float]:
     """Return sums of outputs, each number weighed by its place."""
-    return {**_blockwise(), **_early(), **_narrow()}
+    return {**_blockwise(), **_early(), **_narrow(), **_counted()}
 
 
 def _blockwise() -> dict[str, float]:
     heads = BlockwiseHeads(6, 3, 4).double()
     for number, weight in enumerate(heads.parameters()):
         weight.data.copy_(_written(*weight.shape, start=number))
-    return {f"blockwise head {index + 1}": _weighed(heads(_written(5, 6))[:, index]) for index in range(3)}
+    found = {f"blockwise head {index + 1}": _weighed(heads(_written(5, 6))[:, index]) for index in range(3)}
+    stack = loaded("specdec-verifier").stack
+    own = BlockwiseHeads(stack.head_weight.shape[0], 2, 8).to(stack.dtype)
+    for number, weight in enumerate(own.parameters()):
+        weight.data.copy_(_written(*weight.shape, start=number))
+    text, drafter = [7, 8, 9, 10], BlockwiseDrafter(own, stack)
+    with torch.inference_mode():
+        laws = torch.cat(list(drafter.teacher_probs(Inputs((tuple(text),)), [0], text, Sampling(temperature=1.0))))
+    return found | {"laws of blockwise heads along a text": _weighed(laws), "number of these laws": float(len(laws))}
+
+
+def _counted() -> dict[str, float]:
+    """Return what a table of pairs says behind a token that others followed, and behind one that none did."""
+    table = NGramTable.count([(1, 2, 1, 3, 1, 2), (4, 1), (2, 5)], 7)
+    return {f"pairs behind token {token}": _weighed(table.bigram_log_probs(token).exp()) for token in (1, 2, 3, 5)}
 
 
 def _early() -> dict[str, float]:

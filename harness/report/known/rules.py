@@ -22,7 +22,8 @@ from methods.specdec.options import CAPS
 from methods.speculative.overlap import acceptance
 from methods.speculative.per_row import CopyDrafter, SuffixDrafter
 from methods.speculative.rules import KernelRule, ways_of
-from methods.types import Proposal, Stop, Verdict, VerifyRule
+from methods.speculative.schedules import Constant, Heuristic, Optimal, Sweep
+from methods.types import Proposal, Schedule, Stop, Verdict, VerifyRule
 
 DRAFTS, SHAPES = 3, ((24, 40), (2, 5000))  # rows and tokens of a round: the compiled loop goes over 5000 in three tiles
 SAMPLINGS = {
@@ -127,6 +128,25 @@ def defaults() -> dict[str, str]:
         for name, part in registry.items()
         if find(kind, name) is None and fields(options_class(part))
     }
+
+
+def scheduled() -> dict[str, str]:
+    """Return how many drafts each schedule asks for, round after round, of which now and then all stand, or none was made."""
+    made: dict[str, Schedule] = {
+        "constant": Constant(4),
+        "heuristic": Heuristic(5),
+        "sweep": Sweep(13),
+        "optimal": Optimal(0.8, 0.1),
+    }
+    found = {}
+    for name, one in made.items():
+        asked = []
+        for turn in range(30):
+            asked.append(one.next())
+            drafted = 0 if turn % 7 == 5 else one.next()
+            one.observe(drafted, drafted if turn % 3 else drafted // 2)
+        found[f"drafts that schedule {name} asks for"] = hashed(asked)
+    return found
 
 
 def searched() -> dict[str, str]:
