@@ -326,25 +326,33 @@ def _try(model: LoadedModel) -> None:
 
 @torch.inference_mode()
 def _check_passes(stack: Stack, session: ModelSession) -> None:
-    """InputError for a model of which passes over a cached, shortened text do not give what transformers' own over all of it
-    does: of a family without a stack none can be used, of others settings say what our stack does not read.
+    """InputError for a model of which a text in parts does not give what transformers' own pass over all of it does.
+
+    Of a family without a stack of its own the cache is shortened between: where it keeps a state, none can be used. Of others
+    settings say what our stack does not read.
     """
     size = min(stack.vocab_size, stack.input_vocab_size)
     text, other = ([(step * place + 1) % size for place in range(REREAD)] for step in (1, 2))
     prompt, more = text[:TRIED_PROMPT], text[TRIED_PROMPT:]
     [first] = session.prefill(Inputs((tuple(prompt),)))
-    session.extend(torch.tensor([[first, *other[TRIED_PROMPT:]]], device=stack.device))
-    session.rewind([len(more)])
+    is_general = isinstance(stack, GENERAL)
+    if is_general:
+        session.extend(torch.tensor([[first, *other[TRIED_PROMPT:]]], device=stack.device))
+        session.rewind([len(more)])
+    else:
+        session.extend(torch.tensor([[first]], device=stack.device))
     given = session.extend(torch.tensor([more], device=stack.device))[0]
     decoded = {"decoder_input_ids": torch.tensor([[first, *more]], device=stack.device)} if stack.is_encoder_decoder else {}
     whole = torch.tensor([prompt if stack.is_encoder_decoder else text], device=stack.device)
     wanted = stack.model(input_ids=whole, **decoded).logits[0, -len(more) :]
     apart = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny))
     if not apart <= max(torch.finfo(stack.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:  # fp64 has parts in fp32 there
+        where, remedy = (
+            ("behind a shortened cache ", "no method can use it") if is_general else ("", "its config.json may be wrong")
+        )
         raise InputError(
-            f"model type {stack.model.config.model_type!r}: its logits behind a shortened cache are {apart:.1g} off "
-            "those of one pass of transformers over the text, so that no method can use it; choose another model, or correct "
-            "its config.json"
+            f"model type {stack.model.config.model_type!r}: its logits {where}are {apart:.1g} off those of one pass of "
+            f"transformers over the text: {remedy}; choose another model"
         )
 
 
