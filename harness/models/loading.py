@@ -136,7 +136,7 @@ class LoadedModel:
                 rendered = str(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
             if len(rendered) > len(text) + MOST_CHARACTERS:
                 raise ValueError(f"it makes {len(rendered)} characters of {len(text)}")
-            if text not in rendered:
+            if text.strip() not in rendered:  # many templates trim it
                 raise ValueError("it leaves the text out")
             return self.encode_continuation(rendered)
         except Exception as error:  # a template is a program of whoever made the checkpoint
