@@ -25,9 +25,9 @@ LIMITS = {  # of numbers in a configuration, by a part of their names, the first
     "hidden_size": (1, 2**40),
     "intermediate_size": (1, 2**40),
     "max_position_embeddings": (1, 2**40),
-    "experts_per_tok": (1, 2**20),
     "query_pre_attn_scalar": (1e-9, 2**40),
 }
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")  # as configurations name them; 0 of a network without any
 ROPE = ("rope_scaling", "rope_parameters")  # the older name and the newer of one table of settings
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 SETTINGS = (CONFIG, "generation_config.json", "tokenizer_config.json", "preprocessor_config.json", "special_tokens_map.json")
@@ -80,11 +80,14 @@ def _check_agreement(settings: Mapping[str, Any]) -> None:
     import transformers
 
     older, newer = (settings.get(name) for name in ROPE)
-    if older and newer and older != newer:
-        raise ValueError(f"{ROPE[0]} {older} and {ROPE[1]} {newer} in its {CONFIG}; leave one of the two")
+    first, second = ({**table, "rope_type": table.get("rope_type", table.get("type"))} for table in (older or {}, newer or {}))
+    if older and newer and (apart := [name for name in first.keys() & second.keys() if first[name] != second[name]]):
+        raise ValueError(f"{ROPE[0]} {older} and {ROPE[1]} {newer} in its {CONFIG} say two of {min(apart)}; leave one of them")
     for table in (one for one in (older, newer) if one):
         if (factor := table.get("factor")) is not None and not (isinstance(factor, int | float) and factor > 0):
             raise ValueError(f"factor {factor!r} of its rotary positions in its {CONFIG}, expected a number above 0")
+    if settings.get("num_experts_per_tok") == 0 and (name := next((one for one in EXPERTS if settings.get(one)), None)):
+        raise ValueError(f"num_experts_per_tok 0 beside {name} {settings[name]} in its {CONFIG}, expected 1 or more")
     if settings.get("return_dict") is False:
         raise ValueError(f"return_dict false in its {CONFIG}; leave it out: outputs are read by their names")
     family = str(settings.get("model_type"))
@@ -94,10 +97,21 @@ def _check_agreement(settings: Mapping[str, Any]) -> None:
             both = f"{name} {settings[name]!r} and {other} {settings[other]!r}"
             raise ValueError(f"{both} in its {CONFIG} are one setting by two names; leave one of them")
     for name in settings.get("architectures") or ():
-        named = getattr(getattr(transformers, str(name), None), "config_class", None)
-        if named is not None and named.model_type != family:
+        if (families := _families_of(str(name))) and family not in families:
             both = f"model_type {family!r} and architectures {name!r}"
             raise ValueError(f"{both} in its {CONFIG} are of two families; correct one of them")
+
+
+def _families_of(network: str) -> set[str]:
+    """Return the families whose texts or speech transformers makes a class of this name for; none of other classes."""
+    from transformers.models.auto import modeling_auto as auto
+
+    known = (
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    )
+    return {family for names in known for family, name in names.items() if name == network}
 
 
 def _check_tokenizer(path: Path) -> None:

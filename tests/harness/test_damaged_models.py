@@ -483,10 +483,13 @@ def test_templates_that_trim_a_text_are_right(whole: dict[str, Path], tmp_path: 
             "factor -4.0 of its rotary positions in its",
         ),
         (
-            {"rope_scaling": {"factor": 8}, "rope_parameters": {"rope_type": "default"}},
-            "rope_scaling {'factor': 8} and rope",
+            {"rope_scaling": {"type": "linear", "factor": 8}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rope_parameters {'rope_type': 'default', 'rope_theta': 10000.0} in its config.json say two of rope_type",
         ),
-        ({"model_type": "mixtral", "num_experts_per_tok": 0}, "num_experts_per_tok 0 in its config.json, expected 1 to"),
+        (
+            {"num_local_experts": 4, "num_experts_per_tok": 0},
+            "num_experts_per_tok 0 beside num_local_experts 4 in its config.json",
+        ),
         ({"model_type": "gemma2", "query_pre_attn_scalar": -8}, "query_pre_attn_scalar -8 in its config.json, expected 1e-09"),
     ],
 )
@@ -495,6 +498,9 @@ def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, setti
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=re.escape(expected)):
         check_folder(tmp_path)
+    both = {"rope_scaling": {"type": "linear", "factor": 8}, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}
+    (tmp_path / "config.json").write_text(json.dumps({"num_local_experts": 0, "num_experts_per_tok": 0} | both))
+    check_folder(tmp_path)
 
 
 def save_llama(kind: Any, folder: Path, words: Path) -> Any:
