@@ -64,7 +64,7 @@ def check_folder(folder: Path) -> None:
             _check_kinds(settings)
             _check_numbers(settings, CONFIG)
             _check_agreement(settings)
-    _check_tokenizer(folder / TOKENIZER)
+    _check_cuts(folder / TOKENIZER)
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def _families_of(network: str) -> set[str]:
     return {family for names in known for family, name in names.items() if name == network}
 
 
-def _check_tokenizer(path: Path) -> None:
-    """ValueError for a tokenizer that cuts a text otherwise each time, or as none does that was saved whole."""
+def _check_cuts(path: Path) -> None:
+    """ValueError for a tokenizer that cuts a text otherwise each time, and for a file that holds no table."""
     if not path.is_file():
         return
     try:

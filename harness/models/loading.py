@@ -20,6 +20,8 @@ import torch
 import transformers
 from jaxtyping import Float
 from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -267,9 +269,20 @@ def _check_kept_tokens(spec: ModelSpec, config: PreTrainedConfig, vocab_size: in
     raise UsageError(f"model {spec.name}: {KEPT_TOKENS} in its config.json: {found}, expected {wanted}; distil the draft anew")
 
 
+class _Generation(Extension):
+    """The block of a chat template by which transformers marks an assistant's words; here it is its content alone."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def check_template(template: str) -> None:
     """ValueError for a chat template whose numbers alone may take all time or memory within one step, which no limit stops."""
-    for node in jinja2.Environment().parse(template).find_all((nodes.Pow, nodes.Mul)):
+    parsed_as = jinja2.Environment(extensions=["jinja2.ext.loopcontrols", _Generation])
+    for node in parsed_as.parse(template).find_all((nodes.Pow, nodes.Mul)):
         numbers = [side.value for side in (node.left, node.right) if isinstance(side, nodes.Const)]
         if isinstance(node, nodes.Pow) or any(isinstance(one, int) and one > MOST_TIMES for one in numbers):
             raise ValueError(f"line {node.lineno} raises a number to a power, or repeats a text more than {MOST_TIMES} times")

@@ -35,10 +35,10 @@ class Printed(float):
     def __new__(cls, value: str | float, origin: str = PAPER, place: str = "") -> Self:
         try:
             made = super().__new__(cls, value)
-        except ValueError:
-            made = super().__new__(cls, "nan")
-        if not isfinite(made):
-            raise UsageError(f"published numbers {place}: {value!r}; expected a number, as the paper prints it")
+            if not isfinite(made):
+                raise ValueError
+        except ValueError as error:
+            raise UsageError(f"published numbers {place}: {value!r}; expected a number, as the paper prints it") from error
         made.text = value.strip() if isinstance(value, str) else f"{value:g}"
         made.origin, made.place = origin, place
         return made

@@ -469,8 +469,9 @@ def test_chat_templates_that_fail_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_templates_that_trim_a_text_are_right(whole: dict[str, Path], tmp_path: Path) -> None:
-    folder = with_file(whole, tmp_path, "chat_template.jinja", "{{ messages[0].content | trim }}")
+def test_templates_that_trim_a_text_or_mark_it_are_right(whole: dict[str, Path], tmp_path: Path) -> None:
+    template = "{% for one in messages %}{% generation %}{{ one.content | trim }}{% endgeneration %}{% break %}{% endfor %}"
+    folder = with_file(whole, tmp_path, "chat_template.jinja", template)
     model = load_model(ModelSpec(name=str(folder)))
     assert model.encode_chat(" a b c\n") == model.encode_continuation("a b c")
 

@@ -3,7 +3,6 @@
 The records are written by hand. Their numbers follow from their places, so that no two examples are alike.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -13,6 +12,7 @@ from harness.core.experiment import Comparison, DrafterSpec, MemoryProbe, Method
 from harness.core.records import Divergence, EarlyRanks, Overlap, Record
 from harness.measures import of_run, pairing, pipelines
 from harness.measures.statistics import Estimate, Missing
+from harness.report.known.values import numbers_in
 from harness.report.known.values import told as with_interval
 from harness.report.pinned import drafted, drafted_by, plain_decoding
 from harness.run import peers
@@ -23,7 +23,6 @@ from tasks.base import Example
 REPLICAS, REPEATS, EXAMPLES, LAYERS = ("one", "two", "three"), 2, 12, 8
 REFERENCE, SAID = "two old dogs ran home", ("an old dog ran home", "two old dogs ran home", "two old dogs ran away", "dogs")
 SCORED = ("squad", "librispeech-clean", "multi30k-en-de")
-NUMBER = r"\d+(?:\.\d+)?"
 OVERLAPS = (0.5, 0.7, 0.9, 0.8, 0.6, 1.0)
 Number = Estimate | Missing | str | None
 
@@ -239,5 +238,5 @@ def _parted(kind: Any) -> Divergence:
 
 def _as_text(one: Number) -> str:
     if isinstance(one, Missing):
-        return f"refused: {', '.join(re.findall(NUMBER, one.why))}"
+        return f"refused: {numbers_in(one.why)}"
     return one if isinstance(one, str) else with_interval(one)

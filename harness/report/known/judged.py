@@ -1,6 +1,5 @@
 """What is concluded of made-up evidence: a run's replays and samples, an audit's rows, outputs that others captured."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +28,12 @@ from harness.measures.verdicts import (
     tests_of,
 )
 from harness.models.fit import Models
-from harness.report.known.values import hashed
+from harness.report.known.values import hashed, numbers_in
 from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.divergence import kind_of
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta
 
-NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 LEVEL, PROMPTS, SEEDS, LENGTH = 1e-3, 60, 2, 12
 TEST = {"samples": 400, "p": 0.3, "tv_at_power_0.9": 0.1}
 ROWS: dict[str, dict[str, Any]] = {
@@ -234,4 +232,4 @@ def _record(
 
 def _told(verdict: str, said: str) -> str:
     """Return a verdict and the numbers of what is said of it, whose words may change."""
-    return f"{verdict}: {', '.join(re.findall(NUMBER, said))}"
+    return f"{verdict}: {numbers_in(said)}"

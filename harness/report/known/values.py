@@ -1,11 +1,14 @@
 """How an answer is written: a number that moves where any of several does, a hash of what is no number, an interval's text."""
 
+import re
 from typing import Any
 
 import numpy as np
 
 from harness.core.files import short_hash
 from harness.measures.statistics import Estimate
+
+NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 
 
 def folded(values: Any) -> float:
@@ -16,6 +19,11 @@ def folded(values: Any) -> float:
 
 def hashed(value: object) -> str:
     return short_hash(repr(value), 8)
+
+
+def numbers_in(said: str) -> str:
+    """Return the numbers of a sentence, whose words may change."""
+    return ", ".join(re.findall(NUMBER, said))
 
 
 def told(found: Estimate | None) -> str:
