@@ -15,13 +15,24 @@ from harness.core.experiment import ZOO, ModelSpec
 from harness.core.settings import RESULTS, model_name, source_of
 from harness.models.names import pin_model
 from harness.report.bench import FAMILIES, Row, Sizes, plan, rows
-from harness.report.passes import NOTES, Passes, as_markdown, as_page, draw_cost, measure_passes, read_passes, to_json
+from harness.report.passes import (
+    NOTES,
+    Passes,
+    as_markdown,
+    as_meetings,
+    as_page,
+    draw_cost,
+    measure_passes,
+    read_passes,
+    to_json,
+)
 from harness.run.kernels import BASELINE, KernelRow, Setting, bench_setting, check_kernels
 from harness.run.runner import Runner
 from harness.tables.files import write_whole
 from harness.zoo.build import ensure
 from harness.zoo.cache import is_complete, model_folder
 from harness.zoo.recipes import recipe_for, recipe_hash, scale_of
+from kernels.products.matrix import meeting_time
 from kernels.verify.check import Report
 from kernels.verify.traffic import bandwidth, empty_launch_s
 
@@ -78,22 +89,27 @@ def _time_loops(families: Sequence[str], args: argparse.Namespace, source: str) 
     found: list[Row] = []
     sizes = Sizes(args.gamma, args.prompts, args.repeats, args.tokens)
     runner = Runner(args.records, args.quiet, args.again)
+    meetings = [meeting_time()]
     for family in families:
         comparisons = plan(FAMILIES[family], sizes, args.profile, source, args.threads)
         for row in rows(comparisons, args.gamma, runner, args.examples):
             print(row.as_text(), flush=True)
             found.append(row)
-    path = _write(found, sizes, args.profile, source)
+            meetings.append(meeting_time())
+    if (threads := torch.get_num_threads()) > 1:
+        print(f"{threads} threads met in {as_meetings(meetings)}, measured before and after every row")
+    path = _write(found, meetings, sizes, args.profile, source)
     missed = sum(not row.met for row in found)
     print(f"{len(found) - missed} of {len(found)} goals met; written: {path}")
 
 
-def _write(found: list[Row], sizes: Sizes, profile: str, source: str) -> Path:
-    """Write one file a profile and source: the rows with what they were made of."""
+def _write(found: list[Row], meetings: list[float | None], sizes: Sizes, profile: str, source: str) -> Path:
+    """Write one file a profile and source: the rows with what they were made of, and how long threads took to meet."""
     path = RESULTS / "bench" / f"loops-{profile}-{Path(source).name}.json"
     document = {
         "environment": {**environment.describe(), "threads": torch.get_num_threads()},
         "sizes": asdict(sizes),
+        "meeting_s": meetings,
         "rows": [row.as_dict() for row in found],
     }
     return write_whole(path, json.dumps(document, indent=1) + "\n")

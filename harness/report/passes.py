@@ -26,6 +26,7 @@ from harness.models.loading import LoadedModel
 from harness.run.instruments import held_bytes, with_peak
 from harness.run.kernels import time_on_cpu
 from harness.tables import style
+from kernels.products.matrix import meeting_time
 from methods.models.base import Stack
 from methods.models.general import GENERAL
 from methods.models.weights import Product
@@ -45,8 +46,10 @@ ms: the median of the turns with its 95 % interval; a turn times every number of
 median of the turns' ratios. MB read: the matrices of the layers and of the head with their biases, and the cached keys and
 values, each once; no embeddings, norms or activations. Above 100 % of the bandwidth the processor's caches hold some of it, or
 memory became faster meanwhile.
-Bandwidth: reading a matrix of 512 MiB in a sum or in a product with a vector, the best of many, just before. Reading a prompt
-is one pass over all of its tokens, or the encoder's over a source of as many, of sound over all that it hears."""
+Bandwidth: reading a matrix of 512 MiB in a sum or in a product with a vector, the best of many, just before. Threads meet some
+ten times a layer: cores that share no cache take several times as long for it, and for all numbers that they hand over.
+Reading a prompt is one pass over all of its tokens, or the encoder's over a source of as many, of sound over all that
+it hears."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class Passes:
     A pass reads ``weight_bytes`` and ``cache_bytes[i]``. Once loaded, the model holds ``parameter_bytes`` and tensors of
     ``beside_bytes`` more, a second copy of its weights for one; a session adds tensors of ``session_bytes``. ``peak_bytes`` is
     the most by which the process grew while the session was opened and ran. ``bandwidth`` is bytes read a second.
+    ``meeting_s`` are seconds in which the threads meet, before the passes and behind them; None where that is unknown.
     """
 
     model: str
@@ -75,6 +79,7 @@ class Passes:
     beside_bytes: int
     session_bytes: int
     peak_bytes: int | None
+    meeting_s: tuple[float | None, float | None] = (None, None)
 
     @property
     def turns(self) -> int:
@@ -136,7 +141,9 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
     before = held_bytes()
     session, peak = with_peak("cpu", opened)
     added = held_bytes() - before
+    meeting = meeting_time()
     seconds = time_on_cpu([passes_of(rows) for rows in ROWS], 1, TURNS)[:, :, 0]
+    meeting_s = meeting, meeting_time()
     other, inputs = model.session(), prompt_of(model, cached)
     prompt_seconds = time_on_cpu([lambda _: other.prefill(inputs)], 1, PROMPT_TURNS)[0, :, 0]
     return Passes(
@@ -156,6 +163,7 @@ def _measured(model: LoadedModel, spec: ModelSpec, dtype: str, cached: int, besi
         beside_bytes=beside,
         session_bytes=added,
         peak_bytes=peak,
+        meeting_s=meeting_s,
     )
 
 
@@ -238,9 +246,8 @@ def as_markdown(records: Sequence[Passes]) -> str:
         f"a session of {one.cached} tokens adds {_mb(one.session_bytes)}, while opened and run at most {_mb(one.peak_bytes)}"
         for one in records
     ]
-    kind = (
-        f"{first.dtype}, threads {first.threads}, turns {first.turns}, memory bandwidth {bandwidth}, products {first.products}"
-    )
+    threads = f"threads {first.threads}" if first.threads == 1 else f"threads {first.threads} that meet in {_meetings(records)}"
+    kind = f"{first.dtype}, {threads}, turns {first.turns}, memory bandwidth {bandwidth}, products {first.products}"
     warnings = [
         f"While passes behind {one.cached} tokens were timed, the time of one row changed by {change:+.0%}: time them again."
         for one in records
@@ -254,6 +261,16 @@ def as_page(records: Sequence[Passes]) -> str:
     """Format the passes of all models."""
     names = dict.fromkeys(one.model for one in records)
     return "\n".join([*(as_markdown([one for one in records if one.model == name]) for name in names), NOTES, ""])
+
+
+def _meetings(records: Sequence[Passes]) -> str:
+    return as_meetings([seconds for one in records for seconds in one.meeting_s])
+
+
+def as_meetings(seconds: Sequence[float | None]) -> str:
+    """Say in how many microseconds threads met, the shortest and the longest of some measurements."""
+    known = [f"{one * 1e6:.2f}" for one in sorted(one for one in seconds if one is not None)]
+    return f"{' to '.join(dict.fromkeys([known[0], known[-1]]))} us" if known else "unknown time"
 
 
 def _line(one: Passes, rows: int) -> list[str]:

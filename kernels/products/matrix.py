@@ -31,6 +31,7 @@ ANY_ROWS = 1 << 30
 MOST_VERIFIED = 8  # rows of a usual round: by their times a weight's size is judged
 MODEL_SIZE, MOST_COPIES = 1 << 24, 60  # numbers of a model whose weights take turns, and how many it has: as in decoding
 ROUNDS = 5
+MEETINGS, MEETING_ROUNDS = 200, 5  # how often threads meet in a round, and how many rounds their time is the median of
 Multiply = Callable[[Float[Tensor, "N d_in"], Float[Tensor, "N d_out"] | None], Float[Tensor, "N d_out"]]
 Times = Mapping[tuple[int, int], tuple[float, float]]  # (numbers in the weight, rows) -> seconds of torch and of the loop
 
@@ -194,3 +195,18 @@ def _times() -> Times | None:
                 ours.append((perf_counter() - middle) / copies)
             times[depth * width, count] = median(torchs), median(ours)
     return times
+
+
+def meeting_time() -> float | None:
+    """Measure the seconds that torch's threads take to meet, which a pass lets them do some ten times a layer.
+
+    A matter of the machine, not of its load alone: cores that share a cache meet several times as fast as cores that do not,
+    and a virtual machine may be moved from the ones to the others at any moment. None on one thread, or where nothing could be
+    compiled with threads.
+    """
+    threads = torch.get_num_threads()
+    library = native.library(SOURCE)
+    if threads == 1 or library is None:
+        return None
+    library.meeting.argtypes, library.meeting.restype = (ctypes.c_long, ctypes.c_int), ctypes.c_double
+    return median(library.meeting(MEETINGS, threads) for _ in range(MEETING_ROUNDS)) or None

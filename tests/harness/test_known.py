@@ -675,6 +675,16 @@ def few_seeds(monkeypatch: Patch) -> None:
     monkeypatch.setattr(transformers_generate, "random_numbers", lambda seed, device: own(seed % 2**8, device))
 
 
+def twice_the_tokens_in_what_is_missed(monkeypatch: Patch) -> None:
+    own = two_samples._missed_tv
+
+    def of_twice(feature: two_samples.Feature, *given: Any) -> float | None:
+        totals = None if feature.totals is None else 2 * feature.totals
+        return own(replace(feature, totals=totals), *given)
+
+    monkeypatch.setattr(two_samples, "_missed_tv", of_twice)
+
+
 def replays_of_any_arm(monkeypatch: Patch) -> None:
     own = judged.judge_run
     monkeypatch.setattr(judged, "judge_run", lambda arms, both, *given: own(arms, [both[0], [*both[0], *both[1]]], *given))
@@ -781,6 +791,7 @@ def replays_of_any_arm(monkeypatch: Patch) -> None:
         (blockwise_laws_begin_early, made, "number of these laws"),
         (few_seeds, asked, "transformers' numbers of far seeds are others"),
         (replays_of_any_arm, concluded, "a run with too few replays"),
+        (twice_the_tokens_in_what_is_missed, concluded, "a long run beside draws"),
     ],
 )
 def test_a_fault_moves_its_answer(

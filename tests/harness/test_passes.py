@@ -36,6 +36,7 @@ GIVEN = Passes(
     beside_bytes=20_000,
     session_bytes=1_500_000,
     peak_bytes=None,
+    meeting_s=(2.5e-7, 3e-8),
 )
 
 
@@ -57,7 +58,10 @@ def test_what_is_committed_can_be_read_and_gives_its_page(path: Path) -> None:
 
 def test_the_table_says_what_the_record_says() -> None:
     text = as_markdown([GIVEN])
-    assert "threads 2, turns 5, memory bandwidth 1.0 GB/s, products torch" in text
+    assert "threads 2 that meet in 0.03 to 0.25 us, turns 5, memory bandwidth 1.0 GB/s, products torch" in text
+    assert "threads 1, turns 5" in as_markdown([replace(GIVEN, threads=1, meeting_s=(None, None))])
+    assert "threads 2 that meet in 0.03 to 4.00 us" in as_markdown([GIVEN, replace(GIVEN, cached=400, meeting_s=(None, 4e-6))])
+    assert "threads 2 that meet in unknown time, turns 5" in as_markdown([replace(GIVEN, meeting_s=(None, None))])
     one, four = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[4:6])
     assert one == ["100", "1", "10.00 [10.00, 12.00]", "5.00", "50%", "1"]
     assert four[0:2] + four[3:5] == ["100", "4", "5.10", "28%"]

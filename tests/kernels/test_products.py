@@ -21,6 +21,7 @@ from kernels.products.matrix import (
     choose,
     compiled_product,
     measured_times,
+    meeting_time,
 )
 from kernels.products.narrow import narrow, rounded
 
@@ -231,3 +232,17 @@ def test_times_are_measured_for_every_size_and_number_of_rows(monkeypatch: pytes
     found = measured_times()
     assert set(found) == {(size, count) for size in SIZES for count in ROWS}
     assert all(min(pair) > 0 for pair in found.values())
+
+
+@needs_compiler
+def test_threads_take_some_time_to_meet_and_one_meets_nobody(monkeypatch: pytest.MonkeyPatch, few_threads) -> None:
+    """A word goes from core to core in 10 ns at least; what else runs may hold one of them for milliseconds."""
+    few_threads(2)
+    found = meeting_time()
+    assert found is not None
+    assert 1e-8 < found < 1
+    few_threads(1)
+    assert meeting_time() is None
+    few_threads(2)
+    monkeypatch.setattr(native, "library", lambda source: None)
+    assert meeting_time() is None

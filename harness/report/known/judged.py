@@ -194,10 +194,12 @@ def _swapped() -> dict[str, str]:
         tests = swap_tests(features, np.arange(count), 0.01)
         found[f"{count} units swapped"] = hashed([(one.name, round(one.p_value, 9), _rounded(one.missed_tv)) for one in tests])
     sums = np.array([[(5 * way + 3 * cell) % 7 - 3.0 for cell in range(4)] for way in range(50)])
-    drawn = drawn_test("draws", sums, 30, 0.05)
+    spread = np.array([[(7 * way * way + 11 * cell * way) % 41 - 20.0 for cell in range(4)] for way in range(60)])
+    drawn, many = drawn_test("draws", sums, 30, 0.05), drawn_test("draws", spread, 2000, 0.05)
     chances = (fisher(5, 20, 2, 25), sign_test(9, 2), found_share(80, 0.01), found_share(80, 0.01, 0.4))
     return found | {
         "a run beside draws": f"{drawn.p_value:.9f} {_rounded(drawn.missed_tv)}",
+        "a long run beside draws": f"{many.p_value:.9f} {_rounded(many.missed_tv)}",
         "shares and signs": ", ".join(f"{one:.9f}" for one in chances),
     }
 
