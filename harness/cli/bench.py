@@ -40,6 +40,8 @@ from kernels.verify.traffic import bandwidth, empty_launch_s
 def execute(args: argparse.Namespace) -> int:
     if args.what != "kernels" and args.device != "cpu":
         raise UsageError(f"device {args.device!r}: loops and passes are timed on a CPU; use --device cpu, or time kernels")
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
     if args.target is not None:
         return _execute_own(args)
     if args.what == "kernels":
@@ -97,7 +99,7 @@ def _time_loops(families: Sequence[str], args: argparse.Namespace, source: str) 
             found.append(row)
             meetings.append(meeting_time())
     if (threads := torch.get_num_threads()) > 1:
-        print(f"{threads} threads met in {as_meetings(meetings)}, measured before and after every row")
+        print(f"{threads} threads meet in {as_meetings(meetings)} now, before and behind every row; earlier records may differ")
     path = _write(found, meetings, sizes, args.profile, source)
     missed = sum(not row.met for row in found)
     print(f"{len(found) - missed} of {len(found)} goals met; written: {path}")
@@ -117,8 +119,6 @@ def _write(found: list[Row], meetings: list[float | None], sizes: Sizes, profile
 
 def _time_passes(specs: Sequence[ModelSpec], label: str, args: argparse.Namespace) -> None:
     """Record the passes of every model, and write what the records say: records, a table and a figure."""
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
     folder, threads = RESULTS / "bench", torch.get_num_threads()
     name, records = f"passes-{label}-{args.dtype}-{threads}-threads", list[Passes]()
     for spec in specs:
@@ -135,8 +135,6 @@ def _execute_kernels(args: argparse.Namespace) -> int:
         raise UsageError(f"device {args.device!r}: no CUDA device here; use --device cpu")
     if args.cold and args.device != "cpu":
         raise UsageError(f"--cold with --device {args.device}: only a CPU's caches are swept; leave one of the two out")
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
     settings, names = _settings(args), [BASELINE, *(name for name in args.kernels if name != BASELINE)]
     if args.dry_run:
         print("\n".join([*(setting.as_text() for setting in settings), f"kernels: {', '.join(names)}"]))

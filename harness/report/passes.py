@@ -246,7 +246,8 @@ def as_markdown(records: Sequence[Passes]) -> str:
         f"a session of {one.cached} tokens adds {_mb(one.session_bytes)}, while opened and run at most {_mb(one.peak_bytes)}"
         for one in records
     ]
-    threads = f"threads {first.threads}" if first.threads == 1 else f"threads {first.threads} that meet in {_meetings(records)}"
+    meetings = as_meetings([seconds for one in records for seconds in one.meeting_s])
+    threads = f"threads {first.threads}" if first.threads == 1 else f"threads {first.threads} that meet in {meetings}"
     kind = f"{first.dtype}, {threads}, turns {first.turns}, memory bandwidth {bandwidth}, products {first.products}"
     warnings = [
         f"While passes behind {one.cached} tokens were timed, the time of one row changed by {change:+.0%}: time them again."
@@ -261,10 +262,6 @@ def as_page(records: Sequence[Passes]) -> str:
     """Format the passes of all models."""
     names = dict.fromkeys(one.model for one in records)
     return "\n".join([*(as_markdown([one for one in records if one.model == name]) for name in names), NOTES, ""])
-
-
-def _meetings(records: Sequence[Passes]) -> str:
-    return as_meetings([seconds for one in records for seconds in one.meeting_s])
 
 
 def as_meetings(seconds: Sequence[float | None]) -> str:

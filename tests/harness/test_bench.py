@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from harness.cli.main import main
 from harness.core.experiment import Comparison
@@ -13,6 +14,7 @@ from harness.core.records import Divergence, Record
 from harness.measures.statistics import Missing
 from harness.report import bench
 from harness.report.bench import FAMILIES, Sizes
+from harness.report.passes import as_meetings
 from harness.run.runner import Runner
 from harness.zoo.build import ensure
 
@@ -110,6 +112,29 @@ def test_rows_of_a_family_come_from_records(zoo_cache: Path, tmp_path: Path) -> 
     assert [row for row in again if "memory" not in row.name] == [row for row in rows if "memory" not in row.name]
     assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == files
     assert all(len(record.tokens or ()) == 16 for record in load_records(tmp_path / f"{rows[0].signatures[0]}.jsonl"))
+
+
+def test_threads_meet_before_and_behind_every_row(
+    zoo_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault: one thread was asked for, and the first time was that of two."""
+    ensure(FAMILIES["gpt"].models, "test", "toy", workers=0)
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    sizes = ["--prompts", "2", "--repeats", "1", "--tokens", "16", "--gamma", "3", "--examples", "10"]
+    for count in (2, 1):
+        torch.set_num_threads(2)
+        given = ["--threads", str(count), "--records", str(tmp_path / "records"), "--quiet"]
+        assert main(["bench", "loops", "--profile", "test", "--only", "gpt", *sizes, *given]) == 0
+        document = json.loads(Path("results/bench/loops-test-toy.json").read_text(encoding="utf8"))
+        assert len(document["meeting_s"]) == len(document["rows"]) + 1
+        printed = capsys.readouterr().out
+        if count == 1:
+            assert document["meeting_s"] == [None] * 7
+            assert "meet" not in printed
+        else:
+            assert f"2 threads meet in {as_meetings(document['meeting_s'])} now" in printed
+    torch.set_num_threads(threads)
 
 
 def test_dry_run_names_models_and_whether_they_are_cached(zoo_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
