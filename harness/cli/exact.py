@@ -39,15 +39,16 @@ def execute_audit(args: argparse.Namespace) -> int:
     where = {"device": checked_device(args.device), "dtype": args.dtype, "graphs": args.graphs == "on"}
     where |= {"attention": args.attention} if args.attention else {}
     sizes = replace(usual, samples=args.samples or usual.samples, prompts=args.prompts or usual.prompts)
-    subjects = _subjects(args, source, sizes, where)
+    everything = _subjects(args, source, sizes, where)
+    subjects = _chosen(args, everything)
     if args.dry_run:
         print("\n".join(subject.name for subject in subjects))
         return 0
-    name, models, code = _name(args), models_of(subjects), hash_audited_code()
+    name, models, code = _name(args), models_of(everything), hash_audited_code()
     identity = json.dumps([code, models, repr(sizes), source, args.seed, where, args.task], sort_keys=True)
     folder = args.records / f"audit-{name}-{short_hash(identity, 12)}"
     workers = args.workers if args.workers or where["device"] == "cpu" else 0
-    found, controls = audit(subjects, sizes, folder, args.quiet, workers)
+    found, controls = audit(subjects, sizes, folder, args.quiet, workers, controls_on=everything)
     facts = {
         "command": _command(args),
         "code": code,
@@ -87,12 +88,17 @@ def _refuse_unread_flags(args: argparse.Namespace) -> None:
 
 
 def _subjects(args: argparse.Namespace, source: str, sizes: Sizes, where: dict[str, Any]) -> list[Subject]:
-    """Return what is audited, decoded ``where`` it was asked for."""
+    """Return everything that can be audited, decoded ``where`` it was asked for."""
     if args.target:
         subjects = own_subjects(model_name(args.target), model_name(args.draft), args.task, source, sizes, args.seed)
     else:
         subjects = zoo_subjects(args.scale, source, sizes, args.seed)
-    subjects = [replace(one, plain=one.plain.replace(**where)) for one in subjects if (args.only or "") in one.name]
+    return [replace(one, plain=one.plain.replace(**where)) for one in subjects]
+
+
+def _chosen(args: argparse.Namespace, everything: Sequence[Subject]) -> Sequence[Subject]:
+    """Return what was asked for by name, as far as it can be decoded as asked."""
+    subjects = [one for one in everything if (args.only or "") in one.name]
     if not subjects:
         raise UsageError(f"only {args.only!r}: no subject's name holds that; `foretoken audit --dry-run` lists them")
     return _with_static_form(subjects) if args.graphs == "on" else subjects

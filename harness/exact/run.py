@@ -56,16 +56,18 @@ def audit(
     quiet: bool = False,
     workers: int | None = None,
     *,
-    with_controls: bool = True,
+    controls_on: Sequence[Subject] | None = None,
 ) -> tuple[Findings, Findings]:
     """Return findings by subject and by control; records and findings are kept in ``folder``.
 
+    ``controls_on``: the subjects whose first pair the controls run on (None: these ones; of no subject: without controls).
     ``workers`` is the number of processes (None: one per core; 0: this one). A sum over tokens may round differently with the
     number of threads that a process has; verdicts do not depend on them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ensure_models(subject.experiment for subject in subjects)
-    parts, files = [part for part in split(subjects) if part.subjects or with_controls], tuple(plugins.files())
+    controls = control_part(subjects if controls_on is None else controls_on)
+    ensure_models([*(subject.experiment for subject in subjects), *([] if controls is None else [controls.drafted])])
+    parts, files = [*split(subjects), *([] if controls is None else [controls])], tuple(plugins.files())
     work = {part.name: partial(work_on, part, sizes, folder, files, quiet) for part in parts}
     jobs.run(
         {part.name: Job(f"audit {part.name}", frozenset(), estimate_cost(part, sizes), work[part.name]) for part in parts},
@@ -91,6 +93,11 @@ class _Part:
     draft: DrafterSpec | None = None
 
     @property
+    def drafted(self) -> Experiment:
+        """The ground with the models of the controls: the target and the one that drafts for it."""
+        return self.ground.replace(method=MethodSpec.of("speculative", drafter=self.draft))
+
+    @property
     def file(self) -> str:
         return f"findings-{re.sub('[^a-z0-9.]+', '-', self.name.lower())}.jsonl"
 
@@ -103,8 +110,6 @@ def split(subjects: Sequence[Subject]) -> Iterator[_Part]:
     for ground, members in by_ground.items():
         pairs = ", ".join(dict.fromkeys(subject.pair for subject in members))
         yield _Part(name=f"{pairs}, {shown_sampling(ground.sampling)}", subjects=tuple(members), ground=ground)
-    if (controls := control_part(subjects)) is not None:
-        yield controls
 
 
 def control_part(subjects: Sequence[Subject]) -> _Part | None:
@@ -176,7 +181,7 @@ def work_on(part: _Part, sizes: Sizes, folder: Path, plugin_files: tuple[str, ..
 def _control_jobs(part: _Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     assert part.drawn is not None
     greedy, drawn = (ModelGround(plain, sizes, runner.models(plain)) for plain in map(pin, (part.ground, part.drawn)))
-    draft = pin(part.ground.replace(method=MethodSpec.of("speculative", drafter=part.draft))).method.drafter
+    draft = pin(part.drafted).method.drafter
     assert draft is not None
     device = drawn.target.session().device
     for name, control in ((name, one) for name, one in CONTROLS.items() if one.can_happen(device)):

@@ -56,7 +56,7 @@ def audit_all(place: Place) -> Measured:
     smallest = place.scale == "smallest"
     workers = 0 if smallest else min(MOST_WORKERS, max(1, num_cores() // 2))
     folder = place.records / f"audit-{place.scale}-{place.code}"
-    found, controls = audit(chosen, sizes, folder, quiet=True, workers=workers, with_controls=not smallest)
+    found, controls = audit(chosen, sizes, folder, quiet=True, workers=workers, controls_on=() if smallest else None)
     document = build_document("gpu", chosen, found, controls, sizes, {"models": models_of(chosen)})
     rows: list[dict[str, Any]] = [
         {"subject": row["name"], "declared": row["declared"], "verdict": row["verdict"], "error": row.get("error")}

@@ -17,7 +17,7 @@ from harness.exact import checks, controls
 from harness.exact import document as documents
 from harness.exact import run as audit_run
 from harness.exact.document import build_document
-from harness.exact.run import audit, read_findings, work_on
+from harness.exact.run import audit, control_part, read_findings, work_on
 from harness.exact.subjects import SIZES, Subject, zoo_subjects
 from harness.measures.verdicts import verdict_of
 from harness.models.loading import load_model
@@ -120,6 +120,19 @@ def test_processes_find_the_same_and_every_part_has_a_file(tmp_path: Path) -> No
     }
 
 
+def test_controls_run_on_the_first_pair_of_everything_whatever_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """PPD's pair, chosen alone, has no draft model for them; on a pair of short outputs some of their faults cannot show."""
+    ran = []
+    monkeypatch.setattr(audit_run, "run_control", lambda control, *rest: ran.append(control.what) or {"caught": True})
+    monkeypatch.setattr(exact, "audit", lambda *arguments, **named: audit(*arguments[:-1], 0, **named))  # in this process
+    command = ["audit", "--scale=test", "--quiet", "--prompts=1", f"--records={tmp_path}"]
+    assert main([*command, "--only=PPD's Llama: ppd / batched, greedy"]) == 0
+    assert ran == [control.what for control in controls.CONTROLS.values()]
+    assert f"passed: 1 subjects (1 identical); {len(ran)} of {len(ran)} controls caught" in capsys.readouterr().out
+
+
 def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without memory left, say, may have some the next time."""
     found = iter(["failed", "identical"])
@@ -155,7 +168,7 @@ def test_too_few_samples_are_named_where_they_missed_a_control(
     missed = {"red": [], "controls_missed": ["some control"], "passed": False}
     by_samples, by_replay = {"check": "replay", "missed_by": "samples"}, {"check": "replay"}
     found = {}
-    monkeypatch.setattr(exact, "audit", lambda *arguments: ({}, found))
+    monkeypatch.setattr(exact, "audit", lambda *arguments, **named: ({}, found))
     monkeypatch.setattr(exact, "models_of", lambda subjects: {})
     monkeypatch.setattr(exact, "build_document", lambda *arguments: missed)
     monkeypatch.setattr(exact, "summarise", lambda document: "FAILED")
@@ -175,7 +188,8 @@ def test_a_control_that_is_not_caught_fails_the_audit(folder: Path, tmp_path: Pa
 
 
 def found_of_controls(folder: Path, samples: int) -> dict:
-    *_, part = audit_run.split(subjects())
+    part = control_part(subjects())
+    assert part is not None
     work_on(part, replace(SIZE, samples=samples), folder, (), True, 0)
     return read_findings(folder / part.file)
 

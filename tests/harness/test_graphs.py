@@ -126,7 +126,7 @@ def test_an_audit_decodes_with_fixed_shapes(tmp_path: Path, monkeypatch: pytest.
         return pass_at(session, tokens, starts)
 
     monkeypatch.setattr(StaticSession, "pass_at", noted)
-    found, _ = audit(subjects, sizes, tmp_path, quiet=True, workers=0, with_controls=False)
+    found, _ = audit(subjects, sizes, tmp_path, quiet=True, workers=0, controls_on=())
     assert not any(map(is_red, found.values())), found
     assert {rows for rows, _ in passes} == {1, sizes.batch}
     assert passes >= {(1, 4), (sizes.batch, 1), (sizes.batch, 4)}  # of the draft and the target
