@@ -36,6 +36,7 @@ TOLERANCE = 1e-5  # of a value of order 1, relative to a larger one: recordings 
 TIMED = frozenset(pipelines.UNITS) - frozenset(pipelines.UNTIMED)
 WHOLE = ("verdict", "weights")  # what a comparison has besides its examples and what they give together
 POOLED = {"metrics": "pooled", "intervals": "interval"}  # how a move of them is called
+REPLAYED = "decisions_replayed"  # of each arm's output: a replay that looks at less finds less
 Measured = dict[str, dict[str, Any]]
 
 
@@ -60,6 +61,9 @@ def measure(runner: Runner, comparisons: Mapping[str, Comparison]) -> Measured:
     for name, comparison in comparisons.items():
         pinned = Comparison(tuple(pin(arm) for arm in comparison.arms))
         measured[name] = {"weights": weights_hash(pinned), **measure_pair(runner, pinned, name)}
+        for record in (one for arm in pinned.arms for one in runner.records(arm)):
+            values = measured[name]["examples"][record.example]
+            values[REPLAYED] = f"{values.get(REPLAYED, '')} {record.replayed or 'nothing'}".lstrip()
     return measured
 
 

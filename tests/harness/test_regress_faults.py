@@ -20,9 +20,10 @@ from harness.core import products
 from harness.measures import of_run, statistics
 from harness.models.loading import LoadedModel
 from harness.report.pinned import CHECKPOINTS, pinned_set
-from harness.report.regress import POOLED, SCORED, Move, measure, measure_texts, moves, read_baseline
+from harness.report.regress import POOLED, REPLAYED, SCORED, Move, measure, measure_texts, moves, read_baseline
 from harness.run import build
 from harness.run import record as run_record
+from harness.run.replay import outputs
 from harness.run.runner import Runner
 from kernels.verify import reference, sigmoid
 from methods import transformers_generate
@@ -355,6 +356,25 @@ FAULTS = [
     (beams_of_the_first_example, "de-beam-batch"),
     (romanian_is_german, "ro-greedy"),
 ]
+
+
+def decisions_not_replayed(patch: Patch) -> None:
+    """No rule's decisions are looked at any more: every clean run is as right as before."""
+    patch.setattr(outputs, "_lenience_of", lambda method: None)
+
+
+def copies_not_asked_again(patch: Patch) -> None:
+    patch.setattr(outputs, "repeated_drafts", lambda rounds, again: ())
+
+
+@pytest.mark.parametrize(
+    ("fault", "comparison"), [(decisions_not_replayed, "text-filtered"), (copies_not_asked_again, "squad-copy")]
+)
+def test_a_replay_that_looks_at_less_turns_regress_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Patch], None], comparison: str
+) -> None:
+    fault(monkeypatch)
+    assert {move.metric for move in changes(tmp_path, comparison)} == {REPLAYED}
 
 
 @pytest.mark.parametrize(("fault", "comparison"), FAULTS)

@@ -278,10 +278,43 @@ def test_a_token_at_the_border_of_the_nucleus_may_be_in_or_out(top_p: float, mov
     """Of 0.05, 0.45, 0.5 the rest behind 0.95 is the first, by a hair or not; the others are normed again where it is out."""
     logits = torch.tensor([[0.05, 0.45, 0.5]]).log()
     sampling = Sampling(temperature=1.0, top_p=top_p)
-    border = reading.border_of(*(reading.law_of(logits, one) for one in reading.around_nucleus(sampling)))
+    border = reading.border_of(logits.exp(), sampling, torch.tensor([1e-4]), torch.tensor([reading.NUCLEUS]))
     assert float(border) == pytest.approx(0.05 if moves else 0.0, abs=1e-6)
     found = reading._reading(logits, torch.zeros(1), torch.tensor([1e-4]), sampling)
     assert float(found.law_bound) == pytest.approx(1e-4 + float(border))
+
+
+@pytest.mark.parametrize(
+    ("filters", "apart"),
+    [
+        ({"top_k": 2}, 0.4 / 0.9),  # the second or the third
+        ({"top_k": 1}, 0.0),
+        ({"top_p": 0.6}, 0.4 / 0.9),
+        ({"top_p": 0.4}, 0.0),  # the first is left alone
+        ({"top_k": 3, "top_p": 0.6}, 0.4 / 0.9),
+        ({"top_k": 3}, 0.0),
+        ({"top_p": 0.85}, 0.0),  # both of the two, whichever comes first
+    ],
+)
+def test_either_of_two_near_tokens_may_be_left_at_a_filters_border(filters: dict[str, Any], apart: float) -> None:
+    """Of 0.5, 0.2, 0.2 and 0.1: a law that has the second, or the third, or both where rounding cannot tell."""
+    law = torch.tensor([[0.1, 0.2, 0.5, 0.2]])
+    sampling = Sampling(temperature=1.0, **filters)
+    found = reading.border_of(law, sampling, torch.tensor([1e-4]), torch.tensor([1e-5]))
+    assert float(found) == pytest.approx(apart, abs=1e-6)
+
+
+@pytest.mark.parametrize("filters", [{"top_p": 0.5}, {"top_p": 0.8}, {"top_p": 0.95}, {"top_k": 5}, {"top_k": 5, "top_p": 0.8}])
+def test_filters_in_half_precision_are_off_by_no_more_than_their_bound(filters: dict[str, Any]) -> None:
+    """Of two passes in bfloat16 one may leave out a token that the other and fp32 keep. The replay allows each twice."""
+    generator = torch.Generator().manual_seed(7)
+    wide = torch.randn(2000, 40, generator=generator) * 3
+    one, other = ((wide + 0.01 * torch.randn(wide.shape, generator=generator)).bfloat16() for _ in range(2))
+    sampling = Sampling(temperature=1.0, **filters)
+    found = reading.in_half_precision(one, wide, sampling)
+    apart = (reading.law_of(other, sampling) - reading.law_of(wide, sampling)).abs().sum(-1) / 2
+    assert int((apart > 2 * found.law_bound).sum()) == 0
+    assert float(found.law_bound.median()) < 0.2  # which faults exceed
 
 
 @pytest.mark.parametrize("drafted", [1.04e-6, 0.96e-6])

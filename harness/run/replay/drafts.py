@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.reading import DRAFT, HALF, Reader, around_nucleus, border_of, widened
+from harness.run.replay.reading import DRAFT, HALF, Reader, border_of, unfiltered, widened
 from methods.sampling import Sampling
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
@@ -119,10 +119,12 @@ class Drafts:
 
     A model's are known everywhere, those of a block at the drafts that were decided on, a row drafter's by asking it again.
     With ``as_points`` the rule took every draft for a point mass, whatever it was drawn from. Those of a row drafter that is
-    not asked again are such.
+    not asked again are such. ``off``: by how much rounding may move a log-probability, and a nucleus.
     """
 
-    def __init__(self, drafter: Drafter, reader: Reader, inputs: Inputs, output: Sampled, as_points: bool) -> None:
+    def __init__(
+        self, drafter: Drafter, reader: Reader, inputs: Inputs, output: Sampled, as_points: bool, off: tuple[float, float]
+    ) -> None:
         self.drafter, self.output = drafter, output
         self.again = asked_again(drafter, reader, inputs, output.tokens, output.numbers, output.rounds)
         self.as_points = as_points or (isinstance(drafter, PerRow) and not self.again)
@@ -133,11 +135,10 @@ class Drafts:
         read = _laws_by_position(drafter, inputs, pending_of(reader, inputs), output)
         if read is not None:
             self.laws = read(reader.sampling)
-            if self.laws is not None and reader.sampling.top_p is not None:
-                smaller, larger = (read(one) for one in around_nucleus(reader.sampling))
-                assert smaller is not None
-                assert larger is not None
-                self.border = border_of(smaller, larger).tolist()
+            whole = read(unfiltered(reader.sampling)) if self.laws is not None and reader.sampling.filters else None
+            if whole is not None:
+                margin, nucleus = (whole.new_full(whole.shape[:1], by) for by in off)
+                self.border = border_of(whole, reader.sampling, margin, nucleus).tolist()
             is_half = reader.target.stack.dtype in HALF  # of which no bound is known
             if isinstance(drafter, HierarchicalDrafter) and reader.sampling.filters and not is_half:
                 self.widest = read(widened(reader.sampling))

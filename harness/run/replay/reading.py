@@ -25,6 +25,7 @@ WITHIN = 4  # in half precision: typical errors of a law, measured on the same t
 HALF = (torch.float16, torch.bfloat16)
 LEAST = -690.0  # log of 1e-300
 DRAFT, ACCEPT, SAMPLE = range(3)  # streams of ``Uniforms``, said again: what confuses them there is found here
+ROWS_AT_ONCE = 16  # whose laws are sorted together
 KEPT_BYTES = 2**28  # of readings that are kept for other arms' equal texts; the last one always is
 
 
@@ -32,13 +33,15 @@ KEPT_BYTES = 2**28  # of readings that are kept for other arms' equal texts; the
 class Reading:
     """A text as it was read: logits before each of its tokens, and by how much rounding may move a margin and a law there.
 
-    ``border`` is the part of ``law_bound`` by which a law changes where a token enters or leaves the nucleus.
+    ``border`` is the part of ``law_bound`` by which a law changes where a token enters or leaves what its filters leave, and
+    ``nucleus`` the mass behind a nucleus that rounding may move.
     """
 
     logits: Float[Tensor, "T V"]
     margin_bound: Float[Tensor, "T"]
     law_bound: Float[Tensor, "T"]
     border: Float[Tensor, "T"]
+    nucleus: Float[Tensor, "T"]
 
     def nats(self, tokens: Sequence[int]) -> float:
         """Return minus the log-probability of the text, at temperature 1; of a token that cannot be, what JSON can hold."""
@@ -79,44 +82,82 @@ class Reader:
         if stack.parts:  # no whole copy in fp32 fits: the numbers' own distance, twice for each of two logits
             largest = logits.float().nan_to_num(neginf=0.0).abs().amax(-1)
             margin = 4 * torch.finfo(logits.dtype).eps * largest
-            return _reading(logits.float(), margin, (margin / (sampling.temperature or 1.0)).clamp(max=1.0), sampling)
+            law_bound = (margin / (sampling.temperature or 1.0)).clamp(max=1.0)
+            return _reading(logits.float(), margin, law_bound, sampling, nucleus=law_bound)
         return in_half_precision(logits, read_text(stack, self.models.widened(target), inputs, tokens), sampling)
 
 
 def in_half_precision(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], sampling: Sampling) -> Reading:
-    """Return a text as it was read in half precision, with its logits in fp32: how far the two part bounds rounding."""
+    """Return a text as it was read in half precision, with its logits in fp32: how far the two part bounds rounding.
+
+    The mass behind a nucleus moves as a law without one does: a law whose nucleus stayed says nothing of it. Where logits
+    move by d, a mass p moves by 2 d p (1 - p), to first order: by d / 2 at most. Here twice that: errors of two passes add.
+    """
     margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
     if sampling.greedy:
         return _reading(wide, margin, margin, sampling)
+    law_bound, mass = (_moved(logits, wide, one) for one in (sampling, replace(sampling, top_p=None)))
+    return _reading(wide, margin, law_bound, sampling, torch.maximum(mass, margin / (2 * sampling.temperature)))
+
+
+def _moved(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T"]:
+    """Return by how much half precision may move each law, as total variation: WITHIN its errors there and on this text."""
     apart = (law_of(logits, sampling) - law_of(wide, sampling)).abs().sum(-1) / 2
-    return _reading(wide, margin, WITHIN * (apart + apart.square().mean().sqrt()), sampling)
+    return WITHIN * (apart + apart.square().mean().sqrt())
 
 
 def _reading(
-    logits: Float[Tensor, "T V"], margin: Float[Tensor, "T"], law_bound: Float[Tensor, "T"], sampling: Sampling
+    logits: Float[Tensor, "T V"],
+    margin: Float[Tensor, "T"],
+    law_bound: Float[Tensor, "T"],
+    sampling: Sampling,
+    nucleus: Float[Tensor, "T"] | None = None,
 ) -> Reading:
+    nucleus = torch.full_like(margin, NUCLEUS) if nucleus is None else nucleus
     border = torch.zeros_like(margin)
-    if not sampling.greedy and sampling.top_p is not None:
-        border = border_of(*(law_of(logits, one) for one in around_nucleus(sampling))).to(margin.dtype)
-    return Reading(logits, margin, law_bound + border, border)
+    if sampling.filters:
+        whole = law_of(logits, unfiltered(sampling))
+        border = border_of(whole, sampling, margin / sampling.temperature, nucleus).to(margin.dtype)
+    return Reading(logits, margin, law_bound + border, border, nucleus)
 
 
-def around_nucleus(sampling: Sampling) -> tuple[Sampling, Sampling]:
-    """Return samplings with a slightly smaller and a slightly larger nucleus, between which rounding may choose."""
-    assert sampling.top_p is not None
-    least, most = max(NUCLEUS, sampling.top_p - NUCLEUS), min(1.0, sampling.top_p + NUCLEUS)
-    return replace(sampling, top_p=least), replace(sampling, top_p=most)
+def unfiltered(sampling: Sampling) -> Sampling:
+    return replace(sampling, top_k=None, top_p=None)
 
 
 def widened(sampling: Sampling) -> Sampling:
     """Return a sampling whose filters leave what rounding may have moved across their borders, too."""
-    around = sampling if sampling.top_p is None else around_nucleus(sampling)[1]
-    return around if around.top_k is None else replace(around, top_k=around.top_k + 1)
+    wide = sampling if sampling.top_p is None else replace(sampling, top_p=min(1.0, sampling.top_p + NUCLEUS))
+    return wide if wide.top_k is None else replace(wide, top_k=wide.top_k + 1)
 
 
-def border_of(smaller: Float[Tensor, "T V"], larger: Float[Tensor, "T V"]) -> Float[Tensor, "T"]:
-    """Return the total variation between the laws of ``around_nucleus``: 0 but where a token is at the border."""
-    return (smaller.double() - larger.double()).abs().sum(-1) / 2
+def border_of(
+    whole: Float[Tensor, "T V"], sampling: Sampling, margin: Float[Tensor, "T"], nucleus: Float[Tensor, "T"]
+) -> Float[Tensor, "T"]:
+    """Return the total variation between the laws of what filters surely leave and of what they may leave of ``whole`` laws.
+
+    Rounding may move a log-probability beside another by ``margin``, and the mass of a nucleus by ``nucleus``. A token is left
+    if fewer than k tokens and less than p of the mass come before it; where all that are near it come before, or none. Of two
+    laws of one order, the larger of which holds the smaller, it is the share that the smaller lacks.
+    """
+    laws, margins, nuclei = (one.double().split(ROWS_AT_ONCE) for one in (whole, margin, nucleus))
+    return torch.cat([_border(sampling, *part) for part in zip(laws, margins, nuclei, strict=True)])
+
+
+def _border(sampling: Sampling, law: Tensor, margin: Tensor, nucleus: Tensor) -> Tensor:
+    top_k, top_p = sampling.top_k or law.shape[-1], sampling.top_p
+    probs = law.sort(-1, descending=True).values
+    costs, near = -probs.log(), margin.unsqueeze(-1)
+    before = torch.searchsorted(costs, costs - near)  # those that are likelier whatever rounding does
+    with_near = torch.searchsorted(costs, costs + near, right=True) - 1
+    surely, maybe = with_near < top_k, before < top_k
+    if top_p is not None:
+        mass = torch.nn.functional.pad(probs.cumsum(-1), (1, 0)) / probs[:, :top_k].sum(-1, keepdim=True)
+        most = mass.gather(-1, with_near + 1) - mass.diff(dim=-1)
+        surely &= (most < top_p - nucleus.unsqueeze(-1)) | (with_near == 0)  # the first alone is always left
+        maybe &= mass.gather(-1, before) < top_p + nucleus.unsqueeze(-1)
+    lacking = (probs * (maybe & ~surely)).sum(-1)
+    return (lacking / (probs * maybe).sum(-1)).nan_to_num()
 
 
 def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
