@@ -9,22 +9,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from harness.cli.known_commands import answers
 from harness.cli.main import parser
 from harness.cli.run_experiments import check_flags, experiments
 from harness.cli.run_flags import is_grid
 from harness.core import products
 from harness.core.errors import UsageError
-from harness.core.settings import RECORDS
+from harness.core.settings import RECORDS, RESULTS
 from harness.report.alarms import alarms_file, false_alarms, most_false_alarms
 from harness.report.baseline import update, write
 from harness.report.holding import hold
 from harness.report.pinned import pinned_set
 from harness.report.regress import (
+    COMMANDS,
     KNOWN,
+    RENDERED,
     SCORED,
     Move,
+    committed_pages,
+    each_apart,
     measure,
     measure_known,
+    measure_tables,
     measure_texts,
     moves,
     read_baseline,
@@ -96,12 +102,14 @@ def _execute_pinned(args: argparse.Namespace) -> int:
         return _count_alarms(args.repeats, args.quiet)
     with TemporaryDirectory() as folder:
         measured = measure(Runner(Path(folder), quiet=args.quiet), pinned_set())
-    measured |= {SCORED: measure_texts(), KNOWN: measure_known()}
+    measured |= {SCORED: measure_texts(), KNOWN: measure_known(), COMMANDS: each_apart(answers(), "known")}
     changed = [] if baseline is None else moves(baseline, measured)
     if args.update is not None:
         update_baseline(args.baselines, measured, changed, args.update.strip(), args.changelog)
         print(f"{len(measured)} baselines written to {args.baselines}, {len(changed)} numbers moved; see {args.changelog}")
         return 0
+    measured[RENDERED] = measure_tables(RESULTS)
+    changed += moves({RENDERED: committed_pages(RESULTS)}, {RENDERED: measured[RENDERED]})
     total = sum(len(values["metrics"]) + 1 for values in measured.values())
     if not changed:
         print(f"regress: none of {total} numbers and verdicts moved")

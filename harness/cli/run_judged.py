@@ -26,7 +26,7 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
         metrics["memory_access_factor_eq1"] = eq1
     refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
     if incomparable(records[0], records[-1]) is None:
-        metrics |= _rates(records)
+        metrics |= rates(records)
         rounds_alone = decode_speedup(records[0], records[-1]) if len(records) > 1 else None
         metrics |= {"decode_speedup": rounds_alone} if isinstance(rounds_alone, Estimate) else {}
     facts = Notes(runner.folder)
@@ -49,7 +49,7 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
     return metrics, document
 
 
-def _rates(records: list[list[Record]]) -> dict[str, Estimate]:
+def rates(records: list[list[Record]]) -> dict[str, Estimate]:
     """Tokens a second and milliseconds a token of the last arm and, where there is one, of the plain arm."""
     arms = {"": records[-1]} | ({"baseline_": records[0]} if len(records) > 1 else {})
     found = {f"{arm}{rate.__name__}": rate(of_arm) for arm, of_arm in arms.items() for rate in (tokens_per_s, ms_per_token)}

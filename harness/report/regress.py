@@ -4,8 +4,9 @@ The metrics are acceptance, match counts, quality, rounds, the tokens themselves
 Weights are committed and decode in fp64, so that every processor and number of threads gives the same values: a number moved
 if any example's differs by more than rounding, a verdict or a hash (of weights, of an output) if it differs at all. Where no
 example's moved, what all examples together give must be the same too, with its interval: how they are added up is held as
-well. Texts of known scores are scored too, and known answers given (``known``), for what toy models never say or meet. A change
-that draws other random numbers moves numbers too, and its author says so (``--update``).
+well. Texts of known scores are scored too, and known answers given (``known``), for what toy models never say or meet.
+Committed tables are made anew of their evidence (``rendered``), for what tables refuse and conclude. A change that draws other
+random numbers moves numbers too, and its author says so (``--update``).
 """
 
 import json
@@ -26,11 +27,13 @@ from harness.measures.of_run import measure_run, of_task
 from harness.measures.statistics import Estimate
 from harness.models.files import files_hash
 from harness.report.known import answers
+from harness.report.rendered import committed_tables, rendered_tables
 from harness.report.scored import TEXTS, scored
 from harness.run.build import specs_of
 from harness.run.runner import Runner, pin
 
-SCORED, KNOWN = "scored-texts", "known-answers"  # stand beside the pinned comparisons
+SCORED, KNOWN, COMMANDS = "scored-texts", "known-answers", "known-commands"  # stand beside the pinned comparisons
+RENDERED = "committed-tables"  # whose baseline are they themselves
 MOST_UNEXPLAINED = 2.0  # times its rounds and prompt: a drafted arm's quickest example takes no longer, whatever else runs
 TOLERANCE = 1e-5  # of a value of order 1, relative to a larger one: recordings are heard in fp32
 TIMED = frozenset(pipelines.UNITS) - frozenset(pipelines.UNTIMED)
@@ -78,9 +81,23 @@ def measure_texts() -> dict[str, Any]:
 
 def measure_known() -> dict[str, Any]:
     """Give the known answers, in the shape of a comparison, each an example of its own."""
-    found = {name: one if isinstance(one, str) else round(one, 9) for name, one in answers().items()}
+    return each_apart({name: one if isinstance(one, str) else round(one, 9) for name, one in answers().items()}, "known")
+
+
+def committed_pages(results: Path) -> dict[str, Any]:
+    """Give what the committed tables under ``results`` show, in the shape of a comparison, each part an example of its own."""
+    return each_apart(committed_tables(results), "rendered")
+
+
+def measure_tables(results: Path) -> dict[str, Any]:
+    """Give what these tables show now, made anew of the committed evidence."""
+    return each_apart(rendered_tables(results), "rendered")
+
+
+def each_apart(found: Mapping[str, float | str], verdict: str) -> dict[str, Any]:
+    """Give answers in the shape of a comparison, each an example of its own."""
     return {
-        "verdict": "known",
+        "verdict": verdict,
         "weights": "",
         "metrics": found,
         "intervals": {},

@@ -13,7 +13,9 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from harness.cli import known_commands, run_experiments
 from harness.core.experiment import DrafterSpec, MethodSpec
+from harness.exact import checks, fit, law
 from harness.exact.captured import greedy, two_samples
 from harness.measures import definitions, of_run, paired_tests, pairing, pipelines, statistics, verdicts
 from harness.measures.counts import Counts
@@ -22,9 +24,10 @@ from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
-from harness.report.known import decoding, inputs, judged, records
+from harness.report.known import borders, decoding, inputs, judged, records
 from harness.report.known import rules as known_rules
 from harness.report.known.arms import compared
+from harness.report.known.borders import judged as judged_of
 from harness.report.known.clocks import clocked
 from harness.report.known.decoding import decoded
 from harness.report.known.forms import belonging, inferred, parted, predicted
@@ -34,9 +37,10 @@ from harness.report.known.loops import asked
 from harness.report.known.networks import made
 from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, scheduled, searched
-from harness.report.regress import KNOWN, measure_known, moves, read_baseline, same
+from harness.report.regress import COMMANDS, KNOWN, each_apart, measure_known, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
 from harness.run.replay import reading
+from kernels.inputs import SamplingSpec
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods import transformers_assisted, transformers_generate
@@ -62,6 +66,7 @@ from methods.types import Proposal, Stop
 from tasks import squad
 from tasks import translation as translation_task
 from tasks.sources import read as read_rows
+from tasks.sources import rows
 from tasks.text import Text
 
 Patch = pytest.MonkeyPatch
@@ -690,6 +695,97 @@ def replays_of_any_arm(monkeypatch: Patch) -> None:
     monkeypatch.setattr(judged, "judge_run", lambda arms, both, *given: own(arms, [both[0], [*both[0], *both[1]]], *given))
 
 
+def looser_laws(patch: Patch) -> None:
+    patch.setattr(law, "LAW_BOUND", 1e-3)
+
+
+def weak_tests_are_strong(patch: Patch) -> None:
+    whole = fit._found_with_power
+    patch.setattr(fit, "_found_with_power", lambda *given: whole(*given) / 2)
+
+
+def distances_twice_as_far(patch: Patch) -> None:
+    whole = checks._distance
+    twice = lambda rows: [(name, 2 * value, number) for name, value, number in rows]  # noqa: E731
+    patch.setattr(checks, "_distance", lambda variation, nats, **told: whole(twice(variation), nats, **told))
+
+
+def what_was_not_tested_is_least(patch: Patch) -> None:
+    whole = verdicts._badness
+    patch.setattr(verdicts, "_badness", lambda row: (False, -1) if row["verdict"] == "not tested" else whole(row))
+
+
+def time_over_a_threads(patch: Patch) -> None:
+    patch.setattr(borders, "on_processor", lambda arm, thread_s, wall_s: min(1.0, wall_s / max(thread_s, 1e-9)))
+
+
+def replicas_of_the_same_examples(patch: Patch) -> None:
+    whole = prompts.examples_of
+    patch.setattr(borders, "examples_of", lambda one: whole(one.replace(replica=None, replicas=1)))
+
+
+def rows_by_their_capitals(patch: Patch) -> None:
+    patch.setattr(rows, "plain_words", lambda text: " ".join(text.split()))
+
+
+def cool_is_greedy(patch: Patch) -> None:
+    patch.setattr(SamplingSpec, "greedy", property(lambda own: own.temperature < 0.1))
+
+
+def freedom_of_the_surer(patch: Patch) -> None:
+    whole = statistics.independent_students
+    patch.setattr(statistics, "independent_students", lambda one, other: whole(one, replace(other, freedom=99)) and other)
+
+
+def intervals_from_31_on(patch: Patch) -> None:
+    patch.setattr(statistics, "DESCRIPTIVE", 31)
+
+
+def few_of_one_process_not_judged(patch: Patch) -> None:
+    whole = pairing.drift
+    patch.setattr(pairing, "drift", lambda seconds: 0.0 if len(seconds) < pairing.JUDGED else whole(seconds))
+
+
+def positions_of_a_block_less(patch: Patch) -> None:
+    whole = drafter.DrafterAlone.generate
+
+    def generate(own: Any, target: Any, inputs: Any, sampling: Any, uniforms: Any, stop: Stop, clock: Any = None) -> Any:
+        most = own.drafter.stack.position_limit - own.drafter.stack.block_size
+        return whole(
+            own, target, inputs, sampling, uniforms, replace(stop, max_new_tokens=min(stop.max_new_tokens, most)), clock
+        )
+
+    patch.setattr(drafter.DrafterAlone, "generate", generate)
+
+
+def nuclei_not_passed_on(patch: Patch) -> None:
+    patch.setattr(run_experiments, "SamplingSpec", lambda top_p, **given: SamplingSpec(**given))
+
+
+def plain_speeds_of_the_method(patch: Patch) -> None:
+    whole = known_commands.rates
+    patch.setattr(known_commands, "rates", lambda records: whole([records[-1], records[-1]]))
+
+
+def half_failed_is_well(patch: Patch) -> None:
+    patch.setattr(known_commands, "status_of", lambda records, document: int(document["audit"]["verdict"] == "bug"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "moved"),
+    [
+        (nuclei_not_passed_on, "sampling asked for"),
+        (plain_speeds_of_the_method, "baseline_ms_per_token"),
+        (half_failed_is_well, "exit status, 2 of 4 failed, identical"),
+    ],
+)
+def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callable[[Patch], None], moved: str) -> None:
+    committed = read_baseline(BASELINES)[COMMANDS]
+    assert moves({COMMANDS: committed}, {COMMANDS: each_apart(known_commands.answers(), "known")}) == []
+    fault(monkeypatch)
+    assert committed["metrics"][moved] != known_commands.answers()[moved]
+
+
 @pytest.mark.parametrize(
     ("fault", "answers", "moved"),
     [
@@ -792,6 +888,18 @@ def replays_of_any_arm(monkeypatch: Patch) -> None:
         (few_seeds, asked, "transformers' numbers of far seeds are others"),
         (replays_of_any_arm, concluded, "a run with too few replays"),
         (twice_the_tokens_in_what_is_missed, concluded, "a long run beside draws"),
+        (looser_laws, judged_of, "law: LAW_BOUND"),
+        (weak_tests_are_strong, judged_of, "what counts of three tokens could tell"),
+        (distances_twice_as_far, judged_of, "a lenient law's distance"),
+        (what_was_not_tested_is_least, judged_of, "not tested and another verdict"),
+        (time_over_a_threads, judged_of, "a thread's share of its time"),
+        (replicas_of_the_same_examples, judged_of, "examples of replica 1"),
+        (rows_by_their_capitals, judged_of, "a row of capitals"),
+        (cool_is_greedy, judged_of, "how tokens are drawn"),
+        (freedom_of_the_surer, judged_of, "a difference of three replicas and nine"),
+        (intervals_from_31_on, judged_of, "an interval of 30"),
+        (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),
+        (positions_of_a_block_less, judged_of, "tokens of a drafter alone, to its last position"),
     ],
 )
 def test_a_fault_moves_its_answer(

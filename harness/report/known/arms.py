@@ -37,7 +37,7 @@ def _measured() -> dict[str, Number]:
     """Return speeds, lengths and acceptance of examples that were decoded alone, and in batches of two."""
     found: dict[str, Number] = {}
     for case, rows in (("alone", 1), ("in twos", 2)):
-        plain, drafting = _plain(rows), _drafting(rows)
+        plain, drafting = plain_arm(rows), drafting_arm(rows)
         numbers: dict[str, Number] = {
             "speed-up": of_run.speedup(plain, drafting),
             "best speed-up of five": of_run.speedup(plain, drafting, 5),
@@ -50,7 +50,7 @@ def _measured() -> dict[str, Number]:
             "rows decoded together": str([len(batch) for batch in of_run.decoded_together(drafting, rows)]),
         }
         found |= {f"{name}, {case}": one for name, one in numbers.items()}
-    arm, task = _drafting(1), get_task("text")
+    arm, task = drafting_arm(1), get_task("text")
     return found | {
         "outputs that equal themselves": of_run.equal_frac(arm, arm),
         "operations": of_run.operations_factor(arm),
@@ -67,16 +67,18 @@ def _run() -> dict[str, Number]:
     base = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
     plain, method = drafted(base, drafted_by("llama-draft"), rule="lenience", lenience=0.3).arms
     probes = (OverlapProbe(drafter=DrafterSpec(kind="copy")), *plain.probes, MemoryProbe())
-    told = peers.measured((plain, _plain(1)), _drafting(1), {"it": (method, _slower(_drafting(1), 1.2))}, lambda *_: {})
+    told = peers.measured(
+        (plain, plain_arm(1)), drafting_arm(1), {"it": (method, _slower(drafting_arm(1), 1.2))}, lambda *_: {}
+    )
     labels = [probe.drafter.label for probe in probes if isinstance(probe, OverlapProbe)]
-    measured = [replace(one, overlap=[_overlap(label, one) for label in labels]) for one in _plain(1)]
+    measured = [replace(one, overlap=[_overlap(label, one) for label in labels]) for one in plain_arm(1)]
     arms = (plain.replace(probes=probes), method.replace(probes=(MemoryProbe(),)))
-    made = of_run.measure_run(Comparison(arms), [measured, _drafting(1)])
+    made = of_run.measure_run(Comparison(arms), [measured, drafting_arm(1)])
     found: dict[str, Number] = {f"a run: {name.replace(labels[-1], 'its draft')}": one for name, one in made.items()}
     found |= {"a peer over plain decoding": told[0].over_plain, "an arm over a peer": told[0].ours_over_it}
     for execution in ("simulated", "batched"):
         piped = base.replace(method=MethodSpec.of("ppd", early_layer=4, execution=execution))
-        made = of_run.measure_run(Comparison((base, piped)), [_plain(1), _pipeline()])
+        made = of_run.measure_run(Comparison((base, piped)), [plain_arm(1), _pipeline()])
         found |= {f"a run, {execution}: {name}": made[name] for name in ("latency_s", "speedup", "slower_layers_ms")}
     return found
 
@@ -87,7 +89,7 @@ def _scored() -> dict[str, Number]:
     for name in SCORED:
         task = get_task(name)
         scores: list[dict[str, Any]] = [dict(task.statistics(Example("", {}, (REFERENCE,)), one)) for one in SAID]
-        arm = [replace(one, statistics=scores[place * place % 4]) for place, one in enumerate(_plain(1))]
+        arm = [replace(one, statistics=scores[place * place % 4]) for place, one in enumerate(plain_arm(1))]
         for case, part in (("all", arm), ("one replica", arm[: REPEATS * EXAMPLES]), ("two", arm[:2]), ("one", arm[:1])):
             found |= {f"{metric} of {name}, {case}": one for metric, one in of_run.of_task(task, part).items()}
     return found
@@ -97,7 +99,7 @@ def _piped() -> dict[str, Number]:
     """Return the account of a pipeline beside plain arms of two threads and of one, by the clock and simulated."""
     found: dict[str, Number] = {}
     for case, simulated in (("", False), (", simulated", True)):
-        account = pipelines.account([_plain(1), _slower(_plain(1), 1.3)], _pipeline(), LAYERS, simulated)
+        account = pipelines.account([plain_arm(1), _slower(plain_arm(1), 1.3)], _pipeline(), LAYERS, simulated)
         assert isinstance(account, pipelines.Account), account
         found |= {f"a pipeline's {name}{case}": one for name, one in account.estimates.items()}
     for case, arm in (("", _pipeline()), (", all right", _pipeline(always=True))):
@@ -107,7 +109,7 @@ def _piped() -> dict[str, Number]:
 
 def _refused() -> dict[str, Number]:
     """Return why times are not compared, on either side of each border."""
-    plain, drafting = _plain(1)[: REPEATS * EXAMPLES], _drafting(1)[: REPEATS * EXAMPLES]
+    plain, drafting = plain_arm(1)[: REPEATS * EXAMPLES], drafting_arm(1)[: REPEATS * EXAMPLES]
     half = len(plain) // 2
     spoiled: dict[str, Callable[[int, Record], Record]] = {
         "a bug": lambda place, one: replace(one, divergence=_parted("bug")) if place == 3 else one,
@@ -139,7 +141,7 @@ def _refused() -> dict[str, Number]:
     return found
 
 
-def _plain(rows: int) -> list[Record]:
+def plain_arm(rows: int) -> list[Record]:
     """Return plain decoding's records, decoded ``rows`` at a time."""
     found = []
     for replica, repeat, number in product(range(len(REPLICAS)), range(REPEATS), range(EXAMPLES)):
@@ -149,7 +151,7 @@ def _plain(rows: int) -> list[Record]:
     return found
 
 
-def _drafting(rows: int) -> list[Record]:
+def drafting_arm(rows: int) -> list[Record]:
     """Return those of an arm that drafts, of which one example failed."""
     found = []
     for replica, repeat, number in product(range(len(REPLICAS)), range(REPEATS), range(EXAMPLES)):

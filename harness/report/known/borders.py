@@ -1,0 +1,177 @@
+"""What is decided at the borders: bounds by which things are judged, and cases on both sides of some of them.
+
+Bounds are answers of their own: one that is a thousand times looser moves nothing that is far from it.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+from harness.core.experiment import DrafterSpec, MethodSpec
+from harness.core.records import Record
+from harness.exact import checks, fit, ground, law, run_verdict
+from harness.exact.captured import greedy, sampled
+from harness.exact.captured import verdict as captured_verdict
+from harness.exact.subjects import Sizes
+from harness.measures import of_run, pairing, statistics, verdicts
+from harness.measures.statistics import Estimate
+from harness.measures.verdicts import key_of, verdict_of
+from harness.models.fit import Models
+from harness.papers.leviathan import speed
+from harness.report import relation
+from harness.report.known.values import hashed
+from harness.report.pinned import drafted_by, plain_decoding
+from harness.run.build import build_method
+from harness.run.prompts import examples_of
+from harness.run.record import on_processor
+from harness.run.replay import decisions, reading
+from kernels.inputs import SamplingSpec
+from methods.sampling import Sampling, Uniforms
+from methods.specdec.drafter import DrafterAlone
+from methods.types import Inputs, Stop
+from tasks import get_task
+from tasks.sources.rows import row_hash
+
+BOUNDS: dict[Any, tuple[str, ...]] = {
+    checks: ("LAW_ROUNDING", "NOMINAL", "TRANSFORMERS_SHARE"),
+    fit: ("FALSE_ALARM", "POWER", "Z_POWER", "MIN_SAMPLES", "MAX_CELLS", "CELLS", "SIDE"),
+    ground: ("MAX_TESTS", "NUM_POSITIONS", "LONG", "LONG_ROWS", "HALF_ROWS"),
+    law: ("LAW_BOUND",),
+    run_verdict: ("EXAMPLES", "WINDOWS", "KEPT", "MAX_RECORDS"),
+    greedy: ("MUST_FIND_SHARE",),
+    sampled: ("ALL", "MOSTLY", "ENOUGH"),
+    captured_verdict: ("FALSE_ALARM",),
+    reading: ("NEAR_TIE_FLOAT32", "COOL", "NUCLEUS", "WITHIN"),
+    decisions: ("STATED", "WRITTEN"),
+    pairing: ("MAX_DRIFT", "MAX_SPREAD", "LEAST_ON_PROCESSOR", "MOST_UNRESOLVED", "JUDGED"),
+    statistics: ("RESAMPLES", "FEW_RESAMPLES", "CONFIDENCE", "DESCRIPTIVE", "ENOUGH", "LEAST_MEASURED"),
+    verdicts: ("MUST_FIND", "ENOUGH_DECISIONS"),
+    of_run: ("MUCH_REPETITION",),
+    speed: ("MAX_UNEXPLAINED",),
+    relation: ("NEAR",),
+}
+COUNTS, LAWS = ((12, 30, 18), (50, 50, 0)), ((0.2, 0.5, 0.3), (0.6, 0.3, 0.1))
+AUDITS = ("identical", "same distribution", "near-tie", "no difference found", "lossy", "not tested", "bug", "failed")
+
+
+def judged() -> dict[str, float | str]:
+    """Return bounds, and what is said of cases on both sides of some of them."""
+    found: dict[str, float | str] = {
+        f"{module.__name__.rpartition('.')[2]}: {name}": float(vars(module)[name])
+        for module, names in BOUNDS.items()
+        for name in names
+    }
+    return found | _tested() | _shown() | _audited() | _divided() | _watched() | _alone()
+
+
+def _tested() -> dict[str, str]:
+    """Return what a test of counts could find, and how far a lossy rule's law is from the target's."""
+    tested = fit.goodness_of_fit(COUNTS, LAWS)
+    plain = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
+    models, sizes = Models(plain.device, plain.dtype), Sizes(prompts=1, new_tokens=8, samples=40, prefixes=1)
+    spec = MethodSpec.of("speculative", drafter=drafted_by("llama-draft"), rule="lenience", lenience=0.3, gamma=3)
+    own: Any = build_method(spec, models.get(plain.target), models)
+    distance = checks.check_lossy_law(own, ground.ModelGround(plain, sizes, models)).evidence
+    return {
+        "what counts of three tokens could tell": ", ".join(f"{value:.6g}" for value in vars(tested).values()),
+        "a lenient law's distance": ", ".join(f"{distance[name]['value']:.5f}" for name in ("tv", "nats")),
+    }
+
+
+def _shown() -> dict[str, str]:
+    """Return intervals by their numbers of examples, and which temperatures are greedy."""
+    own = {n: Estimate(0.5, 0.4, 0.6, n) for n in (29, 30, 99, 100)}
+    found = {f"an interval of {n}": f"{one.shown.as_text('.2f')} {one.is_approximate}" for n, one in own.items()}
+    found |= {f"a share of {n}": str(replace(one, exact=True).is_approximate) for n, one in own.items()}
+    few = statistics.bounded(Estimate(1.0, 1.0, 1.0, 12), 1.0, 12)
+    found["a share of all tokens of twelve, as shown"] = few.shown.as_text(".4f")
+    apart = statistics.independent_students(statistics.Student(0.2, 2), statistics.Student(0.3, 8))
+    found["a difference of three replicas and nine"] = "-" if apart is None else f"{apart.half:.6f} {apart.freedom}"
+    asked = ((0.0, None), (0.01, None), (1.0, 1.0), (1.0, 0.9))
+    drawn = [SamplingSpec(temperature=temperature, top_p=top_p) for temperature, top_p in asked]
+    return found | {"how tokens are drawn": str([(one.greedy, one.filters) for one in drawn])}
+
+
+def _audited() -> dict[str, str]:
+    """Return what several verdicts on one method come to, and whether it may have a speed."""
+    plain, found = plain_decoding(0, 1, 1, "text", "llama-target"), {}
+    experiment = plain.replace(method=MethodSpec.of("speculative", drafter=drafted_by("llama-draft")))
+    with TemporaryDirectory() as folder:
+        for first in AUDITS:
+            told = []
+            for second in AUDITS:
+                rows = [_row(kind, experiment.target.name, key_of(experiment)) for kind in (first, second)]
+                (Path(folder) / "own.json").write_text(json.dumps({"subjects": rows}), encoding="utf8")
+                one = verdict_of(experiment, Path(folder))
+                told.append("-" if one is None else f"{one.kind} {one.is_red} {one.bars_speed}")
+            found[f"{first} and another verdict"] = hashed(told)
+    return found
+
+
+def _row(kind: str, target: str, key: tuple[str, ...]) -> dict[str, Any]:
+    declared = "lossy" if kind in verdicts.LOSSY else "exact"
+    evidence: dict[str, Any] = {"prompts": 3, "tokens": 30, "near_ties": int(kind == "near-tie"), "bugs": int(kind == "bug")}
+    evidence |= {"largest_margin": 1e-5, "tv": {"value": 0.1, "low": 0.0, "high": 0.2}, "nats": None, "error": "none left"}
+    if kind in ("same distribution", "not tested"):
+        evidence |= {"tests": {}, "largest_deviation": {"bonus": 1e-9} if kind == "same distribution" else {}, "failed": []}
+    return {"name": kind, "target": target, "key": list(key), "verdict": kind, "declared": declared, **evidence}
+
+
+def _divided() -> dict[str, str]:
+    """Return which examples a replica has, and which rows are one."""
+    plain = plain_decoding(0, 1, 3, "text", "llama-target")
+    found = {
+        f"examples of replica {replica}": ", ".join(
+            one.id for one in examples_of(plain.replace(source_fingerprint="known", replicas=3, replica=replica))
+        )
+        for replica in range(3)
+    }
+    task, example = get_task("text"), examples_of(plain.replace(source_fingerprint="known"))[0]
+    change: dict[str, Callable[[str], str]] = {
+        "as it is": str,
+        "of capitals": str.upper,
+        "of more words": lambda text: f"{text} x",
+    }
+    for name, changed in change.items():
+        inputs = {key: changed(value) for key, value in example.inputs.items()}
+        found[f"a row {name}"] = row_hash(task, replace(example, inputs=inputs)).hex()
+    return found
+
+
+def _watched() -> dict[str, str]:
+    """Return shares of a processor, and which arms drift."""
+    arm: Any = SimpleNamespace(experiment=plain_decoding(0, 1, 1, "text", "llama-target"))
+    shares = [on_processor(arm, *seconds) for seconds in ((0.65, 1.0), (1.02, 1.0), (0.0, 1.0), (1.0, 0.0))]
+    found = {"a thread's share of its time": str(shares)}
+    for many in (6, 8):
+        for runs in (1, 2):
+            records = [_slower(number, many, f"run {number * runs // many}") for number in range(many)]
+            refused = pairing.incomparable(records, records)
+            found[f"{many} examples of {runs} processes that slow down"] = (
+                "compared" if refused is None else hashed(refused.why)
+            )
+    return found
+
+
+def _slower(number: int, many: int, run: str) -> Record:
+    seconds = 1.0 + number / many * 2
+    common: dict[str, Any] = {"signature": "plain", "repeat": 0, "status": "ok", "num_rows": 1, "run": run}
+    return Record(example=f"e{number}", tokens=[1, 2], text="a", stop_reason="length", wall_s=seconds, **common)
+
+
+def _alone() -> dict[str, float]:
+    """Return how long a text of a drafter alone is where its positions end."""
+    spec = MethodSpec.of("drafter-alone", drafter=DrafterSpec(kind="block", model=drafted_by("specdec-drafter").model))
+    plain = plain_decoding(0, 1, 1, "wmt-en-de", "specdec-verifier")
+    models = Models(plain.device, plain.dtype)
+    target = models.get(plain.target)
+    method: Any = build_method(spec, target, models)
+    assert isinstance(method, DrafterAlone)
+    sampling, stop = Sampling.of(plain.sampling), Stop(max_new_tokens=10_000)
+    (made,) = method.generate(target.session(), Inputs(((5, 6, 7, 2),)), sampling, Uniforms([1], 64), stop)
+    names = ("tokens of a drafter alone, to its last position", "rounds of a drafter alone")
+    return dict(zip(names, (float(len(made.tokens)), float(len(made.steps))), strict=True))
