@@ -24,6 +24,7 @@ from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
+from harness.report import grid, relation
 from harness.report.known import borders, decoding, inputs, judged, records
 from harness.report.known import rules as known_rules
 from harness.report.known.arms import compared
@@ -746,6 +747,21 @@ def few_of_one_process_not_judged(patch: Patch) -> None:
     patch.setattr(pairing, "drift", lambda seconds: 0.0 if len(seconds) < pairing.JUDGED else whole(seconds))
 
 
+def theory_of_lenient_rules(patch: Patch) -> None:
+    patch.setattr(grid.Point, "follows_theory", property(lambda own: True))
+
+
+def first_numbers_alone(patch: Patch) -> None:
+    """A printed number that stands beside several of ours counts by the first, whether that can be compared or not."""
+    whole = relation.tally
+
+    def tally(judged: Any) -> Any:
+        first = {one.cell.place or str(number): one for number, one in reversed(list(enumerate(judged)))}
+        return whole(list(first.values()))
+
+    patch.setattr(relation, "tally", tally)
+
+
 def positions_of_a_block_less(patch: Patch) -> None:
     whole = drafter.DrafterAlone.generate
 
@@ -899,6 +915,8 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (freedom_of_the_surer, judged_of, "a difference of three replicas and nine"),
         (intervals_from_31_on, judged_of, "an interval of 30"),
         (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),
+        (theory_of_lenient_rules, judged_of, "line 2 of a grid"),
+        (first_numbers_alone, judged_of, "numbers beside printed ones"),
         (positions_of_a_block_less, judged_of, "tokens of a drafter alone, to its last position"),
     ],
 )

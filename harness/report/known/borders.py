@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.core.experiment import DrafterSpec, MethodSpec
 from harness.core.records import Record
+from harness.core.settings import Settings
 from harness.exact import checks, fit, ground, law, run_verdict
 from harness.exact.captured import greedy, sampled
 from harness.exact.captured import verdict as captured_verdict
@@ -22,13 +23,14 @@ from harness.measures.statistics import Estimate
 from harness.measures.verdicts import key_of, verdict_of
 from harness.models.fit import Models
 from harness.papers.leviathan import speed
-from harness.report import relation
+from harness.report import grid, relation
 from harness.report.known.values import hashed
 from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_method
 from harness.run.prompts import examples_of
 from harness.run.record import on_processor
 from harness.run.replay import decisions, reading
+from harness.tables.base import Cell
 from kernels.inputs import SamplingSpec
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.drafter import DrafterAlone
@@ -65,7 +67,7 @@ def judged() -> dict[str, float | str]:
         for module, names in BOUNDS.items()
         for name in names
     }
-    return found | _tested() | _shown() | _audited() | _divided() | _watched() | _alone()
+    return found | _tested() | _shown() | _audited() | _divided() | _watched() | _compared() | _gridded() | _alone()
 
 
 def _tested() -> dict[str, str]:
@@ -155,6 +157,42 @@ def _watched() -> dict[str, str]:
                 "compared" if refused is None else hashed(refused.why)
             )
     return found
+
+
+def _compared() -> dict[str, str]:
+    """Return how numbers stand to printed ones, and how they are counted."""
+    cells = [
+        Cell("a", "near", 0.5, 0.51, 0.46, 0.55, 100, status="measured", printed="0.50", place="one"),
+        Cell("a", "wide", 0.5, 0.51, 0.40, 0.62, 100, status="measured", printed="0.50", place="two"),
+        Cell("a", "above", 0.5, 0.6, 0.55, 0.65, 100, "ms", "measured", printed="0.50", place="three"),
+        Cell("a", "below", 0.5, 0.4, 0.35, 0.45, 100, status="measured", printed="0.50", place="four"),
+        Cell("a", "of few", 0.5, 0.5, None, None, 29, status="measured", printed="0.50", place="five"),
+        Cell("a", "of few, then many", 0.5, 0.5, 0.48, 0.52, 100, status="measured", printed="0.50", place="five"),
+        Cell("a", "in parts", 0.5, 0.5, 0.48, 0.52, 100, status="measured", printed="0.50", place="six", parts_differ=True),
+        Cell("a", "again", 0.5, 0.6, 0.55, 0.65, 100, status="measured", printed="0.50", place="one"),
+        Cell("a", "set", 0.5, 0.5, status="set", printed="0.50", place="seven"),
+        Cell("a", "not run", 0.5, printed="0.50", place="eight"),
+        Cell("a", "not printed", None, 0.5, 0.48, 0.52, 100, status="measured"),
+        Cell("a", "lost", "not recovered", 0.5, 0.48, 0.52, 100, status="measured"),
+    ]
+    found = relation.judge(cells, Settings())
+    told = {f"a number beside a printed one, {one.cell.column}": f"{one.relation} {one.reason}" for one in found}
+    return told | {"numbers beside printed ones": str(sorted(relation.tally(found).items()))}
+
+
+def _gridded() -> dict[str, str]:
+    """Return the lines of a grid: theory where Eq. 1 holds alone, and no speed where times are refused."""
+    plain = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
+    one = Estimate(0.6, 0.5, 0.7, 40)
+    metrics = {name: replace(one, value=number / 8) for number, name in enumerate(grid.FROM_METRICS, 1)}
+    costs = {name: replace(one, value=number / 9) for number, name in enumerate(grid.HEADS, 1)}
+    points = []
+    for number, rule in enumerate(("speculative-sampling", "lenience", "fused")):
+        experiment = plain.replace(method=MethodSpec.of("speculative", drafter=drafted_by("llama-draft"), rule=rule, gamma=3))
+        told = metrics | {"memory_access_factor_eq1": one} | ({"alpha_overlap_lenient": one} if rule == "lenience" else {})
+        points.append(grid.Point(experiment, told, costs, "the arm drifted" if number == 2 else None, "identical"))
+    lines = grid.csv_text(points).splitlines()
+    return {f"line {number} of a grid": hashed(line.rpartition(",")[0]) for number, line in enumerate(lines)}
 
 
 def _slower(number: int, many: int, run: str) -> Record:
