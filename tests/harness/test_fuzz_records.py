@@ -50,6 +50,7 @@ from tasks import get_task
 SHARED = [HealthCheck.function_scoped_fixture]  # every example writes its files anew
 FUZZED = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": SHARED}
 ODD = (None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", "1", "\ud800", [], [None], [[]], [1.5], ["a"], {})
+WRITERS = {"show": ("--trace", "--html"), "acceptance": ("--json", "--profile-out")}  # their outputs
 LINES = (b"\n", b"null\n", b"[]\n", b"5\n", b"{}\n", b"\xff\n", b"\0\0\n", b"[" * 100_000 + b"\n", b"9" * 5000 + b"\n")
 
 
@@ -542,6 +543,21 @@ def test_a_pipe_in_the_place_of_a_file_hangs_nothing(stored: SimpleNamespace, co
     path.with_suffix(suffix).unlink()
     os.mkfifo(path.with_suffix(suffix))
     assert main([command, str(path)]) == 2
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".link"])
+@pytest.mark.parametrize(("command", "option"), [(name, option) for name, options in WRITERS.items() for option in options])
+def test_an_output_that_is_what_is_read_is_refused(
+    stored: SimpleNamespace, command: str, option: str, suffix: str, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: the records were read, and then lost."""
+    _, path = write(stored)
+    path.with_suffix(".link").symlink_to(path)
+    before = [path.read_bytes(), path.with_suffix(".json").read_bytes()]
+    assert main([command, str(path), option, str(path.with_suffix(suffix))]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "it is one of the files that are read, and would be lost; name another" in said
+    assert [path.read_bytes(), path.with_suffix(".json").read_bytes()] == before
 
 
 def test_a_lenience_that_is_no_number_is_no_record(stored: SimpleNamespace) -> None:
