@@ -18,6 +18,7 @@ from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSp
 from harness.core.files import LineFile
 from harness.core.record_files import RecordFile, load_records, read_records
 from harness.core.records import EarlyRanks, Overlap, ProbeRecord, Record, text_hash
+from harness.tables.files import write_whole
 from methods.steps import Steps
 
 EXPERIMENT = Experiment(
@@ -234,6 +235,20 @@ def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) 
         assert [one.example for one in file.read()] == ["é0"]
         writer.append(record(2))
     assert [one.example for one in file.read()] == ["é0", "é2"]
+
+
+def test_what_a_link_points_to_is_replaced_and_a_pipe_is_not(tmp_path: Path) -> None:
+    """Fault: the link, or the pipe, became a file of its own."""
+    link, pipe, target = (tmp_path / name for name in ("link", "pipe", "target"))
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    for content in ("one", "two"):
+        assert write_whole(link, content) == link
+        assert (link.is_symlink(), target.read_text()) == (True, content)
+    with pytest.raises(UsageError, match=r"output .*pipe: cannot be written \(no regular file\); .* or name another file"):
+        write_whole(pipe, "three")
+    assert pipe.is_fifo()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "pipe", "target"]
 
 
 def test_missing_records_are_refused(tmp_path: Path) -> None:
