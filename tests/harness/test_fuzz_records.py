@@ -25,6 +25,7 @@ from harness.core.errors import UsageError
 from harness.core.files import sealed, unsealed
 from harness.core.notes import Notes
 from harness.core.record_files import (
+    PROBES,
     RecordFile,
     environment_file,
     load_experiment,
@@ -270,6 +271,25 @@ def test_a_run_whose_audit_found_a_bug_ends_with_status_1(
     assert main(run.command) == status
 
 
+def test_a_run_without_plain_outputs_is_not_called_identical(run: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+    """Fault: every example of the plain arm had failed, and the other's were "identical", status 0."""
+    for path, content in zip(run.paths, run.contents, strict=True):
+        lines = [Record.from_line(line) for line in content.splitlines()]
+        if load_experiment(path).method.drafter is None:
+            lines = [replace(failure(one), run=one.run) for one in lines]
+            for probe in (path.parent / PROBES).glob(f"{path.stem}.*"):
+                probe.unlink()  # it measured texts that are no more
+        path.write_text("".join(one.to_line() for one in lines))
+    assert main(run.command) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1])["audit"]["verdict"] == "unknown"
+    assert "3 of plain decoding's 3 examples failed; the first: InputError: x" in shown.err
+
+
+def failure(one: Record) -> Record:
+    return Record(signature=one.signature, example=one.example, repeat=one.repeat, status="failed", error="InputError: x")
+
+
 def stable(line: bytes) -> tuple[Any, ...]:
     record = Record.from_line(line)
     return record.key, record.tokens, record.text, record.steps and record.steps.drafted, record.statistics
@@ -444,7 +464,8 @@ def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespac
     one = synthetic.run(synthetic.plain_experiment())[0]
     records = [replace(one, status="failed", error="InputError: x") if number < failed else one for number in range(4)]
     records.append(replace(one, status="failed", error="DataError: no sound"))
-    assert status_of(records, {"audit": {"verdict": "identical"}}) == status
+    for arms in ([records], [[one], records], [records, [one]]):
+        assert status_of(arms, {"audit": {"verdict": "identical"}}) == status
 
 
 def test_another_text_without_a_divergence_is_refused(synthetic: SimpleNamespace) -> None:
