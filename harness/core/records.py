@@ -58,6 +58,11 @@ class Divergence:
     what: str = ""
 
 
+def kind_of(agree: bool, margin: float | None, bound: float | None) -> Literal["near-tie", "bug"]:
+    """Return what parts two outputs: rounding, if replays in fp64 ``agree`` and it can move the margin; else a bug."""
+    return "near-tie" if agree and (margin is None or bound is None or margin < bound) else "bug"
+
+
 @dataclass(kw_only=True)
 class RuleTimes:
     """Seconds of every call of a verify rule, in the order of the rounds (harness.run.instruments).
@@ -230,7 +235,21 @@ def _check_numbers(record: Record) -> None:
     _check_range("tokens", record.tokens or [], most=MOST_TOKEN)
     if record.divergence is not None:
         _check_range("divergence.position", [record.divergence.position], most=len(record.tokens or ()))
+        _check_kind(record.divergence)
     _check_found(record)
+
+
+def _check_kind(found: Divergence) -> None:
+    """ValueError for a cause that a divergence's own numbers do not give; of one that is unresolved there are none."""
+    for name in ("margin", "bound"):
+        _check_range(f"divergence.{name}", [getattr(found, name)])
+    numbers = (found.replays_agree, found.margin, found.bound)
+    if found.kind != kind_of(*numbers) and (found.kind, *numbers) != ("unresolved", False, None, None):
+        agree = "replays that agree" if found.replays_agree else "replays that do not agree"
+        raise ValueError(
+            f"divergence.kind: {found.kind!r}, of margin {found.margin}, bound {found.bound} and {agree}; "
+            f"expected {kind_of(*numbers)!r}"
+        )
 
 
 def _check_found(record: "Record | ProbeRecord") -> None:

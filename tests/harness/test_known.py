@@ -14,6 +14,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from harness.core.experiment import DrafterSpec, MethodSpec
+from harness.core.records import kind_of
 from harness.exact.captured import greedy, two_samples
 from harness.measures import definitions, of_run, paired_tests, pairing, pipelines, statistics, verdicts
 from harness.measures.counts import Counts
@@ -620,7 +621,7 @@ def padding_that_is_read(monkeypatch: Patch) -> None:
 
 
 def rounding_explains_all(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(judged, "kind_of", lambda agree, margin, bound: divergence.kind_of(agree, None, None))
+    monkeypatch.setattr(judged, "kind_of", lambda agree, margin, bound: kind_of(agree, None, None))
 
 
 def prompts_without_the_assistants_turn(monkeypatch: Patch) -> None:

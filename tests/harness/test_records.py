@@ -17,7 +17,7 @@ from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.files import LineFile
 from harness.core.record_files import RecordFile, load_records, read_records
-from harness.core.records import EarlyRanks, Overlap, ProbeRecord, Record, text_hash
+from harness.core.records import Divergence, EarlyRanks, Overlap, ProbeRecord, Record, text_hash
 from harness.tables.files import write_whole
 from methods.steps import Steps
 
@@ -30,6 +30,8 @@ EXPERIMENT = Experiment(
 
 
 PIPED = {"early_layer": [1], "parts": [[]], "units": [[]]}  # what a pipeline's rounds have besides
+
+TIE = {"position": 1, "margin": 0.0, "bound": 0.001, "replays_agree": True, "kind": "near-tie"}
 
 
 def record(index: int) -> Record:
@@ -101,6 +103,12 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"steps": {"drafted": [[1, -7]]}}, "steps.drafted: -7"),
         ({"steps": {"drafted": [[1] * 16385]}}, "steps.drafted, in a round: 16385; expected 0 to 16384"),
         ({"steps": {"drafted": [[1]], "num_accepted": [1]}}, "a round has more target_probs than drafts"),
+        ({"divergence": TIE | {"margin": 100.0}}, "divergence.kind: 'near-tie', of margin 100.0, bound 0.001 and replays that"),
+        ({"divergence": TIE | {"replays_agree": False}}, "bound 0.001 and replays that do not agree; expected 'bug'"),
+        ({"divergence": TIE | {"kind": "bug"}}, "replays that agree; expected 'near-tie'"),
+        ({"divergence": TIE | {"kind": "unresolved"}}, "divergence.kind: 'unresolved', of margin 0.0"),
+        ({"divergence": TIE | {"margin": -1.0}}, "divergence.margin: -1.0; expected 0 or more"),
+        ({"divergence": TIE | {"bound": -1.0}}, "divergence.bound: -1.0; expected 0 or more"),
         ({"stop_reason": "nosuch"}, "Invalid enum value 'nosuch' - at `$.stop_reason`"),
         ({"on_processor_frac": 7.0}, "on_processor_frac: 7.0; expected 0 to 1"),
         ({"wall_s": 1.0, "encode_s": 2.0}, "clock: a batch took 1 s, its rounds and encoding 2 s"),
@@ -133,6 +141,19 @@ def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str
     with pytest.raises(UsageError, match=r"x\.jsonl:1: not a record") as caught:
         list(read_records(path))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "divergence",
+    [
+        Divergence(position=1, margin=0.0, bound=0.001, replays_agree=True, kind="near-tie"),
+        Divergence(position=1, margin=None, bound=None, replays_agree=True, kind="near-tie"),
+        Divergence(position=1, margin=None, bound=None, replays_agree=False, kind="unresolved"),
+        Divergence(position=1, margin=1.0, bound=0.0, replays_agree=False, kind="bug", what="choice"),
+    ],
+)
+def test_what_a_run_finds_of_a_divergence_is_read_back(divergence: Divergence) -> None:
+    assert Record.from_line(replace(record(0), divergence=divergence).to_line()).divergence == divergence
 
 
 @pytest.mark.parametrize("appended", ['"wall_s":5.0', '"tokens":[7,8]', '"text":"another"', '"checksum":"0"'])
