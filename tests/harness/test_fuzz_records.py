@@ -531,13 +531,19 @@ def test_a_probability_rounded_to_zero_does_not_divide() -> None:
     assert alpha_ratio([step]) == (1.0, 1.0)
 
 
-def test_statistics_of_another_task_in_one_record_are_refused(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+def test_statistics_of_another_task_are_refused(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
     own = stored.lines[stored.plain.signature]
-    edited = without(own[1], lambda values: values.update(statistics={"zzz": 1.0}))
-    path, _ = write(stored, stored.lines | {stored.plain.signature: [own[0], edited, *own[2:]]})
-    assert main(["compare", str(path), str(path)]) == 2
-    [said] = capsys.readouterr().err.splitlines()
-    assert "its statistics are not those of" in said
+    edited = [without(line, lambda values: values.update(statistics={"zzz": 1.0})) for line in own]
+    others = "statistics of task 'wmt-en-de': not as it gives them (KeyError: 'sacrebleu')"
+    for lines, example, expected in (
+        ([own[0], *edited[1:]], "é1", "its statistics are not those of example 'é0'"),
+        (edited, "é0", others),
+        (edited[:1], "é0", others),
+    ):
+        path, _ = write(stored, stored.lines | {stored.plain.signature: lines})
+        assert main(["compare", str(path), str(path)]) == 2
+        [said] = capsys.readouterr().err.splitlines()
+        assert f"record {stored.plain.signature}, example {example!r}: {expected}; remove the line that was edited" in said
 
 
 def test_a_file_without_records_has_none_to_show(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
