@@ -32,7 +32,7 @@ def execute_show(args: argparse.Namespace) -> int:
     path, chosen = _address(args.record)
     for output in (args.trace, args.html):
         check_output(output, files_of(path))
-    experiment, records, number = load_experiment(path), load_records(path), chosen or 1
+    experiment, records, number = load_experiment(path), load_records(path), 1 if chosen is None else chosen
     if not records:
         raise UsageError(f"record {args.record!r}: its file holds none; expected one of a run that has recorded something")
     if not 1 <= number <= len(records):
