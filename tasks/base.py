@@ -147,7 +147,8 @@ class Task:
             raise
         except (LookupError, ValueError, TypeError) as error:
             raise DataError(
-                f"statistics of task '{self.name}': not as it gives them ({type(error).__name__}: {error}); run it again"
+                f"statistics of task '{self.name}': not as it gives them ({type(error).__name__}: {error}); remove the line "
+                "that was edited, and it is run again"
             ) from error
         return {name: Metric(float(values[name]), self.units.get(name, "%"), self.signature(name)) for name in self.metrics}
 

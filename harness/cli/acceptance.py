@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment
-from harness.core.record_files import load_experiment, load_records
+from harness.core.record_files import check_output, files_of, load_experiment, load_records
 from harness.core.records import Record
 from harness.core.text import interval_text, text_table
 from harness.engines import formats
@@ -34,6 +34,9 @@ OURS = b'{"signature":'  # how a line of our records begins
 
 
 def execute(args: argparse.Namespace) -> int:
+    read = [one for path in args.records for one in (files_of(path) if _is_ours(path) else [path])]
+    for output in (args.json, args.profile_out):
+        check_output(output, read if args.before is None else [*read, args.before])
     found = _between(args.before, args.records) if args.before is not None else _logs(args.records)
     if not found:
         raise UsageError(

@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
     for comparison in comparisons:
         runner.run(comparison, f"{args.task} {args.method}, temperature {comparison.arms[0].sampling.temperature:g}")
         for point, document in _points(runner, comparison):
-            records = runner.records(point.experiment)
+            records = [runner.records(arm) for arm in (comparison.arms[0], point.experiment)]
             points.append(point)
             documents.append(document)
             told += remarks(point.experiment, records)

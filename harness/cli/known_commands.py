@@ -42,7 +42,8 @@ def answers() -> dict[str, str]:
         failed = [replace(one, status="failed", error="RuntimeError: x") for one in plain[:many]]
         broken = [*failed, *plain[many:4]]
         for verdict in ("identical", "bug"):
-            found[f"exit status, {many} of 4 failed, {verdict}"] = str(status_of(broken, {"audit": {"verdict": verdict}}))
+            statuses = [status_of(both, {"audit": {"verdict": verdict}}) for both in ((plain, broken), (broken, plain))]
+            found[f"exit status, {many} of 4 failed, {verdict}"] = str(statuses)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.core.errors import UsageError
 from harness.core.experiment import Experiment, MethodSpec, ModelSpec, Probe
-from harness.core.record_files import load_experiment, load_records
+from harness.core.record_files import check_output, files_of, load_experiment, load_records
 from harness.core.records import Record
 from harness.measures.of_run import all_metrics, speedup
 from harness.measures.pairing import succeeded
@@ -30,7 +30,9 @@ from tasks import get_task
 
 def execute_show(args: argparse.Namespace) -> int:
     path, chosen = _address(args.record)
-    experiment, records, number = load_experiment(path), load_records(path), chosen or 1
+    for output in (args.trace, args.html):
+        check_output(output, files_of(path))
+    experiment, records, number = load_experiment(path), load_records(path), 1 if chosen is None else chosen
     if not records:
         raise UsageError(f"record {args.record!r}: its file holds none; expected one of a run that has recorded something")
     if not 1 <= number <= len(records):

@@ -49,9 +49,9 @@ def execute(args: argparse.Namespace) -> int:
         speed = metrics.get("speedup") if document["refused"] is None else Refused(document["refused"])
         print("\n" + as_text(beside, args.method, speed, metrics.get("tokens_per_step")))
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
-    for remark in remarks(method, records[-1]):
+    for remark in remarks(method, records):
         print(f"foretoken: {remark}", file=sys.stderr)
-    return status_of(records[-1], document)
+    return status_of(records, document)
 
 
 def _print_metrics(metrics: dict, document: dict) -> None:

@@ -56,19 +56,23 @@ def rates(records: list[list[Record]]) -> dict[str, Estimate]:
     return {name: rate for name, rate in found.items() if rate is not None}
 
 
-def remarks(method: Experiment, records: Sequence[Record]) -> list[str]:
-    """Return what a user is told about the examples: which were tested, and how many failed."""
-    told = notes(method, len({record.example for record in records}))
-    if failed := [record for record in records if record.status == "failed"]:
-        told.append(f"{len(failed)} of {len(records)} examples failed; the first: {failed[0].error}")
+def remarks(method: Experiment, arms: Sequence[Sequence[Record]]) -> list[str]:
+    """Return what a user is told about the examples: which were tested, and how many failed, of plain decoding if no other."""
+    told = notes(method, len({record.example for record in arms[-1]}))
+    for whose, records in (("", arms[-1]), ("plain decoding's ", arms[0])):
+        if failed := [record for record in records if record.status == "failed"]:
+            return [*told, f"{len(failed)} of {whose}{len(records)} examples failed; the first: {failed[0].error}"]
     return told
 
 
-def status_of(records: Sequence[Record], document: dict[str, Any]) -> int:
-    """Return the exit status: 1 where a guarantee is broken, or half or more failed of the examples that could be read."""
+def status_of(arms: Sequence[Sequence[Record]], document: dict[str, Any]) -> int:
+    """Return the exit status: 1 where a guarantee is broken, or half or more failed of an arm's examples that could be read."""
+    return 1 if any(map(_most_failed, arms)) or document["audit"]["verdict"] in NOT_KEPT else 0
+
+
+def _most_failed(records: Sequence[Record]) -> bool:
     readable = [record for record in records if not (record.error or "").startswith(DataError.__name__)]
-    most_failed = 2 * sum(record.status == "failed" for record in readable) >= len(readable)
-    return 1 if most_failed or document["audit"]["verdict"] in NOT_KEPT else 0
+    return 2 * sum(record.status == "failed" for record in readable) >= len(readable)
 
 
 def finite(value: Any) -> Any:

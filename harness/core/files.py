@@ -165,13 +165,18 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 def replace_file(path: Path, content: str | bytes) -> Path:
     """Write a file beside the old one, then rename it: a reader, or a run after a kill, sees one of the two, whole.
 
+    Where ``path`` is a symbolic link, so is it afterwards: what it points to is replaced.
+
     Raises:
-        OSError: the file could not be written; the old one is as it was.
+        OSError: the file could not be written, or is no regular one, as a pipe or a device; the old one is as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    own = Path(os.path.realpath(path))
+    temporary = own.with_name(f".{own.name}.{os.getpid()}")
     try:
+        if own.exists():
+            regular(own)
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
+        os.replace(temporary, own)
     except OSError:
         with suppress(OSError):
             temporary.unlink()

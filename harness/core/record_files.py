@@ -9,8 +9,9 @@ at most one torn last line in each, which the next one cuts off. ``<folder>/repl
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from glob import escape
 from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
@@ -191,6 +192,17 @@ def record_files(path: str | Path) -> list[Path]:
     if not path.exists():
         raise UsageError(f"records {path}: not there; expected a .jsonl file or a folder of them, as a run leaves")
     return sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return what belongs to a record file: itself, the description beside it and what probes found."""
+    return [path, path.with_suffix(".json"), *sorted((path.parent / PROBES).glob(f"{escape(path.stem)}.*"))]
+
+
+def check_output(output: Path | None, read: Iterable[Path]) -> None:
+    """UsageError for an output that is one of the files that are read, by whatever name."""
+    if output is not None and output.is_file() and any(one.is_file() and output.samefile(one) for one in read):
+        raise UsageError(f"output {output}: it is one of the files that are read, and would be lost; name another")
 
 
 def load_records(path: str | Path) -> list[Record]:

@@ -21,6 +21,8 @@ MOST_SUM = 1e100  # of a statistic: sums of more overflow
 MOST_TOKEN = 2**31 - 1  # no vocabulary is larger, and a tokenizer ends a program that asks it for more
 CLOCK_S = 1e-6  # by which the seven digits that times of rounds keep may be off
 ROUNDING = 0.01  # of probabilities that half precision adds up
+MOST_DECISIONS = 16  # that a replay looks at of a token, a draft or a round: of none are there more than 8
+FAILED = ("signature", "example", "repeat", "prompt_tokens", "run", "environment")  # what a failure has besides its message
 MEASURED = ("overlap", "early", "peak_bytes", "rule_times")  # fields that probes fill
 
 
@@ -56,6 +58,11 @@ class Divergence:
     replays_agree: bool
     kind: Literal["near-tie", "bug", "unresolved"]
     what: str = ""
+
+
+def kind_of(agree: bool, margin: float | None, bound: float | None) -> Literal["near-tie", "bug"]:
+    """Return what parts two outputs: rounding, if replays in fp64 ``agree`` and it can move the margin; else a bug."""
+    return "near-tie" if agree and (margin is None or bound is None or margin < bound) else "bug"
 
 
 @dataclass(kw_only=True)
@@ -184,8 +191,7 @@ class Record:
     def with_probes(self, found: list[ProbeRecord]) -> "Record":
         """Return the record with what probes found in its fields. One that failed makes it a failure, which has no numbers."""
         if failed := next((one for one in found if one.error is not None), None):
-            kept = ("signature", "example", "repeat", "prompt_tokens", "run", "environment")
-            return Record(status="failed", error=failed.error, **{name: getattr(self, name) for name in kept})
+            return Record(status="failed", error=failed.error, **{name: getattr(self, name) for name in FAILED})
         return replace(
             self,
             overlap=[one for each in found for one in each.overlap],
@@ -214,10 +220,17 @@ def _check_numbers(record: Record) -> None:
     _check_range("repeat", [record.repeat])
     if record.status == "failed" and record.error is None:
         raise ValueError("error: null, of an example that failed; expected its message")
+    if record.status == "failed":
+        kept = [name for name, value in shallow(record).items() if value not in (None, [], {})]
+        if odd := [name for name in kept if name not in (*FAILED, "status", "error")]:
+            raise ValueError(f"{odd[0]}: of an example that failed; expected null")
     if record.status == "ok" and record.error is not None:
         raise ValueError(f"status 'ok', but error {record.error!r}")
-    for name in ("prompt_tokens", "truncated_tokens", "replayed"):
+    for name in ("prompt_tokens", "truncated_tokens"):
         _check_range(name, [getattr(record, name)])
+    steps = Steps() if record.steps is None else record.steps
+    decided = len(record.tokens or ()) + len(steps.drafted) + sum(map(len, steps.drafted))
+    _check_range("replayed", [record.replayed], most=MOST_DECISIONS * decided)
     _check_range("on_processor_frac", [record.on_processor_frac], most=1)
     _check_range("nats", [record.nats], most=MOST_NATS * len(record.tokens or ()))
     for name, value in (record.statistics or {}).items():
@@ -230,7 +243,21 @@ def _check_numbers(record: Record) -> None:
     _check_range("tokens", record.tokens or [], most=MOST_TOKEN)
     if record.divergence is not None:
         _check_range("divergence.position", [record.divergence.position], most=len(record.tokens or ()))
+        _check_kind(record.divergence)
     _check_found(record)
+
+
+def _check_kind(found: Divergence) -> None:
+    """ValueError for a cause that a divergence's own numbers do not give; of one that is unresolved there are none."""
+    for name in ("margin", "bound"):
+        _check_range(f"divergence.{name}", [getattr(found, name)])
+    numbers = (found.replays_agree, found.margin, found.bound)
+    if found.kind != kind_of(*numbers) and (found.kind, *numbers) != ("unresolved", False, None, None):
+        agree = "replays that agree" if found.replays_agree else "replays that do not agree"
+        raise ValueError(
+            f"divergence.kind: {found.kind!r}, of margin {found.margin}, bound {found.bound} and {agree}; "
+            f"expected {kind_of(*numbers)!r}"
+        )
 
 
 def _check_found(record: "Record | ProbeRecord") -> None:

@@ -77,7 +77,7 @@ def _judge(comparison: Comparison, records: list[list[Record]], models: Models) 
     method = build_method(experiment.method, target, models)
     if must_equal(baseline, experiment, method):
         check_alike(records[0], records[-1])
-        return _judge_identity(records[-1])
+        return _judge_identity(records[0], records[-1])
     if method.guarantee == "lossy":
         plain = {record.key: record.tokens for record in records[0]}
         same = sum(record.tokens is not None and plain.get(record.key) == record.tokens for record in records[-1])
@@ -92,8 +92,9 @@ def _judge(comparison: Comparison, records: list[list[Record]], models: Models) 
     return judge_samples(experiment, records[-1], target)
 
 
-def _judge_identity(records: Sequence[Record]) -> Finding:
-    good = [record for record in records if record.status == "ok"]
+def _judge_identity(plain: Sequence[Record], records: Sequence[Record]) -> Finding:
+    compared = {record.key for record in plain if record.status == "ok"}
+    good = [record for record in records if record.status == "ok" and record.key in compared]
     finding = check_identity(good, max_shown=len(good))
     evidence = {"compared": len(good), "divergences": finding.evidence["divergences"]}
     return Finding(finding.verdict if good else "unknown", finding.note, evidence)

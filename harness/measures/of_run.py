@@ -32,7 +32,7 @@ from harness.models.names import num_layers
 from methods.speculative import acceptance
 from methods.steps import Step
 from tasks import get_task
-from tasks.base import Statistics, Task
+from tasks.base import DataError, Statistics, Task
 
 NUM_CANDIDATES = (1, 3, 5)  # PPD's k
 MUCH_REPETITION = 0.5  # a text of which more repeats itself is a loop
@@ -229,8 +229,12 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
             f"{counted[0].example!r}; remove the line that was edited, and it is run again"
         )
     n, found = len(statistics), {}
+    try:
+        metrics = task.aggregate(statistics)
+    except DataError as error:  # all have the first one's shape
+        raise UsageError(f"record {counted[0].signature}, example {counted[0].example!r}: {error}") from error
     draws = task.resample(statistics, weights(n)) if n > 1 else {}
-    for name, metric in task.aggregate(statistics).items():
+    for name, metric in metrics.items():
         hits = [one.get(name) for one in statistics]
         if n > 1 and metric.unit == "%" and all(hit in (0.0, 1.0) for hit in hits):
             one = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)

@@ -6,21 +6,19 @@ is a "bug". Where memory does not suffice for telling, it is "unresolved".
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from harness.core.experiment import Experiment
 from harness.core.messages import is_memory
-from harness.core.records import Divergence
+from harness.core.records import Divergence, kind_of
 from harness.models.fit import Models
 from harness.run.build import build_method
 from harness.run.decode import generate, outputs_of
 from harness.run.prompts import Prompt, seed_of
 from harness.run.replay import Reader, draw_off
 from methods.sampling import Sampling, Uniforms
-
-Kind = Literal["near-tie", "bug"]
 
 
 def classify(
@@ -37,11 +35,6 @@ def classify(
         return Divergence(position=position, margin=None, bound=None, replays_agree=False, kind="unresolved")
     agree = first == second
     return Divergence(position=position, margin=margin, bound=bound, replays_agree=agree, kind=kind_of(agree, margin, bound))
-
-
-def kind_of(agree: bool, margin: float | None, bound: float | None) -> Kind:
-    """Return what parts two outputs: rounding, if replays in fp64 ``agree`` and it can move the margin; else a bug."""
-    return "near-tie" if agree and (margin is None or bound is None or margin < bound) else "bug"
 
 
 def margin_at(

@@ -140,7 +140,7 @@ def write_whole(path: Path, content: str | bytes) -> Path:
         return replace_file(path, content)
     except OSError as error:
         raise UsageError(
-            f"output {path}: cannot be written ({error.strerror}); free space or make the folder writable"
+            f"output {path}: cannot be written ({error.strerror}); free space, make the folder writable or name another file"
         ) from error
 
 

@@ -13,6 +13,13 @@ NOT_RECOVERED = "not recovered"
 Published = float | Literal["not recovered"] | None
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "published"
 PAPER = "paper"  # the origin of what a paper prints
+MOST = {"alpha": 1.0, "match_rate_pct": 100.0}  # of shares; none is negative
+# Columns that say of what a line's numbers are; where a file has none of them, its first two do.
+HEADS = {
+    "claim", "dataset", "draft", "early_top_k_hat", "final_sampling", "hyperparameter", "iteration", "k", "key", "layer",
+    "lenience", "method", "metric", "model", "role", "row_index", "row_kind", "sampling_param", "setting", "subset", "target",
+    "task", "temp", "token_position", "trained", "variant",
+}  # fmt: skip
 NEWLINE = "\\n"  # as the CSV files write it inside a prompt
 
 
@@ -69,19 +76,29 @@ def read(paper: str, name: str) -> tuple[Row, ...]:
         ) from error
     if not rows:
         raise UsageError(f"published numbers {path}: no line below its columns; `git checkout` brings back the committed one")
+    heads, seen = [column for column in rows[0] if column in HEADS] or list(rows[0])[:2], set[tuple[str, ...]]()
     for number, row in enumerate(rows, start=2):
         row.place = f"{paper}/{name}.csv, line {number}"
         if None in row or None in row.values():
             raise UsageError(
                 f"published numbers {row.place}: not as many values as columns; `git checkout` brings back the committed one"
             )
+        if (key := tuple(row[column] for column in heads)) in seen:
+            name = ", ".join(filter(None, key))
+            raise UsageError(
+                f"published numbers {row.place}: a second line of {name}; `git checkout` brings back the committed one"
+            )
+        seen.add(key)
     return rows
 
 
 def value(row: Row, column: str) -> Published:
     """A number; None where the paper has none; "not recovered" where it has one that the copy at hand has lost."""
     if row[column] != "":
-        return Printed(row[column], origin_of(row["source"]), f"{row.place}, {column}")
+        printed = Printed(row[column], origin_of(row["source"]), f"{row.place}, {column}")
+        if column in MOST and not 0 <= printed <= MOST[column]:
+            raise UsageError(f"published numbers {printed.place}: {printed.text}; expected 0 to {MOST[column]:g}, of a share")
+        return printed
     return "not recovered" if NOT_RECOVERED in row["source"] else None
 
 

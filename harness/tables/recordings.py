@@ -49,6 +49,11 @@ def read_recordings(path: Path) -> list[Recording]:
             raise ValueError(f"its columns are {', '.join(head)}, not {', '.join(Recording._fields)}")
         if cut := next((place for place, line in enumerate(lines, start=2) if len(line) != len(Recording._fields)), None):
             raise ValueError(f"line {cut} is not whole")
+        last = dict[str, list[str]]()  # of each table; one that is shown again behind another is listed again
+        for place, (table, *made, _) in enumerate(lines, start=2):
+            if last.get(table) == made:
+                raise ValueError(f"line {place} is the recording of {table} before it once more")
+            last[table] = made
         return [Recording(*line) for line in lines]
 
 

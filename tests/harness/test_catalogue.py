@@ -219,6 +219,9 @@ def test_lost_and_absent_published_numbers_are_told_apart() -> None:
         ("value,source\n0.75,paper text,more\n", "line 2: not as many values as columns"),
         ("value,source\nabc,paper text\n", "line 2, value: 'abc'; expected a number, as the paper prints it"),
         ("value,source\nnan,paper text\n", "line 2, value: 'nan'; expected a number, as the paper prints it"),
+        ("draft,alpha,source\na,0.5,\nb,0.5,\na,0.9,\n", "line 4: a second line of a; `git checkout` brings back"),
+        ("alpha,source\n-0.1,paper text\n", "line 2, alpha: -0.1; expected 0 to 1, of a share"),
+        ("match_rate_pct,source\n101,paper text\n", "line 2, match_rate_pct: 101; expected 0 to 100, of a share"),
     ],
 )
 def test_damaged_published_numbers_are_refused_in_one_line(
@@ -230,7 +233,7 @@ def test_damaged_published_numbers_are_refused_in_one_line(
     (tmp_path / "one" / "numbers.csv").write_text(text, encoding="utf8")
     published.read.cache_clear()
     with pytest.raises(UsageError, match=f"published numbers .*{re.escape(expected)}"):
-        [published.value(row, "value") for row in published.read("one", "numbers")]
+        [published.value(row, column) for row in published.read("one", "numbers") for column in row if column != "source"]
 
 
 def test_published_numbers_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from harness.core.errors import UsageError
 from harness.core.files import sealed, unsealed
 from harness.core.notes import Notes
 from harness.core.record_files import (
+    PROBES,
     RecordFile,
     environment_file,
     load_experiment,
@@ -50,6 +51,7 @@ from tasks import get_task
 SHARED = [HealthCheck.function_scoped_fixture]  # every example writes its files anew
 FUZZED = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": SHARED}
 ODD = (None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", "1", "\ud800", [], [None], [[]], [1.5], ["a"], {})
+WRITERS = {"show": ("--trace", "--html"), "acceptance": ("--json", "--profile-out")}  # their outputs
 LINES = (b"\n", b"null\n", b"[]\n", b"5\n", b"{}\n", b"\xff\n", b"\0\0\n", b"[" * 100_000 + b"\n", b"9" * 5000 + b"\n")
 
 
@@ -269,6 +271,25 @@ def test_a_run_whose_audit_found_a_bug_ends_with_status_1(
     assert main(run.command) == status
 
 
+def test_a_run_without_plain_outputs_is_not_called_identical(run: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+    """Fault: every example of the plain arm had failed, and the other's were "identical", status 0."""
+    for path, content in zip(run.paths, run.contents, strict=True):
+        lines = [Record.from_line(line) for line in content.splitlines()]
+        if load_experiment(path).method.drafter is None:
+            lines = [replace(failure(one), run=one.run) for one in lines]
+            for probe in (path.parent / PROBES).glob(f"{path.stem}.*"):
+                probe.unlink()  # it measured texts that are no more
+        path.write_text("".join(one.to_line() for one in lines))
+    assert main(run.command) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1])["audit"]["verdict"] == "unknown"
+    assert "3 of plain decoding's 3 examples failed; the first: InputError: x" in shown.err
+
+
+def failure(one: Record) -> Record:
+    return Record(signature=one.signature, example=one.example, repeat=one.repeat, status="failed", error="InputError: x")
+
+
 def stable(line: bytes) -> tuple[Any, ...]:
     record = Record.from_line(line)
     return record.key, record.tokens, record.text, record.steps and record.steps.drafted, record.statistics
@@ -443,7 +464,8 @@ def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespac
     one = synthetic.run(synthetic.plain_experiment())[0]
     records = [replace(one, status="failed", error="InputError: x") if number < failed else one for number in range(4)]
     records.append(replace(one, status="failed", error="DataError: no sound"))
-    assert status_of(records, {"audit": {"verdict": "identical"}}) == status
+    for arms in ([records], [[one], records], [records, [one]]):
+        assert status_of(arms, {"audit": {"verdict": "identical"}}) == status
 
 
 def test_another_text_without_a_divergence_is_refused(synthetic: SimpleNamespace) -> None:
@@ -509,13 +531,19 @@ def test_a_probability_rounded_to_zero_does_not_divide() -> None:
     assert alpha_ratio([step]) == (1.0, 1.0)
 
 
-def test_statistics_of_another_task_in_one_record_are_refused(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+def test_statistics_of_another_task_are_refused(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
     own = stored.lines[stored.plain.signature]
-    edited = without(own[1], lambda values: values.update(statistics={"zzz": 1.0}))
-    path, _ = write(stored, stored.lines | {stored.plain.signature: [own[0], edited, *own[2:]]})
-    assert main(["compare", str(path), str(path)]) == 2
-    [said] = capsys.readouterr().err.splitlines()
-    assert "its statistics are not those of" in said
+    edited = [without(line, lambda values: values.update(statistics={"zzz": 1.0})) for line in own]
+    others = "statistics of task 'wmt-en-de': not as it gives them (KeyError: 'sacrebleu')"
+    for lines, example, expected in (
+        ([own[0], *edited[1:]], "é1", "its statistics are not those of example 'é0'"),
+        (edited, "é0", others),
+        (edited[:1], "é0", others),
+    ):
+        path, _ = write(stored, stored.lines | {stored.plain.signature: lines})
+        assert main(["compare", str(path), str(path)]) == 2
+        [said] = capsys.readouterr().err.splitlines()
+        assert f"record {stored.plain.signature}, example {example!r}: {expected}; remove the line that was edited" in said
 
 
 def test_a_file_without_records_has_none_to_show(stored: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
@@ -542,6 +570,21 @@ def test_a_pipe_in_the_place_of_a_file_hangs_nothing(stored: SimpleNamespace, co
     path.with_suffix(suffix).unlink()
     os.mkfifo(path.with_suffix(suffix))
     assert main([command, str(path)]) == 2
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".link"])
+@pytest.mark.parametrize(("command", "option"), [(name, option) for name, options in WRITERS.items() for option in options])
+def test_an_output_that_is_what_is_read_is_refused(
+    stored: SimpleNamespace, command: str, option: str, suffix: str, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: the records were read, and then lost."""
+    _, path = write(stored)
+    path.with_suffix(".link").symlink_to(path)
+    before = [path.read_bytes(), path.with_suffix(".json").read_bytes()]
+    assert main([command, str(path), option, str(path.with_suffix(suffix))]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "it is one of the files that are read, and would be lost; name another" in said
+    assert [path.read_bytes(), path.with_suffix(".json").read_bytes()] == before
 
 
 def test_a_lenience_that_is_no_number_is_no_record(stored: SimpleNamespace) -> None:

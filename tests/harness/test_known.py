@@ -15,6 +15,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from harness.cli import known_commands, run_experiments
 from harness.core.experiment import DrafterSpec, MethodSpec
+from harness.core.records import kind_of
 from harness.exact import checks, fit, law
 from harness.exact.captured import greedy, two_samples
 from harness.measures import definitions, of_run, paired_tests, pairing, pipelines, statistics, verdicts
@@ -626,7 +627,7 @@ def padding_that_is_read(monkeypatch: Patch) -> None:
 
 
 def rounding_explains_all(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(judged, "kind_of", lambda agree, margin, bound: divergence.kind_of(agree, None, None))
+    monkeypatch.setattr(judged, "kind_of", lambda agree, margin, bound: kind_of(agree, None, None))
 
 
 def prompts_without_the_assistants_turn(monkeypatch: Patch) -> None:
@@ -784,7 +785,7 @@ def plain_speeds_of_the_method(patch: Patch) -> None:
 
 
 def half_failed_is_well(patch: Patch) -> None:
-    patch.setattr(known_commands, "status_of", lambda records, document: int(document["audit"]["verdict"] == "bug"))
+    patch.setattr(known_commands, "status_of", lambda arms, document: int(document["audit"]["verdict"] == "bug"))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ def test_a_table_that_is_rendered_again_is_no_new_recording(tmp_path: Path) -> N
 
 def test_a_damaged_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / FILE
-    for text in ("", "table,commit\n", "table,commit,recorded,finding\nspecdec-1,abc\n", f"{','.join(FIRST._fields)}\na,b,c"):
+    head = ",".join(FIRST._fields)
+    doubled = f"{head}\na,b,c,d\nb,b,c,d\na,b,c,told otherwise\n"
+    for text in ("", "table,commit\n", f"{head}\nspecdec-1,abc\n", f"{head}\na,b,c", doubled):
         path.write_text(text, encoding="utf8")
         with pytest.raises(UsageError, match="git checkout"):
             note_recording(path, FIRST)

@@ -17,7 +17,8 @@ from harness.core.errors import UsageError
 from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
 from harness.core.files import LineFile
 from harness.core.record_files import RecordFile, load_records, read_records
-from harness.core.records import EarlyRanks, Overlap, ProbeRecord, Record, text_hash
+from harness.core.records import Divergence, EarlyRanks, Overlap, ProbeRecord, Record, text_hash
+from harness.tables.files import write_whole
 from methods.steps import Steps
 
 EXPERIMENT = Experiment(
@@ -29,6 +30,8 @@ EXPERIMENT = Experiment(
 
 
 PIPED = {"early_layer": [1], "parts": [[]], "units": [[]]}  # what a pipeline's rounds have besides
+
+TIE = {"position": 1, "margin": 0.0, "bound": 0.001, "replays_agree": True, "kind": "near-tie"}
 
 
 def record(index: int) -> Record:
@@ -92,6 +95,10 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"tokens": [1, 2**63]}, "tokens: 9223372036854775808; expected 0 to 2.14748e+09"),
         ({"error": "but it worked"}, "status 'ok', but error 'but it worked'"),
         ({"status": "failed"}, "error: null, of an example that failed"),
+        ({"status": "failed", "error": "why"}, "tokens: of an example that failed; expected null"),
+        ({"status": "failed", "error": "why", "tokens": None}, "text: of an example that failed; expected null"),
+        ({"status": "failed", "error": "why", "tokens": None, "text": None}, "steps: of an example that failed; expected null"),
+        ({"replayed": 10**9}, "replayed: 1000000000; expected 0 to 80"),
         ({"steps": {"num_accepted": [99]}}, "drafted 2, accepted 99 and emitted 2 tokens"),
         ({"steps": {"num_accepted": [0]}}, "drafted 2, accepted 0 and emitted 2 tokens"),
         ({"steps": {"target_probs": [[5.0, 0.1]]}}, "steps.target_probs: 5.0; expected 0 to 1.01"),
@@ -100,6 +107,12 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"steps": {"drafted": [[1, -7]]}}, "steps.drafted: -7"),
         ({"steps": {"drafted": [[1] * 16385]}}, "steps.drafted, in a round: 16385; expected 0 to 16384"),
         ({"steps": {"drafted": [[1]], "num_accepted": [1]}}, "a round has more target_probs than drafts"),
+        ({"divergence": TIE | {"margin": 100.0}}, "divergence.kind: 'near-tie', of margin 100.0, bound 0.001 and replays that"),
+        ({"divergence": TIE | {"replays_agree": False}}, "bound 0.001 and replays that do not agree; expected 'bug'"),
+        ({"divergence": TIE | {"kind": "bug"}}, "replays that agree; expected 'near-tie'"),
+        ({"divergence": TIE | {"kind": "unresolved"}}, "divergence.kind: 'unresolved', of margin 0.0"),
+        ({"divergence": TIE | {"margin": -1.0}}, "divergence.margin: -1.0; expected 0 or more"),
+        ({"divergence": TIE | {"bound": -1.0}}, "divergence.bound: -1.0; expected 0 or more"),
         ({"stop_reason": "nosuch"}, "Invalid enum value 'nosuch' - at `$.stop_reason`"),
         ({"on_processor_frac": 7.0}, "on_processor_frac: 7.0; expected 0 to 1"),
         ({"wall_s": 1.0, "encode_s": 2.0}, "clock: a batch took 1 s, its rounds and encoding 2 s"),
@@ -132,6 +145,19 @@ def test_impossible_numbers_are_refused_by_name(tmp_path: Path, change: dict[str
     with pytest.raises(UsageError, match=r"x\.jsonl:1: not a record") as caught:
         list(read_records(path))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "divergence",
+    [
+        Divergence(position=1, margin=0.0, bound=0.001, replays_agree=True, kind="near-tie"),
+        Divergence(position=1, margin=None, bound=None, replays_agree=True, kind="near-tie"),
+        Divergence(position=1, margin=None, bound=None, replays_agree=False, kind="unresolved"),
+        Divergence(position=1, margin=1.0, bound=0.0, replays_agree=False, kind="bug", what="choice"),
+    ],
+)
+def test_what_a_run_finds_of_a_divergence_is_read_back(divergence: Divergence) -> None:
+    assert Record.from_line(replace(record(0), divergence=divergence).to_line()).divergence == divergence
 
 
 @pytest.mark.parametrize("appended", ['"wall_s":5.0', '"tokens":[7,8]', '"text":"another"', '"checksum":"0"'])
@@ -234,6 +260,20 @@ def test_full_disk_is_one_clear_line_and_keeps_what_was_written(tmp_path: Path) 
         assert [one.example for one in file.read()] == ["é0"]
         writer.append(record(2))
     assert [one.example for one in file.read()] == ["é0", "é2"]
+
+
+def test_what_a_link_points_to_is_replaced_and_a_pipe_is_not(tmp_path: Path) -> None:
+    """Fault: the link, or the pipe, became a file of its own."""
+    link, pipe, target = (tmp_path / name for name in ("link", "pipe", "target"))
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    for content in ("one", "two"):
+        assert write_whole(link, content) == link
+        assert (link.is_symlink(), target.read_text()) == (True, content)
+    with pytest.raises(UsageError, match=r"output .*pipe: cannot be written \(no regular file\); .* or name another file"):
+        write_whole(pipe, "three")
+    assert pipe.is_fifo()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "pipe", "target"]
 
 
 def test_missing_records_are_refused(tmp_path: Path) -> None:

@@ -101,3 +101,6 @@ def test_show_writes_all_records_or_one(synthetic: SimpleNamespace, tmp_path: Pa
         events = complete(json.loads((tmp_path / "trace.json").read_text(encoding="utf8")))
         assert [one["name"].split()[1] for one in events if one["name"].startswith("example")] == wanted
     assert str(tmp_path / "trace.json") in capsys.readouterr().out
+    for number in (0, 3):
+        assert main(["show", f"{path}:{number}"]) == 2
+        assert "expected a number from 1 to 2 after the colon" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.core.experiment import Comparison, DrafterSpec, MethodSpec
-from harness.core.records import Divergence, Record
+from harness.core.records import Divergence, Record, kind_of
 from harness.exact.captured.capture import Capture, Output
 from harness.exact.captured.greedy import judge_greedy
 from harness.exact.captured.matched import groups_of
@@ -30,7 +30,6 @@ from harness.measures.verdicts import (
 from harness.models.fit import Models
 from harness.report.known.values import hashed, numbers_in
 from harness.report.pinned import drafted_by, plain_decoding
-from harness.run.divergence import kind_of
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta
 
