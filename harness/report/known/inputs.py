@@ -135,6 +135,7 @@ def _heard() -> dict[str, float | str]:
     windows = [[7, 1, 2, 3, 4, 5, 9], [4, 5, 6, 8, 9], [8, 6, 8, 2], [3, 9]]
     found["windows' texts"] = hashed(parts_of([token for part in windows for token in part], {9}, 4))
     found["windows joined"] = hashed(merged(windows, {9}))
+    found["windows that repeat joined"] = hashed(merged([[1, 2, 1, 2], [1, 2, 1, 2, 5]], {9}))
     found["long windows joined"] = hashed(merged([list(range(10, 19)), [13, 0, 15, 16, 17, 18, 1, 2], [16, 1, 2, 3]], {9}))
     return found
 
