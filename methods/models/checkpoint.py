@@ -37,6 +37,7 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
         model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
     _refuse_misfits(found)
     _refuse_apart(model)
+    _refuse_doubles(Path(path), model)
     _refuse_numbers_of_other_kinds(Path(path), model)
     _refuse_wiped_out_model(model)
     return model
@@ -55,6 +56,7 @@ def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: A
     with _silenced():
         model, found = kind.from_pretrained(path, output_loading_info=True, dtype=dtype, **arguments)
     _refuse_misfits(found)
+    _refuse_doubles(Path(path), model)
     _refuse_numbers_of_other_kinds(Path(path), model)
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -168,6 +170,14 @@ def _refuse_odd_index(folder: Path) -> None:
         with safe_open(folder / file, "pt") as tensors:
             if odd := next((name for name in tensors.keys() if places.get(name, file) != file), None):  # noqa: SIM118
                 raise InputError(f"tensor {odd!r} is in {file}, and in {places[odd]} according to {INDEX}")
+
+
+def _refuse_doubles(folder: Path, model: Any) -> None:
+    """InputError for a tensor under two names, with the network's prefix and without: transformers takes either of them."""
+    names = {name for _, name, _ in _kinds(folder)}
+    prefix = f"{model.base_model_prefix}."
+    if double := min((name for name in names if prefix + name in names), default=None):
+        raise InputError(f"tensors {double!r} and {prefix + double!r} are one by two names; expected one of them alone")
 
 
 def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:

@@ -40,6 +40,7 @@ from methods.models.checkpoint import load_whole, refuse_wiped_out
 
 Weights = dict[str, Tensor]
 GPT, T5 = "transformer.h.1.mlp.c_fc.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"
+BASE = "transformer."  # which stands before the names of both networks' tensors, or is left out
 ENDS = "<|endoftext|>"
 ALONE, TEXTS = [{"SpecialToken": {"id": ENDS, "type_id": 0}}], [{"Sequence": {"id": one, "type_id": 0}} for one in "AB"]
 END_ALONE = {
@@ -59,6 +60,10 @@ DAMAGE: dict[str, tuple[Callable[[Weights, str], Weights], str]] = {
     "infinity": (lambda all, one: all | {one: all[one].index_fill(0, torch.tensor(0), float("-inf"))}, "holds NaN or infinity"),
     "zeros": (lambda all, one: {name: torch.zeros_like(weight) for name, weight in all.items()}, "holds nothing but zeros"),
     "one of zeros": (lambda all, one: all | {one: all[one] * 0}, "holds nothing but zeros: it was never trained, or was lost"),
+    "two names": (
+        lambda all, one: all | {(GPT.removeprefix(BASE) if one == GPT else BASE + one): all[one] * 2},
+        "are one by two names; expected one of them alone",
+    ),
     "another shape": (lambda all, one: all | {one: all[one][:-1]}, "its config.json asks for"),
 }
 
