@@ -163,6 +163,8 @@ def _refuse_odd_index(folder: Path) -> None:
     places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise InputError(f"{INDEX} has no weight_map from tensors to files")
+    if not isinstance(content.get("metadata"), dict):
+        raise InputError(f"{INDEX} has no metadata; expected a table, which may be empty")
     files = sorted(set(places.values()))
     if lacking := [file for file in files if Path(file).name != file or not (folder / file).is_file()]:
         raise InputError(f"{INDEX} names {lacking[0]!r}, which is no file of the folder")
