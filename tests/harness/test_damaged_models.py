@@ -611,6 +611,7 @@ def test_layers_of_kinds_that_a_stack_does_not_read_are_refused(
     [
         ({"model": {"dropout": 0.3}}, "dropout 0.3 in its tokenizer.json cuts a text otherwise each time; set it to null"),
         ({"model": {"continuing_subword_prefix": "##"}}, "cannot be read ("),
+        ({"decoder": None}, "of the text 'a B, 12.\\n\u00e9 \u8a9e' (decoder in tokenizer.json); take tokenizer.json and"),
         (
             {"post_processor": END_ALONE},
             "its tokenizer makes no tokens of a text (post_processor in tokenizer.json)",
@@ -618,12 +619,12 @@ def test_layers_of_kinds_that_a_stack_does_not_read_are_refused(
     ],
 )
 def test_tokenizers_that_lose_or_scatter_texts_are_refused(
-    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, change: dict[str, dict], expected: str
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, change: dict[str, Any], expected: str
 ) -> None:
     """Fault: arms read other prompts and were called near-ties; a panic in Rust ended the command; prompts were lost."""
     settings = json.loads((whole["target"] / "tokenizer.json").read_text())
     for part, values in change.items():
-        settings[part] = (settings[part] if part == "model" else {}) | values
+        settings[part] = settings[part] | values if part == "model" else values
     save_llama(LlamaConfig, tmp_path, whole["target"])
     told = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))  # GPT-2's own class makes its processor anew
