@@ -20,6 +20,7 @@ KEPT_TOKENS = (
     "kept_tokens"  # in the configuration of a draft that knows a part of its vocabulary: these tokens, as it numbers them
 )
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # the index says which tensor is in which of several files
+LARGEST_ROW = torch.finfo(torch.float32).max ** 0.5  # of an embedding, by its length
 REPORTER = "transformers"  # logs a table of many lines where a checkpoint does not fit
 
 
@@ -76,13 +77,18 @@ def _numbers(weight: Any) -> Tensor:
 
 
 def _refuse_wiped_out_model(model: nn.Module) -> None:
-    """InputError as ``refuse_wiped_out``, and for a norm whose output is the same whatever it reads: its layer does nothing.
+    """InputError as ``refuse_wiped_out``, and for a norm whose output is the same whatever it reads: its layer does nothing;
+    and for an embedding that every norm, computed in fp32, wipes out: the method would be blamed for what follows.
 
     A norm's weights may all be zero where it multiplies by 1 + weight, as Gemma's.
     """
     refuse_wiped_out(model.state_dict())
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
+        if isinstance(module, nn.Embedding) and isinstance(weight, Tensor) and not weight.is_meta:
+            wide = torch.promote_types(weight.dtype, torch.float32)
+            if not bool((torch.linalg.vector_norm(weight, dim=-1, dtype=wide) < LARGEST_ROW).all()):
+                raise InputError(f"tensor '{name}.weight' has a row whose squares fp32 does not hold: a norm makes zeros of it")
         if not type(module).__name__.endswith("Norm") or not isinstance(weight, Tensor) or weight.dim() != 1:
             continue
         if weight.is_meta or len(weight) == 1 or weight.any():

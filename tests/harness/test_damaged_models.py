@@ -353,6 +353,20 @@ def test_weights_that_tell_no_token_from_another_are_refused(whole: dict[str, Pa
         load(folder)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_embeddings_that_a_norm_wipes_out_are_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, dtype: str
+) -> None:
+    """Fault: only some tokens were, and the audit blamed the method for what a draft then said."""
+    name = "transformer.wte.weight"
+
+    def large(weights: Weights) -> Weights:
+        return weights | {name: torch.cat([weights[name][:-1], torch.full_like(weights[name][-1:], 1e19)])}
+
+    folder = damaged(whole["target"], tmp_path / "model", large)
+    assert f"tensor {name!r} has a row whose squares fp32 does not hold" in refusal(folder, capfd, dtype=dtype)
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
