@@ -1,7 +1,8 @@
 """Compile a C++ source once a machine, with the compiler that is at hand, and load it. Without a compiler there is no library.
 
 A library lies in the cache under the hash of its sources, the flags, the compiler and the processor, beside the SHA-256 of its
-bytes: one that does not match (torn, damaged) is compiled again. Where torch was imported before it shares torch's threads.
+name and bytes: one that does not match (torn, damaged, another's) is compiled again. Where torch was imported before it shares
+torch's threads.
 """
 
 import ctypes
@@ -43,7 +44,7 @@ def library(source: Path) -> ctypes.CDLL | None:
         _note(source, f"no C++ compiler found ($CXX, {', '.join(COMPILERS)})")
         return None
     code = b"\0".join(path.read_bytes() for path in sources(source))
-    name = _digest(code, repr((ALWAYS, FLAGS, _identity(compiler), _processor())).encode())[:16]
+    name = _digest(code, repr((source.stem, ALWAYS, FLAGS, _identity(compiler), _processor())).encode())[:16]
     path = cache_folder() / f"native-{source.stem}-{name}.so"
     try:
         if not _is_whole(path):  # looked at before anything is written: the cache may be one that this user only reads
@@ -92,7 +93,7 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
     if THREADS not in flags:
         slow = "is compiled without OpenMP, so that its passes take one thread"
         print(f"foretoken: note: {source.name} {slow}; install it (libomp) and delete {path}", file=sys.stderr)
-    checksum = _digest(partial.read_bytes())
+    checksum = _digest(path.name.encode(), partial.read_bytes())
     partial.replace(path)
     partial.write_text(checksum, encoding="ascii")
     partial.replace(path.with_suffix(".sha256"))
@@ -102,7 +103,7 @@ def _is_whole(path: Path) -> bool:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "no regular file", str(path))
     try:
-        return _digest(path.read_bytes()) == path.with_suffix(".sha256").read_text(encoding="ascii")
+        return _digest(path.name.encode(), path.read_bytes()) == path.with_suffix(".sha256").read_text(encoding="ascii")
     except (FileNotFoundError, UnicodeDecodeError):
         return False
 

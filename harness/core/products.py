@@ -7,12 +7,13 @@ but for rounding; a record's environment names it, so that records made with ano
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock
 
 from harness.core.errors import UsageError
-from harness.core.files import made, parsed, replace_file, short_hash, written
+from harness.core.files import made, parsed, plain, readable, regular, replace_file, short_hash, written
 from kernels import native
 from kernels.native import cache_folder
 from kernels.products.matrix import ANY_ROWS, COMPILED, SOURCE, TORCH, Choice, choose, measured_times
@@ -52,15 +53,17 @@ def _measured(folder: Path) -> Choice:
                     times = measured_times()
                     assert times is not None
                     replace_file(path, written(choose(times)))
-        return _checked(made(Choice, parsed(path.read_bytes())))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); delete it, and the choice is measured anew") from error
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; free some space, or set {VARIABLE} to torch") from error
+    with readable(str(path), "delete it, and the choice is measured anew"):
+        regular(path)
+        return _checked(parsed(path.read_bytes()))
 
 
-def _checked(found: Choice) -> Choice:
-    """ValueError for a choice that no measuring gives."""
-    if found.rounding is not None or not 0 <= found.least_size <= LARGEST or not 0 <= found.most_rows <= ANY_ROWS:
-        raise ValueError(f"{found}: no choice that is measured")
+def _checked(values: Any) -> Choice:
+    """Return the choice that JSON holds; ValueError for one that no measuring gives."""
+    found = made(Choice, values)
+    is_measured = found.rounding is None and 0 <= found.least_size <= LARGEST and 0 <= found.most_rows <= ANY_ROWS
+    if not is_measured or plain(found) != values:  # of fields that it lacks a choice has others
+        raise ValueError(f"{values}: no choice that is measured")
     return found

@@ -45,6 +45,9 @@ TIMEOUT_S = 10.0
 SHA1_DIGITS, SHA256_DIGITS = 40, 64
 NO_ANSWER = (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError)
 PANIC = "PanicException"  # of a library in Rust; no Exception
+MEANT = {  # what libraries say that name no setting: what is wrong
+    "Padding_idx must be within": "pad_token_id in its config.json, expected one below its vocab_size",
+}
 REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((GatedRepoError,), "it is gated; accept its terms on huggingface.co and set HF_TOKEN, or name another model"),
     ((RevisionNotFoundError,), "the Hub has no such revision; expected a branch, tag or commit of this model"),
@@ -340,6 +343,7 @@ def explain(spec: ModelSpec, path: str, error: BaseException) -> UsageError:
 
 def _unreadable_folder(spec: ModelSpec, path: str, error: BaseException) -> UsageError:
     reason = first_line(error)
+    reason = next((f"{meant}: {reason}" for words, meant in MEANT.items() if words in reason), reason)
     if Path(path).parent == cache_folder():
         if not spec.base.startswith((ZOO, POCKET)) and (file := gguf_file(spec.base)) is not None:
             return unreadable_gguf(file, reason)  # its conversion has been verified: it holds what the file does

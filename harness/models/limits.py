@@ -26,19 +26,29 @@ LIMITS = {  # of numbers in a configuration, by a part of their names, the first
     "intermediate_size": (1, 2**40),
     "max_position_embeddings": (1, 2**40),
     "query_pre_attn_scalar": (1e-9, 2**40),
+    "partial_rotary_factor": (1e-9, 1),
+    "_freq_factor": (1e-9, 2**40),
 }
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")  # as configurations name them; 0 of a network without any
 ROPE = ("rope_scaling", "rope_parameters")  # the older name and the newer of one table of settings
+ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")  # in that table, or beside it
+ORDERED = (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast"))  # in that table: the first is below the second
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-SETTINGS = (CONFIG, "generation_config.json", "tokenizer_config.json", "preprocessor_config.json", "special_tokens_map.json")
-KINDS: dict[str, type] = {
-    "model_type": str, "architectures": list, "quantization_config": dict, "rope_scaling": dict, "rope_parameters": dict,
-    "dtype": str, "torch_dtype": str, "hidden_act": str, "activation_function": str, "dense_act_fn": str,
-    "feed_forward_proj": str, "tie_word_embeddings": bool, "is_encoder_decoder": bool,
+GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, "preprocessor_config.json", "special_tokens_map.json")
+KINDS: dict[str, dict[str, Any]] = {
+    CONFIG: {
+        "model_type": str, "architectures": list, "quantization_config": dict, "rope_scaling": dict, "rope_parameters": dict,
+        "dtype": str, "torch_dtype": str, "hidden_act": str, "activation_function": str, "dense_act_fn": str,
+        "feed_forward_proj": str, "tie_word_embeddings": bool, "is_encoder_decoder": bool,
+    },
+    TOKENIZER_CONFIG: {"tokenizer_class": str, "model_max_length": int | float, "added_tokens_decoder": dict},
 }  # fmt: skip
+DTYPES = ("dtype", "torch_dtype")
 T5S = ("t5", "mt5", "umt5", "longt5")  # in which one setting of the activation follows from the other
 ACTIVATIONS = ("hidden_act", "activation_function", "dense_act_fn")
-JSON_NAMES = {str: "a text", list: "a list", dict: "a table", bool: "true or false"}
+JSON_NAMES = {str: "a text", list: "a list", dict: "a table", bool: "true or false", int | float: "a number"}
+POINTER = b"version https://git-lfs"  # begins a file that Git LFS has not fetched
 
 
 def check_folder(folder: Path) -> None:
@@ -60,11 +70,17 @@ def check_folder(folder: Path) -> None:
             raise ValueError(f"{name}: {error}") from error
         if not isinstance(settings, dict):
             raise ValueError(f"{name} holds {str(settings)[:40]!r}, expected a table of settings")
+        _check_kinds(settings, name)
         if name == CONFIG:
-            _check_kinds(settings)
             _check_numbers(settings, CONFIG)
             _check_agreement(settings)
     _check_cuts(folder / TOKENIZER)
+    for path in folder.glob("*.safetensors"):
+        if not path.is_file():
+            raise ValueError(f"{path.name} is no regular file; expected tensors")
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise ValueError(f"{path.name} is a pointer of Git LFS, expected tensors; run git lfs pull")
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -77,29 +93,56 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_agreement(settings: Mapping[str, Any]) -> None:
     """ValueError for settings that are there under two names, and for those of another network than the one that is named."""
+    import torch
     import transformers
 
+    for name in DTYPES:
+        if settings.get(name) is not None and not isinstance(getattr(torch, settings[name], None), torch.dtype):
+            raise ValueError(f"{name} {settings[name]!r} in its {CONFIG}, expected a type of torch, as 'float32' or 'bfloat16'")
     older, newer = (settings.get(name) for name in ROPE)
     first, second = ({**table, "rope_type": table.get("rope_type", table.get("type"))} for table in (older or {}, newer or {}))
     if older and newer and (apart := [name for name in first.keys() & second.keys() if first[name] != second[name]]):
         raise ValueError(f"{ROPE[0]} {older} and {ROPE[1]} {newer} in its {CONFIG} say two of {min(apart)}; leave one of them")
-    for table in (one for one in (older, newer) if one):
-        if (factor := table.get("factor")) is not None and not (isinstance(factor, int | float) and factor > 0):
+    for table in _rope_tables(older, newer):
+        if (factor := table.get("factor")) is not None and not (_is_number(factor) and factor > 0):
             raise ValueError(f"factor {factor!r} of its rotary positions in its {CONFIG}, expected a number above 0")
-    if settings.get("num_experts_per_tok") == 0 and (name := next((one for one in EXPERTS if settings.get(one)), None)):
-        raise ValueError(f"num_experts_per_tok 0 beside {name} {settings[name]} in its {CONFIG}, expected 1 or more")
-    if settings.get("return_dict") is False:
-        raise ValueError(f"return_dict false in its {CONFIG}; leave it out: outputs are read by their names")
+        for lower, upper in ORDERED:
+            if _is_number(table.get(lower)) and _is_number(table.get(upper)) and table[lower] >= table[upper]:
+                both = f"{lower} {table[lower]!r} and {upper} {table[upper]!r}"
+                raise ValueError(f"{both} of its rotary positions in its {CONFIG}, expected the first below the second")
+    for place, table in zip(ROPE, (older or {}, newer or {}), strict=True):
+        for name in ROPE_NUMBERS:
+            if _is_number(table.get(name)) and _is_number(settings.get(name)) and table[name] != settings[name]:
+                both = f"{name} {settings[name]!r} beside {table[name]!r} in {place}"
+                raise ValueError(f"{both} in its {CONFIG} are one setting in two places; leave one of them")
+    if settings.get("num_experts_per_tok") == 0 and (many := next((one for one in EXPERTS if settings.get(one)), None)):
+        raise ValueError(f"num_experts_per_tok 0 beside {many} {settings[many]} in its {CONFIG}, expected 1 or more")
+    if odd := next((one for one in ("return_dict", "use_return_dict") if settings.get(one) is False), None):
+        raise ValueError(f"{odd} false in its {CONFIG}; leave it out: outputs are read by their names")
     family = str(settings.get("model_type"))
     kind = transformers.CONFIG_MAPPING[family] if family in transformers.CONFIG_MAPPING else None  # noqa: SIM401, it is lazy
     for name, other in getattr(kind, "attribute_map", {}).items():
         if name in settings and other in settings and settings[name] != settings[other]:
             both = f"{name} {settings[name]!r} and {other} {settings[other]!r}"
             raise ValueError(f"{both} in its {CONFIG} are one setting by two names; leave one of them")
+    rows, others = settings.get("vocab_size"), settings.get("decoder_vocab_size")
+    if family == "marian" and settings.get("share_encoder_decoder_embeddings", True) and others not in (rows, None):
+        both = f"vocab_size {rows!r} and decoder_vocab_size {others!r}"
+        raise ValueError(f"{both} in its {CONFIG}, which says that both sides share their embeddings; correct one of them")
     for name in settings.get("architectures") or ():
         if (families := _families_of(str(name))) and family not in families:
             both = f"model_type {family!r} and architectures {name!r}"
             raise ValueError(f"{both} in its {CONFIG} are of two families; correct one of them")
+
+
+def _rope_tables(*found: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the tables of rotary positions that are there, and those in them, one for a kind of layer."""
+    tables = [table for table in found if table]
+    return tables + [one for table in tables for one in table.values() if isinstance(one, Mapping)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _families_of(network: str) -> set[str]:
@@ -126,11 +169,11 @@ def _check_cuts(path: Path) -> None:
         raise ValueError(f"dropout {model['dropout']!r} in its {path.name} cuts a text otherwise each time; set it to null")
 
 
-def _check_kinds(settings: Mapping[str, Any]) -> None:
-    for name, kind in KINDS.items():
+def _check_kinds(settings: Mapping[str, Any], source: str) -> None:
+    for name, kind in KINDS.get(source, {}).items():
         value = settings.get(name)
         if value is not None and not isinstance(value, kind):
-            raise ValueError(f"{name} {value!r} in its {CONFIG}, expected {JSON_NAMES[kind]}")
+            raise ValueError(f"{name} {value!r} in its {source}, expected {JSON_NAMES[kind]}")
 
 
 def check_settings(config: "PreTrainedConfig", source: str = "config.json") -> None:
@@ -141,6 +184,19 @@ def check_settings(config: "PreTrainedConfig", source: str = "config.json") -> N
             raise ValueError(f"{name} {depth!r} in its {source}, expected 1 to {MOST_LAYERS}")
     _check_numbers(config.to_dict(), source)
     _check_activations(config, source)
+    _check_rope(config, source)
+
+
+def _check_rope(config: "PreTrainedConfig", source: str) -> None:
+    """ValueError for rotary positions of a type that transformers does not know, or whose base is no number."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    known = ("default", *ROPE_INIT_FUNCTIONS)
+    for table in _rope_tables(getattr(config, "rope_parameters", None)):
+        if (kind := table.get("rope_type", "default")) not in known:
+            raise ValueError(f"rope_type {kind!r} in its {source}, expected one of {', '.join(known)}")
+        if not _is_number(theta := table.get("rope_theta", 1.0)):
+            raise ValueError(f"rope_theta {theta!r} in its {source}, expected a number")
 
 
 def _check_activations(config: "PreTrainedConfig", source: str) -> None:
@@ -165,7 +221,7 @@ def _check_numbers(settings: Mapping[str, Any], source: str) -> None:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             _check_numbers(value, source)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif _is_number(value):
             least, most = next((limits for word, limits in LIMITS.items() if word in name), (-(2**62), 2**62))
             if not least <= value <= most:
                 raise ValueError(f"{name} {value!r} in its {source}, expected {least:g} to {most:g}")

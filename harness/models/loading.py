@@ -56,6 +56,7 @@ EXTRACTED = {"sampling_rate": SAMPLE_RATE, "n_fft": 400, "padding_side": "right"
 MOST_HOP = 2**12  # samples from one frame to the next
 BEGIN, NO_TIMESTAMPS = "<|startoftranscript|>", "<|notimestamps|>"  # as all of OpenAI's tokenizers name them
 TRIED_TEXT = "a B, 12.\n\u00e9 \u8a9e"
+SPACES = ("\u0120", "\u2581")  # as tokenizers write a space inside a token; a decoder takes them away
 LEAST_KNOWN = 0.5  # of a network's tokens that its tokenizer knows; sizes are rounded up by some per cent, not to the double
 MOST_TIMES = 1000  # that a chat template may repeat a text
 TEMPLATE_S, MOST_CHARACTERS = 5, 1_000_000  # of a chat template: its time, and what it may add to a text
@@ -302,8 +303,12 @@ def _check_tokenizer(model: LoadedModel) -> None:
     remedy = "take tokenizer.json and tokenizer_config.json from where its weights are from"
     if getattr(stack.model.config, KEPT_TOKENS, None) is None and ordinary.get(last, 0) >= size:
         raise UsageError(f"{said}numbers {last!r} as {ordinary[last]}, its network has {size} tokens; {remedy}")
-    if not tokenizer(TRIED_TEXT, add_special_tokens=False).input_ids:
+    tried = tokenizer(TRIED_TEXT, add_special_tokens=False).input_ids
+    if not tried:
         raise UsageError(f"{said}makes no tokens of a text (post_processor in tokenizer.json); {remedy}")
+    decoded = model.decode(tried)
+    if any(mark in decoded for mark in SPACES):
+        raise UsageError(f"{said}makes {decoded!r} of the text {TRIED_TEXT!r} (decoder in tokenizer.json); {remedy}")
     if len(vocabulary) < LEAST_KNOWN * size:
         raise UsageError(f"{said}has {len(vocabulary)} tokens, its network {size}; {remedy}")
     kept = dict(enumerate(getattr(stack.model.config, KEPT_TOKENS, None) or ()))

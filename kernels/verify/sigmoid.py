@@ -23,6 +23,7 @@ if sys.platform == "linux":  # where Triton is installed
 
 LEAST_SUM = 1e-6
 LEAST_WEIGHT = 1e-5
+MOST_WIDTH = torch.finfo(torch.float32).max  # of beta - alpha
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Scaling:
     def __post_init__(self) -> None:
         if not self.alpha < self.beta:
             raise InputError(f"alpha {self.alpha!r}, beta {self.beta!r}: expected alpha < beta, such as -1e3 and 1e3")
+        if not self.beta - self.alpha <= MOST_WIDTH:
+            both = f"alpha {self.alpha!r}, beta {self.beta!r}"
+            raise InputError(
+                f"rule 'sigmoid', {both}: expected at most {MOST_WIDTH:g} between them, as fp32 holds, such as 2e3"
+            )
 
     def activate(self, logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Eq. 5, each step rounded to the logits' dtype: in fp16 a constant of 1e5 overflows and gives NaN, as in the paper."""

@@ -418,6 +418,11 @@ class EncoderDecoderStack(Stack):
                 f"decoder_start_token_id of model type {model.config.model_type!r}: expected a token id, found none; "
                 "set it in the checkpoint's generation_config.json"
             )
+        if type(self.start_token) is not int or not 0 <= self.start_token < self.vocab_size:
+            raise InputError(
+                f"decoder_start_token_id {self.start_token!r}: expected a token id from 0 to {self.vocab_size - 1}; correct it "
+                "in the checkpoint's generation_config.json or config.json"
+            )
         self.input_vocab_size = model.get_encoder().get_input_embeddings().weight.shape[0]
         self._encoder: DecoderLayers | None = None
 

@@ -20,6 +20,7 @@ KEPT_TOKENS = (
     "kept_tokens"  # in the configuration of a draft that knows a part of its vocabulary: these tokens, as it numbers them
 )
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # the index says which tensor is in which of several files
+LARGEST_ROW = torch.finfo(torch.float32).max ** 0.5  # of an embedding, by its length
 REPORTER = "transformers"  # logs a table of many lines where a checkpoint does not fit
 
 
@@ -37,6 +38,7 @@ def load_whole(kind: Any, path: Any, **arguments: Any) -> Any:
         model, found = kind.from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
     _refuse_misfits(found)
     _refuse_apart(model)
+    _refuse_doubles(Path(path), model)
     _refuse_numbers_of_other_kinds(Path(path), model)
     _refuse_wiped_out_model(model)
     return model
@@ -55,6 +57,7 @@ def load_dequantised(kind: Any, path: Any, *, dtype: torch.dtype, **arguments: A
     with _silenced():
         model, found = kind.from_pretrained(path, output_loading_info=True, dtype=dtype, **arguments)
     _refuse_misfits(found)
+    _refuse_doubles(Path(path), model)
     _refuse_numbers_of_other_kinds(Path(path), model)
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -74,13 +77,18 @@ def _numbers(weight: Any) -> Tensor:
 
 
 def _refuse_wiped_out_model(model: nn.Module) -> None:
-    """InputError as ``refuse_wiped_out``, and for a norm whose output is the same whatever it reads: its layer does nothing.
+    """InputError as ``refuse_wiped_out``, and for a norm whose output is the same whatever it reads: its layer does nothing;
+    and for an embedding that every norm, computed in fp32, wipes out: the method would be blamed for what follows.
 
     A norm's weights may all be zero where it multiplies by 1 + weight, as Gemma's.
     """
     refuse_wiped_out(model.state_dict())
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
+        if isinstance(module, nn.Embedding) and isinstance(weight, Tensor) and not weight.is_meta:
+            wide = torch.promote_types(weight.dtype, torch.float32)
+            if not bool((torch.linalg.vector_norm(weight, dim=-1, dtype=wide) < LARGEST_ROW).all()):
+                raise InputError(f"tensor '{name}.weight' has a row whose squares fp32 does not hold: a norm makes zeros of it")
         if not type(module).__name__.endswith("Norm") or not isinstance(weight, Tensor) or weight.dim() != 1:
             continue
         if weight.is_meta or len(weight) == 1 or weight.any():
@@ -161,6 +169,8 @@ def _refuse_odd_index(folder: Path) -> None:
     places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise InputError(f"{INDEX} has no weight_map from tensors to files")
+    if not isinstance(content.get("metadata"), dict):
+        raise InputError(f"{INDEX} has no metadata; expected a table, which may be empty")
     files = sorted(set(places.values()))
     if lacking := [file for file in files if Path(file).name != file or not (folder / file).is_file()]:
         raise InputError(f"{INDEX} names {lacking[0]!r}, which is no file of the folder")
@@ -168,6 +178,14 @@ def _refuse_odd_index(folder: Path) -> None:
         with safe_open(folder / file, "pt") as tensors:
             if odd := next((name for name in tensors.keys() if places.get(name, file) != file), None):  # noqa: SIM118
                 raise InputError(f"tensor {odd!r} is in {file}, and in {places[odd]} according to {INDEX}")
+
+
+def _refuse_doubles(folder: Path, model: Any) -> None:
+    """InputError for a tensor under two names, with the network's prefix and without: transformers takes either of them."""
+    names = {name for _, name, _ in _kinds(folder)}
+    prefix = f"{model.base_model_prefix}."
+    if double := min((name for name in names if prefix + name in names), default=None):
+        raise InputError(f"tensors {double!r} and {prefix + double!r} are one by two names; expected one of them alone")
 
 
 def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:

@@ -24,6 +24,7 @@ from methods.options import EARLY_HEADS as FILE
 from methods.types import Inputs, Session
 
 NAME = re.compile(r"layer\.[1-9][0-9]*")  # of a trained head's weights
+TRIED = 8  # positions that heads are tried with when they are loaded
 CHUNK = 64  # positions whose logits are held at once
 
 
@@ -73,7 +74,7 @@ def save_heads(weights: Mapping[int, Float[Tensor, "V D"]], folder: Path) -> Non
 
 
 def load_heads(folder: Path, stack: Stack) -> TrainedHeads:
-    """Load heads; InputError where the folder holds none or those of another model."""
+    """Load heads; InputError where the folder holds none, those of another model or such as overflow."""
     path = folder / FILE
     try:
         tensors = load_file(path)
@@ -88,6 +89,12 @@ def load_heads(folder: Path, stack: Stack) -> TrainedHeads:
         refuse_not_finite({f"layer.{layer}": weight for layer, weight in heads.weights.items()})
     except InputError as error:
         raise InputError(f"trained heads {path}: in the model's own type, {error}; train heads for this model") from error
+    hidden = torch.randn(1, TRIED, stack.head_weight.shape[0], generator=torch.Generator().manual_seed(0))
+    for layer, weight in heads.weights.items():
+        if not bool((stack.head(hidden.to(stack.device, stack.dtype), weight) < float("inf")).all()):  # -inf: never emitted
+            raise InputError(
+                f"trained heads {path}: layer.{layer}: its logits hold NaN or infinity; train heads for this model"
+            )
     return heads
 
 

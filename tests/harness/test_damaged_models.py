@@ -40,6 +40,7 @@ from methods.models.checkpoint import load_whole, refuse_wiped_out
 
 Weights = dict[str, Tensor]
 GPT, T5 = "transformer.h.1.mlp.c_fc.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"
+BASE = "transformer."  # which stands before the names of both networks' tensors, or is left out
 ENDS = "<|endoftext|>"
 ALONE, TEXTS = [{"SpecialToken": {"id": ENDS, "type_id": 0}}], [{"Sequence": {"id": one, "type_id": 0}} for one in "AB"]
 END_ALONE = {
@@ -59,6 +60,10 @@ DAMAGE: dict[str, tuple[Callable[[Weights, str], Weights], str]] = {
     "infinity": (lambda all, one: all | {one: all[one].index_fill(0, torch.tensor(0), float("-inf"))}, "holds NaN or infinity"),
     "zeros": (lambda all, one: {name: torch.zeros_like(weight) for name, weight in all.items()}, "holds nothing but zeros"),
     "one of zeros": (lambda all, one: all | {one: all[one] * 0}, "holds nothing but zeros: it was never trained, or was lost"),
+    "two names": (
+        lambda all, one: all | {(GPT.removeprefix(BASE) if one == GPT else BASE + one): all[one] * 2},
+        "are one by two names; expected one of them alone",
+    ),
     "another shape": (lambda all, one: all | {one: all[one][:-1]}, "its config.json asks for"),
 }
 
@@ -109,6 +114,11 @@ def test_weights_that_are_not_whole_are_refused(
         ({}, {}, None),
         ({"weight_map": None}, {}, "model.safetensors.index.json has no weight_map from tensors to files"),
         ({"weight_map": {}}, {}, "model.safetensors.index.json has no weight_map from tensors to files"),
+        (
+            {"weight_map": {T5: "a.safetensors"}},
+            {},
+            "model.safetensors.index.json has no metadata; expected a table, which may",
+        ),
         ({T5: "../model.safetensors"}, {}, "names '../model.safetensors', which is no file of the folder"),
         ({T5: "c.safetensors"}, {}, "names 'c.safetensors', which is no file of the folder"),
         ({T5: "b.safetensors"}, {}, f"tensor '{T5}' is in a.safetensors, and in b.safetensors according to"),
@@ -271,7 +281,17 @@ def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | 
         ("generation_config.json", "{", "cannot be read (generation_config.json: Expecting property name"),
         ("tokenizer.json", "[]", "cannot be read ("),
         ("tokenizer_config.json", "[]", "tokenizer_config.json holds '[]', expected a table of settings"),
-        ("tokenizer_config.json", {"model_max_length": "x"}, "cannot be read ("),
+        (
+            "tokenizer_config.json",
+            {"model_max_length": "x"},
+            "model_max_length 'x' in its tokenizer_config.json, expected a num",
+        ),
+        ("tokenizer_config.json", {"tokenizer_class": 3}, "tokenizer_class 3 in its tokenizer_config.json, expected a text"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": []},
+            "added_tokens_decoder [] in its tokenizer_config.json, expected a",
+        ),
     ],
 )
 def test_odd_configurations_are_refused_in_one_line(
@@ -333,6 +353,20 @@ def test_weights_that_tell_no_token_from_another_are_refused(whole: dict[str, Pa
         load(folder)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_embeddings_that_a_norm_wipes_out_are_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, dtype: str
+) -> None:
+    """Fault: only some tokens were, and the audit blamed the method for what a draft then said."""
+    name = "transformer.wte.weight"
+
+    def large(weights: Weights) -> Weights:
+        return weights | {name: torch.cat([weights[name][:-1], torch.full_like(weights[name][-1:], 1e19)])}
+
+    folder = damaged(whole["target"], tmp_path / "model", large)
+    assert f"tensor {name!r} has a row whose squares fp32 does not hold" in refusal(folder, capfd, dtype=dtype)
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
@@ -371,6 +405,14 @@ SAID = {  # what stands in a file of settings: what its refusal says
     '{"model_type": ["llama"]': "model_type ['llama'] in its config.json, expected a text",
     '{"dtype": 7': "dtype 7 in its config.json, expected a text",
     '{"tie_word_embeddings": "yes"': "tie_word_embeddings 'yes' in its config.json, expected true or false",
+    '{"rope_parameters": {"rope_type": null}': "rope_type None in its config.json, expected one of default, linear, ",
+    '{"rope_parameters": {"rope_type": "yarm"}': "rope_type 'yarm' in its config.json, expected one of default, linear, ",
+    '{"rope_parameters": {"rope_theta": "1e4"}': "rope_theta '1e4' in its config.json, expected a number",
+    '{"rope_parameters": {"rope_theta": null}': "rope_theta None in its config.json, expected a number",
+    '{"dtype": "float8"': "dtype 'float8' in its config.json, expected a type of torch, as 'float32' or 'bfloat16'",
+    '{"dtype": "nn"': "dtype 'nn' in its config.json, expected a type of torch, as 'float32' or 'bfloat16'",
+    '{"pad_token_id": 9999': "pad_token_id in its config.json, expected one below its vocab_size: Padding_idx must be within",
+    '{"use_return_dict": false': "use_return_dict false in its config.json; leave it out: outputs are read by their names",
 }
 
 
@@ -417,6 +459,34 @@ def test_settings_that_are_a_folder_are_refused(whole: dict[str, Path], tmp_path
     (tmp_path / "generation_config.json").mkdir()
     with pytest.raises(UsageError, match=r"generation_config\.json is no regular file; expected JSON"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "model.safetensors is no regular file; expected tensors"),
+        (
+            "version https://git-lfs.github.com/spec/v1\n",
+            "model.safetensors is a pointer of Git LFS, expected tensors; run git",
+        ),
+    ],
+)
+def test_weights_that_are_no_file_of_tensors_are_refused(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, content: str | None, expected: str
+) -> None:
+    folder = Path(shutil.copytree(whole["target"], tmp_path / "model"))
+    file = folder / "model.safetensors"
+    file.unlink()
+    file.mkdir() if content is None else file.write_text(content)
+    assert expected in refusal(folder, capfd)
+
+
+@pytest.mark.parametrize("start", ["0", 99999])
+def test_a_first_token_that_a_decoder_does_not_have_is_named(
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, start: object
+) -> None:
+    folder = with_file(whole, tmp_path, SETTINGS, {"decoder_start_token_id": start}, "t5")
+    assert f"decoder_start_token_id {start!r}: expected a token id from 0 to" in refusal(folder, capfd)
 
 
 def test_an_untrained_model_whose_padding_has_no_embedding_is_loaded(whole: dict[str, Path], tmp_path: Path) -> None:
@@ -491,6 +561,27 @@ def test_templates_that_trim_a_text_or_mark_it_are_right(whole: dict[str, Path],
             {"num_local_experts": 4, "num_experts_per_tok": 0},
             "num_experts_per_tok 0 beside num_local_experts 4 in its config.json",
         ),
+        ({"rope_scaling": {"type": "linear", "factor": True}}, "factor True of its rotary positions in its config.json"),
+        ({"rope_parameters": {"all": {"factor": -1}}}, "factor -1 of its rotary positions in its config.json"),
+        (
+            {"rope_theta": 500000, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rope_theta 500000 beside 10000.0 in rope_parameters in its config.json are one setting in two places; leave one",
+        ),
+        ({"partial_rotary_factor": -1}, "partial_rotary_factor -1 in its config.json, expected 1e-09 to 1"),
+        ({"rope_parameters": {"partial_rotary_factor": 2}}, "partial_rotary_factor 2 in its config.json, expected 1e-09 to 1"),
+        ({"rope_scaling": {"low_freq_factor": -1.0}}, "low_freq_factor -1.0 in its config.json, expected 1e-09 to"),
+        (
+            {"rope_scaling": {"low_freq_factor": 4, "high_freq_factor": 4}},
+            "low_freq_factor 4 and high_freq_factor 4 of its rotary positions in its config.json, expected the first below",
+        ),
+        (
+            {"rope_parameters": {"beta_fast": 1, "beta_slow": 32}},
+            "beta_slow 32 and beta_fast 1 of its rotary positions in its config.json, expected the first below the second",
+        ),
+        (
+            {"model_type": "marian", "vocab_size": 1024, "decoder_vocab_size": 2048},
+            "vocab_size 1024 and decoder_vocab_size 2048 in its config.json, which says that both sides share",
+        ),
         ({"model_type": "gemma2", "query_pre_attn_scalar": -8}, "query_pre_attn_scalar -8 in its config.json, expected 1e-09"),
     ],
 )
@@ -500,6 +591,7 @@ def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, setti
     with pytest.raises(ValueError, match=re.escape(expected)):
         check_folder(tmp_path)
     both = {"rope_scaling": {"type": "linear", "factor": 8}, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}
+    both |= {"rope_theta": 10000, "partial_rotary_factor": 0.5}
     (tmp_path / "config.json").write_text(json.dumps({"num_local_experts": 0, "num_experts_per_tok": 0} | both))
     check_folder(tmp_path)
 
@@ -533,6 +625,7 @@ def test_layers_of_kinds_that_a_stack_does_not_read_are_refused(
     [
         ({"model": {"dropout": 0.3}}, "dropout 0.3 in its tokenizer.json cuts a text otherwise each time; set it to null"),
         ({"model": {"continuing_subword_prefix": "##"}}, "cannot be read ("),
+        ({"decoder": None}, "of the text 'a B, 12.\\n\u00e9 \u8a9e' (decoder in tokenizer.json); take tokenizer.json and"),
         (
             {"post_processor": END_ALONE},
             "its tokenizer makes no tokens of a text (post_processor in tokenizer.json)",
@@ -540,12 +633,12 @@ def test_layers_of_kinds_that_a_stack_does_not_read_are_refused(
     ],
 )
 def test_tokenizers_that_lose_or_scatter_texts_are_refused(
-    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, change: dict[str, dict], expected: str
+    whole: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture, change: dict[str, Any], expected: str
 ) -> None:
     """Fault: arms read other prompts and were called near-ties; a panic in Rust ended the command; prompts were lost."""
     settings = json.loads((whole["target"] / "tokenizer.json").read_text())
     for part, values in change.items():
-        settings[part] = (settings[part] if part == "model" else {}) | values
+        settings[part] = settings[part] | values if part == "model" else values
     save_llama(LlamaConfig, tmp_path, whole["target"])
     told = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))  # GPT-2's own class makes its processor anew

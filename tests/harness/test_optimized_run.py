@@ -220,6 +220,11 @@ def test_profiling_is_of_single_rows(settings: Settings) -> None:
         ),
         (["--rule", "lenience", "--half-logits"], "--half-logits True: rule 'lenience' does not read it"),
         (["--rule", "sigmoid", "--scale", "-5"], "alpha 5.0, beta -5.0: expected alpha < beta"),
+        (
+            ["--rule", "sigmoid", "--scale", "inf"],
+            r"rule 'sigmoid', alpha -inf, beta inf: expected at most 3.40282e\+38 between",
+        ),
+        (["--rule", "sigmoid", "--scale", "1e300"], r"rule 'sigmoid', alpha -1e\+300, beta 1e\+300: expected at most 3.40282e"),
     ],
 )
 def test_scales_of_rules_that_have_none_are_refused_in_one_line(

@@ -1,5 +1,6 @@
 """Who makes products: by name, or measured once and kept."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,15 @@ def test_a_damaged_choice_is_refused_by_its_name(tmp_path: Path) -> None:
     products._measured.cache_clear()
     [path] = tmp_path.glob("products-*.json")
     nonsense = ("64}x", '64, "rounding": "int8"}', "-1}", '64, "most_rows": -64}', f"{10**30}}}")
-    for content in [*(f'{{"least_size": {one}' for one in nonsense), "[" * 100_000]:
+    refused = pytest.raises(UsageError, match=r"products-.*\.json: cannot be read .*; delete it")
+    for content in [*(f'{{"least_size": {one}' for one in nonsense), "[" * 100_000, "{}"]:
         path.write_text(content)
-        with pytest.raises(UsageError, match=r"products-.*\.json: cannot be read .*; delete it"):
+        with refused:
             products.choice()
+    path.unlink()
+    os.mkfifo(path)
+    with refused:  # and not waited for
+        products.choice()
 
 
 def test_names_fix_it(monkeypatch: pytest.MonkeyPatch, measured: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,22 @@ def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damag
     path.write_bytes(damage(whole))
     assert load(source) is not None
     assert native._is_whole(path)
+
+
+@needs_compiler
+def test_another_sources_library_with_its_checksum_is_compiled_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: the model's folder was blamed for a function that the library did not have."""
+    other = tmp_path / "other.cpp"
+    other.write_text(SOURCE.replace("twice", "other"), encoding="utf8")
+    load(source), load(other)
+    [others] = (tmp_path / "cache").glob("native-other-*.so")
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "later"))  # what is loaded once, this process has under its path
+    (tmp_path / "later").mkdir()
+    for ending in (".so", ".sha256"):
+        shutil.copy(others.with_suffix(ending), (tmp_path / "later" / compiled(tmp_path).name).with_suffix(ending))
+    assert load(source).twice(21) == 42
 
 
 @needs_compiler

@@ -135,6 +135,9 @@ def test_what_cannot_be_ranked_is_refused(deep: Callable[..., Stack], tmp_path: 
     with pytest.raises(InputError, match="none for layer 3; expected one of 2"):
         early_ranks(session, Inputs((PROMPT,)), tokens, [2, 3], [only_two])
     weight = torch.ones(stack.vocab_size, 32)
+    save_file({"layer.2": weight.double() * 1e308}, tmp_path / EARLY_HEADS)
+    with pytest.raises(InputError, match=r"layer\.2: its logits hold NaN or infinity; train heads for this model"):
+        load_heads(tmp_path, stack)
     stack.dtype = torch.float32
     for name, odd, said in (
         ("layer.2", weight / 0, "tensor 'layer.2' holds NaN or infinity"),
