@@ -277,7 +277,7 @@ def _said(compared: Sequence[Compared], names: tuple[str, str], sentence: str, o
         why = either if left["undecided"] == total else rest
         return Said(f"whether {sentence.format(' or '.join(names))} cannot be told {where}{why}")
     amount = f" for {_amount(counts[most], total, of)}" if total > 1 else ""
-    beside, contradicts = _beside([one for one in at_once if one.sign in (1, -1)], total, of)
+    beside, contradicts = beside_papers([one for one in at_once if one.sign in (1, -1)], total, of)
     return Said(f"{sentence.format(most)}{amount} here{'' if counts[most] == total else rest}{how}{beside}", contradicts)
 
 
@@ -308,7 +308,7 @@ def _at_once(compared: Sequence[Compared]) -> list[Compared]:
     return found
 
 
-def _beside(decided: Sequence[Compared], total: int, of: str) -> tuple[str, bool]:
+def beside_papers(decided: Sequence[Compared], total: int, of: str) -> tuple[str, bool]:
     """Say of how many decided signs the paper's is the same, and whether most of its are not. It may have none, or a tie.
 
     A printed number that stands beside several of ours counts once, and not where some of ours have its sign and some not.

@@ -42,6 +42,7 @@ from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, 
 from harness.report.regress import COMMANDS, KNOWN, each_apart, measure_known, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
 from harness.run.replay import reading
+from harness.tables import finding
 from kernels.inputs import SamplingSpec
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
@@ -763,6 +764,19 @@ def first_numbers_alone(patch: Patch) -> None:
     patch.setattr(relation, "tally", tally)
 
 
+def rests_of_one_sign(patch: Patch) -> None:
+    """Costs that leave less than nothing of a speed are not refused, whatever they leave."""
+    whole = speed.unexplained
+    patch.setattr(speed, "unexplained", lambda found: None if found["residual_unexplained"].value < 0 else whole(found))
+
+
+def printed_numbers_of_both_signs(patch: Patch) -> None:
+    """A printed number that stands beside several of ours counts though some have its sign and some not."""
+    whole = finding.beside_papers
+    apart = lambda decided: [one._replace(place=f"{one.place}{place}") for place, one in enumerate(decided)]  # noqa: E731
+    patch.setattr(borders, "beside_papers", lambda decided, *given: whole(apart(decided), *given))
+
+
 def positions_of_a_block_less(patch: Patch) -> None:
     whole = drafter.DrafterAlone.generate
 
@@ -918,6 +932,8 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),
         (theory_of_lenient_rules, judged_of, "line 2 of a grid"),
         (first_numbers_alone, judged_of, "numbers beside printed ones"),
+        (rests_of_one_sign, judged_of, "-0.4 of a speed unexplained"),
+        (printed_numbers_of_both_signs, judged_of, "signs beside the paper's, one of two"),
         (positions_of_a_block_less, judged_of, "tokens of a drafter alone, to its last position"),
     ],
 )

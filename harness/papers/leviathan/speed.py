@@ -86,10 +86,10 @@ def account(
     if columns is None:
         return None
     found = _estimates(*columns, gamma)
-    return _unexplained(found) or found
+    return unexplained(found) or found
 
 
-def _unexplained(found: dict[str, Estimate | None]) -> Missing | None:
+def unexplained(found: dict[str, Estimate | None]) -> Missing | None:
     """Refuse times whose parts do not make up the rounds: a remainder clear of zero and a large part of their speed-up."""
     rest, predicted = found["residual_unexplained"], found["predicted_costs"]
     if rest is None or predicted is None or rest.low is None or rest.high is None or rest.low <= 0 <= rest.high:

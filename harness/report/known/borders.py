@@ -24,13 +24,14 @@ from harness.measures.verdicts import key_of, verdict_of
 from harness.models.fit import Models
 from harness.papers.leviathan import speed
 from harness.report import grid, relation
-from harness.report.known.values import hashed
+from harness.report.known.values import hashed, numbers_in
 from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_method
 from harness.run.prompts import examples_of
 from harness.run.record import on_processor
 from harness.run.replay import decisions, reading
 from harness.tables.base import Cell
+from harness.tables.finding import Compared, beside_papers
 from kernels.inputs import SamplingSpec
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.drafter import DrafterAlone
@@ -67,7 +68,7 @@ def judged() -> dict[str, float | str]:
         for module, names in BOUNDS.items()
         for name in names
     }
-    return found | _tested() | _shown() | _audited() | _divided() | _watched() | _compared() | _gridded() | _alone()
+    return found | _tested() | _shown() | _audited() | _divided() | _watched() | _compared() | _gridded() | _said() | _alone()
 
 
 def _tested() -> dict[str, str]:
@@ -193,6 +194,25 @@ def _gridded() -> dict[str, str]:
         points.append(grid.Point(experiment, told, costs, "the arm drifted" if number == 2 else None, "identical"))
     lines = grid.csv_text(points).splitlines()
     return {f"line {number} of a grid": hashed(line.rpartition(",")[0]) for number, line in enumerate(lines)}
+
+
+def _said() -> dict[str, str]:
+    """Return which remainders of a speed are refused, and what is said of signs beside the paper's."""
+    found = {}
+    for rest in (0.2, 0.4, -0.2, -0.4):
+        one = Estimate(rest, rest - 0.1, rest + 0.1, 40)
+        why = speed.unexplained({"residual_unexplained": one, "predicted_costs": Estimate(1.0, 0.9, 1.1, 40)})
+        found[f"{rest:+} of a speed unexplained"] = "shown" if why is None else numbers_in(why.why)
+    signs = {
+        "one of two": ((1, 1, "a"), (1, -1, "b"), (1, 1, "c"), (-1, 1, "c")),
+        "all of two": ((1, 1, "a"), (-1, -1, "b"), (1, 0, "")),
+        "none": ((1, -1, "a"), (1, 0, "")),
+        "no printed one": ((1, 0, ""),),
+    }
+    for name, those in signs.items():
+        decided = [Compared(sign, 0.01, papers, place) for sign, papers, place in those]
+        found[f"signs beside the paper's, {name}"] = str(beside_papers(decided, 5, "pairs"))
+    return found
 
 
 def _slower(number: int, many: int, run: str) -> Record:
