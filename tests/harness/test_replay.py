@@ -284,6 +284,12 @@ def test_a_token_at_the_border_of_the_nucleus_may_be_in_or_out(top_p: float, mov
     assert float(found.law_bound) == pytest.approx(1e-4 + float(border))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_first_choices_have_no_border_whatever_filters_are_given(tmp_path: Path, dtype: str) -> None:
+    found, _ = run(tmp_path, 0.0, tokens=10, sampled={"temperature": 0.0, "top_k": 5, "top_p": 0.9}, dtype=dtype)
+    assert (found["verdict"] in ("identical", "near-tie"), found["replayed"]["faults"]) == (True, 0)
+
+
 @pytest.mark.parametrize(
     ("filters", "apart"),
     [

@@ -115,7 +115,7 @@ def _reading(
 ) -> Reading:
     nucleus = torch.full_like(margin, NUCLEUS) if nucleus is None else nucleus
     border = torch.zeros_like(margin)
-    if sampling.filters:
+    if sampling.filters and not sampling.greedy:
         whole = law_of(logits, unfiltered(sampling))
         border = border_of(whole, sampling, margin / sampling.temperature, nucleus).to(margin.dtype)
     return Reading(logits, margin, law_bound + border, border, nucleus)
