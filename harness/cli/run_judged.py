@@ -57,11 +57,12 @@ def rates(records: list[list[Record]]) -> dict[str, Estimate]:
 
 
 def remarks(method: Experiment, arms: Sequence[Sequence[Record]]) -> list[str]:
-    """Return what a user is told about the examples: which were tested, and how many failed, of plain decoding if no other."""
+    """Return what a user is told about the examples: which were tested, and how many failed in each arm."""
     told = notes(method, len({record.example for record in arms[-1]}))
-    for whose, records in (("", arms[-1]), ("plain decoding's ", arms[0])):
+    for number, records in enumerate(reversed(arms)):
         if failed := [record for record in records if record.status == "failed"]:
-            return [*told, f"{len(failed)} of {whose}{len(records)} examples failed; the first: {failed[0].error}"]
+            whose = "plain decoding's " if number else ""
+            told.append(f"{len(failed)} of {whose}{len(records)} examples failed; the first: {failed[0].error}")
     return told
 
 

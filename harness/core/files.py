@@ -171,6 +171,8 @@ def replace_file(path: Path, content: str | bytes) -> Path:
         OSError: the file could not be written, or is no regular one, as a pipe or a device; the old one is as it was.
     """
     own = Path(os.path.realpath(path))
+    if path.is_symlink() and os.path.abspath(path).startswith(("/dev/", "/proc/")):  # another program's open file
+        raise OSError(errno.EINVAL, "no regular file", str(path))
     temporary = own.with_name(f".{own.name}.{os.getpid()}")
     try:
         if own.exists():

@@ -196,6 +196,8 @@ def record_files(path: str | Path) -> list[Path]:
 
 def files_of(path: Path) -> list[Path]:
     """Return what belongs to a record file: itself, the description beside it and what probes found."""
+    if not path.is_file():
+        return [path]
     return [path, path.with_suffix(".json"), *sorted((path.parent / PROBES).glob(f"{escape(path.stem)}.*"))]
 
 

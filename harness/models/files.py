@@ -196,12 +196,14 @@ def files_hash(files: Sequence[Path]) -> str:
 
 
 def num_weights(folder: Path) -> int | None:
-    """Count the weights in a folder's safetensors files by their headers; None where there are no such files.
+    """Count the weights in the safetensors files that are loaded of a folder, by their headers; None where there are none.
 
     Raises:
         OSError, SafetensorError: a file that cannot be read.
     """
-    return sum(_num_weights(path) for path in sorted(folder.glob("*.safetensors"))) or None
+    from methods.models.checkpoint import loaded_files  # here: naming models takes no torch
+
+    return sum(map(_num_weights, loaded_files(folder))) or None
 
 
 def _num_weights(path: Path) -> int:

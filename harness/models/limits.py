@@ -23,6 +23,7 @@ LIMITS = {  # of numbers in a configuration, by a part of their names, the first
     "n_head": (1, 2**20),
     "head_dim": (1, 2**20),
     "hidden_size": (1, 2**40),
+    "shared_intermediate_size": (0, 2**40),
     "intermediate_size": (1, 2**40),
     "max_position_embeddings": (1, 2**40),
     "query_pre_attn_scalar": (1e-9, 2**40),
@@ -32,7 +33,8 @@ LIMITS = {  # of numbers in a configuration, by a part of their names, the first
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")  # as configurations name them; 0 of a network without any
 ROPE = ("rope_scaling", "rope_parameters")  # the older name and the newer of one table of settings
 ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")  # in that table, or beside it
-ORDERED = (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast"))  # in that table: the first is below the second
+ORDERED = (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast"))  # in that table: the first is not the larger
+DIVIDED = "low_freq_factor"  # by its distance from the other is divided
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, "preprocessor_config.json", "special_tokens_map.json")
@@ -58,6 +60,8 @@ def check_folder(folder: Path) -> None:
     Raises:
         ValueError: a file of settings is no file, no JSON or no table, names a key twice, or says what no model can run with.
     """
+    from methods.models.checkpoint import loaded_files  # here: limits alone take no torch
+
     for name in SETTINGS:
         path = folder / name
         if not path.exists():
@@ -75,7 +79,7 @@ def check_folder(folder: Path) -> None:
             _check_numbers(settings, CONFIG)
             _check_agreement(settings)
     _check_cuts(folder / TOKENIZER)
-    for path in folder.glob("*.safetensors"):
+    for path in loaded_files(folder):
         if not path.is_file():
             raise ValueError(f"{path.name} is no regular file; expected tensors")
         with path.open("rb") as file:
@@ -107,7 +111,9 @@ def _check_agreement(settings: Mapping[str, Any]) -> None:
         if (factor := table.get("factor")) is not None and not (_is_number(factor) and factor > 0):
             raise ValueError(f"factor {factor!r} of its rotary positions in its {CONFIG}, expected a number above 0")
         for lower, upper in ORDERED:
-            if _is_number(table.get(lower)) and _is_number(table.get(upper)) and table[lower] >= table[upper]:
+            if not (_is_number(table.get(lower)) and _is_number(table.get(upper))):
+                continue
+            if table[lower] > table[upper] or (lower == DIVIDED and table[lower] == table[upper]):
                 both = f"{lower} {table[lower]!r} and {upper} {table[upper]!r}"
                 raise ValueError(f"{both} of its rotary positions in its {CONFIG}, expected the first below the second")
     for place, table in zip(ROPE, (older or {}, newer or {}), strict=True):
@@ -221,7 +227,7 @@ def _check_numbers(settings: Mapping[str, Any], source: str) -> None:
     for name, value in settings.items():
         if isinstance(value, Mapping):
             _check_numbers(value, source)
-        elif _is_number(value):
+        elif _is_number(value) and not (name == "sliding_window" and settings.get("use_sliding_window") is False):
             least, most = next((limits for word, limits in LIMITS.items() if word in name), (-(2**62), 2**62))
             if not least <= value <= most:
                 raise ValueError(f"{name} {value!r} in its {source}, expected {least:g} to {most:g}")

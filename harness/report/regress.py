@@ -94,7 +94,7 @@ def measure_tables(results: Path) -> dict[str, Any]:
     return each_apart(rendered_tables(results), "rendered")
 
 
-def each_apart(found: Mapping[str, float | str], verdict: str) -> dict[str, Any]:
+def each_apart(found: Mapping[str, float | str | list[float]], verdict: str) -> dict[str, Any]:
     """Give answers in the shape of a comparison, each an example of its own."""
     return {
         "verdict": verdict,

@@ -199,7 +199,7 @@ def _refuse_numbers_of_other_kinds(folder: Path, model: Any) -> None:
 def _refuse_lost_parts(folder: Path) -> None:
     """InputError where a quantised tensor lacks one of the parts that torchao says it has. Looks into folders only."""
     names, told = set[str](), dict[str, str]()  # each of several files tells of the tensors of all
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in loaded_files(folder):
         with safe_open(file, "pt") as tensors:
             names |= set(tensors.keys())
             told |= tensors.metadata() or {}
@@ -213,13 +213,18 @@ def _refuse_lost_parts(folder: Path) -> None:
 
 def _kinds(folder: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield file, name and type of every tensor of a folder's checkpoint; without safetensors of PyTorch's older files."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = loaded_files(folder)
     for path in files:
         with safe_open(path, "pt") as file:
             yield from ((path, name, file.get_slice(name).get_dtype()) for name in file.keys())  # noqa: SIM118
     for path in () if files else sorted(folder.glob("pytorch_model*.bin")):
         tensors = torch.load(path, map_location="meta", weights_only=True)
         yield from ((path, name, AS_NAMED_THERE.get(one.dtype, str(one.dtype))) for name, one in tensors.items())
+
+
+def loaded_files(folder: Path) -> list[Path]:
+    """Return a folder's safetensors files but those of Mistral's own layout, which transformers does not load."""
+    return sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated"))
 
 
 def _more(tensors: list[Any]) -> str:

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import platform
 import signal
-import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -256,7 +255,8 @@ def _serve(served: _Served, unit: int, slots_per_unit: int, wake: Any, done: Any
         try:
             states = candidates.run(tokens[:count].tolist(), int(request[Mailbox.LENGTH]), int(request[Mailbox.LAYERS]))
         except Exception as error:  # whatever it is, nobody is above to catch it: it is said, and the parent sees the exit
-            print(f"foretoken: sub-process {unit + 1}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            said = f"foretoken: sub-process {unit + 1}: {type(error).__name__}: {error}\n"
+            os.write(2, said.encode())  # at once: lines of several do not run into one another
             os._exit(1)
         hidden[:count].copy_(states)
         if hidden.is_cuda:

@@ -72,7 +72,7 @@ def made_up(folder: Path) -> Experiment:
         for example in ("first", "second"):
             writer.append(Record(**good, example=example, tokens=tokens, text=HOSTILE, steps=steps, wall_s=0.5))
         writer.append(Record(**good, example="third", tokens=tokens, text="x", steps=steps, divergence=parted))
-        writer.append(Record(**{**good, "status": "failed"}, example=HOSTILE, error=HOSTILE))
+        writer.append(Record(**{**good, "status": "failed", "stop_reason": None}, example=HOSTILE, error=HOSTILE))
     told = {"rows": "unknown", "tested": 4, "why": "it says nothing of its training"}
     Notes(folder).note_learned(experiment.signature, {HOSTILE: told, "own": {"rows": 3, "tested": 4, "why": None}})
     (folder / "broken.jsonl").write_text("", encoding="utf8")

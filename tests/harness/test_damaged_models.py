@@ -31,7 +31,7 @@ from harness.core.experiment import ModelSpec
 from harness.models import loading
 from harness.models.files import verify_fetched
 from harness.models.fit import Models, estimate
-from harness.models.limits import check_folder, check_settings
+from harness.models.limits import POINTER, check_folder, check_settings
 from harness.models.loading import load_model
 from harness.zoo.cache import read_facts
 from methods.errors import InputError
@@ -235,6 +235,16 @@ def test_what_transformers_knows_to_be_left_over_is_no_damage(whole: dict[str, P
     spec = ModelSpec(name=str(damaged(whole["target"], tmp_path / "model", as_on_the_hub)))
     stored, loaded = load_file(whole["target"] / "model.safetensors"), load_model(spec).stack.model.state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in stored.items())
+
+
+def test_files_that_are_not_loaded_are_not_looked_at(whole: dict[str, Path], tmp_path: Path) -> None:
+    """Mistral's folders have the weights a second time, by names of its own, whether they were fetched or not."""
+    folder = damaged(whole["target"], tmp_path / "model", lambda weights: weights)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name.removeprefix(BASE): weight for name, weight in weights.items()}, folder / "consolidated.safetensors")
+    load(folder)
+    (folder / "consolidated.safetensors").write_bytes(POINTER)
+    load(folder)
 
 
 def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | dict, model: str = "target") -> Path:
@@ -590,8 +600,10 @@ def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, setti
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=re.escape(expected)):
         check_folder(tmp_path)
-    both = {"rope_scaling": {"type": "linear", "factor": 8}, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}
-    both |= {"rope_theta": 10000, "partial_rotary_factor": 0.5}
+    alike = {"beta_fast": 1.0, "beta_slow": 1.0}  # as Kimi K2 has them
+    newer = {"rope_type": "linear", "rope_theta": 1e4, **alike}
+    both: dict[str, Any] = {"rope_scaling": {"type": "linear", "factor": 8}, "rope_parameters": newer}
+    both |= {"rope_theta": 10000, "partial_rotary_factor": 0.5, "use_sliding_window": False, "sliding_window": 0}
     (tmp_path / "config.json").write_text(json.dumps({"num_local_experts": 0, "num_experts_per_tok": 0} | both))
     check_folder(tmp_path)
 

@@ -274,6 +274,8 @@ def test_what_a_link_points_to_is_replaced_and_a_pipe_is_not(tmp_path: Path) -> 
         write_whole(pipe, "three")
     assert pipe.is_fifo()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "pipe", "target"]
+    with target.open("w") as file, pytest.raises(UsageError, match="no regular file"):
+        write_whole(Path(f"/proc/self/fd/{file.fileno()}"), "four")
 
 
 def test_missing_records_are_refused(tmp_path: Path) -> None:

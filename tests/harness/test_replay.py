@@ -310,7 +310,7 @@ def test_either_of_two_near_tokens_may_be_left_at_a_filters_border(filters: dict
     assert float(found) == pytest.approx(apart, abs=1e-6)
 
 
-@pytest.mark.parametrize("filters", [{"top_p": 0.5}, {"top_p": 0.8}, {"top_p": 0.95}, {"top_k": 5}, {"top_k": 5, "top_p": 0.8}])
+@pytest.mark.parametrize("filters", [{"top_p": 0.5}, {"top_p": 0.8}, {"top_k": 5}])
 def test_filters_in_half_precision_are_off_by_no_more_than_their_bound(filters: dict[str, Any]) -> None:
     """Of two passes in bfloat16 one may leave out a token that the other and fp32 keep. The replay allows each twice."""
     generator = torch.Generator().manual_seed(7)
@@ -320,6 +320,7 @@ def test_filters_in_half_precision_are_off_by_no_more_than_their_bound(filters: 
     found = reading.in_half_precision(one, wide, sampling)
     apart = (reading.law_of(other, sampling) - reading.law_of(wide, sampling)).abs().sum(-1) / 2
     assert int((apart > 2 * found.law_bound).sum()) == 0
+    assert int((apart > 2 * (found.law_bound - found.border)).sum()) > 0  # what is allowed at borders is needed
     assert float(found.law_bound.median()) < 0.2  # which faults exceed
 
 

@@ -184,7 +184,8 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     # Of a probability: of its logit and of the sum, twice, and of those that its nucleus leaves out or lets in.
     shares = 4 * reading.margin_bound / reader.sampling.temperature + 2 * reading.border
     output = Sampled(made.tokens, laws, 2 * reading.law_bound, shares, numbers, rounds)
-    off = float(reading.margin_bound.max()) / reader.sampling.temperature, float(reading.nucleus.max())
+    largest = float(reading.margin_bound.nan_to_num(posinf=0.0).max())  # of a place that overflows no law is known
+    off = largest / reader.sampling.temperature, float(reading.nucleus.nan_to_num(posinf=0.0).max())
     drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass), off)
     yield from acceptances(output, drafts, None if by_block else lenience, isinstance(rule, STATE_DRAFTS))
     yield from drawn_drafts(output, drafts)

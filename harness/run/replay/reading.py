@@ -96,7 +96,8 @@ def in_half_precision(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], 
     margin = 2 * (logits.float() - wide).nan_to_num().abs().amax(-1)
     if sampling.greedy:
         return _reading(wide, margin, margin, sampling)
-    law_bound, mass = (_moved(logits, wide, one) for one in (sampling, replace(sampling, top_p=None)))
+    law_bound = _moved(logits, wide, sampling)
+    mass = law_bound if sampling.top_p is None else _moved(logits, wide, replace(sampling, top_p=None))
     return _reading(wide, margin, law_bound, sampling, torch.maximum(mass, margin / (2 * sampling.temperature)))
 
 
@@ -140,19 +141,22 @@ def border_of(
     if fewer than k tokens and less than p of the mass come before it; where all that are near it come before, or none. Of two
     laws of one order, the larger of which holds the smaller, it is the share that the smaller lacks.
     """
-    laws, margins, nuclei = (one.double().split(ROWS_AT_ONCE) for one in (whole, margin, nucleus))
+    laws, margins, nuclei = (one.split(ROWS_AT_ONCE) for one in (whole, margin, nucleus))
     return torch.cat([_border(sampling, *part) for part in zip(laws, margins, nuclei, strict=True)])
 
 
 def _border(sampling: Sampling, law: Tensor, margin: Tensor, nucleus: Tensor) -> Tensor:
-    top_k, top_p = sampling.top_k or law.shape[-1], sampling.top_p
-    probs = law.sort(-1, descending=True).values
-    costs, near = -probs.log(), margin.unsqueeze(-1)
-    before = torch.searchsorted(costs, costs - near)  # those that are likelier whatever rounding does
-    with_near = torch.searchsorted(costs, costs + near, right=True) - 1
-    surely, maybe = with_near < top_k, before < top_k
+    top_k, top_p, near = sampling.top_k or law.shape[-1], sampling.top_p, margin.double().unsqueeze(-1)
+    probs = law.double() if top_p is None else law.double().sort(-1, descending=True).values
+    costs = -probs.log()
+    surely, maybe = torch.ones_like(probs, dtype=torch.bool), torch.ones_like(probs, dtype=torch.bool)
+    if top_k < law.shape[-1]:
+        last, behind = costs.topk(top_k + 1, largest=False).values[:, -2:].unsqueeze(-1).unbind(1)
+        surely, maybe = costs + near < behind, costs - near <= last
     if top_p is not None:
         mass = torch.nn.functional.pad(probs.cumsum(-1), (1, 0)) / probs[:, :top_k].sum(-1, keepdim=True)
+        before = torch.searchsorted(costs, costs - near)  # those that are likelier whatever rounding does
+        with_near = torch.searchsorted(costs, costs + near, right=True) - 1
         most = mass.gather(-1, with_near + 1) - mass.diff(dim=-1)
         surely &= (most < top_p - nucleus.unsqueeze(-1)) | (with_near == 0)  # the first alone is always left
         maybe &= mass.gather(-1, before) < top_p + nucleus.unsqueeze(-1)
