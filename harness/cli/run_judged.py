@@ -57,10 +57,11 @@ def rates(records: list[list[Record]]) -> dict[str, Estimate]:
 
 
 def remarks(method: Experiment, arms: Sequence[Sequence[Record]]) -> list[str]:
-    """Return what a user is told about the examples: which were tested, and how many failed in each arm."""
-    told = notes(method, len({record.example for record in arms[-1]}))
+    """Return what a user is told about the examples: which were tested, and how many failed; one that did in two arms once."""
+    told, known = notes(method, len({record.example for record in arms[-1]})), set[str]()
     for number, records in enumerate(reversed(arms)):
-        if failed := [record for record in records if record.status == "failed"]:
+        if failed := [record for record in records if record.status == "failed" and record.example not in known]:
+            known |= {record.example for record in failed}
             whose = "plain decoding's " if number else ""
             told.append(f"{len(failed)} of {whose}{len(records)} examples failed; the first: {failed[0].error}")
     return told

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.cli.main import main
-from harness.cli.run_judged import status_of
+from harness.cli.run_judged import remarks, status_of
 from harness.core.errors import UsageError
 from harness.core.files import sealed, unsealed
 from harness.core.notes import Notes
@@ -466,6 +466,15 @@ def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespac
     records.append(replace(one, status="failed", error="DataError: no sound"))
     for arms in ([records], [[one], records], [records, [one]]):
         assert status_of(arms, {"audit": {"verdict": "identical"}}) == status
+
+
+def test_failures_of_every_arm_are_told_and_those_of_an_example_once(synthetic: SimpleNamespace) -> None:
+    """Fault: a run ended with status 1 and said nothing where the arm between the first and the last had failed."""
+    experiment = synthetic.plain_experiment()
+    well = synthetic.run(experiment)
+    failed = [replace(one, status="failed", error="InputError: x") for one in well]
+    for arms in ([well, failed, well], [failed, failed, failed], [failed, well]):
+        assert len([line for line in remarks(experiment, arms) if "failed; the first: InputError: x" in line]) == 1
 
 
 def test_another_text_without_a_divergence_is_refused(synthetic: SimpleNamespace) -> None:
