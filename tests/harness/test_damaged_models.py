@@ -240,11 +240,12 @@ def test_what_transformers_knows_to_be_left_over_is_no_damage(whole: dict[str, P
 def test_files_that_are_not_loaded_are_not_looked_at(whole: dict[str, Path], tmp_path: Path) -> None:
     """Mistral's folders have the weights a second time, by names of its own, whether they were fetched or not."""
     folder = damaged(whole["target"], tmp_path / "model", lambda weights: weights)
-    weights = load_file(folder / "model.safetensors")
-    save_file({name.removeprefix(BASE): weight for name, weight in weights.items()}, folder / "consolidated.safetensors")
-    load(folder)
-    (folder / "consolidated.safetensors").write_bytes(POINTER)
-    load(folder)
+    weights, other = load_file(folder / "model.safetensors"), folder / "consolidated.safetensors"
+    save_file({name.removeprefix(BASE): weight * 2 for name, weight in weights.items()}, other)
+    for content in (other.read_bytes(), POINTER):
+        other.write_bytes(content)
+        loaded = load_model(ModelSpec(name=str(folder))).stack.model.state_dict()
+        assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
 
 
 def with_file(whole: dict[str, Path], tmp_path: Path, file: str, content: str | dict, model: str = "target") -> Path:

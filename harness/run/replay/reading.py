@@ -137,9 +137,10 @@ def border_of(
 ) -> Float[Tensor, "T"]:
     """Return the total variation between the laws of what filters surely leave and of what they may leave of ``whole`` laws.
 
-    Rounding may move a log-probability beside another by ``margin``, and the mass of a nucleus by ``nucleus``. A token is left
-    if fewer than k tokens and less than p of the mass come before it; where all that are near it come before, or none. Of two
-    laws of one order, the larger of which holds the smaller, it is the share that the smaller lacks.
+    Rounding may move a log-probability beside another by ``margin``, and the mass of a nucleus by ``nucleus``. Filters keep a
+    token if fewer than k tokens come before it, with less than p of the mass. Tokens within the margin of it may come before
+    it: it is surely kept if it would be behind all of them, and maybe kept if it would be before all of them. What is surely
+    kept is a part of what is maybe kept, and so the distance is the share of the rest.
     """
     laws, margins, nuclei = (one.split(ROWS_AT_ONCE) for one in (whole, margin, nucleus))
     return torch.cat([_border(sampling, *part) for part in zip(laws, margins, nuclei, strict=True)])
