@@ -58,7 +58,10 @@ class RecordFile:
         return found
 
     def _check_asked(self, record: Record) -> None:
-        """UsageError for rounds, or rows of a batch, that the experiment does not ask for."""
+        """UsageError for rounds, or rows of a batch, that the experiment does not ask for, and for a near-tie of no margin.
+
+        Only beams part without one (harness.run.divergence).
+        """
         asked, steps = self.experiment, record.steps
         most = asked.method.gamma if asked.method.name == "speculative" and asked.method.has_constant_gamma else None
         most = 0 if asked.method.name == "autoregressive" else most
@@ -67,6 +70,9 @@ class RecordFile:
             raise self._unasked(record, f"a round of {drafted} drafts", f"{most} at most")
         if (record.num_rows or 1) > asked.batch_size:
             raise self._unasked(record, f"{record.num_rows} rows in a batch", f"{asked.batch_size} at most")
+        parted = record.divergence
+        if parted is not None and parted.kind == "near-tie" and parted.margin is None and asked.method.num_beams == 1:
+            raise self._unasked(record, "a near-tie without a margin, as only beams have", "one beam")
 
     def _unasked(self, record: Record, found: str, expected: str) -> UsageError:
         return UsageError(

@@ -15,6 +15,7 @@ from methods.steps import PIPELINE_COLUMNS, Steps, StopReason
 Unit = tuple[str, str]  # (replica, example)
 Key = tuple[str, int]
 LONGEST_S = 1e7  # of one example: four months
+SHORTEST_S = 1e-9  # a token, shared among a batch: no machine is as fast
 MOST_DRAFTS = 2**14  # of a round; with many more, what counts by position takes for ever
 MOST_NATS = 700  # a token; minus the logarithm of 1e-300 is less
 MOST_SUM = 1e100  # of a statistic: sums of more overflow
@@ -237,8 +238,8 @@ def _check_numbers(record: Record) -> None:
         _check_range(f"statistics.{name}", value if isinstance(value, list) else [value], -MOST_SUM, MOST_SUM)
     for name in ("wall_s", "encode_s", "draft_encode_s"):
         _check_range(name, [getattr(record, name)], most=LONGEST_S)
-    if record.wall_s == 0 and record.tokens:
-        raise ValueError(f"wall_s: 0, of {len(record.tokens)} tokens; expected the seconds that they took")
+    if record.wall_s is not None and record.wall_s < SHORTEST_S * len(record.tokens or ()):
+        raise ValueError(f"wall_s: {record.wall_s:.3g}, of {len(record.tokens or ())} tokens; expected what they took")
     _check_range("num_rows", [record.num_rows], least=1)
     _check_range("tokens", record.tokens or [], most=MOST_TOKEN)
     if record.divergence is not None:

@@ -137,15 +137,17 @@ def _unpack(archive: Path, folder: Path) -> None:
     """Unpack an archive, whose checksums are compared.
 
     Raises:
-        UsageError: it is damaged, or not the one that was packed.
+        UsageError: it is damaged, not the one that was packed, or nothing tells whether it is.
     """
     try:
         packed, seal = archive.read_bytes(), _seal_of(archive)
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as files:
-            if seal.exists() and hashlib.sha256(packed).hexdigest() not in seal.read_text(encoding="utf8").split():
+            sealed = seal.read_text(encoding="utf8").split() if seal.exists() else []
+            if hashlib.sha256(packed).hexdigest() not in sealed:
+                why = f"its SHA-256 is not that of {seal.name}" if sealed else f"{seal.name}, with its SHA-256, is not there"
                 raise UsageError(
-                    f"evidence {archive}: not what was packed: its SHA-256 is not that of {seal.name}; `git checkout` brings "
-                    "back both as they are committed"
+                    f"evidence {archive}: nothing says that it is what was packed: {why}; `git checkout` brings back both as "
+                    "they are committed"
                 )
             files.extractall(folder, filter="data")
     except (OSError, UnicodeDecodeError, lzma.LZMAError, EOFError, tarfile.TarError) as error:

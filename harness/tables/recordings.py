@@ -6,10 +6,12 @@ until a number pleases and show the last one alone.
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.core.errors import UsageError
 from harness.core.files import readable, replace_file
 
 FILE = "recordings.csv"
@@ -28,9 +30,17 @@ def note_recording(path: Path, new: Recording) -> int:
     """Add a recording to the list, unless it is the last of its table, which then says what is found now.
 
     Returns which recording of its table it is, from 1 on.
+
+    Raises:
+        UsageError: the table that is there was counted as a later recording than the list has: of the list something is gone.
     """
     known = read_recordings(path)
     own = [place for place, one in enumerate(known) if one.table == new.table]
+    if (shown := _shown(path.parent / "tables" / f"{new.table}.json")) > len(own):
+        raise UsageError(
+            f"recordings {path}: {len(own)} of {new.table}, whose table is recording {shown}; expected all of them: "
+            "`git checkout` brings back the list that is committed"
+        )
     is_known = bool(own) and known[own[-1]][:3] == new[:3]
     changed = [*known[: own[-1]], new, *known[own[-1] + 1 :]] if is_known else [*known, new]
     if changed != known:
@@ -55,6 +65,14 @@ def read_recordings(path: Path) -> list[Recording]:
                 raise ValueError(f"line {place} is the recording of {table} before it once more")
             last[table] = made
         return [Recording(*line) for line in lines]
+
+
+def _shown(path: Path) -> int:
+    """Return as which recording a written table was counted; 0 where there is none, or nobody counted."""
+    if not path.is_file():
+        return 0
+    with readable(f"table {path}", "`git checkout` brings back the one that is committed"):
+        return int(json.loads(path.read_text(encoding="utf8"))["header"].get("recording", 0))
 
 
 def _text(recordings: Sequence[Recording]) -> str:

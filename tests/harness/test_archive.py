@@ -104,7 +104,10 @@ def test_an_archive_that_lost_whole_lines_is_refused(few_recorded: Path, capsys:
         path.unlink()
     capsys.readouterr()
     assert main(["table", str(SMALL)]) == 2
-    assert "not what was packed: its SHA-256 is not that of" in capsys.readouterr().err
+    assert "nothing says that it is what was packed: its SHA-256 is not that of" in capsys.readouterr().err
+    archive.with_name(f"{archive.name}.sha256").unlink()
+    assert main(["table", str(SMALL)]) == 2
+    assert f"{archive.name}.sha256, with its SHA-256, is not there; `git checkout`" in capsys.readouterr().err
 
 
 def test_every_committed_archive_has_its_checksum() -> None:

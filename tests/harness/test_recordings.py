@@ -44,6 +44,21 @@ def test_a_damaged_list_is_refused(tmp_path: Path) -> None:
         assert path.read_text(encoding="utf8") == text
 
 
+@pytest.mark.parametrize("lines_left", [None, 0, 1])
+def test_a_list_that_lost_a_recording_is_refused(tmp_path: Path, lines_left: int | None) -> None:
+    """A table that says that it is the second of its recordings, and a list of fewer, or none."""
+    path, written = tmp_path / FILE, tmp_path / "tables" / "specdec-1.json"
+    for one in (FIRST, AGAIN):
+        note_recording(path, one)
+    written.parent.mkdir()
+    written.write_text(json.dumps({"header": {"recording": 2}}), encoding="utf8")
+    assert note_recording(path, AGAIN) == 2
+    lines = path.read_text(encoding="utf8").splitlines(keepends=True)
+    path.unlink() if lines_left is None else path.write_text("".join(lines[: 1 + lines_left]), encoding="utf8")
+    with pytest.raises(UsageError, match=f"{lines_left or 0} of specdec-1, whose table is recording 2; .*git checkout"):
+        note_recording(path, AGAIN)
+
+
 @pytest.mark.parametrize("folder", ["results", "results/pocket"])
 def test_what_is_shown_is_the_last_that_is_listed(folder: str) -> None:
     listed = read_recordings(ROOT / folder / FILE)

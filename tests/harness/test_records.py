@@ -89,6 +89,7 @@ def test_malformed_line_names_file_and_line(tmp_path: Path) -> None:
         ({"wall_s": -1.0}, "wall_s: -1.0; expected 0 to 1e+07"),
         ({"wall_s": 1e300}, "wall_s: 1e+300; expected 0 to 1e+07"),
         ({"wall_s": 0}, "wall_s: 0, of 2 tokens"),
+        ({"wall_s": 1e-300}, "wall_s: 1e-300, of 2 tokens; expected what they took"),
         ({"repeat": -1}, "repeat: -1"),
         ({"num_rows": 0}, "num_rows: 0; expected 1 or more"),
         ({"tokens": [1, -2]}, "tokens: -2"),
@@ -169,6 +170,9 @@ def test_nothing_stands_behind_a_checksum(appended: str) -> None:
         Record.from_line(line.rstrip()[:-1] + f",{appended}}}\n")
 
 
+PARTED = Divergence(position=1, margin=None, bound=None, replays_agree=True, kind="near-tie")
+
+
 def speculating(gamma: int) -> Experiment:
     method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), gamma=gamma)
     return EXPERIMENT.replace(method=method, probes=())
@@ -182,6 +186,12 @@ def speculating(gamma: int) -> Experiment:
         (EXPERIMENT.replace(probes=(), method=MethodSpec(name="autoregressive")), {}, "a round of 2 drafts; .* for 0 at most"),
         (speculating(2), {"num_rows": 2}, "2 rows in a batch; its experiment asks for 1 at most"),
         (speculating(2).replace(batch_size=2), {"num_rows": 2}, None),
+        (
+            speculating(2),
+            {"divergence": PARTED},
+            "a near-tie without a margin, as only .* one beam",
+        ),
+        (speculating(2).replace(method=MethodSpec.of("beam", num_beams=2)), {"divergence": PARTED, "steps": None}, None),
     ],
 )
 def test_what_an_experiment_does_not_ask_for_is_refused(
