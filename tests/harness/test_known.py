@@ -253,6 +253,17 @@ def windows_left_late(patch: Patch) -> None:
     patch.setattr(decode, "_change_over", lambda left, right: (whole(left, right)[0], max(0, whole(left, right)[1] - 1)))
 
 
+def earlier_windows_left_early(patch: Patch) -> None:
+    """Fault: the middle of what agrees, where the second window begins before the first does."""
+    whole = decode._change_over
+
+    def left_early(left: list[int], right: list[int]) -> tuple[int, int]:
+        cut_left, cut_right = whole(left, right)
+        return cut_left, (cut_left + cut_right) // 2 if cut_right > cut_left else cut_right
+
+    patch.setattr(decode, "_change_over", left_early)
+
+
 def lenience_of_the_draft(patch: Patch) -> None:
     def acceptance_of(target: torch.Tensor, probs: torch.Tensor, sampling: Sampling, lenience: float) -> torch.Tensor:
         return torch.minimum(sampling.probs(target), probs / lenience).sum(-1)
@@ -851,6 +862,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (braces_kept, read, "prompt of squad, by a template"),
         (windows_further_apart, read, "windows of 1000 samples"),
         (windows_left_late, read, "windows joined"),
+        (earlier_windows_left_early, read, "a hundred pairs of windows joined"),
         (lenience_of_the_draft, overlapping, "overlap at lenience 0.3, T 1"),
         (heads_in_the_order_of_the_file, made, "trained head of layer 5"),
         (without_the_state, made, "blockwise head 1"),

@@ -1,6 +1,7 @@
 """What a run reads: prompts, ends, sound, random numbers, and a draft's words for its target's."""
 
 import json
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,9 @@ def _heard() -> dict[str, float | str]:
     found["windows joined"] = hashed(merged(windows, {9}))
     found["windows that repeat joined"] = hashed(merged([[1, 2, 1, 2], [1, 2, 1, 2, 5]], {9}))
     found["long windows joined"] = hashed(merged([list(range(10, 19)), [13, 0, 15, 16, 17, 18, 1, 2], [16, 1, 2, 3]], {9}))
+    drawn = random.Random(0)
+    pairs = [[drawn.choices(range(5), k=drawn.randrange(2, 12)) for _ in range(2)] for _ in range(100)]
+    found["a hundred pairs of windows joined"] = hashed([merged(pair, ()) for pair in pairs])
     return found
 
 
