@@ -126,9 +126,12 @@ def evidence_of(item: Table | Figure, plan: Sequence[Comparison], args: argparse
 def _settings_for(item: Table | Figure, args: argparse.Namespace) -> Settings:
     """Return the settings that were asked for; by default the committed ones.
 
-    Of what has replicas a single one is recorded by default, and shown where it was recorded.
+    Of what has replicas a single one is recorded by default, and shown where it was recorded. What needs no run in any profile
+    is the same in all of them, and stands among the committed ones.
     """
     settings = settings_of(args)
+    if not item.plan(settings) and not item.plan(COMMITTED):
+        return COMMITTED
     if args.reproduce or args.dry_run:
         return settings if settings != Settings() or item.plan(settings) != item.plan(COMMITTED) else COMMITTED
     return shown_settings(item, settings, stored_evidence(args.records))

@@ -190,6 +190,21 @@ def test_records_may_lie_right_below_the_root(capsys: pytest.CaptureFixture, tmp
     assert "leviathan-1.md" in capsys.readouterr().err
 
 
+def test_what_needs_no_run_is_the_same_in_every_profile(
+    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: of real models they were written anew, with the name of the folder of data, into what is committed."""
+    monkeypatch.chdir(tmp_path)
+    told = []
+    for flags in ([], ["--profile", "pocket", "--data", str(tmp_path)]):
+        for kind, name in (("table", "7"), ("figure", "optimized-1"), ("figure", "optimized-2")):
+            assert main([kind, name, *flags]) == 0
+        files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".png"}
+        told.append((capsys.readouterr(), files))
+    assert told[0] == told[1]
+    assert {path.suffix for path in told[0][1]} == {".md", ".csv", ".json", ".tex", ".svg"}
+
+
 def test_a_figure_is_not_replaced_by_one_that_shows_less(
     hub: dict[str, str],
     synthetic: SimpleNamespace,
