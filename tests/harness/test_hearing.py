@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodS
 from harness.models.fit import check_pair
 from harness.models.loading import Listener, LoadedModel, load_model
 from harness.models.names import pin_model
+from harness.run import decode
+from harness.run import record as recording
 from harness.run.decode import generate, joined, merged, outputs_of, parts_of, text_of
 from harness.run.prompts import examples_of, make_prompt, seed_of
 from harness.run.runner import Runner, pin
@@ -161,6 +164,24 @@ def test_a_run_with_a_draft_is_recorded_with_rates_overlap_and_the_guarantee(
     if sampling.greedy:
         assert [record.tokens for record in first] == [record.tokens for record in second]
         assert all(record.divergence is None for record in second)
+
+
+@pytest.mark.parametrize(
+    ("fault", "of"),
+    [
+        (lambda patch: patch.setattr(decode, "_change_over", lambda left, right: (len(left), 1)), "tedlium"),
+        (lambda patch: patch.setattr(recording, "text_of", lambda *given: text_of(*given)[:-1]), "common-voice"),
+    ],
+)
+def test_a_text_that_its_tokens_do_not_give_is_a_fault(
+    whisper: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None], of: str
+) -> None:
+    """Fault: windows joined at the wrong word, of which the run said that each output is as the target gives it."""
+    arm = pin(plain(of, sampling=Sampling(temperature=1.0)))
+    fault(monkeypatch)
+    runner = Runner(tmp_path, quiet=True)
+    runner.run(Comparison((arm,)))
+    assert "text" in [one.divergence.what for one in runner.records(arm) if one.divergence is not None]
 
 
 def test_drafts_behind_the_end_of_an_earlier_window_do_not_count_in_a_record(whisper: LoadedModel) -> None:

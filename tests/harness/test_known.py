@@ -44,6 +44,7 @@ from harness.run import decode, divergence, peers, prompts, record
 from harness.run.replay import reading
 from harness.tables import finding
 from kernels.inputs import SamplingSpec
+from kernels.layers.decoder import Decoder
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
 from methods import transformers_assisted, transformers_generate
@@ -262,6 +263,16 @@ def earlier_windows_left_early(patch: Patch) -> None:
         return cut_left, (cut_left + cut_right) // 2 if cut_right > cut_left else cut_right
 
     patch.setattr(decode, "_change_over", left_early)
+
+
+def drafts_a_place_early_where_all_stood(patch: Patch) -> None:
+    """Fault: the compiled call reads two tokens, after a round of which every draft stood, a place too early."""
+    whole = Decoder.draft
+
+    def early(own: Decoder, fed: Any, num_layers: int, cached: Any, start: int, *given: Any) -> Any:
+        return whole(own, fed, num_layers, cached, start - (len(fed) > 1), *given)
+
+    patch.setattr(Decoder, "draft", early)
 
 
 def lenience_of_the_draft(patch: Patch) -> None:
@@ -919,6 +930,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (wider_bounds, decoded, "bounds of half precision, T 1"),
         (verified_behind_the_drafts, counted, "accepted_over_verified of a chain elsewhere"),
         (the_other_way_round, compared, "an arm over a peer"),
+        (drafts_a_place_early_where_all_stood, decoded, "compiled rounds of llama-draft for llama-draft, T 1"),
         (padding_that_is_read, decoded, "fixed shapes of t5-target"),
         (rounding_explains_all, concluded, "what parts outputs"),
         (prompts_without_the_assistants_turn, read, "a chat's tokens"),

@@ -18,6 +18,8 @@ from harness.run.build import build_drafter, build_method
 from harness.run.prompts import make_prompt
 from harness.run.record import Arm, forced, generated
 from harness.run.replay.reading import in_half_precision
+from kernels.inputs import SamplingSpec
+from kernels.products.matrix import COMPILED, TORCH, Choice
 from methods.beam import next_log_probs
 from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
@@ -33,12 +35,13 @@ WINDOWS, BUDGET = 6, 20  # as many times the sound of one example; tokens of a w
 NESTED, ROWS = 24, ((5, 6, 7, 5, 6), (8, 9, 8), (5, 6, 5, 6, 5, 6), (11, 12, 13))  # tokens, and prompts with words to copy
 WATCHED = ("on_processor_frac",)  # which tests leave out, so that no busy machine has a part in them
 FACTS = {"run": "known", "environment": "known"}
+COMPILED_PAIRS = (("llama-target", "llama-draft"), ("llama-draft", "llama-draft"), ("t5-target", "t5-draft"))
 SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
 
 
 def decoded() -> dict[str, float | str]:
     """Return texts as hashes, and acceptance and overlaps as sums that weigh each number by its place."""
-    return {**_heard(), **_nested(), **_in_half_precision(), **_behind_a_long_text(), **_laid_out()}
+    return {**_heard(), **_nested(), **_in_half_precision(), **_behind_a_long_text(), **_laid_out(), **_compiled()}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def _heard() -> dict[str, float | str]:
     [record] = generated(arm, [prompt], task, target, session, 0, FACTS)
     [overlap] = forced(arm, [probe], prompt, record, target, session, FACTS)[probe.id].overlap
     return {
-        f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.stop_reason)),
+        f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.text, record.stop_reason)),
         "drafts of windows that stand": hashed(_of_steps(record)),
         "what a record holds": ", ".join(sorted(name for name, value in vars(record).items() if value and name not in WATCHED)),
         "overlap of windows": folded(overlap.by_lenience["1.0"]),
@@ -132,6 +135,35 @@ def _laid_out() -> dict[str, str]:
         growing, fixed = ModelSession(stack), StaticSession(stack, Room(len(ROWS), max(map(len, ROWS)), NESTED), 3)
         pairs = zip(_passes(growing), _passes(fixed), strict=True)
         found[f"fixed shapes of {name}"] = str(all(torch.allclose(first, second, atol=1e-6) for first, second in pairs))
+    return found
+
+
+def _compiled() -> dict[str, str]:
+    """Return whether compiled passes and draws give the rounds that torch's operations give, of drafts that all stand, too."""
+    found = {}
+    for target, draft in COMPILED_PAIRS:
+        for temperature in (0.0, 1.0):
+            rounds = [_rounds(target, draft, temperature, choice) for choice in (TORCH, COMPILED)]
+            found[f"compiled rounds of {draft} for {target}, T {temperature:g}"] = str(rounds[0] == rounds[1])
+    return found
+
+
+def _rounds(target: str, draft: str, temperature: float, choice: Choice) -> list[Any]:
+    """Return the rounds of texts that are decoded one by one, the probabilities of their drafts to six digits."""
+    sampling = SamplingSpec(temperature=temperature)
+    experiment = _drafting("text", target, drafted_by(draft), NESTED).replace(sampling=sampling)
+    models, found = Models(experiment.device, experiment.dtype), []
+    method = build_method(experiment.method, models.get(experiment.target), models)
+    for spec in (experiment.target, *experiment.draft_models):
+        stack = models.get(spec).stack
+        stack.choice = choice
+        stack.compile()
+    for number, row in enumerate(ROWS):
+        uniforms, stop = Uniforms([number], NESTED), Stop(max_new_tokens=NESTED)
+        session = models.get(experiment.target).session()
+        [made] = method.generate(session, Inputs((row,)), Sampling.of(sampling), uniforms, stop)
+        probs = [[round(one, 6) for one in step.draft_probs] for step in made.steps]
+        found.append((made.tokens, probs, [(step.drafted, step.num_accepted) for step in made.steps]))
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from transformers.models.whisper.tokenization_whisper import _find_longest_common_sequence
 
 from harness.core.experiment import Experiment
 from harness.core.messages import is_memory
@@ -56,11 +57,13 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
     """Return a record with what the target gives for its text, how many decisions were replayed and the first fault.
 
     A fault takes the place of a near-tie. Windows of a recording are read one after another. What does not fit into memory,
-    and a recording with a window that says nothing, is not read.
+    and a recording with a window that says nothing, is not read; that its text is what its tokens say is looked at anyway.
     """
     outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
     rounds = record.steps.rounds(record.stop_reason) if record.steps else []
     decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
+    if record.text is not None and record.text != text_said(outputs, reader.target):
+        fault = _divergence(Decision(0, "text", 1.0, 0.0))
     try:
         for window, (inputs, tokens) in enumerate(zip(prompt.windows(), outputs, strict=False)):
             if not tokens:
@@ -79,6 +82,15 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
             raise
         return dataclasses.replace(record, divergence=fault)
     return dataclasses.replace(record, replayed=sum(decisions) if decisions else None, nats=nats, divergence=fault)
+
+
+def text_said(outputs: Sequence[Sequence[int]], target: LoadedModel) -> str:
+    """Return the text of an output by transformers alone; what two windows of a recording both say by its pipeline's join."""
+    spoken = outputs[0]
+    if len(outputs) > 1:
+        special = set(target.tokenizer.all_special_ids)
+        spoken = _find_longest_common_sequence([[token for token in part if token not in special] for part in outputs])
+    return str(target.tokenizer.decode(list(spoken), skip_special_tokens=True))
 
 
 def with_end(record: Record, experiment: Experiment, prompt: Prompt, target: LoadedModel) -> Record:
