@@ -48,8 +48,8 @@ class Uniforms:
         return self._window(self.SAMPLE, starts, 1).squeeze(-1)
 
     def nested(self) -> "Uniforms":
-        """Independent numbers for a drafter that itself drafts and verifies."""
-        return Uniforms(self.seeds, self.length, self.table.device, self.level + 1)
+        """Independent numbers, as endless as these, for a drafter that itself drafts and verifies."""
+        return type(self)(self.seeds, self.length, self.table.device, self.level + 1)
 
     def endless(self) -> "Uniforms":
         """The same numbers and more behind them, for rounds that must never look at a number again."""
@@ -110,9 +110,6 @@ def _gathered(table: Float[Tensor, "B length"], starts: Int[Tensor, " B"], count
 
 class EndlessUniforms(Uniforms):
     """Uniform numbers whose table grows by ``length`` columns when one behind its end is asked for."""
-
-    def nested(self) -> "Uniforms":
-        return EndlessUniforms(self.seeds, self.length, self.table.device, self.level + 1)
 
     def _window(self, stream: int, starts: Sequence[int], count: int) -> Float[Tensor, "B count"]:
         while self.table.shape[-1] < max(starts) + count:
