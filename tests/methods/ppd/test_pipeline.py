@@ -261,14 +261,21 @@ def test_a_dead_sub_process_whose_candidate_never_wins_ends_the_run_too(deep: Bu
 def test_a_stopped_sub_process_whose_candidate_never_wins_ends_the_run_too(
     deep: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It has a second: with 20 ms, the other one was once called silent too, where a machine was slow and busy."""
     monkeypatch.setattr("methods.ppd.units.WATCH_S", 0.001)
-    monkeypatch.setattr("methods.ppd.pipeline.ANSWER_S", 0.02)
+    monkeypatch.setattr("methods.ppd.pipeline.ANSWER_S", 1.0)
     stack = deep(late=0.0)
     method = pipeline(stack, 3, 2)
     os.kill(started(method, stack), signal.SIGSTOP)
     with pytest.raises(WorkerError, match="sub-process 2 of 2 has not answered"):
-        run(method, stack, [(5, 6)] * 20, num_tokens=100)
+        run_for(60, method, stack)
     method.close()
+
+
+def run_for(seconds: float, method: PredictivePipelinedDecoding, stack: Stack) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        run(method, stack, [(5, 6)] * 20, num_tokens=100)
 
 
 def started(method: PredictivePipelinedDecoding, stack: Stack) -> int:
