@@ -20,13 +20,14 @@ from harness.measures.statistics import (
     Missing,
     Redrawn,
     Statistic,
-    interval,
     ratio_of_examples,
     replicas_of,
     resampled,
     share_of_examples,
+    spread,
     weights,
     widened,
+    without_each,
 )
 from harness.models.names import num_layers
 from methods.speculative import acceptance
@@ -235,13 +236,17 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
         raise UsageError(f"record {counted[0].signature}, example {counted[0].example!r}: {error}") from error
     draws = task.resample(statistics, weights(n)) if n > 1 else {}
     for name, metric in metrics.items():
+        statistic, units = _resampled(task, statistics, name), tuple(record.unit for record in counted)
+        whole = 100.0 if metric.unit in ("%", "BLEU") else None
         hits = [one.get(name) for one in statistics]
         if n > 1 and metric.unit == "%" and all(hit in (0.0, 1.0) for hit in hits):
             one = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
+        elif n > 1:
+            ends = spread(metric.value, draws[name], without_each(statistic, n), whole=whole)
+            one = Estimate(metric.value, *ends, n, metric.unit)
         else:
-            one = Estimate(metric.value, *(interval(draws[name]) if n > 1 else (None, None)), n, metric.unit)
-        statistic, units = _resampled(task, statistics, name), tuple(record.unit for record in counted)
-        one = widened(one, replicas_of(units), statistic, 100.0 if metric.unit in ("%", "BLEU") else None)
+            one = Estimate(metric.value, None, None, n, metric.unit)
+        one = widened(one, replicas_of(units), statistic, whole)
         found[name] = replace(one, redrawn=Redrawn(units, statistic))
     return found
 

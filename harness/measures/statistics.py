@@ -3,6 +3,10 @@
 A corpus number is a ratio (or another function) of sums over examples; a bootstrap draws examples with replacement, the
 same draw for both sides of a paired comparison. Generation seeds are fixed, so a table re-rendered is the same table.
 
+Percentiles of draws lie too close where examples are few, or where few of them hold most of the variance (a pause, an output
+that loops): they are set as far apart as Student's interval of a mean, with the degrees of freedom that so uneven examples
+leave (``spread``). What a sample does not hold at all, no interval of it knows.
+
 Shares, which lie between 0 and a whole, are two kinds. Of examples that count once each the interval is exact (Clopper and
 Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, where resampling finds no spread, so many examples
 bound it as if each counted once: no binomial's own, so that of few it describes these alone. Any other number that is the
@@ -17,7 +21,7 @@ How often each kind contains the truth: ``python -m harness.report.coverage EVID
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import atan, ceil, exp, floor, hypot, inf, lgamma, log, pi, sqrt, tan
 from statistics import NormalDist
 from typing import Any
@@ -155,7 +159,7 @@ def interval(draws: np.ndarray, tail: float = TAIL) -> tuple[float | None, float
     return float(low), float(high)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=2)
 def _student(freedom: int) -> tuple[np.ndarray, np.ndarray]:
     """Return arctan(t / sqrt(freedom)) from 0 on, and the chance of each or less to either side."""
     angles = np.linspace(0, pi / 2, 100_001)
@@ -164,6 +168,7 @@ def _student(freedom: int) -> tuple[np.ndarray, np.ndarray]:
     return angles, below / below[-1]
 
 
+@cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors an interval of ``confidence`` reaches to each side with so many degrees of freedom."""
     angles, below = _student(freedom)
@@ -194,6 +199,57 @@ def tail_among(among: int, n: int) -> float:
     """
     reach = student_quantile(n - 1, 1 - 2 * TAIL / among)
     return NormalDist().cdf(-sqrt(n / (n - 1)) * reach)
+
+
+def without_each(statistic: Statistic, n: int) -> np.ndarray:
+    """Return [n] values of a statistic, each of all examples but one (the jackknife's)."""
+    parts = np.array_split(np.arange(n), ceil(n / RESAMPLES))
+    return np.concatenate([statistic((np.arange(n) != part[:, None]).astype(np.float64)) for part in parts])
+
+
+def freedom_of(without: np.ndarray) -> int:
+    """Return the degrees of freedom of a number's variance, from its [n] values ``without_each`` example.
+
+    n - 1 where what examples add is normal, or less spread; two where a single one adds nearly all. They are those of a chi
+    square that varies as much as the variance of so uneven numbers does, 2 n / (kurtosis - (n - 3) / (n - 1)) (O'Neill 2014).
+    """
+    known = without[np.isfinite(without)]
+    if (n := len(known)) < 3 or not np.ptp(known):
+        return max(1, n - 1)
+    added = known - known.mean()
+    second = np.mean(added**2)
+    kurtosis = float(np.mean((added**2 / second) ** 2))
+    return max(1, min(n - 1, int(2 * n / (kurtosis - (n - 3) / (n - 1)))))
+
+
+def spread(
+    value: float,
+    draws: np.ndarray,
+    without: np.ndarray,
+    least: float | None = 0.0,
+    whole: float | None = None,
+    among: int = 1,
+) -> tuple[float | None, float | None]:
+    """Return a number's interval over its examples from its bootstrap ``draws`` and its values ``without_each`` example.
+
+    Its ends are percentiles, and as much further from ``value`` as Student's interval with ``freedom_of`` these examples is
+    wider than that with n - 1. ``least`` and ``whole`` end it. ``among``: see ``tail_among``. None where nothing differs.
+    """
+    n = len(without)
+    low, high = interval(draws, tail_among(among, n))
+    if low is None or high is None:
+        return None, None
+    further = student_quantile(freedom_of(without), 1 - 2 * TAIL / among) / student_quantile(n - 1, 1 - 2 * TAIL / among)
+    return _ended(value + further * (low - value), value + further * (high - value), low, high, least, whole)
+
+
+def _ended(
+    low: float, high: float, least_low: float, least_high: float, least: float | None, whole: float | None
+) -> tuple[float, float]:
+    """Return an interval that holds another and goes no further than what the number can be, unless the other does."""
+    floor = -inf if least is None else min(least, least_low)
+    most = inf if whole is None else max(whole, least_high)
+    return max(floor, min(least_low, low)), min(most, max(least_high, high))
 
 
 def replicas_of(units: Sequence[Name]) -> list[str]:
@@ -227,8 +283,7 @@ def widened(
     variance = (freedom + 1) / freedom * float(np.sum((shares * (estimates - found.value))[known] ** 2))
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
-    floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
-    low, high = max(floor, min(low, found.value - reach * half)), min(most, max(high, found.value + reach * half))
+    low, high = _ended(found.value - reach * half, found.value + reach * half, low, high, least, whole)
     return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, student=Student(half, freedom))
 
 
@@ -319,7 +374,9 @@ def ratio_of_totals(
     if once and (denominators == denominators[0]).all() and np.isin(hits, (0.0, 1.0)).all() and whole is not None:
         found = share_of_examples(value, hits.sum(), n, whole, unit)
     else:
-        found = Estimate(value, *interval(ratios(weights(n))), n, unit)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            without = (numerators.sum() - numerators) / (total - denominators)
+        found = Estimate(value, *spread(value, ratios(weights(n)), without, whole=whole), n, unit)
         found = found if whole is None else bounded(found, whole, int(np.count_nonzero(denominators)))
     return _with_units(widened(found, replicas_of(units), ratios, whole), units, ratios)
 
@@ -370,7 +427,8 @@ def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
     alone = values(np.eye(len(names)))
     is_other = ~((alone[0] == alone[1]) | (np.isnan(alone[0]) & np.isnan(alone[1])))
     value = float(differences(np.ones((1, len(names))))[0])
-    found = Estimate(value, *interval(differences(weights(len(names)))), int(is_other.sum()))
+    drawn, without = differences(weights(len(names))), without_each(differences, len(names))
+    found = Estimate(value, *spread(value, drawn, without, least=None), int(is_other.sum()))
     owners = [["" for _ in names], ["" for _ in names]]
     for owner, (one, own) in zip(owners, of_parts, strict=True):
         for row, unit in zip(own, one.units, strict=True):
@@ -451,7 +509,7 @@ def resampled(
     if n == 1 or (among is not None and 0.5**n > TAIL / among):
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, resamples if among is None else RESAMPLES * among))
-    found = Estimate(value, *interval(draws, TAIL if among is None else tail_among(among, n)), n, unit)
+    found = Estimate(value, *spread(value, draws, without_each(statistic, n), least, whole, among or 1), n, unit)
     found = widened(found if whole is None else bounded(found, whole, n), replicas_of(units), statistic, whole, least)
     return _with_units(found, units, statistic)
 

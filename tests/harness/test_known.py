@@ -497,6 +497,19 @@ def replicas_taken_for_one(patch: Patch) -> None:
     patch.setattr(statistics, "replicas_of", lambda units: [])
 
 
+def as_free_as_there_are_examples(patch: Patch) -> None:
+    patch.setattr(statistics, "freedom_of", lambda without: len(without) - 1)
+
+
+def past_the_whole(patch: Patch) -> None:
+    whole = statistics.spread
+    patch.setattr(
+        statistics,
+        "spread",
+        lambda *given, **named: whole(*given, **{name: own for name, own in named.items() if name != "whole"}),
+    )
+
+
 def apart_by_replicas(patch: Patch) -> None:
     patch.setattr(statistics, "_shared_names", lambda *arms: arms)
 
@@ -915,6 +928,8 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (one_sided, inferred, "signed ranks"),
         (no_test_among_others, inferred, "what stands out of four"),
         (replicas_taken_for_one, inferred, "a number of three replicas"),
+        (as_free_as_there_are_examples, inferred, "a number that one example holds"),
+        (past_the_whole, inferred, "a share that one example holds"),
         (apart_by_replicas, inferred, "a difference of two arms' numbers"),
         (of_any_device, belonging, "verdict of exact on cuda"),
         (of_any_dtype, belonging, "verdict of exact in half precision"),

@@ -25,7 +25,7 @@ from harness.core.experiment import Experiment
 from harness.core.records import Record, Unit
 from harness.core.settings import Settings
 from harness.measures.pairing import REMEDY, incomparable, overlap_of, succeeded, wall_s
-from harness.measures.statistics import Estimate, Missing, Redrawn, Refused, Statistic, interval, replicas_of, widened
+from harness.measures.statistics import Estimate, Missing, Redrawn, Refused, Statistic, replicas_of, spread, widened
 from harness.measures.verdicts import EXACT_KERNELS
 from harness.papers.leviathan.claims import measured_speed
 from harness.papers.leviathan.setup import (
@@ -132,14 +132,17 @@ def _estimates(columns: dict[str, np.ndarray], units: Sequence[Unit], gamma: int
     n = len(columns["tokens"])
     point = _quantities(columns, gamma)
     draws = np.random.default_rng(0).integers(0, n, size=(RESAMPLES, n))
-    resampled = _quantities({name: values[draws] for name, values in columns.items()}, gamma)
-    found = {name: _estimate(float(point[name]), resampled[name], n, unit) for name, unit in UNITS.items()}
-    for name, one in found.items():
-        if one is not None:
-            statistic = _redrawing(columns, gamma, name)
-            least, most = _ends(name, gamma)
-            one = widened(one, replicas_of(units), statistic, most, least)
-            found[name] = replace(one, redrawn=Redrawn(tuple(units), statistic))
+    others = np.array([np.delete(np.arange(n), one) for one in range(n)])
+    drawn, without = (_quantities({name: own[rows] for name, own in columns.items()}, gamma) for rows in (draws, others))
+    found: dict[str, Estimate | None] = {}
+    for name, unit in UNITS.items():
+        value, statistic, (least, most) = float(point[name]), _redrawing(columns, gamma, name), _ends(name, gamma)
+        if not np.isfinite(value):
+            found[name] = None
+            continue
+        ends = spread(value, drawn[name], without[name], least, most) if n > 1 else (None, None)
+        one = widened(Estimate(value, *ends, n, unit), replicas_of(units), statistic, most, least)
+        found[name] = replace(one, redrawn=Redrawn(tuple(units), statistic))
     return found
 
 
@@ -163,12 +166,6 @@ def _redrawing(columns: dict[str, np.ndarray], gamma: int, name: str) -> Statist
         return np.array([_quantities(part, gamma)[name] for part in parts])
 
     return values_of
-
-
-def _estimate(value: float, draws: np.ndarray, n: int, unit: str) -> Estimate | None:
-    if not np.isfinite(value):
-        return None
-    return Estimate(value, *(interval(draws) if n > 1 else (None, None)), n, unit)
 
 
 def _columns(

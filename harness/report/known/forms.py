@@ -30,6 +30,7 @@ ROUND = {"ar_s": 0.1, "draft_s": 0.02, "verify_s": 0.13, "round_s": 0.01, "gamma
 SAMPLE = {"samples": 400, "p": 0.3, "tv_at_power_0.9": 0.1}
 RANKS, VALUES = np.array([2, 5, 5, 8, 10, 12]), np.array([0.4, np.nan, 0.1, 0.9, 0.2])
 COUNTS = np.array([[1.0, 2, 0, 1, 1], [0, 5, 0, 0, 0], [2, 0, 1, 0, 2], [1, 1, 1, 1, 1], [0, 0, 4, 1, 0]])
+FEW = np.arange(30.0)
 REPLICAS, OWN_EXAMPLES = ("one", "two", "three"), 4
 
 
@@ -85,6 +86,10 @@ def inferred() -> dict[str, float | str]:
         ),
         "a difference of nothing shared": statistics.paired_difference(first, Redrawn(tuple("abcdefghijkl"), first.statistic)),
         "a share of two": statistics.share_of_examples(0.5, 1, 2, 1.0),
+        "a number that one example holds": statistics.ratio_of_totals(np.where(FEW == 29, 20.0, 2.0 + FEW % 3), 1.0 + FEW % 2),
+        "a share that one example holds": statistics.ratio_of_totals(
+            np.where(FEW == 29, 1.0, 99.0), np.full(30, 100.0), whole=1.0
+        ),
         "a part of a hit": statistics.share_of_examples(0.55, 6.6, 12, 1.0),
         "the best of five": statistics.resampled(5.5, lambda counts: counts @ np.arange(12.0) / 12, 12, among=5),
         "a median of nine": statistics.median(np.array([0.3, 0.1, 0.2, 0.9, 0.4, 0.5, 0.15, 0.66, 0.71])),
@@ -104,6 +109,7 @@ def inferred() -> dict[str, float | str]:
         "Student's 95 % of 2": statistics.student_quantile(2),
         "a chance beyond": statistics.chance_beyond(0.8, 5),
         "a tail among five": statistics.tail_among(5, 30),
+        "degrees of freedom of uneven examples": statistics.freedom_of(1.0 / (1.0 + FEW)),
         "no more than 3 of 40": statistics.at_most(3, 40, 0.2),
         "signs that fall one way and the other": folded([paired_tests.all_signs(RANKS, total) for total in (3, 30)]),
         "medians of draws": folded(np.nan_to_num(statistics.medians_drawn(VALUES, COUNTS), nan=-1.0)),
