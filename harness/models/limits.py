@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     TOKENIZER_CONFIG: {"tokenizer_class": str, "model_max_length": int | float, "added_tokens_decoder": dict},
 }  # fmt: skip
+MISSPELT = 0.9  # of 1 for the same: one letter off, or two of a long name
 DTYPES = ("dtype", "torch_dtype")
 T5S = ("t5", "mt5", "umt5", "longt5")  # in which one setting of the activation follows from the other
 ACTIVATIONS = ("hidden_act", "activation_function", "dense_act_fn")
@@ -131,6 +134,7 @@ def _check_agreement(settings: Mapping[str, Any]) -> None:
         if name in settings and other in settings and settings[name] != settings[other]:
             both = f"{name} {settings[name]!r} and {other} {settings[other]!r}"
             raise ValueError(f"{both} in its {CONFIG} are one setting by two names; leave one of them")
+    _check_spelling(settings, kind)
     rows, others = settings.get("vocab_size"), settings.get("decoder_vocab_size")
     if family == "marian" and settings.get("share_encoder_decoder_embeddings", True) and others not in (rows, None):
         both = f"vocab_size {rows!r} and decoder_vocab_size {others!r}"
@@ -139,6 +143,20 @@ def _check_agreement(settings: Mapping[str, Any]) -> None:
         if (families := _families_of(str(name))) and family not in families:
             both = f"model_type {family!r} and architectures {name!r}"
             raise ValueError(f"{both} in its {CONFIG} are of two families; correct one of them")
+
+
+def _check_spelling(settings: Mapping[str, Any], kind: type | None) -> None:
+    """ValueError for a name that nothing reads and that is nearly one that is missing: the network would run with its default.
+
+    Other names that a family does not know are left alone: public configurations hold many.
+    """
+    if kind is None or not is_dataclass(kind):
+        return
+    known = {field.name for field in fields(kind)} | set(getattr(kind, "attribute_map", {})) | {*ROPE, *ROPE_NUMBERS, *DTYPES}
+    for name in settings.keys() - known:
+        near = [] if name.endswith("_token_id") else get_close_matches(name, known - settings.keys(), 1, MISSPELT)
+        if near:
+            raise ValueError(f"{name!r} in its {CONFIG}, which nothing reads; expected {near[0]!r}, or leave it out")
 
 
 def _rope_tables(*found: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from fuzz_models import save_models, save_whisper
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     AutoModelForCausalLM,
     GemmaConfig,
     GemmaForCausalLM,
@@ -595,6 +596,15 @@ def test_templates_that_trim_a_text_or_mark_it_are_right(whole: dict[str, Path],
             "vocab_size 1024 and decoder_vocab_size 2048 in its config.json, which says that both sides share",
         ),
         ({"model_type": "gemma2", "query_pre_attn_scalar": -8}, "query_pre_attn_scalar -8 in its config.json, expected 1e-09"),
+        (
+            {"model_type": "llama", "rope_thetta": 5e5},
+            "'rope_thetta' in its config.json, which nothing reads; expected 'rope_theta'",
+        ),
+        ({"model_type": "gemma2", "atn_logit_softcapping": 5.0}, "which nothing reads; expected 'attn_logit_softcapping', or"),
+        (
+            {"model_type": "gpt2", "layer_norm_epsilom": 1e-3},
+            "which nothing reads; expected 'layer_norm_epsilon', or leave it out",
+        ),
     ],
 )
 def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, settings: dict[str, object], expected: str) -> None:
@@ -608,6 +618,25 @@ def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, setti
     both |= {"rope_theta": 10000, "partial_rotary_factor": 0.5, "use_sliding_window": False, "sliding_window": 0}
     (tmp_path / "config.json").write_text(json.dumps({"num_local_experts": 0, "num_experts_per_tok": 0} | both))
     check_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "unread"),
+    [  # as public configurations of these families have them, beside what transformers reads
+        ("llama", "is_llama_config rope_interleaved _name_or_path unk_token_id num_local_layers max_sequence_length"),
+        ("gpt2", "n_ctx task_specific_params gradient_checkpointing summary_hidden_size predict_special_tokens"),
+        ("t5", "output_past n_positions decoder_start_token_id is_gated_act max_length num_beams length_penalty"),
+        ("opt", "prefix word_embed_proj_dimension do_layer_norm_after max_length forced_eos_token_id"),
+        ("whisper", "begin_suppress_tokens suppress_tokens forced_decoder_ids max_length num_hidden_layers_of_encoder"),
+    ],
+)
+def test_names_that_no_network_reads_are_left_alone_unless_one_is_nearly_another(
+    tmp_path: Path, family: str, unread: str
+) -> None:
+    whole = CONFIG_MAPPING[family]().to_dict() | dict.fromkeys(unread.split(), 1)
+    for settings in (whole, {"model_type": family} | dict.fromkeys(unread.split(), 1)):
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        check_folder(tmp_path)
 
 
 def save_llama(kind: Any, folder: Path, words: Path) -> Any:
