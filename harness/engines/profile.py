@@ -171,7 +171,7 @@ def _intervals(histograms: Sequence[Histogram], gamma: int) -> dict[str, Any]:
     """Return the 95 % intervals of the mean length and of the marginal rates over requests; null of too few requests."""
     rows = np.array([padded(one, gamma + 1) for one in histograms], dtype=float)
     rounds = rows.sum(1)
-    mean = ratio_of_totals(rows @ np.arange(1, gamma + 2), rounds)
+    mean = ratio_of_totals(rows @ np.arange(1, gamma + 2), rounds, ends=(1.0, gamma + 1.0))
     rates = [ratio_of_totals(rows[:, place:].sum(1), rounds, whole=1.0) for place in range(1, gamma + 1)]
     return {"mean_accept_length": _ends(mean), RATES[1]: [_ends(rate) for rate in rates]}
 

@@ -381,7 +381,7 @@ def check_lossy_outputs(
 
 def _distance(variation: Sequence[Row], nats: Sequence[Row], **evidence: Any) -> Finding:
     """Estimate both distances over examples: "lossy", or "no difference found" if the total variation is 0."""
-    tv, kl = ratio_of_examples(variation), ratio_of_examples(nats)
+    tv, kl = ratio_of_examples(variation, ends=(0.0, 1.0)), ratio_of_examples(nats)
     if tv is None:
         return Finding("failed", evidence={"error": "no output to measure a distance on", **evidence})
     verdict = "lossy" if tv.value > 1e-6 else "no difference found"

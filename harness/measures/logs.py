@@ -102,7 +102,7 @@ def rows_of(log: AnyLog, ratio: Ratio) -> list[tuple[str, float, float]]:
 
 
 def mapped(found: Estimate | None, change: Callable[[float], float]) -> Estimate | None:
-    """Percentile intervals follow any increasing change of what they are about."""
+    """Change a number and its interval's ends by what only rises."""
     if found is None:
         return None
     return found.mapped(change, found.unit)

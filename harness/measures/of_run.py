@@ -71,12 +71,22 @@ def accepted_over_drafted(records: Sequence[Record]) -> Estimate | None:
 
 def accepted_per_step(records: Sequence[Record]) -> Estimate | None:
     """Accepted drafts a round, the bonus token not counted."""
-    return _accepted(records, acceptance.accepted_per_step, "tokens")
+    return _accepted(
+        records, acceptance.accepted_per_step, "tokens", ends=(0.0, _longest_round(records, lambda step: step.num_accepted))
+    )
 
 
 def tokens_per_step(records: Sequence[Record]) -> Estimate | None:
     """Emitted tokens a round, the bonus token counted: tokens per run of the target, Eq. 1's left-hand side."""
-    return _accepted(records, acceptance.tokens_per_step, "tokens")
+    return _accepted(
+        records, acceptance.tokens_per_step, "tokens", ends=(0.0, 1.0 + _longest_round(records, lambda step: step.emitted - 1))
+    )
+
+
+def _longest_round(records: Sequence[Record], length: Callable[[Step], int]) -> float:
+    """Return the most tokens that any round could emit or accept; ``length`` says how many it did."""
+    rounds = (step for record in succeeded(records) for step in steps_of(record))
+    return float(max((max(length(step), len(step.drafted)) for step in rounds), default=0))
 
 
 def memory_access_factor(baseline: Sequence[Record], method: Sequence[Record]) -> Estimate | None:
@@ -210,9 +220,10 @@ def _accepted(
     definition: Callable[[Sequence[Step]], tuple[float, float]],
     unit: str = "",
     whole: float | None = None,
+    ends: tuple[float, float | None] = (0.0, None),
 ) -> Estimate | None:
     counted = [(record.unit, *definition(steps_of(record))) for record in succeeded(records) if record.steps is not None]
-    return ratio_of_examples(counted, unit, whole)
+    return ratio_of_examples(counted, unit, whole, ends)
 
 
 def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
@@ -229,23 +240,25 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
             f"record {odd.signature}, example {odd.example!r}: its statistics are not those of example "
             f"{counted[0].example!r}; remove the line that was edited, and it is run again"
         )
-    n, found = len(statistics), {}
+    n, found, units = len(statistics), {}, tuple(record.unit for record in counted)
     try:
         metrics = task.aggregate(statistics)
     except DataError as error:  # all have the first one's shape
         raise UsageError(f"record {counted[0].signature}, example {counted[0].example!r}: {error}") from error
-    draws = task.resample(statistics, weights(n)) if n > 1 else {}
-    for name, metric in metrics.items():
-        statistic, units = _resampled(task, statistics, name), tuple(record.unit for record in counted)
-        whole = 100.0 if metric.unit in ("%", "BLEU") else None
+
+    def of_all(counts: np.ndarray) -> np.ndarray:
+        values = task.resample(statistics, counts)
+        return np.stack([values[name] for name in metrics], 1)
+
+    draws, without = (of_all(weights(n)), without_each(of_all, n)) if n > 1 else (np.empty((0, 0)), np.empty((0, 0)))
+    for place, (name, metric) in enumerate(metrics.items()):
+        statistic, whole = _resampled(task, statistics, name), 100.0 if metric.unit in ("%", "BLEU") else None
         hits = [one.get(name) for one in statistics]
         if n > 1 and metric.unit == "%" and all(hit in (0.0, 1.0) for hit in hits):
             one = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
-        elif n > 1:
-            ends = spread(metric.value, draws[name], without_each(statistic, n), whole=whole)
-            one = Estimate(metric.value, *ends, n, metric.unit)
         else:
-            one = Estimate(metric.value, None, None, n, metric.unit)
+            ends = spread(metric.value, draws[:, place], without[:, place], most=whole) if n > 1 else (None, None)
+            one = Estimate(metric.value, *ends, n, metric.unit)
         one = widened(one, replicas_of(units), statistic, whole)
         found[name] = replace(one, redrawn=Redrawn(units, statistic))
     return found

@@ -5,7 +5,8 @@ same draw for both sides of a paired comparison. Generation seeds are fixed, so 
 
 Percentiles of draws lie too close where examples are few, or where few of them hold most of the variance (a pause, an output
 that loops): they are set as far apart as Student's interval of a mean, with the degrees of freedom that so uneven examples
-leave (``spread``). What a sample does not hold at all, no interval of it knows.
+leave (``spread``). What a sample does not hold at all, no interval of it knows; of skewed numbers most misses lie on the side
+of the long tail. Alarms, and the best of several, have percentiles alone.
 
 Shares, which lie between 0 and a whole, are two kinds. Of examples that count once each the interval is exact (Clopper and
 Pearson 1934). Of tokens it is resampled by example; at 0 and at the whole, where resampling finds no spread, so many examples
@@ -37,6 +38,7 @@ CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 DESCRIPTIVE = 30  # of fewer examples a resampled interval misses the truth too often to be shown
 ENOUGH = 100  # of fewer, it is marked as approximate
+FEWEST = 2.0  # degrees of freedom where one example adds nearly all
 LEAST_MEASURED = 5  # single measurements of which a median has an interval, of at most 94 %
 ANOTHER = sqrt(2)  # two recordings' numbers differ by twice the variance of one
 SAME = 1e-9  # draws that differ by less, relatively, are one number and its rounding
@@ -102,7 +104,7 @@ class Estimate:
         return not self.exact and self.n < ENOUGH
 
     def mapped(self, change: Callable[[float], float], unit: str = "") -> "Estimate":
-        """A function of it that only rises or only falls: percentile intervals follow any such change."""
+        """A function of it that only rises or only falls: its interval's ends follow."""
         if self.low is None or self.high is None:
             return Estimate(change(self.value), None, None, self.n, unit)
         low, high = sorted((change(self.low), change(self.high)))
@@ -202,54 +204,48 @@ def tail_among(among: int, n: int) -> float:
 
 
 def without_each(statistic: Statistic, n: int) -> np.ndarray:
-    """Return [n] values of a statistic, each of all examples but one (the jackknife's)."""
-    parts = np.array_split(np.arange(n), ceil(n / RESAMPLES))
+    """Return [n] or [n, m] values of a statistic, or of m, each of all examples but one (the jackknife's)."""
+    parts = np.array_split(np.arange(n), ceil(n / FEW_RESAMPLES))
     return np.concatenate([statistic((np.arange(n) != part[:, None]).astype(np.float64)) for part in parts])
 
 
-def freedom_of(without: np.ndarray) -> int:
+def freedom_of(without: np.ndarray) -> float:
     """Return the degrees of freedom of a number's variance, from its [n] values ``without_each`` example.
 
     n - 1 where what examples add is normal, or less spread; two where a single one adds nearly all. They are those of a chi
     square that varies as much as the variance of so uneven numbers does, 2 n / (kurtosis - (n - 3) / (n - 1)) (O'Neill 2014).
     """
-    known = without[np.isfinite(without)]
-    if (n := len(known)) < 3 or not np.ptp(known):
-        return max(1, n - 1)
-    added = known - known.mean()
-    second = np.mean(added**2)
-    kurtosis = float(np.mean((added**2 / second) ** 2))
-    return max(1, min(n - 1, int(2 * n / (kurtosis - (n - 3) / (n - 1)))))
+    n = len(without)
+    if not np.isfinite(without).all():
+        return FEWEST  # all hangs on an example without which there is no number
+    added = without - without.mean()
+    if n < 3 or not added.any():
+        return float(max(1, n - 1))
+    squares = (added / np.abs(added).max()) ** 2
+    kurtosis = float(np.mean(squares**2) / np.mean(squares) ** 2)
+    return max(1.0, min(n - 1.0, 2 * n / (kurtosis - (n - 3) / (n - 1))))
 
 
 def spread(
-    value: float,
-    draws: np.ndarray,
-    without: np.ndarray,
-    least: float | None = 0.0,
-    whole: float | None = None,
-    among: int = 1,
+    value: float, draws: np.ndarray, without: np.ndarray, least: float | None = 0.0, most: float | None = None
 ) -> tuple[float | None, float | None]:
     """Return a number's interval over its examples from its bootstrap ``draws`` and its values ``without_each`` example.
 
     Its ends are percentiles, and as much further from ``value`` as Student's interval with ``freedom_of`` these examples is
-    wider than that with n - 1. ``least`` and ``whole`` end it. ``among``: see ``tail_among``. None where nothing differs.
+    wider than that with n - 1: the lower one by a factor of what it is above ``least``, so that it stays above. ``most`` ends
+    it. None where nothing differs.
     """
     n = len(without)
-    low, high = interval(draws, tail_among(among, n))
+    low, high = interval(draws, tail_among(1, n)) if n > 1 else (None, None)
     if low is None or high is None:
         return None, None
-    further = student_quantile(freedom_of(without), 1 - 2 * TAIL / among) / student_quantile(n - 1, 1 - 2 * TAIL / among)
-    return _ended(value + further * (low - value), value + further * (high - value), low, high, least, whole)
-
-
-def _ended(
-    low: float, high: float, least_low: float, least_high: float, least: float | None, whole: float | None
-) -> tuple[float, float]:
-    """Return an interval that holds another and goes no further than what the number can be, unless the other does."""
-    floor = -inf if least is None else min(least, least_low)
-    most = inf if whole is None else max(whole, least_high)
-    return max(floor, min(least_low, low)), min(most, max(least_high, high))
+    freedom = freedom_of(without)
+    below = student_quantile(floor(freedom))
+    further = (below + freedom % 1 * (student_quantile(ceil(freedom)) - below)) / student_quantile(n - 1)
+    lower, upper = (value + further * (end - value) for end in (low, high))
+    if least is not None and least <= min(low, value):
+        lower = least + (value - least) * ((low - least) / (value - least)) ** further if least < value else least
+    return min(low, lower), max(high, upper if most is None else min(most, upper))
 
 
 def replicas_of(units: Sequence[Name]) -> list[str]:
@@ -283,7 +279,8 @@ def widened(
     variance = (freedom + 1) / freedom * float(np.sum((shares * (estimates - found.value))[known] ** 2))
     half = student_quantile(freedom) * sqrt(variance)
     low, high = (found.value if end is None else end for end in (found.low, found.high))
-    low, high = _ended(found.value - reach * half, found.value + reach * half, low, high, least, whole)
+    floor, most = -inf if least is None else min(least, low), inf if whole is None else whole
+    low, high = max(floor, min(low, found.value - reach * half)), min(most, max(high, found.value + reach * half))
     return found if high - low <= SAME * abs(high) else replace(found, low=low, high=high, student=Student(half, freedom))
 
 
@@ -350,12 +347,14 @@ def ratio_of_totals(
     whole: float | None = None,
     units: Sequence[Name] = (),
     once: bool | None = None,
+    ends: tuple[float | None, float | None] = (0.0, None),
 ) -> Estimate | None:
-    """sum(numerators) / sum(denominators) over examples with a percentile bootstrap; None where nothing was counted.
+    """sum(numerators) / sum(denominators) over examples, resampled by example; None where nothing was counted.
 
     With ``numerators`` the baseline's seconds per example and ``denominators`` the method's, this is the paired speed-up. Of a
     share, ``whole`` is what it is where everything counts: 1, or 100 for percent. ``units`` names the examples. ``once``: it is
-    a share of examples, not of tokens; by default where every denominator is 1.
+    a share of examples, not of tokens; by default where every denominator is 1. ``ends``: the least and the most that it can
+    be, as far as it has them; of a share they are 0 and ``whole``.
     """
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     n, total = len(denominators), denominators.sum()
@@ -364,6 +363,7 @@ def ratio_of_totals(
     value = float(numerators.sum() / total)
     if n == 1:
         return Estimate(value, None, None, 1, unit)
+    ends = ends if whole is None else (0.0, whole)
 
     def ratios(counts: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -376,16 +376,21 @@ def ratio_of_totals(
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
             without = (numerators.sum() - numerators) / (total - denominators)
-        found = Estimate(value, *spread(value, ratios(weights(n)), without, whole=whole), n, unit)
+        found = Estimate(value, *spread(value, ratios(weights(n)), without, *ends), n, unit)
         found = found if whole is None else bounded(found, whole, int(np.count_nonzero(denominators)))
-    return _with_units(widened(found, replicas_of(units), ratios, whole), units, ratios)
+    return _with_units(widened(found, replicas_of(units), ratios, ends[1], ends[0]), units, ratios)
 
 
 def _with_units(found: Estimate, units: Sequence[Name], statistic: Statistic) -> Estimate:
     return replace(found, redrawn=Redrawn(tuple(units), statistic)) if units else found
 
 
-def ratio_of_examples(rows: Sequence[tuple[Name, float, float]], unit: str = "", whole: float | None = None) -> Estimate | None:
+def ratio_of_examples(
+    rows: Sequence[tuple[Name, float, float]],
+    unit: str = "",
+    whole: float | None = None,
+    ends: tuple[float | None, float | None] = (0.0, None),
+) -> Estimate | None:
     """Return the ratio of totals of (example, numerator, denominator) rows; an example's repeats are summed before drawing.
 
     An example that is named as a record's ``unit`` belongs to a replica.
@@ -397,7 +402,8 @@ def ratio_of_examples(rows: Sequence[tuple[Name, float, float]], unit: str = "",
     if not totals:
         return None
     numerators, denominators = np.array(list(totals.values()), dtype=float).T
-    return ratio_of_totals(numerators, denominators, unit, whole, list(totals), all(row[2] == 1 for row in rows))
+    once = all(row[2] == 1 for row in rows)
+    return ratio_of_totals(numerators, denominators, unit, whole, list(totals), once, ends)
 
 
 @lru_cache(maxsize=1024)
@@ -428,7 +434,7 @@ def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
     is_other = ~((alone[0] == alone[1]) | (np.isnan(alone[0]) & np.isnan(alone[1])))
     value = float(differences(np.ones((1, len(names))))[0])
     drawn, without = differences(weights(len(names))), without_each(differences, len(names))
-    found = Estimate(value, *spread(value, drawn, without, least=None), int(is_other.sum()))
+    found = Estimate(value, *spread(value, drawn, without, None), int(is_other.sum()))
     owners = [["" for _ in names], ["" for _ in names]]
     for owner, (one, own) in zip(owners, of_parts, strict=True):
         for row, unit in zip(own, one.units, strict=True):
@@ -509,7 +515,11 @@ def resampled(
     if n == 1 or (among is not None and 0.5**n > TAIL / among):
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, resamples if among is None else RESAMPLES * among))
-    found = Estimate(value, *spread(value, draws, without_each(statistic, n), least, whole, among or 1), n, unit)
+    if among is None:
+        ends = spread(value, draws, without_each(statistic, n), least, whole)
+    else:
+        ends = interval(draws, tail_among(among, n))
+    found = Estimate(value, *ends, n, unit)
     found = widened(found if whole is None else bounded(found, whole, n), replicas_of(units), statistic, whole, least)
     return _with_units(found, units, statistic)
 

@@ -129,7 +129,7 @@ def _tested(baseline: Baseline, now: Baseline, found: list[Move], new_draft: boo
     return [
         Change(
             move,
-            ratio_of_examples([(name, value, 1.0) for name, value in differences[move.metric].items()]),
+            ratio_of_examples([(name, value, 1.0) for name, value in differences[move.metric].items()], ends=(None, None)),
             None if move.metric in certain else p_values.get(move.metric),
             move.metric in moved,
         )

@@ -285,6 +285,20 @@ def test_costs_that_leave_much_unexplained_are_refused(synthetic: SimpleNamespac
     assert "unexplained" in refused.why
 
 
+def test_pauses_of_a_few_texts_do_not_silence_the_alarm(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
+    """Fault: the interval of what is unexplained was widened for the very pauses that it is to find, and held 0."""
+    names = [str(index) for index in range(60)]
+    plain = [synthetic.plain(arms.plain, name, 12, 0.01) for name in names]
+    drafted = [synthetic.drafted(arms.drafted, name, 12, (2, 0, 3, 1), 0.002, 0.012, 0.001) for name in names]
+    for record, longer in zip(drafted, (60, 5, 5, 5), strict=False):
+        pause = longer * record.wall_s
+        record.steps.round_s[1] += pause
+        record.wall_s += pause
+    refused = account(plain, drafted, "t5-small", 3)
+    assert isinstance(refused, Missing)
+    assert "unexplained" in refused.why
+
+
 def test_memory_access_factor_counts_runs(synthetic: SimpleNamespace, arms: SimpleNamespace) -> None:
     plain = [synthetic.plain(arms.plain, "a", 12)]
     drafted = [synthetic.drafted(arms.drafted, "a", 12, accepted=(3,))]

@@ -367,38 +367,74 @@ def test_medians_of_draws_are_numpys(n: int) -> None:
 @pytest.mark.parametrize(
     ("values", "freedom"),
     [
-        ([0.0] * 49 + [1.0], 2),  # by hand: kurtosis 50 / (49 / 50) - 3 = 48.02, and 100 / (48.02 - 47 / 49) = 2.1
-        ([0.0] * 48 + [1.0] * 2, 4),  # kurtosis 1 / (0.04 x 0.96) - 3 = 23.04, and 100 / (23.04 - 47 / 49) = 4.5
+        ([0.0] * 49 + [1.0], 2.125),  # by hand: kurtosis 50 / (49 / 50) - 3 = 48.02, and 100 / (48.02 - 47 / 49)
+        ([0.0] * 48 + [1.0] * 2, 4.529),  # kurtosis 1 / (0.04 x 0.96) - 3 = 23.04, and 100 / (23.04 - 47 / 49)
         ([0.0, 1.0] * 25, 49),  # spread less than a normal: as many as there are examples, less one
+        ([0.0] * 49 + [1e200], 2.125),  # faults: a square that is infinite, or 0
+        ([0.0] * 49 + [1e-200], 2.125),
     ],
 )
-def test_uneven_examples_leave_few_degrees_of_freedom(values: list[float], freedom: int) -> None:
+def test_uneven_examples_leave_few_degrees_of_freedom(values: list[float], freedom: float) -> None:
     of_all = np.array(values)
-    assert freedom_of(without_each(lambda counts: counts @ of_all / counts.sum(1), 50)) == freedom
+    assert freedom_of(without_each(lambda counts: counts @ of_all / counts.sum(1), 50)) == pytest.approx(freedom, abs=1e-3)
+
+
+def test_a_number_that_hangs_on_one_example_has_the_fewest() -> None:
+    """Fault: the example without which there is no number was left out of the count."""
+    assert freedom_of(np.array([*np.arange(1.0, 40.0), np.nan])) == 2
 
 
 def test_where_one_example_holds_all_an_interval_reaches_further() -> None:
-    """By hand: Student's quantiles are 4.303 of 2 degrees of freedom and 2.010 of 49; the ends of draws keep the difference.
+    """By hand: Student's quantiles are 4.303 of 2 degrees of freedom, 3.182 of 3 and 2.010 of 49.
 
     Fault: the ends of draws alone.
     """
     values, ones = np.array([1.0] * 49 + [11.0]), np.ones(50)
     draws = weights(50) @ values / 50
-    found = ratio_of_totals(values, ones)
-    assert found is not None
     low, high = np.quantile(draws, [tail_among(1, 50), 1 - tail_among(1, 50)])
-    assert found.high == pytest.approx(1.2 + 4.303 / 2.010 * (high - 1.2), rel=1e-3)
-    assert found.low == pytest.approx(1.2 + 4.303 / 2.010 * (low - 1.2), rel=1e-3)
+    further = (4.303 + 0.125 * (3.182 - 4.303)) / 2.010
+    found, signed = ratio_of_totals(values, ones), ratio_of_totals(values, ones, ends=(None, None))
+    assert found is not None
+    assert signed is not None
+    assert (found.low, found.high) == (
+        pytest.approx(1.2 * (low / 1.2) ** further, rel=1e-3),
+        pytest.approx(1.2 + further * (high - 1.2), rel=1e-3),
+    )
+    assert (signed.low, signed.high) == (
+        pytest.approx(1.2 + further * (low - 1.2), rel=1e-3),
+        pytest.approx(1.2 + further * (high - 1.2), rel=1e-3),
+    )
 
 
 def test_an_interval_ends_where_the_number_does() -> None:
-    """Fault: a time below 0, or a share above the whole, because a few examples hold most of it."""
+    """Faults: a time of 0 or less, and a share above the whole, because a few examples hold most of it."""
     few = np.array([0.001] * 49 + [11.0])
     time = ratio_of_totals(few, np.ones(50))
     share = ratio_of_totals(10.0 - few / 1.2, np.full(50, 10.0), whole=1.0)
     assert time is not None
+    assert time.low is not None
     assert share is not None
-    assert (time.low, share.high) == (0.0, 1.0)
+    assert 0 < time.low < 0.001
+    assert share.high == 1.0
+
+
+def test_differences_reach_as_far_to_both_sides_of_nothing() -> None:
+    """Fault: those above 0 ended there, and the same below it did not."""
+    values, ones = np.array([0.01] * 39 + [2.0]), np.ones(40)
+    above, below = (ratio_of_totals(one, ones, ends=(None, None)) for one in (values, -values))
+    assert above is not None
+    assert below is not None
+    assert above.low is not None
+    assert (below.low, below.high) == (pytest.approx(-above.high, rel=0.1), pytest.approx(-above.low, rel=0.1))
+    assert above.low < 0
+
+
+def test_a_difference_of_one_example_has_no_interval() -> None:
+    """Fault: a division by its degrees of freedom."""
+    one, other = (Redrawn(("x",), lambda counts, value=value: counts.sum(1) * value) for value in (1.0, 0.5))
+    found = paired_difference(one, other)
+    assert found is not None
+    assert (found.value, found.low, found.high) == (0.5, None, None)
 
 
 @pytest.mark.parametrize("deviation", [0.5, 1.0, 1.5])
