@@ -153,7 +153,7 @@ def _check_spelling(settings: Mapping[str, Any], kind: type | None) -> None:
     if kind is None or not is_dataclass(kind):
         return
     known = {field.name for field in fields(kind)} | set(getattr(kind, "attribute_map", {})) | {*ROPE, *ROPE_NUMBERS, *DTYPES}
-    for name in settings.keys() - known:
+    for name in sorted(settings.keys() - known):
         near = [] if name.endswith("_token_id") else get_close_matches(name, known - settings.keys(), 1, MISSPELT)
         if near:
             raise ValueError(f"{name!r} in its {CONFIG}, which nothing reads; expected {near[0]!r}, or leave it out")

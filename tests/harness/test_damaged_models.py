@@ -621,7 +621,7 @@ def test_settings_that_no_network_can_run_with_are_refused(tmp_path: Path, setti
 
 @pytest.mark.parametrize(
     ("family", "unread"),
-    [  # as public configurations of these families have them, beside what transformers reads
+    [  # names that public configurations hold beside what transformers reads, and some that are like what it reads
         ("llama", "is_llama_config rope_interleaved _name_or_path unk_token_id num_local_layers max_sequence_length"),
         ("gpt2", "n_ctx task_specific_params gradient_checkpointing summary_hidden_size predict_special_tokens"),
         ("t5", "output_past n_positions decoder_start_token_id is_gated_act max_length num_beams length_penalty"),
