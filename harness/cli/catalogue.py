@@ -106,7 +106,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
         _say_unrecorded(f"figure {figure.name}", args, "; ".join([*evidence.reasons(plan), f"run `{command}`"]))
         return
     folder = _place(figure, evidence, args, settings)
-    lacking = sum(not evidence.records_of(arm) and not evidence.reason_of(arm) for arm in figure.arms(settings))
+    lacking = evidence.num_lacking(figure.arms(settings))
     if lacking and (folder / "figures" / f"{figure.name}.svg").exists():
         place = folder / "figures" / figure.name
         print(f"kept: {place}.*; {lacking} of its arms have no records here; run `{command}`", file=sys.stderr)
@@ -147,7 +147,11 @@ def shown_settings(item: Table | Figure, settings: Settings, evidence: Evidence)
 
 
 def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, settings: Settings) -> Path:
-    """Say where files go: what is committed is replaced only by what is whole, of clean commits, and rendered at one."""
+    """Say where files go.
+
+    What is committed is replaced only by what is of clean commits, and rendered at one; what is not there yet comes to be only
+    where all of its arms have records, or say why they have none.
+    """
     folder, own = folder_of(settings), own_folder(without_idle_replicas(item, settings))
     if isinstance(item, Table) and not item.is_committed:
         return own
@@ -159,6 +163,9 @@ def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, s
     if not why and kept is not None and evidence.folder == args.records:
         more = num_more(item.arms(settings), args.records, kept)
         why = f"{more} runs that are committed are not recorded in {args.records}" if more else ""
+    is_new = not any((folder / ("tables" if isinstance(item, Table) else "figures")).glob(f"{item.name}.*"))
+    if not why and is_new and (lacking := evidence.num_lacking(item.arms(settings))):
+        why = f"{lacking} of its {len(item.arms(settings))} arms are not recorded"
     if why:
         folder = own
         print(f"not committed: {why}; written to {folder}", file=sys.stderr)

@@ -81,6 +81,10 @@ class Evidence:
         arms = arms_of(plan)
         return sum(len(self.records_of(arm)) for arm in arms), sum(arm.num_runs for arm in arms)
 
+    def num_lacking(self, arms: Iterable[Experiment]) -> int:
+        """Count the arms without any record of which nothing says why."""
+        return sum(not self.records_of(arm) and not self.reason_of(arm) for arm in arms)
+
     def state(self, plan: Sequence[Comparison]) -> str:
         """Say how much of a plan is recorded."""
         done, runs = self.count(plan)

@@ -11,7 +11,7 @@ import torch
 
 from harness.core.files import replace_file
 from harness.core.jobs import Job, run
-from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, seal, unreadable
+from harness.zoo.cache import DONE, explained, is_complete, make, quiet, read_facts, unreadable
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.descriptions import (
     BlockwiseRecipe,
@@ -66,7 +66,6 @@ def ensure(names: Sequence[str], scale: Scale, source: str, workers: int | None 
     with explained(cache_folder()):
         for name, folder in folders.items():
             _check_made_for(recipes[name], folder)
-            seal(folder)  # one of an earlier version has no checksums yet
     return folders
 
 

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +83,22 @@ def make(folder: Path, build: Callable[[Path], object]) -> None:
 
 
 def seal(folder: Path) -> None:
-    """Write down the sha256 of every file of a whole folder, unless it has been done."""
-    if not (folder / SEAL).exists():
-        digests = {name: digest_of(folder / name) for name in _files_of(folder)}
-        replace_file(folder / SEAL, json.dumps(digests, indent=1))
+    """Write down the sha256 of every file of a whole folder."""
+    digests = {name: digest_of(folder / name) for name in _files_of(folder)}
+    replace_file(folder / SEAL, json.dumps(digests, indent=1))
 
 
 def verify(folder: Path) -> None:
     """UsageError unless the files of a sealed folder are those that were sealed. Each is read once, and again if it changes.
 
-    Of a folder that nobody sealed it is said on stderr that its files cannot be verified.
+    Every whole folder of the cache was sealed. A user's own never is.
     """
     path = folder / SEAL
-    if not os.path.lexists(path):
-        return _note_unsealed(folder)
     try:
+        if not os.path.lexists(path):
+            if not _is_of_cache(folder):
+                return
+            raise ValueError(f"it has no {SEAL}, so whether its files are as they were written cannot be checked")
         digest_of(path)
         sealed = json.loads(path.read_text(encoding="utf8"))
         if not isinstance(sealed, dict):
@@ -111,17 +111,13 @@ def verify(folder: Path) -> None:
         raise unreadable(folder, error) from error
 
 
+def _is_of_cache(folder: Path) -> bool:
+    """Whether it is a whole folder of the cache by its place and name, as ``model_folder`` gives them."""
+    return re.fullmatch(r".+-[0-9a-f]{16}", folder.name) is not None and folder.parent.resolve() == cache_folder().resolve()
+
+
 def _files_of(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-
-
-@lru_cache(maxsize=1024)
-def _note_unsealed(folder: Path) -> None:
-    """Once a process for each folder."""
-    print(
-        f"foretoken: note: {folder}: its files have no checksums, so no change in them is seen; delete it to have it rebuilt",
-        file=sys.stderr,
-    )
 
 
 @contextmanager

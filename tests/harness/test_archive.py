@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -227,6 +228,28 @@ def test_fewer_records_do_not_replace_what_is_committed(few_recorded: Path, caps
     assert main(["table", str(SMALL)]) == 0
     assert "not committed: 1 runs that are committed are not recorded in results/records" in capsys.readouterr().err
     assert archive.read_bytes() == before
+
+
+@pytest.mark.parametrize(("kind", "name", "stem"), [("table", "8", "leviathan-2"), ("figure", "leviathan-2", "leviathan-2")])
+def test_what_lacks_an_arm_comes_not_newly_among_what_is_committed(
+    kind: str, name: str, stem: str, recorded: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: a clone that shows what it has in part was left with files that nobody committed."""
+    records = recorded / "results" / "records"
+    path = max(records.glob("*.jsonl"))
+    content = path.read_bytes()
+    path.unlink()
+    place = recorded / "results" / f"{kind}s"
+    assert main([kind, name]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"not committed: \d+ of its \d+ arms are not recorded; written to results/runs/toy-toy-replicas-3\n", said)
+    assert not place.exists()
+    assert not archive_of(recorded / "results", "leviathan").exists()
+    assert [*(recorded / "results" / "runs").rglob(f"{kind}s/{stem}.*")]
+    path.write_bytes(content)
+    assert main([kind, name]) == 0
+    assert "not committed" not in capsys.readouterr().err
+    assert [*place.glob(f"{stem}.*")]
 
 
 def test_what_another_tables_probes_found_of_the_same_texts_stays(recorded: Path, capsys: pytest.CaptureFixture) -> None:

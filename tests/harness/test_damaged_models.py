@@ -34,7 +34,7 @@ from harness.models.files import verify_fetched
 from harness.models.fit import Models, estimate
 from harness.models.limits import POINTER, check_folder, check_settings
 from harness.models.loading import load_model
-from harness.zoo.cache import read_facts
+from harness.zoo.cache import read_facts, seal
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.checkpoint import load_whole, refuse_wiped_out
@@ -199,6 +199,7 @@ def test_tied_weights_that_differ_are_refused(whole: dict[str, Path], tmp_path: 
 def test_a_recipe_of_other_kinds_is_refused(tmp_path: Path, facts: dict[str, object]) -> None:
     """Fault: each ended in a traceback, or stood in a table."""
     (tmp_path / "recipe.json").write_text(json.dumps(facts))
+    seal(tmp_path)
     with pytest.raises(UsageError, match=rf"recipe\.json: cannot be read \({next(iter(facts))} .*: expected .*\); delete"):
         read_facts(tmp_path)
 

@@ -52,6 +52,7 @@ from harness.tables.engine import Known, Row
 from harness.tables.evidence import Evidence, stored_evidence
 from harness.tables.finding import opening
 from harness.tables.published import NOT_RECOVERED
+from harness.zoo.cache import seal
 from harness.zoo.corpus import build_corpus, read_corpus
 from harness.zoo.recipes import RECIPES, folder_of, recipe_for
 from harness.zoo.text import batches_for
@@ -638,6 +639,7 @@ def test_few_training_rows_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = folder_of(recipe.corpus, source)
     folder.mkdir(parents=True)
     build_corpus(recipe.corpus, folder, source)
+    seal(folder)
     corpus, seen = read_corpus(folder), set()
     batches = batches_for(recipe, corpus)
     assert len(corpus) == 40

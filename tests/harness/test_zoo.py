@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +180,10 @@ def test_a_student_learns_its_teachers_distribution(folders: dict[str, Path]) ->
 
 def test_unreadable_corpus_is_named(tmp_path: Path) -> None:
     (tmp_path / DATA).write_bytes(b"short")
+    (tmp_path / "tokenizer.json").write_text("{")
+    cache.seal(tmp_path)
     with pytest.raises(UsageError, match=rf"{DATA}: cannot be read .* delete {tmp_path}"):
         read_corpus(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UsageError, match=r"tokenizer\.json: cannot be read"):
         read_tokenizer(tmp_path)
 
@@ -341,6 +343,7 @@ def test_a_corpus_whose_recipe_is_broken_is_named(
     recipe = RECIPES["test"]["ngram-gpt"]
     (tmp_path / DATA).write_bytes((corpus_of(recipe) / DATA).read_bytes())
     (tmp_path / "recipe.json").write_text(content)
+    cache.seal(tmp_path)
     monkeypatch.setattr(build, "folder_of", lambda *_: tmp_path)
     with pytest.raises(UsageError, match=rf"recipe\.json: cannot be read .* delete {tmp_path}") as caught:
         build.count_table(recipe, tmp_path, "toy", 0)
@@ -357,23 +360,33 @@ def test_full_disk_is_one_line_and_leaves_nothing_that_looks_complete(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "tokenizer.json", "recipe.json", ".checksums.json", "added_tokens.json"]
+    ("name", "is_gone"),
+    [
+        *product(("config.json", "model.safetensors", "tokenizer.json", ".checksums.json"), (False, True)),
+        ("recipe.json", False),  # without it the folder is not whole, and made anew
+        ("added_tokens.json", False),
+    ],
 )
 def test_a_file_of_the_cache_that_changed_is_refused_by_whatever_reads_it(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, name: str
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    name: str,
+    is_gone: bool,
 ) -> None:
-    """One bit in its middle, or a file more. An earlier version's folder is sealed when it is first asked for."""
+    """One bit in its middle, a file more, or no checksums. Fault: a folder without them was sealed as it lay there."""
     source = folders["gpt-draft"]
     folder = Path(shutil.copytree(source, tmp_path / source.name))
-    (folder / ".checksums.json").unlink()
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
-    for said in ("its files have no checksums", ""):
-        assert ensure(["gpt-draft"], "test", "toy", workers=0) == {"gpt-draft": folder}
-        assert said in (err := capsys.readouterr().err)
-        assert bool(err) == bool(said)
-    content = bytearray((folder / name).read_bytes()) if (folder / name).exists() else bytearray(b"{}")
-    content[len(content) // 2] ^= 2
-    (folder / name).write_bytes(content)
+    assert ensure(["gpt-draft"], "test", "toy", workers=0) == {"gpt-draft": folder}
+    assert capsys.readouterr().err == ""
+    if is_gone:
+        (folder / name).unlink()
+    else:
+        content = bytearray((folder / name).read_bytes()) if (folder / name).exists() else bytearray(b"{}")
+        content[len(content) // 2] ^= 2
+        (folder / name).write_bytes(content)
     spec = pin_model(ModelSpec(name="zoo:gpt-draft"), "test", "toy")
     for read in (
         lambda: ensure(["gpt-draft"], "test", "toy", workers=0),
@@ -403,8 +416,9 @@ def test_a_whole_folder_of_another_recipe_is_refused(
 def test_what_is_nested_too_deep_is_refused(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Fault: a traceback of a RecursionError."""
     folder = Path(shutil.copytree(folders["gpt-draft"], tmp_path / "gpt-draft"))
-    (folder / ".checksums.json").unlink()
     (folder / name).write_text("[" * 100_000)
+    if name != cache.SEAL:
+        cache.seal(folder)
     with pytest.raises(UsageError, match=rf"{folder}.*: cannot be read .*; delete {folder}"):
         read_facts(folder)
 

@@ -21,7 +21,7 @@ from harness.models.names import is_encoder_decoder, pin_model
 from harness.run.build import build_drafter, build_rule
 from harness.zoo import build, distil, drafters, loop, text
 from harness.zoo.build import ensure
-from harness.zoo.cache import DONE, is_complete, make
+from harness.zoo.cache import DONE, is_complete, make, seal
 from harness.zoo.corpus import DATA, Encoded, read_corpus, read_tokenizer
 from harness.zoo.descriptions import Corpus, Distilled, DrafterRecipe, PairRecipe, Recipe, distilled
 from harness.zoo.drafters import accepted_by_verifier, count_accepted, greedy_outputs, next_block, start_from
@@ -318,6 +318,7 @@ def test_a_killed_decoding_goes_on_where_it_was(
     counted = []
     monkeypatch.setattr(distil, "beam_outputs", lambda *args: counted.append(len(args[1])) or real(*args))
     distil.build_distilled(corpus, tmp_path, "toy")
+    seal(tmp_path)
     rows = read_corpus(tmp_path)
     assert sum(counted) == len(rows) - 2 * corpus.batch_size
     assert (tmp_path / DATA).read_bytes() == (corpus_folder("specdec-drafter") / DATA).read_bytes()
